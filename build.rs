@@ -5,8 +5,8 @@ use std::process::Command;
 
 use prost::Message;
 
-/// The environment variable with the commit, which the first log line shows. Set the variable to build from a source
-/// archive.
+/// The environment variable with the commit, which the first log line shows. A source archive has no commit. Set the
+/// variable to show a commit in a build from an archive.
 const COMMIT: &str = "CRISWITCH_COMMIT";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,7 +61,7 @@ fn commit() -> Option<String> {
     if !Path::new(".git").exists() {
         return None;
     }
-    // Git appends to the file `logs/HEAD` at each commit and checkout.
+    // Git appends to the file `logs/HEAD` at each commit and checkout, so cargo then runs this script again.
     println!(
         "cargo:rerun-if-changed={}",
         git(&["rev-parse", "--git-path", "logs/HEAD"])?

@@ -36,7 +36,7 @@ forget_the_place() {
 deb() {
   rm -rf "$PARTS"
   mkdir -p "$PARTS/completions"
-  # `licences` runs in the background: it takes about as long as the build of the last crate, which uses one processor.
+  # The build of the last crate uses only one processor, so `licences` runs in the background on another processor.
   licences &
   cargo build --quiet --release --locked --offline
   tell "$CARGO_TARGET_DIR/release/criswitch"

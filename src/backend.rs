@@ -80,7 +80,7 @@ pub struct Backend {
     disk_work: FileWork,
     link: watch::Sender<Link>,
     pub(crate) nudges: Nudges,
-    /// Calls sent since the backend became unresponsive, or since it last answered a call.
+    /// How many calls were sent since the backend became unresponsive, or since the backend last answered a call.
     unanswered: AtomicUsize,
     /// Whether merged calls include the backend.
     joined: AtomicBool,
@@ -103,7 +103,7 @@ pub(crate) struct Nudges {
     pub(crate) wanted: Notify,
     /// A call takes so long that the backend may hang. The session probes the backend.
     pub(crate) suspected: Notify,
-    /// The backend has answered a client's call.
+    /// The backend has answered a call that its session did not send.
     pub(crate) heard: Notify,
     /// The backend did not answer a merged call in time. The session repeats the call in the background.
     pub(crate) missed: Notify,
@@ -172,7 +172,7 @@ impl Backend {
         }
     }
 
-    /// Renames a backend that the configuration no longer names, because another backend now has this name.
+    /// Sets a new name for a backend that left the configuration, because another backend now has its old name.
     pub(crate) fn rename(&self, name: &str) {
         self.settings.lock().name = name.into();
     }
@@ -225,8 +225,8 @@ impl Backend {
         known.absent.clear();
     }
 
-    /// Whether merged calls include the backend. They omit a backend that a reload added until criswitch has listed its
-    /// pods.
+    /// Whether merged calls include the backend. A backend that was added by a reload is omitted until criswitch has
+    /// listed its pods.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
     }
@@ -257,7 +257,7 @@ impl Backend {
         self.awaited.lock().is_some_and(|by| Instant::now() < by)
     }
 
-    /// Ends the session once the calls in flight are done.
+    /// Marks the backend as removed. Its session ends once the calls in flight have ended.
     pub(crate) fn close(&self) {
         self.removal.cancel();
     }
@@ -364,7 +364,7 @@ impl Backend {
     }
 
     /// When `state` began. If the backend was already away when criswitch started, this is the time of the backend's
-    /// last answer to an earlier run of criswitch.
+    /// last reply to an earlier run of criswitch.
     fn begins(&self, state: &State) -> SystemTime {
         match (self.link().state, state) {
             (State::Connecting, State::Down(_) | State::Unresponsive(..)) => self.answered_at(),
@@ -379,7 +379,7 @@ impl Backend {
         } = self.link();
         match state {
             State::Ready(wire) => return Ok(wire),
-            // criswitch sends no calls to a backend whose pods it has not listed.
+            // No client's call goes to a backend whose pods criswitch has not listed.
             State::Unresponsive(_, cause) if !self.has_joined() => {
                 return Err(self.unavailable(&cause));
             }
@@ -434,20 +434,20 @@ impl Backend {
         link.wait_for(|now| now.failures > failures).await.ok();
     }
 
-    /// Drops the cached list, because it may lack new items.
+    /// Drops the cached `list`, because this list may lack new items.
     pub(crate) fn outdate(&self, list: List) {
         self.learn_saved(|known| known.lists.outdate(list));
     }
 
-    /// The wall-clock time of the backend's last answer to any call. The current time if the backend has never
-    /// answered.
+    /// The wall-clock time of the backend's last complete unary reply. The current time if the backend has never sent
+    /// one.
     pub(crate) fn answered_at(&self) -> SystemTime {
         let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());
         let now = SystemTime::now();
         now.checked_sub(age).unwrap_or(now)
     }
 
-    /// The time of the backend's last answer to any call. `None` if the backend has never answered.
+    /// The time of the backend's last complete unary reply. `None` if the backend has never sent one.
     pub(crate) fn answered(&self) -> Option<Instant> {
         self.known.lock().answered
     }

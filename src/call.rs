@@ -76,9 +76,9 @@ impl Call {
         (listing.is_whole && !listing.list.is_stats()).then_some(listing.list)
     }
 
-    /// Whether a late or missing answer to this call counts for all calls of its RPC. For a call for only some stats it
-    /// does not count: CRI-O delays a call for all stats while one container stops, but answers calls for the other
-    /// containers at once.
+    /// Whether a late or missing answer to this call counts for all calls of its RPC. A late answer to a call for only
+    /// some stats does not count: CRI-O delays a call for all stats while one container stops, but answers calls for
+    /// the other containers at once.
     pub(crate) fn speaks_for_all(&self) -> bool {
         let listing = self.listing();
         listing.is_none_or(|listing| listing.is_whole || !listing.list.is_stats())

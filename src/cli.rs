@@ -275,7 +275,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 impl Command {
-    /// The JSON or YAML encoding that the user has selected; `None` if the output is for people.
+    /// The JSON or YAML encoding that the user has selected; `None` for text output.
     fn encoding(&self) -> Option<Encoding> {
         match self {
             Command::Status(status) => status.output.encoding(),
@@ -386,7 +386,7 @@ impl Manifests {
             Some(Encoding::Json) => manifests::json(&table),
             _ => manifests::yaml(&table)?,
         })?;
-        // Standard output goes to `kubectl apply -f -`, so these warnings go to standard error.
+        // `kubectl apply -f -` reads standard output, so warnings go to standard error.
         terminal::complain(&manifests::left_out(&table));
         Ok(Verdict::Fine)
     }

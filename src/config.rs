@@ -140,8 +140,8 @@ pub struct BackendConfig {
     pub required: bool,
     /// The user, besides root, whose process may serve the socket without a warning.
     pub user: Option<u32>,
-    /// The file and line of the backend's row, else of the first handler's row with the socket; `None` if no file names
-    /// the backend.
+    /// The file and line of the backend's row, else of the first handler row with the backend's socket; `None` if no
+    /// file names the backend.
     pub origin: Option<Origin>,
 }
 
@@ -182,11 +182,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The `listen` socket in `path` and its drop-ins, even if these files have other problems. If no file has the key,
-    /// the default socket.
+    /// Returns the first valid `listen` socket in `path` and its drop-ins, even if the files have other problems. If no
+    /// file has a valid `listen`, returns the default socket.
     ///
     /// # Errors
-    /// If no file has `listen`, and `path` cannot be read.
+    /// If no file has a valid `listen`, and `path` cannot be read.
     pub fn listen_of(path: &Path) -> Result<Address, Problems> {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
@@ -259,9 +259,9 @@ impl Table {
         self.handlers.get(at.ok()?)
     }
 
-    /// The table's name for `backend`'s handler `name`; `None` if no row routes to it.
+    /// The table's name for the handler `name` of `backend`; `None` if no row routes to that handler.
     ///
-    /// If several rows route to it, the row that started a pod is unknown, so the backend's own name is returned.
+    /// If several rows route to the handler, the row that started a pod is unknown, so `name` is returned unchanged.
     pub fn name_for<'n>(&'n self, backend: BackendId, name: &'n str) -> Option<&'n str> {
         let rows = self.handlers.iter();
         let mut rows = rows.filter(|row| row.backend == backend && row.backend_handler == name);

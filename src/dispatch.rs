@@ -78,8 +78,8 @@ async fn answer(
     }
 }
 
-/// After a start, waits for backends whose pods are not listed yet. Lists wait until [`Switch::start_by`], other calls
-/// for at most [`BRIEF_WAIT`].
+/// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
+/// other calls at most for [`BRIEF_WAIT`].
 async fn started(switch: &Switch, request: &Request) {
     if Instant::now() >= switch.start_by {
         return;

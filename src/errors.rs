@@ -1,4 +1,5 @@
-//! Every gRPC status that criswitch makes itself. A backend's own status is never changed here.
+//! Every gRPC status that criswitch makes itself. A backend's own status keeps its code and text; only [`named`] and
+//! [`appended`] add to the text.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the
 /// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The most characters of a client's text that criswitch shows. Ids have 64 characters.
+/// The most characters of a client's text that criswitch shows. An id has 64 characters, so it is shown completely.
 const SHOWN: usize = 128;
 
-/// The beginning of a text from a client, which may be as long as a message.
+/// Cuts a text from a client, which may be as long as a message, to `SHOWN` characters.
 pub(crate) fn shown(text: &str) -> &str {
     let end = text
         .char_indices()
@@ -114,7 +115,7 @@ pub fn unfinished_request(rpc: &str, limit: Duration) -> Status {
     ))
 }
 
-/// The merged reply is larger than `max_message`, and the kubelet would reject it.
+/// The merged reply is larger than `max_message`, so the kubelet would reject the reply.
 pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> Status {
     let total: usize = sizes.iter().map(|(_, size)| size).sum();
     let parts: Vec<_> = sizes
@@ -217,7 +218,7 @@ pub fn ambiguous(prefix: &str) -> Status {
     Status::unknown(format!("Multiple IDs found with provided prefix: {prefix}"))
 }
 
-/// Two backends list the id, and neither created it through criswitch.
+/// Two backends list the id, and criswitch did not see which backend created the pod or container.
 pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     Status::failed_precondition(format!(
         "{} {id:?}: backends {one:?} and {other:?} both list it, and criswitch does not guess which one owns it; if both sockets belong to one runtime, configure one backend for both",
@@ -225,8 +226,8 @@ pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     ))
 }
 
-/// No backend is known to have the pod of a pull, and some backends did not answer. criswitch does not send the
-/// credentials in the pull to any backend.
+/// No backend is known to have the pod of a pull, and some backends did not answer. So criswitch sends the credentials
+/// in the pull to no backend.
 pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
         "pod with uid {:?} is on no reachable backend, so criswitch does not pull its image; it may be on {}",
@@ -271,12 +272,12 @@ pub fn empty_id(rpc: &str, kind: Kind) -> Status {
     Status::invalid_argument(format!("{rpc}: the {} id is empty", noun(kind)))
 }
 
-/// The backends do not implement the RPC.
+/// The backend does not implement the RPC.
 pub fn lacking(rpc: &str, backend: &str) -> Status {
     Status::unimplemented(format!("{rpc}: backend {backend:?} does not implement it"))
 }
 
-/// The backend has no events: each event stream ends at once, with this failure or without an error.
+/// The backend has no events: each event stream ends at once, with the error `failure` or without an error.
 pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) -> Status {
     let end = cut(failure.unwrap_or("no error"));
     Status::unimplemented(format!(
@@ -289,31 +290,31 @@ pub fn bad_reply(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::internal(format!("backend {backend:?} ({socket}): {}", cut(cause)))
 }
 
-/// The backends' replies cannot be merged.
+/// The backends' replies cannot be merged, because one of them is malformed.
 pub fn unmergeable(rpc: &str, fault: &Malformed) -> Status {
     Status::internal(format!("{rpc}: a backend's reply is malformed: {fault}"))
 }
 
-/// The backend must not or cannot be forgotten.
+/// A request to forget a backend is rejected or has failed.
 pub(crate) fn not_forgotten(cause: &str) -> Status {
     Status::failed_precondition(cause)
 }
 
-/// The outcome of the reload is no longer stored.
+/// The outcome of the reload is no longer stored, because many reloads followed.
 pub(crate) fn too_many_reloads() -> Status {
     Status::aborted(
         "the outcome of this reload is not known any more, because many reloads followed; see the log of criswitch",
     )
 }
 
-/// No backend of the table has been reachable since the reload that added them.
+/// A reload added every backend of the routing table, and none of them has been reachable yet.
 pub fn no_backend() -> Status {
     Status::unavailable(
         "no backend of the routing table has been reachable yet; start the runtime of a backend",
     )
 }
 
-/// A reload removed the backend while a call was on its way there.
+/// A reload removed the backend during a call that needs the backend.
 pub fn gone_backend() -> Status {
     Status::unavailable("the backend was removed during the call; repeat the call")
 }
@@ -354,7 +355,8 @@ pub fn appended(message: &[u8], others: &str) -> http::HeaderValue {
     behind(message, &format!("; {others}"))
 }
 
-/// A backend's text, followed by the backend's name. Clients match the beginning, so the name is at the end.
+/// A backend's text, followed by the backend's name. Clients compare the beginning of the text, so the name is at the
+/// end.
 ///
 /// `message` is the percent-encoded `grpc-message`.
 pub fn named(message: &[u8], backend: &str, socket: &Address) -> http::HeaderValue {
@@ -367,7 +369,8 @@ fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
 }
 
-/// An error and its causes, outermost first. Cut, because HTTP/2 errors may contain the peer's text.
+/// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes, because an HTTP/2 error may
+/// contain a long text of the peer.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();

@@ -44,8 +44,8 @@ pub(crate) enum Share {
     Nothing(Failed),
 }
 
-/// Whether a call that is merged by `how` fails if there is no backend to call. The other merges handle that case
-/// themselves.
+/// Whether a call that is merged by `how` fails if there is no backend to call. `Status`, `Events` and
+/// `UpdateRuntimeConfig` handle that case themselves.
 fn is_of_what_all_have(how: &Merge) -> bool {
     !matches!(
         how,
@@ -64,7 +64,8 @@ impl Drop for Unheard<'_> {
     }
 }
 
-/// The reply to `UpdateRuntimeConfig`. The error names each backend that has not applied the configuration.
+/// Returns the reply to `UpdateRuntimeConfig`. The call fails if a backend rejects the configuration, or if no backend
+/// accepts it. The error names each backend that rejected the configuration or did not answer.
 fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
     let (mut taken, mut refused, mut missed) = (None, Vec::new(), Vec::new());
     for BackendResult { backend, result } in parts {
@@ -310,8 +311,8 @@ async fn update_runtime_config(
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
     *switch.runtime_config.lock() = Some(call.body.clone());
-    // A backend that a reload has just added is not in `backends`, and may have the previous configuration. Its session
-    // sends it the new one.
+    // A backend that a reload has just added is not in `backends`, and may have the previous configuration. The session
+    // of such a backend sends the new configuration.
     let live = switch.live();
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
     let new = live.backends.iter().filter(|backend| !asked(backend));
@@ -326,8 +327,9 @@ async fn update_runtime_config(
     Ok(reply)
 }
 
-/// The default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC: the first
-/// successful reply in the routing table's order. criswitch waits at most `list_timeout` for the other backends.
+/// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns
+/// the first successful reply of another backend, in the order of `backends`. criswitch waits at most `list_timeout`
+/// for each other backend.
 async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
     // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
     let speaker = call.live.speaker();

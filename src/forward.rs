@@ -51,8 +51,9 @@ pub(crate) async fn send(
     learned(switch, call, backend, asked, answer).await
 }
 
-/// Sends a call whose reply criswitch forwards without reading it. A unary reply is received completely, so that it
-/// counts as memory. A stream is forwarded in pieces, because it may be longer than the memory.
+/// Sends a call whose reply criswitch forwards without reading it. criswitch receives a unary reply completely, so that
+/// the reply counts towards the memory limit. A stream is forwarded in pieces, because it may be longer than the
+/// memory.
 async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
@@ -62,7 +63,7 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
     let list = listing.map(|listing| listing.list);
     if let Some(list) = list {
-        // Drop the cached list: the client will see items that this list lacks.
+        // Drop the cached list, because the client may see items that the cached list lacks.
         backend.outdate(list);
         backend.saved().await?;
     }

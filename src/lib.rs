@@ -23,8 +23,9 @@
 //!
 //! All of this runs on one thread. A call runs within the task of its connection, and no lock is held over an await.
 //! Three more tasks run for each backend: its session (connect, identify, probe, reconnect), its events and its saved
-//! state. One task serves metrics, and reads them from the shared state at each scrape. Work that may block, such as
-//! reading a file, runs on other threads: docs/architecture.md lists it.
+//! state. Each open connection to a backend has a task that drives HTTP/2. One task serves metrics, and reads them from
+//! the shared state at each scrape. Work that may block, such as reading a file, runs on other threads:
+//! docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -126,7 +127,7 @@ pub async fn serve(
     passed: Option<server::PassedSocket>,
     shutdown: impl Future<Output = ()>,
 ) {
-    // Dropping these at the end of the function stops metrics and the connections to backends.
+    // Dropping these two values at the end of the function stops metrics and the connections to backends.
     let _connected = keep_connected(&switch);
     let _metrics = metrics::keep_serving(&switch, passed);
     listener.serve(switch, shutdown).await;

@@ -12,8 +12,8 @@ pub const MAX_CALLS: usize = 4096;
 /// How many of [`MAX_CALLS`] are reserved for short calls: long calls, such as streams, never block lists or the start
 /// and end of pods.
 pub const RESERVED_CALLS: usize = 1024;
-/// The most calls in flight at once of all other users together: users that are neither root nor criswitch's own user.
-/// Their calls never block the kubelet.
+/// The most calls in flight at once of all users together, except root and criswitch's own user. So calls of other
+/// users never block the kubelet.
 pub const OTHERS_CALLS: usize = 2048;
 /// The most connections of clients at once. The kubelet has two connections, and crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
@@ -24,8 +24,8 @@ pub const RESERVED_CONNECTIONS: usize = 64;
 pub const USER_CONNECTIONS: usize = 64;
 /// The most calls of the admin service in flight at once, of all clients. A `WatchState` stream is one call.
 pub const MAX_ADMIN_CALLS: usize = 64;
-/// The most calls of the admin service in flight at once of all other users together: users that are neither root nor
-/// criswitch's own user. Their calls never block root's commands.
+/// The most calls of the admin service in flight at once of all users together, except root and criswitch's own user.
+/// So calls of other users never block root's commands.
 pub const OTHERS_ADMIN_CALLS: usize = 32;
 /// The largest request of the admin service, in bytes.
 pub const MAX_ADMIN_REQUEST: usize = 64 << 10;
@@ -45,6 +45,6 @@ pub const REQUEST_HEADERS: u32 = 1 << 16;
 /// stream that it merges, because a client may leave a full window unread.
 pub const STREAM_WINDOW: u32 = 1 << 16;
 /// The HTTP/2 window of all streams of a connection together, in bytes. A full window of every call fits, so that
-/// unread streams never block another stream. The window is no larger than that, because h2 derives from it how many
-/// tiny unread frames it stores.
+/// unread streams never block another stream. The window is no larger than that, because h2 derives from this window
+/// how many tiny unread frames h2 stores.
 pub const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_CALLS as u32;

@@ -41,7 +41,7 @@ const MAX_READERS: usize = 8;
 const READERS_APART: Duration = Duration::from_millis(20);
 /// How long a reader may take, from its connection to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);
-/// The largest head of a request, in bytes; hyper's minimum.
+/// The largest head of a request, in bytes. hyper allows no smaller limit.
 const MAX_REQUEST: usize = 8 << 10;
 /// The time between two attempts to bind the address.
 const RETRY: Duration = Duration::from_secs(30);

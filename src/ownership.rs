@@ -237,18 +237,19 @@ impl Owners {
         self.creations.begin_run(backend, now);
     }
 
-    /// Records that a call begins that creates a pod of `uid` at `backend`. The caller must end it with
-    /// [`Owners::end_creating`].
+    /// Records the start of a call that creates a pod with this uid at `backend`. The caller must pass the result to
+    /// [`Owners::end_creating`] when the call ends.
     pub fn begin_creating(&mut self, backend: BackendId, uid: String) -> Creation {
         self.creations.begin(backend, uid)
     }
 
-    /// Records that the call is sent now. From now on the backend may have the pod.
+    /// Records that the call of `creation` is sent now. From now on the backend of the call may have the pod.
     pub fn sent_creating(&mut self, creation: Creation) {
         self.creations.sent(creation);
     }
 
-    /// Records that the call has ended. If the result of the call is unknown, `unheard` is the time of its end.
+    /// Records that the call of `creation` has ended. If the result of the call is unknown, `unheard` is the time of
+    /// its end.
     pub fn end_creating(&mut self, creation: Creation, unheard: Option<Instant>) {
         self.creations.end(creation, unheard);
     }
@@ -522,8 +523,8 @@ impl Owners {
         ids
     }
 
-    /// Marks the entries of `backend` as restored from the saved state, except the `disputed` ids: these may be
-    /// disputed again.
+    /// Marks the entries of `backend` as restored from the saved state, except the ids in `disputed`: the owners of
+    /// these ids may be disputed again.
     pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
         self.changes += 1;
         let disputed = disputed.iter().map(String::as_str).collect();

@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// The kind of list that the reply is, if any.
+    /// The kind of list in the reply; `None` if the reply is not a list.
     pub fn list(&self) -> Option<List> {
         match self.then {
             Then::List(list) => Some(list),
@@ -89,7 +89,7 @@ impl Row {
         }
     }
 
-    /// The path to the pod's configuration in a request, if it has one.
+    /// The path to the pod's configuration in a request; `None` if requests of this RPC have no such field.
     pub fn pod_config(&self) -> Option<Path> {
         match (&self.goes, &self.then) {
             (_, Then::OwnPod(_, config) | Then::OwnRestored(.., config)) => Some(config),
@@ -100,7 +100,8 @@ impl Row {
         }
     }
 
-    /// The path to the pod's annotations in a request for an image or an existing pod, if it has one.
+    /// The path to the pod's annotations in a request for an image or an existing pod; `None` if requests of this RPC
+    /// have no such field.
     pub fn pod_annotations(&self) -> Option<Path> {
         match self.goes {
             Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => {
@@ -216,13 +217,14 @@ pub enum Merge {
     /// Forwards the messages in the order of arrival. A backend that does not implement the stream gets this unary call
     /// instead.
     Interleave(&'static Row),
-    /// Forwards the messages in the order of arrival. The stream has no end. It fails if a backend does not implement
-    /// it.
+    /// Forwards the messages in the order of arrival. The stream has no end. The stream fails if a backend does not
+    /// implement the RPC.
     Events,
     /// The default backend's reply, with the routing table's handlers, the features that all backends with handlers
     /// share, and a condition for all backends.
     Status,
-    /// The default backend's reply. criswitch reports backends with a different cgroup driver.
+    /// The default backend's reply. If the default backend does not implement the RPC, the first reply of another
+    /// backend. criswitch reports backends with a different cgroup driver.
     RuntimeConfig,
     /// OK if every reachable backend accepts the call. criswitch repeats the call on backends that come back later.
     UpdateRuntimeConfig,

@@ -177,8 +177,8 @@ fn others(allow_uids: &[u32]) -> Vec<u32> {
     uids.filter(|uid| *uid != ROOT).collect()
 }
 
-/// Limits log lines about failed accepts to one line until an accept succeeds, and to one line a second. The second
-/// limit is needed if file descriptors run out: then each connection that ends lets one accept succeed.
+/// Limits log lines about failed accepts to one line until an accept succeeds, and to one line a second. The limit per
+/// second is needed if file descriptors run out, because then each connection that ends lets one accept succeed.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptFailures {
     reported: bool,

@@ -68,7 +68,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
             () = backend.nudges.wanted.notified() => {}
         }
     }
-    // This state makes calls fail that still wait for a connection.
+    // From now on, a call that began with an older routing table fails: its connection may have ended.
     backend.set(State::Down(CLOSED.into()));
 }
 

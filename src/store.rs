@@ -18,9 +18,9 @@
 //!   content;
 //! - after that: the new register, and files of this run. Files of forgotten backends may remain.
 //!
-//! So a file is of a later run than the register only if a start was killed, or if an old register was restored.
-//! criswitch cannot distinguish these two cases, and treats a backend without a file as unknown. In both cases it uses
-//! all files, even if the register lacks their backends.
+//! So a file is of a later run than the register only if a start was killed, if the register could not be written, or
+//! if an old register was restored. criswitch cannot distinguish these cases, and treats a backend without a file as
+//! unknown. In each case it uses all files, even if the register lacks their backends.
 
 mod file;
 pub mod file_work;
@@ -194,7 +194,8 @@ impl Store {
         if newest > register.run && register.run > 0 {
             problems.push(older_register(&store.register_path()));
         }
-        // A backend's file was unusable and has been renamed, so criswitch ran before.
+        // If a backend's file is unusable, or the directory of these files cannot be read, criswitch may have run
+        // before.
         let is_not_first = matches!(before, LastRun::Never) && problems.len() > known;
         if newest > register.run || is_not_first {
             before = LastRun::Lost;
@@ -274,8 +275,9 @@ impl Store {
         Ok(())
     }
 
-    /// Registers a backend. If the register cannot be written, returns the error. If the old register would make the
-    /// next start treat the backend as new or empty, renames the old register first.
+    /// Registers a backend. If the register cannot be written, returns the error, unless the register on disk is of
+    /// this boot and already has the backend. If the register on disk would make the next start treat the backend as
+    /// new or empty, renames that register first.
     fn register(&self, socket: String) -> io::Result<Option<io::Error>> {
         let mut registered = self.registered.lock();
         let is_new = registered.wanted.insert(socket.clone());
@@ -307,8 +309,8 @@ impl Store {
     }
 
     /// Saves a backend that last answered at `answered`, and registers it. If the backend's file cannot be written,
-    /// removes the file: the next start then treats the backend as [`LastKnown::Unknown`]. If the file or the register
-    /// cannot be written, returns the error in `Ok`.
+    /// removes the file: the next start then treats the backend as [`LastKnown::Unknown`]. If the file cannot be
+    /// written, or the backend cannot be registered, returns the error in `Ok`.
     ///
     /// # Errors
     /// The backend's file can be neither written nor removed, or the register can be neither written nor renamed.
@@ -333,8 +335,8 @@ impl Store {
         Ok(written.err())
     }
 
-    /// Records that a backend whose file is unchanged answered at `answered`. Ignores errors, because only this time is
-    /// lost.
+    /// Sets the modification time of a backend's file to `answered`, the time of the backend's last answer. Ignores
+    /// errors, because only this time is lost.
     pub fn touch(&self, socket: &str, answered: SystemTime) {
         let file = fs::File::options().write(true).open(self.path(socket));
         drop(file.and_then(|file| file.set_modified(answered)));

@@ -51,10 +51,10 @@ pub struct Switch {
     pub(crate) ending: Ending,
     /// The subscribers to the events of pods and containers.
     pub(crate) subscribers: Subscribers,
-    /// The image calls for pods that criswitch remembers.
+    /// The `ImageStatus` calls for pods, as far as criswitch remembers them.
     pub(crate) pod_requests: Mutex<PodRequests>,
-    /// The last `UpdateRuntimeConfigRequest` of a client, as a gRPC frame. Backends that missed it get it when they are
-    /// back.
+    /// The last `UpdateRuntimeConfigRequest` of a client, as a gRPC frame. A backend that missed this configuration
+    /// gets it when the backend answers again.
     pub runtime_config: Mutex<Option<Bytes>>,
     /// The metric descriptors that a client last received.
     pub(crate) given: Mutex<Option<Bytes>>,
@@ -66,7 +66,7 @@ pub struct Switch {
     pub(crate) question: Question,
     /// The outcomes of reloads.
     pub(crate) reloads: Mutex<Reloads>,
-    /// Wakes the task that reloads the configuration. A client's request for a reload notifies it.
+    /// Wakes the task that reloads the configuration when a client requests a reload.
     pub(crate) reload_wanted: Notify,
     /// Wakes the clients that wait for the end of a reload.
     pub(crate) reload_ended: Notify,

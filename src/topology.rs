@@ -17,7 +17,7 @@ use crate::errors;
 use crate::ownership::BackendId;
 use auto_register::{AutoRegisteredHandler, Disputed};
 
-/// How many bytes of a backend's name stay before the suffix "-old" and a number: a name has at most 63 bytes.
+/// How many bytes of a backend's name stay before the suffix "-old" and a number, because a name has at most 63 bytes.
 const LONGEST_KEPT: usize = 50;
 
 /// A routing table and its backends.
@@ -194,7 +194,7 @@ impl Live {
         found.ok_or_else(errors::gone_backend)
     }
 
-    /// The name of a backend; "" if it was removed.
+    /// The name of a backend; "" if the backend was removed.
     pub(crate) fn name_of(&self, id: BackendId) -> String {
         let backend = self.backend(id);
         backend.map_or_else(|_| String::new(), |backend| backend.name().to_string())

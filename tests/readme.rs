@@ -521,7 +521,8 @@ fn sources(folder: &Path) -> String {
     lines.fold(first, |text, line| text + line.trim_start())
 }
 
-/// Each heading `...` quotes a text that criswitch prints; "..." is for variable parts.
+/// A heading of docs/troubleshooting.md in backticks quotes a text that criswitch prints. "..." in the heading stands
+/// for a variable part.
 #[test]
 fn the_texts_that_troubleshooting_explains_are_printed() {
     let sources = sources(&at("src"));

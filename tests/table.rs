@@ -255,7 +255,8 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
     }
 }
 
-/// The replies must have the same fields by number and type, so that a list can be sent as a stream's message.
+/// A list RPC and its streaming RPC must have the same fields by number and type, so that criswitch can send the reply
+/// of the list as a message of the stream.
 #[test]
 fn the_list_instead_of_a_stream_has_the_same_bytes() {
     let interface = Interface::compiled();

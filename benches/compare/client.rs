@@ -34,7 +34,7 @@ pub struct Round {
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub seconds: f64,
-    /// Why a reply was wrong, if any was.
+    /// Why a call failed or its reply was wrong; `None` if all replies were correct.
     pub fault: Option<String>,
 }
 
@@ -57,11 +57,11 @@ pub fn nanoseconds_since(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_nanos()).unwrap()
 }
 
-/// A call, and all replies to it that are correct.
+/// A call, and its correct replies.
 pub struct Expected {
     rpc: &'static str,
     request: Bytes,
-    /// If this is empty, every reply counts as correct.
+    /// The correct replies. If the list is empty, every reply counts as correct.
     replies: Vec<Bytes>,
 }
 
@@ -103,7 +103,7 @@ async fn joined(call: &Expected, backends: &[PathBuf]) -> Bytes {
     frame_raw(&message)
 }
 
-/// Makes this many calls, and compares each reply.
+/// Makes one round of calls, and compares each reply. `calls` is the number of calls, polls or events.
 pub async fn measure(socket: &Path, work: Work, calls: usize, backends: &[PathBuf]) -> Round {
     let send = connect(socket).await.unwrap();
     if work == Work::Streams {
@@ -218,7 +218,8 @@ async fn begin(
     }
 }
 
-/// Makes a call and compares the reply. Returns the bytes of the reply only if every reply counts as correct.
+/// Makes a call and compares the reply. If every reply counts as correct, returns the bytes of the reply; otherwise
+/// returns no bytes.
 async fn reply(send: &SendRequest<Bytes>, call: &Expected) -> Result<Vec<u8>, String> {
     let (head, mut body) = begin(send, call).await?;
     let (mut at, mut reply) = (0, Vec::new());

@@ -15,11 +15,11 @@ use crate::items;
 use crate::support::frame;
 
 pub const RPC: &str = "GetContainerEvents";
-/// The events that two backends together send in a second.
+/// The number of events that two backends together send in a second.
 pub const A_SECOND: usize = 10_000;
 /// The pause of a backend between two groups of events.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The events that a backend sends after each pause.
+/// The number of events that a backend sends after each pause.
 const AT_ONCE: usize = A_SECOND / 2 / 1000;
 /// The approximate size of an event, in bytes.
 const EVENT_BYTES: usize = 1000;
@@ -38,7 +38,8 @@ pub async fn send(mut stream: SendStream<Bytes>, backend: usize) {
     }
 }
 
-/// Reads this many events. The time of an event is measured from its sending at the backend.
+/// Reads `events` events. The time of an event begins when the backend sends the event, and ends when the client has
+/// read it.
 pub async fn read(mut stream: RecvStream, events: usize) -> Round {
     let (since, mut took) = (Instant::now(), Vec::with_capacity(events));
     let (mut bytes, mut numbers) = (BytesMut::new(), HashMap::new());
@@ -68,8 +69,8 @@ fn first_message(bytes: &mut BytesMut) -> Option<Bytes> {
     })
 }
 
-/// Checks that the bytes of an event are correct, and that it is its backend's next event. Returns the time at which it
-/// was sent.
+/// Checks that the bytes of an event are correct, and that its number follows the number of the backend's last event.
+/// Returns the time at which the backend sent the event, in nanoseconds.
 fn check(message: &Bytes, numbers: &mut HashMap<usize, usize>) -> Result<i64, String> {
     let seen = cri::ContainerEventResponse::decode(message.clone());
     let seen = seen.map_err(|error| error.to_string())?;

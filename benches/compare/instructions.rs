@@ -7,7 +7,7 @@ use crate::Run;
 use crate::report::Measured;
 use crate::subjects::{Subject, program};
 
-/// The shorter run makes the calls of a round, divided by this number.
+/// The shorter run makes a round's number of calls, divided by this number.
 const SHORTER: usize = 50;
 /// The longer run makes this many times the calls of the shorter run.
 const LONGER: usize = 3;

@@ -92,7 +92,7 @@ impl Measured {
         Some(megabytes(self.memory.last()?.resident_kib))
     }
 
-    /// Returns the resident memory at the end, divided by that in the middle.
+    /// Returns the resident memory after the last round, divided by the resident memory after the middle round.
     fn growth(&self) -> Option<f64> {
         let middle = self.memory.get(self.memory.len().checked_sub(1)? / 2)?;
         Some(self.resident_mb()? / megabytes(middle.resident_kib))

@@ -23,15 +23,15 @@ const ROUND_BYTES: usize = 2 << 30;
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Work {
-    /// `ContainerStatus`, 200 bytes, one call at a time.
+    /// `ContainerStatus` with a reply of 200 bytes, one call at a time.
     Unary,
-    /// `ContainerStatus`, 200 bytes, 16 calls in flight.
+    /// `ContainerStatus` with a reply of 200 bytes, 16 calls in flight.
     #[value(name = "unary-x16")]
     UnaryX16,
-    /// `ContainerStatus`, 10 kB, one call at a time.
+    /// `ContainerStatus` with a reply of 10 kB, one call at a time.
     #[value(name = "unary-10k")]
     Unary10k,
-    /// `ContainerStatus`, 10 kB, 16 calls in flight.
+    /// `ContainerStatus` with a reply of 10 kB, 16 calls in flight.
     #[value(name = "unary-10k-x16")]
     Unary10kX16,
     /// `CreateContainer` with a request of 10 kB.
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// Whether the lists exceed the largest message of a kubelet.
+    /// Whether the lists are larger than the largest message that a kubelet accepts.
     pub fn is_large(self) -> bool {
         self.containers() > 10_000
     }
@@ -132,8 +132,8 @@ impl Work {
         }
     }
 
-    /// The RPCs that the client calls one after the other. For `Streams`, the client calls them before it opens the
-    /// stream.
+    /// The RPCs that the client calls one after the other. For `Streams`, these calls only show that the subject
+    /// has started.
     pub fn rpcs(self) -> &'static [&'static str] {
         match self {
             Work::Unary

@@ -70,7 +70,7 @@ impl Backend {
     }
 
     /// Makes the backend hang from the next call on, like a stopped process: the kernel accepts connections for the
-    /// backend, which never reads them.
+    /// backend, but the backend never reads from them.
     pub fn hang(&self) {
         self.faults.hung.store(true, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl Runtime {
         }
     }
 
-    /// Whether the backend has the pod or container of the call. Its id begins with the backend's number.
+    /// Whether the backend has the pod or container of the call. Each id begins with the number of its backend.
     fn has(&self, rpc: &str, request: &[u8]) -> bool {
         let by_id = matches!(rpc, "ContainerStatus" | "PodSandboxStatus" | "ExecSync");
         // The id comes after the five bytes of gRPC's prefix, the field's tag and the field's length.

@@ -15,10 +15,10 @@ use crate::items::{container_id, pod_id};
 use crate::run::{BACKENDS, FOURTH};
 use crate::support::{RawClient, frame, frame_raw};
 
-/// Clients that call for pods and containers of the three healthy backends.
+/// The number of clients that call for pods and containers of the three healthy backends.
 const BUSY: usize = 180;
-/// Clients that call for containers of the fourth backend. Each client calls once a second, so that a hang hardly
-/// reduces the load.
+/// The number of clients that call for containers of the fourth backend. Each client calls once a second, so that a
+/// hang hardly reduces the load.
 const PATIENT: usize = 20;
 const CONNECTIONS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ impl Clients {
         Clients { connections, whole }
     }
 
-    /// Runs all clients at once for this time.
+    /// Runs all clients at once for the time `length`.
     pub async fn call_for(&self, length: Duration) -> Seen {
         let end = Instant::now() + length;
         let mut busy = JoinSet::new();
@@ -152,7 +152,8 @@ async fn call_on(connection: RawClient, client: usize, end: Instant) -> Tally {
     tally
 }
 
-/// Returns one of the most frequent calls of kubelets, in about their proportions.
+/// Returns the call of a busy client in turn `at`. The proportions of the RPCs are about those of a kubelet's most
+/// frequent calls.
 fn call_for_one(backend: usize, at: usize) -> (&'static str, Bytes) {
     match at % 8 {
         0..4 => container_status(backend, at),
@@ -217,7 +218,7 @@ async fn list(connection: &RawClient, rpc: &'static str) -> Result<Bytes, String
     call(connection, rpc, &[], frame_raw(&[])).await
 }
 
-/// Makes a call. Returns the body of the reply if its status is 0.
+/// Makes a call. Returns the body of the reply if the gRPC status of the reply is 0 (OK).
 async fn call(
     connection: &RawClient,
     rpc: &'static str,

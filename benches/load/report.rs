@@ -10,8 +10,7 @@ use crate::run::{Run, Trouble};
 
 /// The limit on the resident memory at the end of a run.
 const MOST_RESIDENT_KIB: u64 = 16 << 10;
-/// The largest growth of the resident memory, in percent, that does not count as growth: the allocator alone causes
-/// that much variation.
+/// The resident memory may grow by this percentage: the allocator alone causes that much variation.
 const NO_GROWTH_PERCENT: u64 = 5;
 /// The largest accepted ratio of the 99th percentile with a hanging backend to that without one.
 const NO_COST: f64 = 1.05;
@@ -127,7 +126,8 @@ fn verdicts(runs: &[Run]) {
     );
 }
 
-/// Returns the median over all rounds of a figure of the runs with this fault, relative to the run without a fault.
+/// Returns the median of the ratios of all rounds. The ratio of a round is the figure of its run with the fault
+/// `trouble`, divided by the figure of its run without a fault.
 fn median(runs: &[Run], trouble: Trouble, of: fn(&Run) -> f64) -> f64 {
     let of_trouble = pairs(runs).filter(|(run, _)| run.trouble == trouble);
     let mut ratios: Vec<f64> = of_trouble.map(|(run, base)| of(run) / of(base)).collect();

@@ -125,7 +125,7 @@ fn condition(condition: Condition<'_>) -> admin::Condition {
     }
 }
 
-/// The problems that a restart now would cause: one sentence for each affected backend.
+/// The problems that a restart would cause now: one text for each affected backend.
 pub(super) fn restart_problems(switch: &Switch) -> Vec<String> {
     let live = switch.live();
     let backends = live.backends.iter();

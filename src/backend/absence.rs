@@ -8,7 +8,7 @@ use crate::backend::known::{Absence, Known};
 use crate::errors;
 use crate::rpc::{self, List, Row};
 
-/// The most metrics of one backend for which criswitch logs that it omits their samples.
+/// The most metrics of one backend for which criswitch logs omitted samples.
 const MOST_UNFIT: usize = 256;
 
 /// A backend's part of a merged reply.
@@ -90,7 +90,8 @@ impl Backend {
         }
     }
 
-    /// Records why a call for all items of a list fails because of the backend. `None` clears the last failure.
+    /// Records that the backend makes a call for all items of `list` fail; `failed` is the cause. `None` clears the
+    /// last failure.
     pub(crate) fn note_list(&self, list: List, failed: Option<&str>) {
         let failed_lists = &mut self.known.lock().failed_lists;
         match failed {
@@ -140,8 +141,8 @@ impl Backend {
         note(&mut known.absent, row, true);
     }
 
-    /// Records that samples of this metric are omitted. Returns whether this is new; always `false` once [`MOST_UNFIT`]
-    /// metrics are recorded.
+    /// Records that samples of `metric` are omitted. Returns whether the metric was added to the record: at most
+    /// [`MOST_UNFIT`] metrics are recorded, and each only once.
     pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
         let unfit = &mut self.known.lock().unfit;
         unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())

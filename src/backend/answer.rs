@@ -14,9 +14,9 @@ use crate::errors;
 /// The data of a reply.
 #[derive(Debug)]
 pub enum Data {
-    /// All bytes, as they came.
+    /// The bytes as they arrived, with the gRPC frame header.
     Raw(Bytes),
-    /// One gRPC frame. Its message is a cached list, which the reply has repeated byte for byte.
+    /// The cached list, without a gRPC frame header. The reply has repeated this list byte for byte.
     Cached(Bytes),
 }
 
@@ -25,9 +25,9 @@ pub enum Data {
 pub struct Answer {
     /// Status line and headers.
     pub head: http::response::Parts,
-    /// The body with its gRPC frame header. At most `max_message` bytes follow the header.
+    /// The body. Without the gRPC frame header, the body has at most `max_message` bytes.
     pub body: Data,
-    /// The trailers, if there were any.
+    /// The trailers. `None` if the reply had no trailers.
     pub trailers: Option<HeaderMap>,
 }
 

@@ -26,7 +26,7 @@ static URIS: LazyLock<HashMap<&str, Uri>> = LazyLock::new(|| {
         .filter_map(|row| Some((row.name, uri(row)?)))
         .collect()
 });
-/// The length in bytes of the largest list that arrives in one DATA frame. Such a list is never copied.
+/// A list of up to about this many bytes arrives in one DATA frame, and is never copied.
 const ONE_FRAME: usize = 16 << 10;
 
 /// A guard for a call that may change a backend's image store; `None` for any other call. Dropping the guard marks all
@@ -35,8 +35,8 @@ const ONE_FRAME: usize = 16 << 10;
 struct Changing<'a>(Option<&'a Backend>);
 
 impl Changing<'_> {
-    /// The backend rejected the call, so its image store is unchanged. After any other outcome the image store may have
-    /// changed.
+    /// Records that the backend rejected the call, so its image store is unchanged. After any other outcome, the image
+    /// store may have changed.
     fn refused(mut self) {
         self.0 = None;
     }
@@ -82,7 +82,7 @@ impl Backend {
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
         request.headers_mut().clone_from(headers);
-        // criswitch may have changed the client's body, and so its length.
+        // criswitch may have changed the client's body, so the client's `content-length` may be wrong.
         request.headers_mut().remove(header::CONTENT_LENGTH);
         let response = wire
             .send(request)
@@ -111,7 +111,7 @@ impl Backend {
         Ok(answer)
     }
 
-    /// Like [`Backend::ask`], but over an open connection.
+    /// Like [`Backend::ask`], but over the open connection `wire`.
     ///
     /// # Errors
     /// The errors of [`Backend::ask`].

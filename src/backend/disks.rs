@@ -1,6 +1,6 @@
 //! The file systems of backends' images, for metrics. The kubelet watches only the first file system of `ImageFsInfo`,
-//! which is the default backend's. criswitch reads all of them from the backends' replies to the kubelet's calls, and
-//! makes no calls for these metrics.
+//! which is the default backend's. criswitch reads the file systems of all backends from their replies to the kubelet's
+//! calls, and makes no calls for these metrics.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,9 +19,9 @@ const MOUNTPOINT: Fields = &[filesystem_usage::FS_ID, filesystem_identifier::MOU
 const USED_BYTES: Fields = &[filesystem_usage::USED_BYTES, uint64_value::VALUE];
 const USED_INODES: Fields = &[filesystem_usage::INODES_USED, uint64_value::VALUE];
 
-/// The most file systems of images that criswitch records for one backend; runtimes have one.
+/// The most file systems of images that criswitch records for one backend. A runtime normally has one.
 const MOST_DISKS: usize = 4;
-/// The longest mount point that criswitch records, in bytes. Linux opens no longer path.
+/// The longest mount point that criswitch records, in bytes. Linux rejects longer paths.
 const LONGEST_MOUNTPOINT: usize = 4096;
 /// How long metrics show a backend's report: twice the time between two image garbage collections of the kubelet.
 const TRUST: Duration = Duration::from_secs(10 * 60);
@@ -140,7 +140,7 @@ impl Backend {
         }
     }
 
-    /// Waits for the next report of file systems, and measures these file systems.
+    /// Waits until the backend reports its file systems, and measures their free space.
     pub(crate) async fn measure_disks(&self) {
         self.nudges.disks.notified().await;
         // A backend that is simulated in memory has no disk.

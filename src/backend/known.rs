@@ -33,7 +33,7 @@ pub struct Known {
     pub(crate) disks: Disks,
     /// The process that listened at the socket when criswitch last connected.
     pub(crate) peer: Option<UCred>,
-    /// When the backend last answered any call.
+    /// When the backend last sent a complete unary reply.
     pub(crate) answered: Option<Instant>,
     /// How many replies to list calls had a cached list of the backend.
     pub lists_from_cache: u64,
@@ -54,8 +54,8 @@ pub struct Known {
     pub(crate) unfit: BTreeSet<String>,
     /// The RPCs of merged calls that the backend did not answer in time. An RPC is removed when the backend answers it.
     pub(crate) late: Vec<Absence>,
-    /// The RPCs whose replies had cached items of the backend, or omitted the backend. criswitch has logged these, and
-    /// clears them when the backend answers again.
+    /// The RPCs whose replies had cached items of the backend, or omitted the backend. An RPC is removed when the
+    /// backend answers again.
     pub(crate) absent: Vec<Absence>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Absence {
     pub row: &'static Row,
     /// When the absence began.
     pub since: Instant,
-    /// Whether the last reply had nothing of the backend, not even cached items.
+    /// Whether the last merged reply had no items of the backend, not even cached items.
     pub omitted: bool,
 }
 
@@ -166,7 +166,7 @@ impl Known {
         self.late.iter().any(|late| late.row.goes_with(row))
     }
 
-    /// Whether cached lists are served for the backend.
+    /// Whether merged lists lack current items of the backend: they have its cached items, or omit the backend.
     pub(crate) fn is_stale(&self) -> bool {
         self.absent.iter().any(|absence| absence.row.is_list())
     }

@@ -12,8 +12,8 @@ use crate::ownership::Mark;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
 
-/// The most created items, and the most changed states, that criswitch adds to a cached list until it caches a newer
-/// one. The kubelet lists every second.
+/// The most created items, and the most changed states, that criswitch adds to one cached list. A newer list replaces
+/// these additions, and the kubelet requests one every second.
 const MOST_CHANGED: usize = 1024;
 
 /// A complete list as the backend sent it; at most `max_message` bytes.
@@ -73,7 +73,8 @@ struct Changed {
 }
 
 impl Kept {
-    /// Values to compare two contents quickly: they differ if the contents differ.
+    /// Values that differ if [`Lists::keep`] has changed the content of a list. The order of the items does not count.
+    /// The content of stats does not count either, because `keep_stats` compares it.
     fn shape(&self) -> (bool, u64, usize, usize) {
         let (created, states) = (self.created.len(), self.states.len());
         (self.last.is_some(), self.print, created, states)
@@ -231,7 +232,7 @@ impl Lists {
     }
 
     /// Drops a list that may be outdated: an image was added or removed, a client received a list that criswitch did
-    /// not read, or more states changed than criswitch remembers. Returns whether a list was cached.
+    /// not read, or more states changed than criswitch remembers. Returns whether a list or a created item was cached.
     pub fn outdate(&mut self, list: List) -> bool {
         let outdated = Kept {
             outdated: Some(Instant::now()),

@@ -9,7 +9,7 @@ const ROOT: u32 = 0;
 
 impl Backend {
     /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,
-    /// criswitch's own user or the configured user.
+    /// criswitch's own user or the configured user, or if the user is unknown.
     pub fn unexpected_user(&self) -> Option<u32> {
         let uid = self.known.lock().peer?.uid();
         let own = rustix::process::geteuid().as_raw();

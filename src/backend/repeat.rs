@@ -9,8 +9,8 @@ use http_body::{Body, Frame};
 
 use crate::codec::frames::{self, FRAME_HEADER};
 
-/// A body whose data is dropped as long as it repeats a cached message. As soon as it differs, the body has all its
-/// data again.
+/// A body that drops its data while the data repeats a cached message. At the first difference, the body returns the
+/// dropped data, and then all further data.
 pub(super) struct Repeat<B> {
     inner: B,
     cached: Bytes,
@@ -18,12 +18,12 @@ pub(super) struct Repeat<B> {
     same: usize,
     /// Whether the data differs from the cached message.
     differs: bool,
-    /// The frame that follows the data that was dropped.
+    /// The frame in which the first difference was found. The body returns this frame after the dropped data.
     next: Option<Frame<Bytes>>,
 }
 
 impl<B> Repeat<B> {
-    /// `inner`, which may repeat the message `cached`. An empty message is never repeated.
+    /// Compares `inner` with the message `cached`. If `cached` is empty, nothing is compared.
     pub(super) fn of(inner: B, cached: Bytes) -> Repeat<B> {
         Repeat {
             inner,
@@ -51,7 +51,7 @@ impl<B> Repeat<B> {
             && cached.is_some_and(|cached| cached.starts_with(message))
     }
 
-    /// The data that was dropped.
+    /// Ends the comparison, and returns the data that was dropped.
     fn dropped(&mut self) -> Frame<Bytes> {
         self.differs = true;
         Frame::data(frames::frame(&self.cached).slice(..self.same))
@@ -102,8 +102,8 @@ mod tests {
 
     const CACHED: &[u8] = b"the cached list";
 
-    /// Reads the pieces of a reply. Returns the cached message if they repeat it, and otherwise all data; then whether
-    /// the trailers came.
+    /// Reads a reply in these pieces. Returns the cached message if the pieces repeat that message, and otherwise all
+    /// data. The second value says whether the trailers arrived.
     fn read(pieces: &[&[u8]]) -> (Result<Bytes, Vec<u8>>, bool) {
         let pieces = pieces
             .iter()

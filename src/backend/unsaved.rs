@@ -131,8 +131,8 @@ impl Backend {
         }
     }
 
-    /// Why the backend's lists fail even if the backend answers: criswitch cannot save the changes that they show.
-    /// `None` if no save has failed.
+    /// Why the backend's lists fail even if the backend answers: criswitch cannot save the changes that these lists
+    /// show. `None` if the last changes are saved, or if no attempt to save them has failed.
     pub(crate) fn save_failure(&self) -> Option<String> {
         let made = *self.saving.made.borrow();
         let done = self.saving.done.borrow();

@@ -13,15 +13,16 @@ use http_body::{Body, Frame};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-/// Ends when a connection takes no further calls: it was lost, or the backend has sent GOAWAY. The calls in flight go
-/// on.
+/// Ends when the connection has ended, or when it rejects a call because the backend has sent GOAWAY. After GOAWAY, the
+/// calls in flight go on.
 pub type Driver = BoxFuture<'static, Result<(), h2::Error>>;
 
-/// An open connection, on which calls are sent. The connection closes when all clones and all its calls have ended.
+/// An open connection, on which calls are sent. The connection closes when all clones of this value are dropped and all
+/// calls have ended.
 #[derive(Clone)]
 pub struct Wire {
     requests: SendRequest<Bytes>,
-    /// Cancelled once the connection takes no further calls.
+    /// Cancelled when the connection rejects a call.
     over: CancellationToken,
 }
 
@@ -32,7 +33,7 @@ impl fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A connection whose handshake is done. A task of its own drives it.
+    /// Spawns a task that drives `connection`, whose handshake is done.
     pub(super) fn of<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         requests: SendRequest<Bytes>,
         connection: Connection<I, Bytes>,
@@ -41,7 +42,7 @@ impl Wire {
         let (driven, rejected) = (tokio::spawn(connection), over.clone());
         let driver = async move {
             tokio::select! {
-                // The task ends without a result only when the runtime shuts down.
+                // The task has no result only if the task panicked or if tokio shuts down.
                 ended = driven => ended.unwrap_or(Ok(())),
                 () = rejected.cancelled() => Ok(()),
             }
@@ -53,7 +54,7 @@ impl Wire {
     /// response cancels the call.
     ///
     /// # Errors
-    /// The connection takes no further calls, or the call has failed.
+    /// If the connection takes no further calls, or if the call fails.
     pub async fn send(
         &self,
         request: http::Request<Bytes>,
@@ -88,7 +89,8 @@ impl WireBody {
             Some(data) => data,
             None => return Poll::Ready(None),
         };
-        // criswitch limits unread bytes in its budgets, so the backend may always send more. Only a wrong length fails.
+        // criswitch limits unread bytes in its budgets, so the backend may always send more. `release_capacity` fails
+        // only for a wrong length.
         self.stream.flow_control().release_capacity(data.len()).ok();
         Poll::Ready(Some(Ok(data)))
     }
@@ -117,7 +119,8 @@ impl Body for WireBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         match ready!(WireBody::poll_frame(&mut self, cx)) {
-            // A server may end its reply this way before it has read the whole request (RFC 9113, 8.1).
+            // After a complete reply, a server may send RST_STREAM with NO_ERROR, because it does not need the rest of
+            // the request (RFC 9113, 8.1).
             Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
             frame => Poll::Ready(frame),
         }

@@ -1,7 +1,7 @@
 //! Ends calls at their deadline and at the shutdown. Endless streams end when the shutdown begins, every other call
 //! after `shutdown_timeout`.
 //!
-//! Such a call ends with a status. A broken connection would not show the client the cause.
+//! A call that is cut off ends with a status, because a broken connection would not show the client the cause.
 
 use std::future::pending;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! The facts that criswitch learns from the reply to a call. The RPC's row, the request and its target decide them
-//! once.
+//! The facts that criswitch learns from the reply to a call. The RPC's row, the request and its target determine these
+//! facts before the call is sent.
 
 use crate::call::Request;
 use crate::call::route::Target;
@@ -13,11 +13,12 @@ use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then};
 pub(crate) enum Lesson {
     /// Nothing: criswitch may forward the reply without reading it.
     Nothing,
-    /// The backend has created the pod with the id at the path.
+    /// The backend has created a pod. The pod's id is at the path in the reply.
     Pod(Path, PodNames),
-    /// The backend has restored the pod with the id at the first path, and the containers with the ids at the second.
+    /// The backend has restored a pod. In the reply, the pod's id is at the first path, and the ids of its containers
+    /// are at the second path.
     Restored(Path, Path, PodNames),
-    /// The backend has created the container with the id at the path in the pod with this id.
+    /// The backend has created a container in the pod with this id. The container's id is at the path in the reply.
     Container(Path, String),
     /// The pod or container was removed.
     Gone(Kind, String),
@@ -27,7 +28,7 @@ pub(crate) enum Lesson {
     List(Listing),
     /// The reply has the file systems of the backend's images.
     Disks,
-    /// The backend has the image of the request; its id is at the path.
+    /// The backend has the image of the request. The image's id is at the path in the reply.
     Image(Path),
     /// The image store of the backend has changed.
     ChangedImages,
@@ -42,8 +43,8 @@ pub(crate) struct Listing {
     pub list: List,
     /// Whether the call asks for all items.
     pub is_whole: bool,
-    /// Whether the request names one pod or container by its id, or one pod whose items it asks for. Only the owner may
-    /// answer then.
+    /// Whether the request asks for one pod or container by its id, or for the items of one pod. If so, only the owner
+    /// may answer.
     pub names_one: bool,
     /// The id of the pod whose containers the call asks for; empty if the call names no pod.
     pub pod: String,

@@ -1,5 +1,5 @@
 //! The log lines and counters of a call. The last line reports how the call ended, at a level that depends on the
-//! outcome. Of a call's content, the lines have only names, ids and error texts without credentials.
+//! outcome. From the content of a call, log lines contain only names, ids and error texts without credentials.
 
 mod subject;
 
@@ -83,8 +83,8 @@ impl CallLog {
             row,
             started: Instant::now(),
             timeout: timeout(headers),
-            // A call that only reads seldom has a log line, and a span costs more than the rest of this type. Below
-            // DEBUG such a call gets its span together with its line.
+            // Most calls that only read write no log line, and a span costs more than all other fields together. So
+            // below DEBUG, such a call gets a span only when it writes a log line.
             span: match row.changes() || LevelFilter::current() >= LevelFilter::DEBUG {
                 true => span(row, number, trace.as_ref()),
                 false => Span::none(),

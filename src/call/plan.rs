@@ -141,7 +141,7 @@ fn with_backends_name(request: &mut Request, handler: &Handler) {
     }
 }
 
-/// The answer for an id that no backend has.
+/// The reply to a call for an id that no backend has: an empty reply, or `NotFound`.
 fn of_nobody(call: &Call, kind: Kind, id: &str) -> Result<Reply, Status> {
     match call.row.goes {
         Goes::Owner(_, _, Unknown::NotFound) | Goes::OwnerWithImage(_) => {

@@ -120,9 +120,9 @@ pub(crate) fn end(trailers: HeaderMap) -> Body {
     WholeBody([Frame::trailers(trailers)].into()).boxed_unsync()
 }
 
-/// A backend's response that criswitch forwards without reading it. At its end the cached `list` is dropped, because
-/// the client may know newer items. If `whole` is set, the response lists all items, and the backend records whether
-/// the response failed.
+/// A backend's response that criswitch forwards without reading it. At the end of the response, the cached `list` is
+/// dropped, because the client may know newer items. If `whole` is set, the response lists all items, and the backend
+/// records whether the response failed.
 pub fn passed(
     response: http::Response<WireBody>,
     backend: Arc<Backend>,

@@ -32,7 +32,8 @@ pub enum Target {
 /// The image stores that an unknown pod may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stores {
-    /// The backends that have a pod with the same annotations. Equal to `all` if there are none.
+    /// The backends that have a pod with the annotations of the request. Equal to `all` if no backend is known to have
+    /// such a pod.
     pub likely: Vec<BackendId>,
     /// All backends that may have the pod.
     pub all: Vec<BackendId>,
@@ -51,7 +52,7 @@ pub enum Refusal {
     Ambiguous(String),
     /// Two backends list the id.
     Disputed(Kind, String, BackendId, BackendId),
-    /// Several backends list pods of this uid.
+    /// Several backends list a pod with this uid.
     DoubledPod(String, Vec<BackendId>),
 }
 

@@ -10,7 +10,7 @@ use super::output;
 use super::status::{ago, span};
 use super::terminal::{self, Shown, plain};
 
-/// The cause of a backend that has not answered since criswitch started.
+/// The cause that is shown for a backend that has not answered since criswitch started.
 const NO_ANSWER: &str = "no answer yet";
 
 /// Whether criswitch serves the whole node, and the reasons.
@@ -100,7 +100,7 @@ pub(super) fn list_problems(state: &State) -> Vec<String> {
     state.backends.iter().filter_map(failing).collect()
 }
 
-/// Why `backend` makes lists fail, and what to do; `None` if it does not.
+/// Why `backend` makes lists fail, and what to do; `None` if `backend` has no list problem.
 fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
     let Backend {

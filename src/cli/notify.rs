@@ -113,7 +113,7 @@ impl Drop for Notify {
     }
 }
 
-/// Sends messages. Logs once if the service manager cannot be reached.
+/// Sends messages to the service manager. Logs only the first of several failures in a row.
 fn deliver(messages: &Receiver<String>) {
     let mut failed = false;
     for message in messages {

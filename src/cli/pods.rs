@@ -79,7 +79,7 @@ impl Pods {
         Ok(found(&state, listed, |found| self.wants(found)))
     }
 
-    /// Rejects an unknown name, so that a misspelt filter does not look like a node without pods.
+    /// Rejects a filter with an unknown name. Otherwise a misspelt name would look like a node without pods.
     fn must_be_known(&self, state: &State, pods: &[PodSandbox]) -> anyhow::Result<()> {
         let backends = state.backends.iter().map(|backend| backend.name.as_str());
         one_of("backend", self.backend.as_deref(), backends.collect())?;
@@ -106,7 +106,7 @@ pub(super) async fn of_backend(
     backend: &str,
 ) -> anyhow::Result<String> {
     let listed = daemon.pods(state).await?;
-    // Read the state after the list: the state then says whether this list came from the cache.
+    // Read the state after the list, because the later state says whether the list came from the cache.
     let state = daemon.state().await?;
     text(
         &found(&state, listed, |found| found.backend == backend),

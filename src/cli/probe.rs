@@ -1,4 +1,5 @@
-//! The probe of `check --probe` and `discover`: calls each backend once, and changes nothing in the backend.
+//! The probe of `check --probe` and `discover`: connects to each backend once, and makes only calls that change
+//! nothing.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -54,7 +55,7 @@ pub(super) struct Probed {
     pub(super) is_switch: bool,
 }
 
-/// The configuration that a runtime reports: containerd reports every field, CRI-O the default.
+/// The configuration that a runtime reports. containerd reports every field. CRI-O reports only `default`.
 #[derive(Default)]
 pub(super) struct Configured {
     /// The handler for pods that name no handler.

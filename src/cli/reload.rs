@@ -48,7 +48,7 @@ async fn ask(daemon: &Daemon) -> anyhow::Result<ReloadResponse> {
 /// Checks that `path` is the file that the daemon reloads. A daemon always reloads the file with which it was started.
 fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     let its = state.configuration.clone().unwrap_or_default().path;
-    // A missing file has no canonical path; the daemon reports that it is missing.
+    // A missing file has no canonical path. The daemon reports that the file is missing.
     let full = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| full(path));
     if real(path) == real(Path::new(&its)) {

@@ -47,7 +47,7 @@ fn serve_on(
     let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // File work is rare, and an idle thread uses memory.
+        // File work is rare, and an idle thread uses memory, so an idle thread ends after 1 s.
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let served = runtime.block_on(async {
@@ -174,8 +174,8 @@ async fn load_beside(path: &Path, loaded: &mut Fingerprint) -> Result<Config, Pr
     config
 }
 
-/// Reads the files after their fingerprint. If a file changes during the read, the fingerprint no longer matches the
-/// files, so the change is noticed.
+/// Computes the fingerprint of the files, then reads the files. If a file changes during the read, the fingerprint no
+/// longer matches the files, so the change is noticed.
 fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
     (Fingerprint::of(path), Config::load(path))
 }

@@ -293,7 +293,7 @@ fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -
     Some(own.count() as u64)
 }
 
-/// The file name and line of a row's origin. Of the directory only `conf.d` is shown.
+/// The file name and line of a row's origin, after `conf.d/` if the file is in that directory.
 fn short_origin(origin: &str) -> String {
     let file = origin.rsplit('/').next().unwrap_or(origin);
     match origin.contains("/conf.d/") {

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use rustix::termios::tcgetwinsize;
 use textwrap::{Options, WordSplitter};
 
-/// The width of a terminal that reports none.
+/// The width of a terminal that reports no width.
 const USUAL: usize = 80;
 
 /// Clears the terminal and moves the cursor to its top.
@@ -44,7 +44,7 @@ impl From<String> for Shown {
 }
 
 impl Shown {
-    /// Wraps a text whose parts are [`plain`], apart from colours that were added later. Escapes nothing.
+    /// Makes a [`Shown`] without escaping anything. Each part of `text` must be [`plain`], except criswitch's colours.
     pub(super) fn table(text: String) -> Shown {
         Shown(text)
     }
@@ -72,7 +72,7 @@ pub(super) fn plain(text: &str) -> String {
     Shown::from(text.replace(char::is_whitespace, " ")).0
 }
 
-/// The width of standard output in columns; `None` if it is no terminal.
+/// The width of standard output in columns; `None` if standard output is not a terminal.
 pub(super) fn width() -> Option<usize> {
     width_of(&io::stdout())
 }

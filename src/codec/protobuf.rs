@@ -19,7 +19,7 @@ pub const MAP_VALUE: u32 = 2;
 /// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
 pub type Path = &'static [u32];
 
-/// Why bytes cannot be decoded as a protobuf message, or why a field of it cannot be decoded.
+/// Why bytes cannot be decoded as a protobuf message, or why a field of the message cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The encoding breaks off or has an invalid tag.
@@ -311,8 +311,8 @@ pub fn put_varint(out: &mut BytesMut, number: u32, value: u64) {
     encode_varint(value, out);
 }
 
-/// `message` with the singular string at `path` set to `value`. The string is only appended: the last value of a field
-/// counts, and submessages are merged.
+/// `message` with the singular string at `path` set to `value`. The new string is appended and the old one stays,
+/// because the last value of a field counts and submessages are merged.
 pub fn with_string(message: &[u8], path: &[u32], value: &str) -> Bytes {
     let mut out = BytesMut::from(message);
     append_at(&mut out, path, value.as_bytes());
@@ -331,8 +331,8 @@ fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
     }
 }
 
-/// `message` without each submessage of the repeated field `number` for which `keep` returns `false`. `None` if nothing
-/// is removed.
+/// Drops the submessages of the repeated field `number` for which `keep` returns `false`. Returns `None` if nothing is
+/// dropped.
 ///
 /// # Errors
 /// If `message` is malformed (see [`string`]), and the errors of `keep`.

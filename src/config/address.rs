@@ -50,7 +50,7 @@ impl Address {
     /// Symbolic links and `..` stay: only the kernel resolves them.
     ///
     /// # Errors
-    /// If `text` has none of these forms, or the path cannot be a socket's.
+    /// If `text` has none of these forms, or if the path is empty, relative, too long or contains a NUL byte.
     pub fn parse(text: &str) -> Result<Address, AddressError> {
         let path = without_scheme(text)?;
         if path.is_empty() {

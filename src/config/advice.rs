@@ -45,7 +45,7 @@ impl Config {
     fn named_like_keys(&self) -> Vec<String> {
         let handlers = self.table.handlers.iter();
         let handlers = handlers.map(|row| ("handler", &row.name, row.origin.as_ref()));
-        // A backend that only a handler's row names has the handler's name and origin.
+        // A backend whose socket is written only in handler rows has the name and origin of the first of these rows.
         let is_of_handler = |row: &&BackendConfig| {
             let origin = row.origin.as_ref();
             handlers

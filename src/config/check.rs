@@ -90,12 +90,12 @@ struct Timeouts {
     stale_lists: Duration,
 }
 
-/// A backend's name, and its socket if that is valid.
+/// A backend that the files name. `socket` is `None` if the backend's socket is invalid.
 struct KnownBackend {
     name: At<String>,
     socket: Option<Address>,
     identity: Option<Identity>,
-    /// Other names whose socket is the same file.
+    /// Other names under `[backends]` whose socket is the same file.
     aliases: Vec<String>,
     timeouts: Timeouts,
     auto_register: bool,
@@ -180,7 +180,8 @@ impl Checker<'_> {
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
                 if first.socket != socket {
-                    // A symbolic link may be absent at the next start, so this is a note and not an error.
+                    // Two paths may be one socket only because of a symbolic link, which may be absent at the next
+                    // start. So a second path is a note and not an error.
                     self.notes.push(alias_note(row, first));
                     first.aliases.push(row.name.value.clone());
                     continue;

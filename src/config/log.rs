@@ -74,7 +74,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("debug", LevelFilter::DEBUG),
     ("trace", LevelFilter::TRACE),
 ];
-/// The level of the other modules, if the text has levels of single modules only.
+/// The level of modules that `log.level` does not name, if `log.level` has levels of single modules only.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 
 /// Parses the value of `log.level`, such as "info" or "info,session=debug".

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::config::wording::counted;
 
-/// The limit on reported problems. Each reported problem is stored, shown and logged, and people fix fewer at a time.
+/// The limit on reported problems. Each reported problem uses memory and a log line, and people fix only a few problems
+/// at a time.
 const MOST: usize = 100;
 /// The limit on each text of a problem, in bytes. A name in the text can be as long as its file.
 const LONGEST: usize = 1000;
@@ -73,7 +74,7 @@ impl Place {
         }
     }
 
-    /// The line of this place.
+    /// The file and line of this place, without the column.
     pub fn origin(&self) -> Origin {
         Origin {
             path: Arc::clone(&self.path),
@@ -183,7 +184,7 @@ pub(super) fn nearest<'k>(
     }
 }
 
-/// The known name nearest to a misspelt one, if at most a third of the letters differ.
+/// The known name nearest to a misspelt name, if at most a third of the letters (rounded up) differ.
 pub(super) fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let folded = written.to_lowercase();
     let slips = folded.chars().count().div_ceil(3);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use strum::{AsRefStr, EnumString, VariantNames};
 
-/// The nodes for the pods of a RuntimeClass, and the cost of a pod besides its containers.
+/// The nodes that may run the pods of a RuntimeClass, and the resources that each pod uses besides its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scheduling {
     /// Quantities as written, by the name of the resource (cpu, memory).
@@ -35,7 +35,7 @@ pub struct Toleration {
 pub enum Operator {
     /// Any value matches.
     Exists,
-    /// The taint's value must be equal.
+    /// The taint must have the toleration's value.
     #[default]
     Equal,
 }
@@ -51,7 +51,7 @@ pub enum Effect {
     NoSchedule,
     /// The pod is scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// The pod is not scheduled on the node, and evicted if it runs there.
+    /// The pod is not scheduled on the node. If the pod already runs on the node, it is evicted.
     NoExecute,
 }
 

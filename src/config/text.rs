@@ -346,7 +346,7 @@ impl<T> At<T> {
     }
 }
 
-/// Adds a row. If a row with this name exists, returns the position of that row instead.
+/// Adds a row. If a row named `name` already exists, returns the position of the existing row instead.
 fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
     match rows.iter().find(|row| row.name.value == name.value) {
         Some(first) => Err(first.name.place.clone()),
@@ -424,8 +424,8 @@ fn tell_first(
     }
 }
 
-/// The offset of the last key with this name before `end`. This key is in the same table as the duplicate, because
-/// tables are contiguous.
+/// The offset of the last key `name` before `end`. The key found is in the same table as the duplicate, because tables
+/// are contiguous.
 fn last_before(table: &DeTable<'_>, name: &str, end: usize) -> Option<usize> {
     let starts = table.iter().flat_map(|(key, value)| {
         let start = key.span().start;

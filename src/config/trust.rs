@@ -1,5 +1,5 @@
-//! Finds files and directories that other users may write. Such a user can change what criswitch does, and so can run
-//! pods as root. Also finds the number of a user by name.
+//! Finds files and directories of criswitch that users other than root may write. Such a user can change what criswitch
+//! does, and so can run pods as root. The module also finds the number of a user by name.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,8 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// A sentence for each path of a configuration that users besides root and `own` may write. Reads the disk.
+/// Returns a sentence for each file or directory that users besides root and `own` may write. Checks the files of the
+/// configuration, the directories of the configuration, socket and state, and all directories above. Reads the disk.
 pub(super) fn notes(config: &Config, own: u32) -> Vec<String> {
     let main = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
     let Address::Unix(listen) = &config.listen;
@@ -111,7 +112,7 @@ fn faults(path: &Path, found: &Metadata, own: u32) -> Vec<UntrustedPath> {
         let what = format!("may be written by every user (mode {:04o})", mode & 0o7777);
         let command = match mode & STICKY {
             0 => format!("chmod o-w {path}"),
-            // A sticky directory such as /tmp is open on purpose.
+            // A sticky directory such as /tmp is open on purpose, so the note suggests a different directory.
             _ => "a directory that only criswitch uses, such as /run/criswitch or /etc/criswitch"
                 .to_owned(),
         };

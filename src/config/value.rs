@@ -9,8 +9,7 @@ use super::keys::Limits;
 use crate::config::address::Address;
 
 const MAX_LABEL: usize = 63;
-/// A number without a unit probably means seconds if it is at most one hour in seconds. The error then suggests
-/// seconds.
+/// The error about a number without a unit suggests seconds if that duration is at most one hour.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// The text in a file that means no limit.
 pub(super) const UNLIMITED: &str = "unlimited";
@@ -68,7 +67,7 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     ))
 }
 
-/// An absolute path; `None` if it is empty.
+/// An absolute path; `None` if `text` is empty.
 pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
     match text {
         "" => Ok(None),

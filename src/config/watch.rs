@@ -23,7 +23,7 @@ pub const PERIOD: Duration = Duration::from_secs(2);
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// The fingerprint of the main file and its drop-ins now. Looks at the disk.
+    /// The fingerprint of the main file and its drop-ins now. Reads the files' metadata from the disk.
     pub fn of(main: &Path) -> Fingerprint {
         let drop_ins = disk::drop_ins(&main.with_file_name("conf.d"));
         let drop_ins = drop_ins.map_err(|error| error.kind());

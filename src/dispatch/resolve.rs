@@ -61,7 +61,8 @@ async fn after_miss(
         (Target::Owner(..), Err(_)) if request.row.is_list() => {
             Ok(Target::Backends(request.live.all()))
         }
-        // The merged lists that clients get are complete, and only one id in them begins with this text.
+        // Clients get complete merged lists, and only one id in these lists begins with this text. So the short id is
+        // unambiguous.
         (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
         (Target::Owner(..), Err(unanswered)) => {
             Err(errors::short_id_unknown(kind, &id, &unanswered))

@@ -136,7 +136,8 @@ fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) ->
     cached::own_items(switch, list, backend, &message, request)
 }
 
-/// Why merged lists of this kind fail now because of `backend`; `None` if `backend` does not make them fail.
+/// Returns why merged lists of the kind `list` fail now because of `backend`; `None` if `backend` does not make them
+/// fail.
 pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Option<String> {
     if !backend.has_joined() {
         return None;
@@ -192,8 +193,8 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
     }
 }
 
-/// Whether criswitch must ask for the list of `row` again: the cached list lacks items that clients may know, and no
-/// task asks for the list yet.
+/// Whether criswitch must request the list of `row` again: the cached list lacks items that clients may know or was
+/// dropped as outdated, and no task requests the list yet.
 pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     let known = backend.known();
     let Some(list) = row.list() else {
@@ -230,7 +231,8 @@ fn cached_stats(
 fn last_stats(switch: &Switch, call: &Call, listing: &Listing, backend: &Backend) -> Option<Bytes> {
     let list = listing.list;
     let most = match list {
-        // Descriptors have no age limit. Clients keep the descriptors that they received, and samples must fit them.
+        // Descriptors have no age limit, because clients keep the descriptors that they received, and samples must fit
+        // these descriptors.
         List::MetricDescriptors => Duration::MAX,
         _ => backend.stale_lists().min(STALE_STATS),
     };

@@ -24,8 +24,8 @@ use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE,
 use crate::switch::{Switch, pod_requests};
 use stores::Stored;
 
-/// Pulls an image into the stores of all `backends` at once. Returns the first backend's reply. An error names each
-/// backend that failed.
+/// Pulls an image into the stores of all `backends` at once. Returns the first successful reply if no backend fails. An
+/// error names each backend that failed.
 pub(crate) async fn pull_everywhere(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -43,8 +43,8 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(sent).await
 }
 
-/// Sends `call`, which changes the image store, unless the backend is known to hang. Then waits for the reply even if a
-/// probe fails: a backend that is busy with the call may leave probes unanswered.
+/// Sends `call`, which changes the image store, unless the backend is known to hang. Waits for the reply even if a
+/// probe fails, because a backend that is busy with the call may leave probes unanswered.
 async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     match backend.hangs() {
         Some(status) => Err(status),
@@ -56,8 +56,8 @@ async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     }
 }
 
-/// The first successful reply, else the first reply with a code in `fine`. If any backend failed: an error with the
-/// texts of all failures.
+/// Returns the first successful reply, else the first reply with a code in `fine`. `NotFound` becomes an empty
+/// successful reply. If any backend failed, returns an error with the texts of all failures.
 fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     let (mut well, mut other, mut failed) = (None, None, Vec::new());
     for BackendResult { backend, result } in parts {

@@ -74,7 +74,8 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
 }
 
 /// Merges the copies of one image: the first copy's bytes, then the tags and digests that only other copies have, then
-/// the merged size and `pinned`. In protobuf a later value of a singular field replaces an earlier one.
+/// the merged size and `pinned`. The merged values come last, because in protobuf a later value of a singular field
+/// replaces an earlier one.
 fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
     let Some((first, others)) = images.split_first() else {
         return Ok(Bytes::new());
@@ -105,7 +106,7 @@ fn largest(images: &[&[u8]], number: u32) -> Result<u64, Malformed> {
     })
 }
 
-/// `RuntimeFeatures` with the features that are true in all of `features`.
+/// Returns a `RuntimeFeatures` with the features that are true in all of `features`.
 ///
 /// All fields of `RuntimeFeatures` are bools (cri-api 1.37). A field that this build does not know is merged like a
 /// bool, and dropped if its wire type differs from a bool's.

@@ -83,8 +83,8 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     })
 }
 
-/// The backend's version, or its last known version if the backend is slow or away. Clients ask for the version first,
-/// even before calls that do not need this backend.
+/// The backend's version, or its last known version if the backend is slow or away. A slow backend must not delay this
+/// reply, because clients ask for the version first, even before calls that do not need the backend.
 pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
     let headers = call.reading_headers();
     let answer = backend.ask(call.row, &headers, call.body.clone());
@@ -143,7 +143,7 @@ async fn hear_status(
     let asked = backend.ask(&rpc::STATUS, headers, body);
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
     let answer = asked.unwrap_or_else(|_| {
-        // If a backend always takes longer than this wait, only a question in the background gets its status.
+        // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
         backend.miss(&rpc::STATUS);
         Err(late(backend))
     })?;

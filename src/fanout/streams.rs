@@ -55,10 +55,11 @@ pub(crate) fn interleave(
     reply::of_frames(until_failure(stream::select_all(feeds)))
 }
 
-/// Reads a backend's stream and drops the messages: only the end proves that the backend answers such calls again.
+/// Reads a backend's stream and drops the messages. Only the end of the stream proves that the backend answers such
+/// calls again.
 ///
 /// # Errors
-/// If the stream fails, or has more bytes than the memory for criswitch's own questions.
+/// If the stream fails, or has more bytes than the memory for criswitch's own calls.
 pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, row).await?;
     let limit = backend.own.limit();
@@ -103,7 +104,8 @@ struct Feed {
     having: Arc<AtomicUsize>,
     /// `None` until the first message has arrived.
     messages: Option<Messages>,
-    /// How many more bytes criswitch reads for owners of pods and containers: an endless list must not fill the memory.
+    /// How many more bytes of the list criswitch reads, because an endless list must not fill the memory. Stats do not
+    /// count.
     unlearned: usize,
     whole: StreamedList,
     /// The ids of the items so far, at most [`MOST`].
@@ -145,7 +147,7 @@ impl Feed {
         }
     }
 
-    /// If the call lists all items: records why the backend made the list fail, or that it did not.
+    /// Records why the list of the backend failed, or that it did not fail. Records nothing if the call has a filter.
     fn note(&self, failed: Option<&str>) {
         if let Some(list) = self.call.whole_list() {
             self.backend.note_list(list, failed);

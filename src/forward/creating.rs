@@ -22,8 +22,8 @@ impl Creating<'_> {
         self.switch.owners().sent_creating(self.creation);
     }
 
-    /// Records that criswitch has learned the pod from the backend's reply. Without this record the pod may still
-    /// exist: a failed call may leave parts of a pod.
+    /// Records that criswitch has learned the pod from the backend's reply. Without this record, criswitch assumes that
+    /// a pod may exist: a failed call may leave parts of a pod.
     pub(crate) fn told(mut self) {
         self.told = true;
     }

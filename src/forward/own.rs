@@ -16,7 +16,7 @@ use crate::switch::learn::{self, keep_stats};
 /// meanwhile: such a backend owns nothing.
 ///
 /// # Errors
-/// The error of the first backend that did not answer. The lists of the other backends are still learned.
+/// The error of the first backend whose lists failed. The lists of the other backends are still learned.
 pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
     let joined = switch.live().joined();
     let listed = joined.iter().map(|backend| async {

@@ -39,7 +39,7 @@ pub const SMALL_DATA: u32 = 64;
 ///   sends two WINDOW_UPDATEs: one for the stream and one for the connection.
 /// - For each call, a client sends at most three: a small DATA frame, an empty DATA frame after it, and RST_STREAM.
 /// - For each reply, a backend sends at most four: HEADERS, a small DATA frame, HEADERS again, and RST_STREAM.
-///   criswitch sent HEADERS and usually DATA for that call.
+///   criswitch sent at least HEADERS for that call, and these HEADERS allow four cheap frames.
 /// - A peer acknowledges each SETTINGS and PING. criswitch sends SETTINGS once, and never sends PING.
 const FOR_CONTENT: u32 = 4;
 /// The reason for closing the connection of a peer that sends too many cheap frames.
@@ -177,7 +177,7 @@ impl Frames {
         }
     }
 
-    /// Counts the frame of a complete header, and skips its payload.
+    /// Counts the frame whose header is complete, and skips its payload.
     fn begin(&mut self, begun: &mut Begun) {
         let [.., a, b, c, kind, _, e, f, g, h] = self.header.to_be_bytes();
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// A backend with small replies, and a backend that streams events.
+    /// The backend sends many small replies, and then a long stream of events.
     #[tokio::test(start_paused = true)]
     async fn a_busy_backend_never_reaches_the_limit() {
         let mut budget = FrameBudget::default();

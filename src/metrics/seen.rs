@@ -105,7 +105,8 @@ impl Seen<'_> {
         }
     }
 
-    /// Ended calls with the name of their backend; the name is empty for calls of several backends or none.
+    /// The ended calls of each RPC, with the name of the backend that was called. The name is empty if criswitch called
+    /// several backends or none.
     pub(super) fn calls(&self) -> impl Iterator<Item = (&str, &'static str, &Calls)> {
         let backends = self.backends.iter();
         let backends = backends.map(|backend| (&*backend.name, &backend.calls));

@@ -36,7 +36,7 @@ struct PossiblePod {
     stage: CreationStage,
 }
 
-/// The progress of the call.
+/// The progress of a call that creates a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationStage {
     /// The call is not sent yet. A reload must keep its backend.
@@ -55,7 +55,7 @@ impl PossiblePod {
 }
 
 impl Creations {
-    /// Records that a call begins that creates a pod of `uid` at `backend`.
+    /// Records the start of a call that creates a pod with this uid at `backend`.
     pub(super) fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
         self.add(backend, uid, CreationStage::Unsent)
     }
@@ -86,7 +86,7 @@ impl Creations {
         self.unknown.retain(|it| it.backend != backend);
     }
 
-    /// Records that the call is sent now.
+    /// Records that the call of `creation` is sent now.
     pub(super) fn sent(&mut self, creation: Creation) {
         let mut unknown = self.unknown.iter_mut();
         if let Some(sent) = unknown.find(|it| it.creation == creation) {
@@ -94,7 +94,8 @@ impl Creations {
         }
     }
 
-    /// Records that the call has ended. If the result of the call is unknown, `unheard` is the time of its end.
+    /// Records that the call of `creation` has ended. If the result of the call is unknown, `unheard` is the time of
+    /// its end.
     pub(super) fn end(&mut self, creation: Creation, unheard: Option<Instant>) {
         let mut unknown = self.unknown.iter();
         let Some(place) = unknown.position(|it| it.creation == creation) else {
@@ -145,7 +146,7 @@ impl Creations {
         self.unknown.iter().filter(is_it).map(|it| it.backend)
     }
 
-    /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent there.
+    /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent to `backend`.
     pub(super) fn is_at(&self, backend: BackendId) -> bool {
         let is_of_this_run = |it: &PossiblePod| !matches!(it.stage, CreationStage::OfLastRun(_));
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);

@@ -92,8 +92,8 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Whether the backend may have had the item before `asked`. Items of the backend's first complete list count as
-    /// such, because they may be older than this run of criswitch.
+    /// Whether the backend may have had the item before `asked`. The result is `true` for the items of the backend's
+    /// first complete list, because these items may be older than this run of criswitch.
     fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
         let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
         self.source != Source::Listed || !is_new
@@ -108,8 +108,9 @@ impl<T> Entry<T> {
     }
 }
 
-/// The claim of `backend`, which returned `id` from a call that creates. The call was sent at `asked`. There is a claim
-/// if another backend created the id, or may have had it before `asked`. `whole` returns a backend's `WholeLists`.
+/// The claim of `backend`, which returned `id` from a call that creates a pod or container. The call was sent at
+/// `asked`. There is a claim if another backend created the id, or may have had it before `asked`. `whole` returns a
+/// backend's `WholeLists`.
 pub(super) fn claim<T>(
     entries: &Entries<T>,
     id: &str,
@@ -210,7 +211,8 @@ pub(super) fn learn<T>(
     })
 }
 
-/// `list` without the items at these positions, which must ascend. `None` if there are no positions.
+/// Returns `list` without the items at the positions in `places`, which must be in ascending order. Returns `None` if
+/// `places` is empty.
 fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
     if places.is_empty() {
         return Ok(None);

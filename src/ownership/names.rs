@@ -22,7 +22,7 @@ pub struct PodNames {
     pub odd_label: bool,
     /// The `kubernetes.io/config.seen` annotation; empty if absent or too long.
     pub seen: String,
-    /// A hash of the annotations except `config.seen`; `None` if they cannot be decoded.
+    /// A hash of the annotations except `config.seen`; `None` if the annotations cannot be decoded.
     pub annotations: Option<u64>,
     /// The handler in the backend's list; empty if the backend lists none.
     pub handler: String,
@@ -97,7 +97,7 @@ impl PodNames {
 }
 
 /// A hash of the annotations at `path`, without `config.seen`, which changes at each start of the kubelet. `None` if
-/// they cannot be decoded.
+/// the annotations cannot be decoded.
 pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
     let mut annotations = BTreeMap::new();
     for pair in protobuf::all_bytes(message, path).ok()? {

@@ -35,8 +35,8 @@ struct Rank {
 }
 
 impl Owners {
-    /// Finds the pod for which `has_name` is true. `routes` says whether the routing table routes to a handler of a
-    /// backend. The name of the handler is the backend's own.
+    /// Finds the pod for which `has_name` is true. `routes` gets a backend and the backend's own name of a handler, and
+    /// says whether the routing table routes to that handler.
     ///
     /// The last pod created through criswitch wins. Among pods that are only listed, a pod with a ready sandbox ranks
     /// higher. Among otherwise equal pods, a pod ranks higher if the table routes to the pod's handler at the pod's
@@ -76,8 +76,8 @@ impl Owners {
         )
     }
 
-    /// Learns the annotations of this pod from a request. The kubelet writes a new `config.seen` each time that it
-    /// starts.
+    /// Learns the annotations of this pod from a request, because the kubelet writes a new `config.seen` each time that
+    /// it starts.
     pub fn rename(&mut self, id: &str, names: PodNames) {
         self.changes += 1;
         if let Some(pod) = self.pods.get_mut(id).filter(|_| !names.seen.is_empty()) {

@@ -165,7 +165,7 @@ mod tests {
     use crate::codec::protobuf;
     use crate::rpc::Kind;
 
-    /// Owners that have learned this list of pods of backend 0: ids and handlers.
+    /// Returns owners that have learned a list of pods from backend 0. `pods` has the id and the handler of each pod.
     fn listed(pods: &[(&str, &str)]) -> Owners {
         let mut list = bytes::BytesMut::new();
         for (id, handler) in pods {

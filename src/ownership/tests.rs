@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A list of containers, `(id, pod)`.
+/// Encodes a list of containers. `list` has the id and the pod of each container.
 fn containers(list: &[(&str, &str)]) -> Vec<u8> {
     let mut out = bytes::BytesMut::new();
     for (id, pod) in list {
@@ -76,7 +76,7 @@ fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those
     assert!(owners.has_stray(0), "later's pod is not known");
 }
 
-/// A list of pods, `(id, created_at)`.
+/// Encodes a list of pods. `list` has the id and `created_at` of each pod.
 fn pods(list: &[(&str, u64)]) -> Vec<u8> {
     let mut out = bytes::BytesMut::new();
     for (id, created_at) in list {
@@ -295,7 +295,7 @@ fn a_removed_id_keeps_its_backend_unless_another_backend_listed_it_too() {
     assert_eq!(owners.removed_from("c"), None, "no client removed it");
 }
 
-/// Whether a whole list of containers from `backend` changes anything.
+/// Learns a complete list of containers from `backend`. Returns whether the list counts as a change of known facts.
 fn changes(owners: &mut Owners, backend: BackendId, list: &[u8]) -> bool {
     let (asked, before) = (owners.mark(), owners.changes());
     let learned = owners.learn(Kind::Container, backend, list, asked);
@@ -320,7 +320,8 @@ fn only_a_list_without_any_consequence_need_not_be_read_again() {
     let asked = owners.mark();
     owners.forget(Kind::Container, "first");
     let before = owners.changes();
-    // The list was requested before the removal, so a later list may add the container.
+    // The list was requested before the removal, so its container is not learned. A later list with the same bytes may
+    // add the container, so this list counts as a change.
     let learned = owners.learn(Kind::Container, 0, &one, asked).unwrap();
     assert_eq!((learned.new, owners.changes()), (0, before + 1));
 }

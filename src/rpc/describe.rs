@@ -43,7 +43,7 @@ impl Row {
             }
             Goes::All(..) => "all",
             Goes::Image(_, ImageRule::Find(_) | ImageRule::Pull(_)) => {
-                "the backend of the handler or pod, else all"
+                "the backend of the handler or pod, else all that a handler routes to"
             }
             Goes::Image(_, ImageRule::Remove) => {
                 "the handler's backend, else all that have the image"
@@ -117,7 +117,7 @@ fn merged(merge: &Merge) -> String {
         ),
         Merge::Events => "interleaved; Unimplemented if a backend does not implement it".into(),
         Merge::Status => "the default backend's, with the handlers of the routing table".into(),
-        Merge::RuntimeConfig => "the default backend's".into(),
+        Merge::RuntimeConfig => "the default backend's; if it does not implement the RPC, the first reply of another backend".into(),
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
     }
 }

@@ -80,13 +80,13 @@ messages! {
     linux_runtime_configuration: LinuxRuntimeConfiguration { CGROUP_DRIVER = 1 },
 }
 
-/// The items of a list or of a stream message: the same field in every reply with items.
+/// The field with the items of a list or of a stream message. Its number is the same in every reply with items.
 pub const ITEMS: u32 = 1;
-/// The filter of a list request: the same field in every request with a filter.
+/// The field with the filter of a list request. Its number is the same in every request with a filter.
 pub const FILTER: u32 = 1;
-/// The id of a listed pod, container or image: the same field in each.
+/// The path to the id of a listed item. The path is the same for pods, containers and images.
 pub const LISTED_ID: Path = &[1];
-/// The id in a request for one pod or container: the same field in each.
+/// The path to the id in a request for one pod or container. The path is the same in all these requests.
 pub const REQUESTED_ID: Path = &[1];
 
 /// The strings of an image spec.

@@ -59,8 +59,8 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
 }
 
 /// Opens the backend's stream, and opens it again whenever it ends. If subscribers may have missed events before a
-/// stream, they first get the state of each pod. If the backend is removed in such a gap, they get a deletion event for
-/// each of its pods.
+/// stream, they first get the state of each pod. If the backend is removed while no stream is open, subscribers get a
+/// deletion event for each of its pods.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     let away = !matches!(backend.link().state, State::Ready(_));
     let mut before = away.then(|| Baseline::now(switch, backend));

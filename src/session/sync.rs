@@ -1,5 +1,5 @@
-//! The calls that criswitch itself makes to a backend: all of them when it connects, and later each call that the
-//! backend did not answer in time.
+//! The calls that criswitch itself makes to a backend. After each connect criswitch makes all of them. Later it repeats
+//! each call that the backend did not answer in time.
 
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status
 /// Makes the call of `row` without a filter, and caches a list, stats or status in the reply.
 ///
 /// # Errors
-/// The error of the call. A stream and a call for stats fail only with `Unavailable`. `Status` never fails here,
-/// because clients request it again.
+/// The error of a call that lists pods, containers or images without a stream. Any other call fails only with
+/// `Unavailable`. `Status` never fails here, because clients request it again.
 pub(crate) async fn answers(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -123,8 +123,8 @@ pub(crate) async fn answers(
     Ok(())
 }
 
-/// Requests a backend's status and caches it. The cached status is served when a later reply is slow. It also names the
-/// backend's handlers, which should be known before pods come.
+/// Requests a backend's status and caches it. The cached status is served when a later reply is slow. The status also
+/// names the backend's handlers, which should be known before pods come.
 async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
     let answer = backend
         .ask_own(Some(wire), &rpc::STATUS, frames::frame(&[]))

@@ -12,7 +12,7 @@ pub const FILE_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) const NO_ANSWER: &str = "the file system of its socket does not answer";
 
 /// Does the file work of one owner, one piece of work at a time. Work that hangs blocks only one thread, because no
-/// further work begins before it ends.
+/// further work begins before the hung work ends.
 #[derive(Clone, Debug, Default)]
 pub struct FileWork(Arc<Mutex<()>>);
 

@@ -26,7 +26,7 @@ impl Lock {
     /// # Errors
     /// Another process has locked a directory.
     pub fn of(directories: &Directories) -> Result<Lock, InUse> {
-        // If this fails, `Store::open` reports the reason.
+        // If a directory cannot be created, `Store::open` reports the reason.
         directories.make().ok();
         let both = [&directories.runtime, &directories.state];
         let paths: BTreeSet<_> = both.into_iter().flat_map(fs::canonicalize).collect();

@@ -1,8 +1,9 @@
 //! Translates the handlers of pods to the names that clients use. These are the names in the routing table, which may
 //! differ from the backends' names.
 //!
-//! criswitch remembers the row of the routing table that it created a pod with. CRI-O lists pods without a handler. So
-//! for each pod that criswitch did not create, it requests the verbose status once, in the background.
+//! criswitch remembers the row of the routing table that it created a pod with. CRI-O lists pods without a handler. For
+//! each such pod that criswitch did not create, criswitch requests the verbose status in the background, until the
+//! backend answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -42,8 +43,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// The longest `info` in a verbose status that criswitch reads, in bytes. CRI-O's has about 20 KB.
 const LONGEST_INFO: usize = 1 << 20;
 
-/// Renames the handlers of the pods in `message` to the names that clients use. `path` has two field numbers: of the
-/// pods in `message`, and of the handler in a pod. Returns `None` if nothing changes.
+/// Renames the handlers of the pods in `message` to the names that clients use. `path` is the field number of the pods
+/// in `message`, then the field number of the handler in a pod. Returns `None` if nothing changes.
 ///
 /// # Errors
 /// `Internal` if `message` is malformed.

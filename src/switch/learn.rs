@@ -202,7 +202,7 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
 }
 
 /// Runs the steps that follow a complete list: settles calls that created pods, saves lists that are complete now, and
-/// removes backends that own nothing.
+/// removes each backend that the configuration does not name and that no pod or container needs.
 fn settled(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
     if list == List::Pods {
         switch.owners().settle_creating(backend.id, asked.at);
@@ -242,8 +242,8 @@ fn own_container(
     refuse_claim(switch, claim, backend)
 }
 
-/// Rejects an id that a backend returned for a new pod or container, but that another backend owns. Calls for the id
-/// would go to that backend.
+/// Rejects an id that a backend returned for a new pod or container, but that another backend owns. Without the
+/// rejection, calls for the id would go to the other backend.
 fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
     let Some(claim) = claim else {
         return Ok(());
@@ -272,8 +272,8 @@ fn name_of(switch: &Switch, backend: BackendId) -> Arc<str> {
     backend.map_or("?".into(), |backend| backend.name())
 }
 
-/// Learns a list that is or may be incomplete. Rejects the list at the entry limit, because only a complete list shows
-/// which entries can be forgotten.
+/// Learns a list that is or may be incomplete. Rejects the list if `backend` is at the entry limit, because only a
+/// complete list shows which entries can be forgotten.
 pub(crate) fn learn_part(
     switch: &Switch,
     list: List,
@@ -365,8 +365,8 @@ pub(crate) fn listed_as(
     }
 }
 
-/// Removes from `reply` the stats of other backends' pods and containers, also inside the stats of a pod, and repeated
-/// stats. Returns `None` if there are none.
+/// Removes repeated stats, and the stats of other backends' pods and containers, from `reply`. Stats of other backends'
+/// containers are also removed from the stats of a pod. Returns `None` if nothing is removed.
 ///
 /// # Errors
 /// `Internal` if the reply is malformed.
@@ -414,7 +414,7 @@ fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
     backend.has_changed();
 }
 
-/// Updates the states in the cached lists that a call for the pod or container `id` has changed.
+/// Updates the cached lists after a call that changed the state of the pod or container `id`.
 fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
     let mut is_new = false;
     backend.learn(|known| {

@@ -21,9 +21,9 @@ const ABSENT: usize = 4096;
 /// image's user; each device plugin of the pod may take 30 s in between. If the pod is forgotten too early, it may get
 /// the user of the image in another pod's store.
 const ASKING: Duration = Duration::from_secs(600);
-/// How long a pod is remembered after a call for the user of its image has failed. The kubelet starts the pod again 10
-/// seconds later. Until then, another pod that started at the same time may still ask, and must not get the user that
-/// belongs to a later pod.
+/// How long a pod is remembered after a call for the user of its image has failed. Until then, another remembered pod
+/// may still ask for the user of the same image, and must not get the user of the image in a later pod's store. The
+/// kubelet starts the pod again after 10 seconds, when the pod is forgotten.
 const FAILED: Duration = Duration::from_secs(5);
 /// The most pods that are remembered until they create their container. A node starts a few containers a second.
 const MOST_ASKING: usize = 1024;
@@ -90,8 +90,8 @@ impl PodRequests {
     pub(crate) fn is_absent_again(&mut self, seen: &str, reference: &str) -> bool {
         let pair = self.hasher.hash_one((seen, reference));
         if self.absent.len() >= ABSENT && !self.absent.contains(&pair) {
-            // A full set is rarer than a restart of the kubelet. A forgotten pod only gets the answer "absent" once
-            // more.
+            // Clearing the set does little harm: a forgotten pod only gets the answer "absent" once more. A full set is
+            // rarer than a restart of the kubelet.
             self.absent.clear();
         }
         !self.absent.insert(pair)
@@ -122,8 +122,8 @@ impl PodRequests {
         self.asking.extract_if(.., is_its).last()
     }
 
-    /// Returns the stores that pods with this image may use, each store once. Ignores pods that already have a container
-    /// of the image.
+    /// Returns the stores that pods with this image may use, each store once. Ignores pods that already have a
+    /// container of the image.
     pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
         self.forget_old();
         let asking = self.asking.iter().filter(|pod| pod.asks_for(image));

@@ -46,7 +46,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         never = save_changes(&switch, &backend, &store) => match never {},
     }
     // The backend's file may show its last pod until the file is removed, so the reply to the removal of that pod waits
-    // for this.
+    // for the removal of the file.
     let socket = backend.socket.to_string();
     let forgotten = work(&store, move |store| store.forget(&socket)).await;
     backend.was_saved(u64::MAX, outcome(forgotten));
@@ -82,7 +82,8 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
                 let is_whole = saved == Ok(None);
                 backend.was_saved(change, saved);
                 if !is_whole {
-                    // A new change ends this wait, because the reply to its call waits until the change is saved.
+                    // A new change ends the wait: the call that made the change gets its reply only after the next
+                    // attempt to save.
                     let next = backend.changed_after(change);
                     tokio::time::timeout(RETRY, next).await.ok();
                 }
@@ -140,9 +141,9 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     switch.set_live(live.restored(&held));
 }
 
-/// Saves the state of `backend` again if the saved state lacks a list that criswitch can save now. A new list may make
-/// this possible although its content has not changed: for example a list of containers that was requested after a new
-/// pod.
+/// Saves the state of `backend` again if the saved state lacks a list that criswitch can save now. A new list may
+/// complete the state even if the content of the list has not changed: for example a list of containers that was
+/// requested after a new pod.
 pub(crate) fn complete(switch: &Switch, backend: &Backend) {
     if backend.is_saved_in_part() && !saved(switch, backend).is_partial() {
         backend.has_changed();
@@ -362,7 +363,7 @@ fn kept_name(known: &LastKnown) -> Option<&str> {
     }
 }
 
-/// Converts a wall-clock time to an `Instant`. Returns the current one if an `Instant` cannot be that early.
+/// Converts a wall-clock time to an `Instant`. Returns the current `Instant` if an `Instant` cannot be that early.
 fn instant_of(time: SystemTime) -> Instant {
     let age = SystemTime::now().duration_since(time).unwrap_or_default();
     let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Counts ended calls by backend, RPC and code, and counts times, bytes and rejections. The counters never have the
+//! Counts ended calls by backend, RPC and code, and counts times, bytes and rejections. The counters never contain the
 //! contents of calls, and no label is a name that a client chose.
 //!
 //! Counting is a few additions, and a lock is held only for these additions. The metrics page reads the counters.
@@ -15,16 +15,17 @@ use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
 
-/// The limit on handlers whose pods are counted separately. Each reload may add new names.
+/// The limit on handlers whose `RunPodSandbox` calls are counted separately. Each reload may add new handlers.
 const MOST_HANDLERS: usize = 4096;
 /// The number of gRPC codes. The codes are 0 to 16.
 const CODES: usize = 17;
-/// The upper bounds of call durations, in seconds. They range from 1 ms, for a quick reply, to the pull of an image.
+/// The upper bounds of call durations, in seconds. They range from 1 ms, for a quick reply, to 120 s, for the pull of
+/// an image.
 pub const WHOLE_BOUNDS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0,
 ];
-/// The upper bounds of the time spent in criswitch, in seconds. They range from an unchanged reply to a merge of large
-/// lists.
+/// The upper bounds of the time spent in criswitch, in seconds. The lowest is for a reply that is passed on unchanged,
+/// the highest for a merge of large lists.
 pub const OWN_BOUNDS: [f64; 10] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.002_5, 0.01, 0.05, 0.25,
 ];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The shortest time between two lines of one kind.
+/// The shortest time between two lines that one [`LogLimit`] allows.
 pub(crate) const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -18,7 +18,8 @@ struct Recent {
 }
 
 impl LogLimit {
-    /// The number of lines omitted since the last logged line, if a line may be logged now.
+    /// Returns the number of lines omitted since the last logged line if a line may be logged now. Otherwise returns
+    /// `None` and counts the line as omitted.
     pub(crate) fn line(&self) -> Option<u64> {
         let mut recent = self.0.lock();
         if recent.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
@@ -50,7 +51,7 @@ struct Failures {
     failed: u64,
 }
 
-/// The end of a series of failures that was logged.
+/// The end of a series of failures, for a log line. Only a series with a logged failure has a recovery.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recovery {
     /// How long calls failed.

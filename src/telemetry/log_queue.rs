@@ -60,8 +60,8 @@ impl LogQueue {
     pub fn add(&self, line: &[u8]) {
         let mut waiting = self.0.waiting.lock();
         if self.0.writer.get() == Some(&thread::current().id()) {
-            // This line reports dropped lines. It goes before the waiting lines, where the dropped lines are missing,
-            // even if the queue is full.
+            // Only the line about dropped lines comes from the writing thread. The dropped lines are missing before the
+            // waiting lines, so the line about them goes there, even if the queue is full.
             waiting.lines.splice(0..0, line.iter().copied());
         } else if waiting.lines.len() + line.len() > LOG_QUEUE_BYTES {
             waiting.dropped += 1;
@@ -112,8 +112,8 @@ impl LogQueue {
         }
     }
 
-    /// Waits for lines. Returns all waiting lines with the number of lines dropped so far; `None` if the writer has
-    /// ended and no lines wait.
+    /// Waits for lines. Returns all waiting lines with the number of lines dropped so far; `None` if the [`LogWriter`]
+    /// was dropped and no lines wait.
     fn next(&self) -> Option<(Vec<u8>, u64)> {
         let mut waiting = self.0.waiting.lock();
         let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;

@@ -44,7 +44,7 @@ fn without_user(place: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether the text after the last colon, if any, can be a port or the end of an IPv6 address.
+/// Whether the text after the last colon can be a port or the end of an IPv6 address. Also true if there is no colon.
 fn has_port(authority: &str) -> bool {
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
     port.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())

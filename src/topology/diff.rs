@@ -142,7 +142,8 @@ impl fmt::Display for Changes {
     }
 }
 
-/// The warning if the backend that now answers for the node has a different cgroup driver from the previous one.
+/// Returns a warning if the backend that now answers for the node has a different cgroup driver from the backend that
+/// answered before.
 fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
     let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
     let (old, new) = (speaker(before)?, speaker(after)?);

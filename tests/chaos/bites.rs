@@ -1,4 +1,4 @@
-//! The fault simulation fails if criswitch lacks one of its protections, and passes if it has all.
+//! The fault simulation fails if criswitch lacks one of its protections, and passes if criswitch has all of them.
 // No other crate can reach these items. A panic fails the test, as it should.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 

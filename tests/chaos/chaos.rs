@@ -1,20 +1,20 @@
 //! The fault simulation plays random schedules of calls, faults, reloads and restarts of criswitch. A seed determines
 //! each schedule.
 //!
-//! Clients ask for whole lists and for lists filtered by id, short id, pod, state and labels. Image calls may name a
+//! Clients ask for complete lists and for lists filtered by id, short id, pod, state and labels. Image calls may name a
 //! handler or a pod. Backends may have `auto_register`, and a restarted runtime may report different handlers. Runtimes
 //! may lack RPCs. A hostile runtime lists pods that another backend owns, answers a create with an id of another
 //! backend, has pods with creation times in the far future, and has pods with the uid of another backend's pod.
 //! criswitch is killed, or ends as on SIGTERM.
 //!
 //! Each instance of criswitch saves its state in a separate directory. The next instance starts with a copy of the
-//! files as they were at the kill. The file of a backend may be unwritable. Between two instances a file may be
+//! files that the last instance left. The file of a backend may be unwritable. Between two instances a file may be
 //! damaged, lost or old, a start may be killed, the machine may be rebooted, and the disk may be moved to another
 //! machine. The judge remembers what clients saw of every instance.
 //!
 //! A run of 2,000 schedules reloads criswitch about 2,800 times. For about 800 of these reloads the files have a
-//! mistake, so criswitch must change nothing. The last line of output counts both.
-// This is a terminal program; no other crate can reach its items.
+//! mistake, so criswitch must change nothing. The last line of output shows both counts.
+// The program may print, because it runs in a terminal. No other crate can reach its `pub` items.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -34,7 +34,7 @@ use clap::Parser;
 use simulation::plan::Plan;
 use simulation::sabotage::Sabotage;
 
-/// The number of failures to print.
+/// At most this many failures are printed.
 const TOLD: u64 = 5;
 /// The number of schedules between two progress lines.
 const PROGRESS: u64 = 10_000;
@@ -48,14 +48,14 @@ struct Options {
     /// The seed of the first schedule. Each further schedule has the next seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Plays this schedule only, up to eight times until it fails, and prints its steps. The same schedule may fail in
-    /// one run and pass in another, because tokio wakes the waiters of an event in a random order.
+    /// Plays only the schedule of this seed, up to eight times until it fails, and prints its steps. The same schedule
+    /// may fail in one run and pass in another, because tokio wakes the waiters of an event in a random order.
     #[arg(long)]
     seed: Option<u64>,
     /// How many schedules are played at once.
     #[arg(long, default_value_t = 1)]
     threads: u64,
-    /// Plays against a criswitch that lacks this protection.
+    /// Plays against a criswitch that lacks the named protection.
     #[arg(long, value_enum)]
     sabotage: Option<Sabotage>,
     /// Shows the log of criswitch at level INFO.
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns how many schedules failed.
+/// Plays all schedules, and returns how many failed.
 fn play_all(options: &Options) -> u64 {
     let begun = Instant::now();
     let next = AtomicU64::new(options.from);

@@ -1,7 +1,7 @@
 //! Plays one schedule on a paused clock: clients call the real criswitch, and criswitch calls models of runtimes. A
 //! judge checks every reply against the true state of these models.
 #![allow(unreachable_pub, missing_docs)]
-// These lints guard the daemon. Here a panic is a failed schedule.
+// These lints keep panics out of the daemon. Here they are off, because a panic only fails the schedule.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,7 +38,7 @@ pub const RECOVERY: Duration = Duration::from_secs(12);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Played {
     pub reloads: u64,
-    /// The number of reloads that changed nothing because of a mistake.
+    /// The number of reloads whose files have a mistake. Such a reload must change nothing.
     pub refused: u64,
 }
 

@@ -27,7 +27,7 @@ const CALLS: usize = 1000;
 struct Hung(Child);
 
 impl Hung {
-    /// `None`, with a message, if FUSE cannot be mounted.
+    /// Mounts the file system at `directory`. Prints a message and returns `None` if the mount fails.
     #[allow(clippy::print_stderr)]
     fn at(directory: &Path) -> Option<Hung> {
         let mut mount = Command::new("sh");

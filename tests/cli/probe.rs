@@ -105,7 +105,7 @@ const ALL: RuntimeHandlerFeatures = RuntimeHandlerFeatures {
     user_namespaces: true,
 };
 
-/// A feature that all backends lack is not reported: the kubelet does the same without criswitch.
+/// The probe does not report a feature that all backends lack: without criswitch, the kubelet rejects the same pods.
 #[tokio::test]
 async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_feature() {
     let crio = crio().features("crun", ALL);
@@ -306,7 +306,7 @@ async fn a_backend_that_reports_no_cgroup_driver_conflicts_with_none() {
     .await;
     let json = node.json(TWO, 0).await;
     assert!(json["backends"][1]["probe"]["cgroupDriver"].is_null());
-    // If the default backend reports no driver, no driver is wrong.
+    // If the default backend reports no cgroup driver, `check --probe` reports no driver as wrong.
     let without = containerd().lacks(["RuntimeConfig"]);
     let node = Node::new().with("a", without).with("b", crio());
     node.json(TWO, 0).await;

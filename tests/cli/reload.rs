@@ -111,7 +111,7 @@ impl Node {
         self.client().state().await
     }
 
-    /// Runs pods of this handler until the reply has this code.
+    /// Creates pods of the handler until a reply has the status code `code`.
     pub(crate) async fn until(&self, handler: &str, code: Code) {
         let mut count = 0;
         let reached = async {

@@ -104,7 +104,7 @@ impl Printed {
     }
 }
 
-/// containerd 2.x with these handlers. Its verbose Status reports the first as the default.
+/// containerd 2.x with these handlers. Its verbose Status reports the first handler as the default.
 pub(crate) fn containerd<'a>(handlers: impl IntoIterator<Item = &'a str>) -> Sim {
     let sim = Sim::new("containerd").version("2.4.2").handlers(handlers);
     let default = sim.handler_names().first().cloned();

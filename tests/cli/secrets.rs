@@ -52,7 +52,8 @@ fn container() -> cri::ContainerConfig {
     }
 }
 
-/// Makes every call that carries secrets, for `handler`. The calls may fail. Returns the code of the pull.
+/// Makes calls for `handler`, one of each RPC whose request can contain secrets. The calls may fail. Returns the status
+/// code of `PullImage`.
 async fn whisper(client: &Client, handler: &str) -> Code {
     let request = cri::PullImageRequest {
         image: Some(cri::ImageSpec {
@@ -120,7 +121,8 @@ async fn secrets_of_calls_are_in_no_log_of_json() {
     nobody_reads_them("json", "\"rpc\":\"{}\"").await;
 }
 
-/// Checks that a log in this format contains no secret. `named` is how the log shows an RPC, with `{}` for its name.
+/// Checks that a log in this format contains no secret. `named` is the log's text for an RPC, with `{}` in place of the
+/// RPC's name.
 async fn nobody_reads_them(format: &str, named: &str) {
     let files = main_file("");
     let path = files.main();

@@ -61,7 +61,7 @@ impl Daemon {
         lines.filter(|line| line.contains(words)).count()
     }
 
-    /// The whole log, after a signal has ended the daemon.
+    /// Ends the daemon with a signal and returns its whole log.
     pub(crate) async fn whole_log(mut self, signal: &str) -> Vec<String> {
         let (mut lines, rest) = (std::mem::take(&mut self.before_serving), self.log.take());
         assert_eq!(self.ends_after(signal).await, Some(0));

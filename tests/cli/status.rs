@@ -214,7 +214,7 @@ async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["health"]["state"], "lists failing");
-    // The verdict suggests `forget`. This command asks for a confirmation even if it cannot list the pods.
+    // The verdict suggests `forget`. `forget` asks for a confirmation even if it cannot list the pods.
     let outcome = run_beside(&["forget", "runc", "--config", text(&path)]).await;
     let Outcome { stdout, stderr, .. } = outcome;
     let unlisted = "The pods of backend runc cannot be listed: ";

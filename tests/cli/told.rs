@@ -37,7 +37,7 @@ impl Told {
         told
     }
 
-    /// Waits for a line with these words.
+    /// Waits for a log line that contains `words`, and returns the line.
     #[track_caller]
     pub(crate) fn until(&mut self, words: &str) -> String {
         let end = Instant::now() + PATIENCE;

@@ -6,7 +6,7 @@ use crate::told::Told;
 use crate::who_may_connect::{NOBODY, is_root};
 use crate::{main_file, run_beside, text};
 
-/// The output of `check --probe` for a backend with this row, whose process is of an unexpected user.
+/// The output of `check --probe` for a backend with this row. The backend's process runs as an unexpected user.
 async fn probed(row: &str) -> String {
     let node = Node::new().with(CRIO, Sim::new("crio").of_user(NOBODY));
     let row = row.replace("SOCKET", text(&node.path(CRIO)));

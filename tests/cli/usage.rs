@@ -104,50 +104,50 @@ fn routes_shows_every_rpc_once_with_its_route() {
         1 + criswitch::rpc::ROWS.len()
     );
     expect![[r#"
-        RPC                                       GOES TO                                              KEY            UNKNOWN ID     REPLY
-        RuntimeService/Version                    the default backend                                  -              -              unchanged
-        RuntimeService/RunPodSandbox              the handler's backend                                2              -              unchanged
-        RuntimeService/StopPodSandbox             the pod's owner                                      1              OK             unchanged
-        RuntimeService/RemovePodSandbox           the pod's owner                                      1              OK             unchanged
-        RuntimeService/PodSandboxStatus           the pod's owner                                      1              NotFound       unchanged; handlers are renamed to the routing table's names
-        RuntimeService/ListPodSandbox             all, or the owner of the filter's id                 1.1, 1.3       an empty list  concatenated; with the cached list of a backend that does not answer; handlers are renamed to the routing table's names
-        RuntimeService/StreamPodSandboxes         all, or the owner of the filter's id                 1.1, 1.3       an empty list  interleaved; a backend that does not implement it gets ListPodSandbox instead; with the cached list of a backend that does not answer; handlers are renamed to the routing table's names
-        RuntimeService/CreateContainer            the pod's owner                                      1              NotFound       unchanged
-        RuntimeService/StartContainer             the container's owner                                1              NotFound       unchanged
-        RuntimeService/StopContainer              the container's owner                                1              OK             unchanged
-        RuntimeService/RemoveContainer            the container's owner                                1              OK             unchanged
-        RuntimeService/ListContainers             all, or the owner of the filter's id                 1.1, 1.3, 1.4  an empty list  concatenated; with the cached list of a backend that does not answer
-        RuntimeService/StreamContainers           all, or the owner of the filter's id                 1.1, 1.3, 1.4  an empty list  interleaved; a backend that does not implement it gets ListContainers instead; with the cached list of a backend that does not answer
-        RuntimeService/ContainerStatus            the container's owner                                1              NotFound       unchanged
-        RuntimeService/UpdateContainerResources   the container's owner                                1              NotFound       unchanged
-        RuntimeService/ReopenContainerLog         the container's owner                                1              NotFound       unchanged
-        RuntimeService/ExecSync                   the container's owner                                1              NotFound       unchanged
-        RuntimeService/Exec                       the container's owner                                1              NotFound       unchanged
-        RuntimeService/Attach                     the container's owner                                1              NotFound       unchanged
-        RuntimeService/PortForward                the pod's owner                                      1              NotFound       unchanged
-        RuntimeService/ContainerStats             the container's owner                                1              NotFound       unchanged
-        RuntimeService/ListContainerStats         all, or the owner of the filter's id                 1.1, 1.2, 1.3  an empty list  concatenated; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
-        RuntimeService/StreamContainerStats       all, or the owner of the filter's id                 1.1, 1.2, 1.3  an empty list  interleaved; a backend that does not implement it gets ListContainerStats instead; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
-        RuntimeService/PodSandboxStats            the pod's owner                                      1              NotFound       unchanged
-        RuntimeService/ListPodSandboxStats        all, or the owner of the filter's id                 1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods does not implement it; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
-        RuntimeService/StreamPodSandboxStats      all, or the owner of the filter's id                 1.1, 1.2       an empty list  interleaved; a backend that does not implement it gets ListPodSandboxStats instead; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
-        RuntimeService/UpdateRuntimeConfig        all                                                  -              -              OK if every reachable backend accepts it
-        RuntimeService/Status                     all                                                  -              -              the default backend's, with the handlers of the routing table
-        RuntimeService/CheckpointContainer        the container's owner                                1              NotFound       unchanged
-        RuntimeService/GetContainerEvents         all                                                  -              -              interleaved; Unimplemented if a backend does not implement it; handlers are renamed to the routing table's names
-        RuntimeService/ListMetricDescriptors      all                                                  -              -              concatenated; duplicate entries are omitted; backends that do not implement it are omitted; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
-        RuntimeService/ListPodSandboxMetrics      all                                                  -              -              concatenated; backends that do not implement it are omitted; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted; label values are in the order of the label keys of ListMetricDescriptors
-        RuntimeService/StreamPodSandboxMetrics    all                                                  -              -              interleaved; a backend that does not implement it gets ListPodSandboxMetrics instead; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted; label values are in the order of the label keys of ListMetricDescriptors
-        RuntimeService/RuntimeConfig              all                                                  -              -              the default backend's
-        RuntimeService/UpdatePodSandboxResources  the pod's owner                                      1              NotFound       unchanged
-        RuntimeService/CheckpointPod              the pod's owner                                      1              NotFound       unchanged
-        RuntimeService/RestorePod                 the handler's backend                                3              -              unchanged
-        ImageService/ListImages                   the handler's backend, else all                      1.1.19         -              one entry per image id; with the cached list of a backend that does not answer
-        ImageService/StreamImages                 the handler's backend, else all                      1.1.19         -              interleaved; a backend that does not implement it gets ListImages instead; with the cached list of a backend that does not answer
-        ImageService/ImageStatus                  the backend of the handler or pod, else all          1.19, 1.2      -              unchanged; an error if several backends have different images
-        ImageService/PullImage                    the backend of the handler or pod, else all          1.19, 3.1.2    -              unchanged; the default backend's if several backends are called
-        ImageService/RemoveImage                  the handler's backend, else all that have the image  1.19           -              OK if every backend returns OK
-        ImageService/ImageFsInfo                  all                                                  -              -              concatenated; duplicate entries are omitted; backends that do not implement it are omitted; a backend that does not answer is omitted, unless it is the default backend
+        RPC                                       GOES TO                                                               KEY            UNKNOWN ID     REPLY
+        RuntimeService/Version                    the default backend                                                   -              -              unchanged
+        RuntimeService/RunPodSandbox              the handler's backend                                                 2              -              unchanged
+        RuntimeService/StopPodSandbox             the pod's owner                                                       1              OK             unchanged
+        RuntimeService/RemovePodSandbox           the pod's owner                                                       1              OK             unchanged
+        RuntimeService/PodSandboxStatus           the pod's owner                                                       1              NotFound       unchanged; handlers are renamed to the routing table's names
+        RuntimeService/ListPodSandbox             all, or the owner of the filter's id                                  1.1, 1.3       an empty list  concatenated; with the cached list of a backend that does not answer; handlers are renamed to the routing table's names
+        RuntimeService/StreamPodSandboxes         all, or the owner of the filter's id                                  1.1, 1.3       an empty list  interleaved; a backend that does not implement it gets ListPodSandbox instead; with the cached list of a backend that does not answer; handlers are renamed to the routing table's names
+        RuntimeService/CreateContainer            the pod's owner                                                       1              NotFound       unchanged
+        RuntimeService/StartContainer             the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/StopContainer              the container's owner                                                 1              OK             unchanged
+        RuntimeService/RemoveContainer            the container's owner                                                 1              OK             unchanged
+        RuntimeService/ListContainers             all, or the owner of the filter's id                                  1.1, 1.3, 1.4  an empty list  concatenated; with the cached list of a backend that does not answer
+        RuntimeService/StreamContainers           all, or the owner of the filter's id                                  1.1, 1.3, 1.4  an empty list  interleaved; a backend that does not implement it gets ListContainers instead; with the cached list of a backend that does not answer
+        RuntimeService/ContainerStatus            the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/UpdateContainerResources   the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/ReopenContainerLog         the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/ExecSync                   the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/Exec                       the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/Attach                     the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/PortForward                the pod's owner                                                       1              NotFound       unchanged
+        RuntimeService/ContainerStats             the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/ListContainerStats         all, or the owner of the filter's id                                  1.1, 1.2, 1.3  an empty list  concatenated; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
+        RuntimeService/StreamContainerStats       all, or the owner of the filter's id                                  1.1, 1.2, 1.3  an empty list  interleaved; a backend that does not implement it gets ListContainerStats instead; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
+        RuntimeService/PodSandboxStats            the pod's owner                                                       1              NotFound       unchanged
+        RuntimeService/ListPodSandboxStats        all, or the owner of the filter's id                                  1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods does not implement it; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
+        RuntimeService/StreamPodSandboxStats      all, or the owner of the filter's id                                  1.1, 1.2       an empty list  interleaved; a backend that does not implement it gets ListPodSandboxStats instead; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
+        RuntimeService/UpdateRuntimeConfig        all                                                                   -              -              OK if every reachable backend accepts it
+        RuntimeService/Status                     all                                                                   -              -              the default backend's, with the handlers of the routing table
+        RuntimeService/CheckpointContainer        the container's owner                                                 1              NotFound       unchanged
+        RuntimeService/GetContainerEvents         all                                                                   -              -              interleaved; Unimplemented if a backend does not implement it; handlers are renamed to the routing table's names
+        RuntimeService/ListMetricDescriptors      all                                                                   -              -              concatenated; duplicate entries are omitted; backends that do not implement it are omitted; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted
+        RuntimeService/ListPodSandboxMetrics      all                                                                   -              -              concatenated; backends that do not implement it are omitted; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted; label values are in the order of the label keys of ListMetricDescriptors
+        RuntimeService/StreamPodSandboxMetrics    all                                                                   -              -              interleaved; a backend that does not implement it gets ListPodSandboxMetrics instead; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted; label values are in the order of the label keys of ListMetricDescriptors
+        RuntimeService/RuntimeConfig              all                                                                   -              -              the default backend's; if it does not implement the RPC, the first reply of another backend
+        RuntimeService/UpdatePodSandboxResources  the pod's owner                                                       1              NotFound       unchanged
+        RuntimeService/CheckpointPod              the pod's owner                                                       1              NotFound       unchanged
+        RuntimeService/RestorePod                 the handler's backend                                                 3              -              unchanged
+        ImageService/ListImages                   the handler's backend, else all                                       1.1.19         -              one entry per image id; with the cached list of a backend that does not answer
+        ImageService/StreamImages                 the handler's backend, else all                                       1.1.19         -              interleaved; a backend that does not implement it gets ListImages instead; with the cached list of a backend that does not answer
+        ImageService/ImageStatus                  the backend of the handler or pod, else all that a handler routes to  1.19, 1.2      -              unchanged; an error if several backends have different images
+        ImageService/PullImage                    the backend of the handler or pod, else all that a handler routes to  1.19, 3.1.2    -              unchanged; the default backend's if several backends are called
+        ImageService/RemoveImage                  the handler's backend, else all that have the image                   1.19           -              OK if every backend returns OK
+        ImageService/ImageFsInfo                  all                                                                   -              -              concatenated; duplicate entries are omitted; backends that do not implement it are omitted; a backend that does not answer is omitted, unless it is the default backend
     "#]]
     .assert_eq(&outcome.stdout);
 }

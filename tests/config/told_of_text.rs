@@ -293,7 +293,8 @@ fn a_missing_file_is_reported() {
 
 #[test]
 fn an_unreadable_file_is_reported() {
-    // Root may read any file, so a directory replaces a file here, and a file replaces a directory.
+    // The mode of a file does not stop root from reading it. This test therefore replaces a file with a directory, and
+    // a directory with a file.
     told_of(
         &[
             (

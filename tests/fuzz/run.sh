@@ -4,7 +4,7 @@
 # tests/fuzz/run.sh [SECONDS] runs every target for this time, by default 600 seconds.
 # tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as the inputs that a run left in
 # tests/fuzz/artifacts.
-# tests/fuzz/run.sh minimise reduces every corpus: of all inputs so far, it keeps the fewest that reach the same code.
+# tests/fuzz/run.sh minimise reduces every corpus to the fewest inputs that reach the same code as all inputs so far.
 #
 # The corpus of a target is tests/fuzz/corpus/TARGET.hex: one input per line, in hexadecimal, with sorted lines. A run
 # unpacks the corpus to the cache; tests/corpora.rs reads it directly.
@@ -87,7 +87,7 @@ build() {
     --target-dir "$BUILT" --sanitizer "$SANITIZER")
 }
 
-# run_target TARGET SECONDS: starts with the committed corpus and earlier findings; prints libFuzzer's last line.
+# run_target TARGET SECONDS: runs the target on the committed corpus and the inputs that earlier runs found.
 run_target() {
   local found=$CACHE/fuzz-corpus/$1 log=$CACHE/fuzz-$1.log binary=("$BUILT"/*/release/"$1") committed
   committed=$(unpack "$1")

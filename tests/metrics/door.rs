@@ -78,7 +78,7 @@ async fn an_oversized_request_is_rejected_and_idle_readers_are_disconnected() {
         stream.write_all(b"GET /metrics HT").await.unwrap();
         silent.push(stream);
     }
-    // Calls succeed meanwhile.
+    // Calls succeed while these readers are connected.
     tokio::time::timeout(PATIENCE, rig.pods())
         .await
         .unwrap()
@@ -111,7 +111,7 @@ async fn an_address_in_use_is_logged_once_and_retried_until_it_is_free() {
     let port = taken.local_addr().unwrap().port();
     let switch = switch(directory.path(), &format!("127.0.0.1:{port}"));
     let _serving = metrics::keep_serving(&switch, None);
-    // The clock jumps to each retry.
+    // The test's clock is paused, so it jumps from one retry to the next.
     tokio::time::sleep(Duration::from_secs(100)).await;
     drop(taken);
     assert_eq!(answered(port).await, None);

@@ -35,7 +35,7 @@ fn dashboard() -> Json {
     serde_json::from_str(&shipped("config/grafana-dashboard.json")).unwrap()
 }
 
-/// Every text under this key, at any depth.
+/// Every string value of this key in the JSON, at any depth.
 fn under<'a>(key: &str, json: &'a Json) -> Vec<&'a str> {
     match json {
         Json::Object(map) => {
@@ -56,7 +56,7 @@ fn names(query: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Every name that a query can use.
+/// The name of every series that a query can use.
 fn series() -> BTreeSet<String> {
     let names = FAMILIES.iter().flat_map(|family| {
         let parts: &[&str] = match family.kind {
@@ -264,7 +264,7 @@ async fn prometheus_reads_the_page_and_answers_every_query_of_the_dashboard() {
             empty.insert(query.split('{').next().unwrap().to_owned());
         }
     }
-    // A few queries have no value, because nothing is rejected, fails or reloads during the scrapes.
+    // The load ends before the first scrape. A few queries therefore have no value.
     println!("without a value: {empty:?}");
     assert!(empty.len() < 6, "{empty:?}");
 }

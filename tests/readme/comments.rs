@@ -92,7 +92,7 @@ fn tests(source: &str) -> Vec<(usize, String)> {
     tests
 }
 
-/// The problems of a comment or a name, each with its place.
+/// The problems of a comment or a test's name. Each problem begins with `place`, the file and line of the text.
 fn problems(place: &str, text: &str) -> Vec<String> {
     let text = without_code(text).to_lowercase();
     let mut problems = unplain(place, &text);

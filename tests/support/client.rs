@@ -61,7 +61,8 @@ impl Client {
         self.admin.clone()
     }
 
-    /// The state of criswitch, after it has asked each backend for its status.
+    /// Makes a Status call, so that criswitch asks each backend for its status, and then returns the state of
+    /// criswitch.
     pub async fn state(&self) -> Json {
         let status = cri::StatusRequest::default();
         self.runtime().status(status).await.unwrap();

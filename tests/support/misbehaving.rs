@@ -1,6 +1,7 @@
-//! Runtimes on Unix sockets that behave well until a test turns on their misbehaviour. Each file has one misbehaviour.
+//! Runtimes on Unix sockets that behave well until a test turns on their misbehaviour. Each file of this module has one
+//! kind of misbehaviour.
 //!
-//! The runtimes build HTTP/2 bodies from raw frames, because a gRPC library would not send these replies.
+//! The runtimes build HTTP/2 bodies from raw frames, because a gRPC library would not send invalid replies.
 
 mod bad_details;
 mod bad_frames;

@@ -144,7 +144,7 @@ impl Rig {
         running.switch.counts.connections().1
     }
 
-    /// The bytes of replies that clients have not read yet.
+    /// The number of reply bytes that clients have not read yet.
     pub fn unread(&self) -> usize {
         let running = self.switch.as_ref().expect("a switch that runs");
         running.switch.unread.used()
@@ -204,7 +204,7 @@ impl Rig {
     }
 }
 
-/// Calls through criswitch, which panic on an error unless they return a `Result`.
+/// Calls through criswitch. A method that returns no `Result` panics on an error.
 impl Rig {
     /// Runs a pod and returns its id.
     pub async fn run_pod(&self, handler: &str, name: &str) -> String {
@@ -262,8 +262,8 @@ impl Deref for Rig {
     }
 }
 
-/// Retries for at most [`PATIENCE`]. If another test forks a process, the process holds a copy of this test's lock file
-/// until it calls exec.
+/// Binds the socket, and retries for at most [`PATIENCE`]. The first attempt may fail while another test forks a
+/// process, because the process holds a copy of this test's lock file until it calls exec.
 fn bind(config: &Config) -> Listener {
     let begun = Instant::now();
     loop {

@@ -97,13 +97,13 @@ impl Sim {
         self.set(|settings| settings.image_ids = style)
     }
 
-    /// Has this image from the start.
+    /// Adds this image.
     pub fn image(self, reference: &str) -> Sim {
         self.add_image(reference);
         self
     }
 
-    /// Has exactly this image from the start, with every field as given.
+    /// Adds exactly this image, with every field as given.
     pub fn stores(self, image: cri::Image) -> Sim {
         self.store().images.push(image);
         self
@@ -166,8 +166,8 @@ impl Sim {
         });
     }
 
-    /// Makes calls of an RPC without a filter hang, until [`Sim::release`]. CRI-O's calls for all stats hang like this
-    /// while a container stops.
+    /// Makes an RPC's calls hang if they have no filter, until [`Sim::release`]. CRI-O's calls for all stats hang like
+    /// this while a container stops.
     pub fn hold_all(&self, rpc: &str) {
         self.hold(&serve::all_of(rpc));
     }
@@ -214,7 +214,8 @@ impl Sim {
         self.edit(|journal| journal.chopped = Some(length));
     }
 
-    /// Makes stream lists hang after their first message, until a later setting or the runtime's end.
+    /// Makes stream lists hang after their first message, until [`Sim::resume_streams`], [`Sim::end_streams`] or the
+    /// runtime's end.
     pub fn stall_streams(&self) {
         self.edit(|journal| journal.rest = Rest::Waits);
     }

@@ -1,8 +1,9 @@
 //! The simulated runtime and the rig, for the tests and the demo.
 //!
-//! The tests and the demo include this file by path: each of them compiles a separate copy and uses a part.
+//! The tests and the demo include this file by path: each of them compiles a separate copy and uses only a part, so
+//! unused items are allowed.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
-// These lints guard the daemon. In tests a panic is a failed test.
+// These lints keep panics out of the daemon. Here they are off, because a panic only fails a test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

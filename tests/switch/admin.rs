@@ -62,7 +62,7 @@ async fn admin_calls_beyond_the_limit_are_rejected_until_one_ends() {
     }
     let refused = rig.admin().get_state(GetStateRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    // The CRI's calls have a separate limit.
+    // CRI calls have a separate limit, so a list still succeeds.
     assert!(rig.pods().await.unwrap().is_empty());
     watches.pop();
     wait::until(async || rig.admin().get_state(GetStateRequest {}).await.is_ok()).await;
@@ -83,7 +83,7 @@ async fn an_unknown_admin_method_is_unimplemented() {
     let client = RawClient::connect(&rig.socket).await;
     let reply = client.begin(path, &[], frame_raw(b"")).await.unwrap();
     assert_eq!(reply.headers()["grpc-status"], "12", "Unimplemented");
-    // Clients in Go read no status from the headers of a reply with a body.
+    // The reply must have no body: clients in Go read no status from the headers of a reply with a body.
     assert!(reply.body().is_end_stream());
 }
 

@@ -41,7 +41,7 @@ pub fn wake(sim: &Sim) {
     }
 }
 
-/// A verbose `Status`.
+/// Returns the reply to a verbose `Status`.
 pub async fn status(rig: &Rig) -> cri::StatusResponse {
     let mut runtime = rig.runtime();
     let status = runtime.status(cri::StatusRequest { verbose: true });
@@ -97,7 +97,7 @@ pub fn names(pods: &[cri::PodSandbox]) -> Vec<&str> {
     names
 }
 
-/// A client of the runtime itself.
+/// A client that calls the runtime directly, without criswitch.
 pub fn directly(sim: &Sim) -> crate::support::Client {
     crate::support::Client::new(&sim.socket())
 }

@@ -45,7 +45,7 @@ impl<'a> Kubelet<'a> {
         status(self.rig, image).await
     }
 
-    /// The image whose user a container runs as. The request names no pod.
+    /// Looks up the image as the kubelet does to learn a container's user. The request names no pod.
     pub async fn user(&self, image: &str) -> Result<Option<cri::Image>, Status> {
         status(self.rig, image_spec(image)).await
     }
@@ -63,8 +63,8 @@ impl<'a> Kubelet<'a> {
         Ok(pulled.into_inner().image_ref)
     }
 
-    /// Creates a container in the pod with this id and name. `found` is the image's id, `image` its name in the
-    /// manifest.
+    /// Creates a container in the pod that has the id `id` and the name `pod`. `found` is the image's id, and `image`
+    /// is the image's name in the manifest.
     pub async fn create(
         &self,
         (id, pod): (&str, &str),

@@ -3,8 +3,8 @@
 
 use crate::support::{Journal, Rig, Sim};
 
-/// The number of lists of pods that criswitch itself asked a runtime for. A question to all backends is one list at
-/// each backend.
+/// The number of pod lists that criswitch itself requested from a runtime. A question to all backends requests one list
+/// from each backend.
 pub fn asked(sim: &Sim) -> usize {
     let calls = sim.calls("ListPodSandbox");
     calls.iter().filter(|call| is_own(call)).count()
@@ -15,7 +15,7 @@ fn is_own(call: &crate::support::Call) -> bool {
         .is_some_and(|agent| agent.starts_with("criswitch/"))
 }
 
-/// The number of lists of containers that criswitch itself requested. Each question ends with such a list.
+/// The number of container lists that criswitch itself requested. Each question ends with such a list.
 pub fn answered(journal: &Journal) -> usize {
     journal
         .calls_of("ListContainers")
@@ -23,8 +23,8 @@ pub fn answered(journal: &Journal) -> usize {
         .count()
 }
 
-/// Waits until criswitch has connected to every backend and listed it. Until the next call criswitch knows only the
-/// contents of these lists.
+/// Waits until criswitch has connected to every backend and has listed every backend. Until the next call criswitch
+/// knows only the contents of these lists.
 pub async fn settled(rig: &Rig) {
     for sim in &rig.sims {
         settled_at(sim).await;

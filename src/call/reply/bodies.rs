@@ -107,7 +107,7 @@ fn size(frame: &Frame<Bytes>) -> usize {
 }
 
 /// Keeps `held` until `end` is sent: the headers or trailers that end a reply. `end` may wait in a queue of h2 after
-/// the reply's body is dropped, so the value of the status owns `held`.
+/// the reply's body is dropped, so the value of `grpc-status` in `end` owns `held`.
 pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
     if let Some(status) = end.get_mut(GRPC_STATUS) {
         let (bytes, _held) = (status.clone(), held);

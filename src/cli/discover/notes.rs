@@ -25,7 +25,8 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
 
 fn other_drivers(plan: &ConfigPlan) -> Vec<String> {
     let driver = |backend: &Planned| backend.found.cgroup_driver;
-    // The kubelet uses the driver of the default backend. A runtime that reports no driver uses the kubelet's.
+    // The kubelet uses the driver of the default backend. A backend that reports no driver uses the kubelet's driver,
+    // so only backends that report a driver are compared.
     let Some(first) = plan
         .backends
         .first()
@@ -76,7 +77,7 @@ fn unexpected_users(plan: &ConfigPlan) -> Vec<String> {
         .collect()
 }
 
-/// One note for each backend and reason.
+/// One note for each backend and each reason for which rows of the backend are commented out.
 fn conflicts(plan: &ConfigPlan) -> Vec<String> {
     let mut rows: BTreeMap<(usize, &str), Vec<String>> = BTreeMap::new();
     for row in &plan.rows {

@@ -1,4 +1,4 @@
-//! The paths where CRI sockets may be, and the sockets that exist there. Examines files only and connects to nothing.
+//! Finds the CRI sockets of the node at given and well-known paths. Examines files only and connects to nothing.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -40,7 +40,7 @@ pub(super) enum PlaceState {
     Socket,
     /// The socket of criswitch itself.
     Own,
-    /// The path cannot be a backend, for this reason.
+    /// The path cannot be a backend's socket, for this reason.
     Wrong(String),
 }
 

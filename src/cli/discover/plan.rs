@@ -28,11 +28,11 @@ pub(super) struct PlannedRow {
     pub(super) backend: usize,
     /// The backend's name for the handler; empty for the backend's own default.
     pub(super) handler: String,
-    /// Why the row is commented out; `None` if it is not.
+    /// Why the row is commented out; `None` for a row without a conflict.
     pub(super) conflict: Option<String>,
 }
 
-/// Plans the configuration for these backends. Their order decides conflicts.
+/// Plans the configuration for `backends`. If several backends have a handler, the first backend gets the row.
 pub(super) fn plan(backends: Vec<Planned>) -> ConfigPlan {
     let default = backends.first().map(default).unwrap_or_default();
     let mut rows: Vec<PlannedRow> = Vec::new();
@@ -83,7 +83,7 @@ fn default(backend: &Planned) -> String {
     known.unwrap_or(&backend.place.name).to_owned()
 }
 
-/// Why a further row cannot have this name; `None` if it can.
+/// Why a further row cannot have the name `name`; `None` if the name is valid and free.
 fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<String> {
     if !is_label(name) {
         return Some("not valid in a RuntimeClass".to_owned());

@@ -87,8 +87,8 @@ fn about_rows(backend: &Planned) -> String {
     ))
 }
 
-/// The line of a row, with the features of its handler. A row with a conflict is commented out and has the reason
-/// instead.
+/// The line of a row, with the features of its handler. If the row has a conflict, the line is commented out and has
+/// the reason for the conflict instead of the features.
 fn line(backend: &Planned, row: &PlannedRow, width: usize) -> String {
     let (key, to) = (key(row), target(backend, row));
     let features = || backend.found.features_of(&row.handler).join(", ");

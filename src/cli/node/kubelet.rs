@@ -36,7 +36,7 @@ pub(super) struct Kubelet {
     pub(super) rancher: Option<Rancher>,
     /// Whether a kubelet runs, or files of a kubelet exist.
     exists: bool,
-    /// Whether a file could not be read. Then a setting that was not found may exist.
+    /// Whether a file could not be read. Such a file may have a setting that was not found.
     partial: bool,
 }
 
@@ -160,8 +160,8 @@ impl Kubelet {
         }
     }
 
-    /// The file in which the operator should change a setting of the file `from`. If k3s or RKE2 overwrites `from`,
-    /// this is a drop-in.
+    /// The file or process where the operator should change a setting that was found in `from`: usually `from`. With
+    /// k3s or RKE2, the operator's drop-in replaces [`CONFIG`] and the files that the program overwrites.
     fn place(&self, from: &str) -> String {
         match &self.rancher {
             Some(rancher) if from == CONFIG || rancher.writes(Path::new(from)) => {
@@ -317,7 +317,7 @@ fn setting(flags: &[Flags], files: &[KubeletFile], names: SettingNames) -> Optio
     of_flag.or_else(|| files.find_map(|file| file.setting(names)))
 }
 
-/// The last value of a flag, `--name=value` or `--name value`, and its process or file.
+/// The last value of a flag, `--name=value` or `--name value`, and the process or file that has the flag.
 fn last(flags: &[Flags], name: &str) -> Option<(String, String)> {
     flags.iter().rev().find_map(|flags| {
         let after = flags.words.iter().skip(1).map(String::as_str);

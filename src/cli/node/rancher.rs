@@ -1,4 +1,5 @@
-//! How k3s and RKE2 start the kubelet, and where they keep its settings. k3s runs the kubelet within its own process.
+//! Finds how k3s and RKE2 start the kubelet, and where they store the kubelet's settings. k3s runs the kubelet within
+//! its own process.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ pub(super) struct Rancher {
 }
 
 impl Rancher {
-    /// `k3s` or `rke2`, if the program has files on the machine.
+    /// Returns `k3s` or `rke2` if the files of that program are on the machine.
     pub(super) fn installed(root: &Root<'_>) -> Option<&'static str> {
         let places = |program: &str| [config(program), data(program).join("agent")];
         let mut programs = PROGRAMS.into_iter();
@@ -76,8 +77,8 @@ impl Rancher {
     }
 }
 
-/// `k3s` or `rke2`, if this is the command line of a node. A running k3s sets its command line to one word,
-/// `/usr/local/bin/k3s server`.
+/// Returns `k3s` or `rke2` if `words` is the command line of its `server` or `agent`. A running k3s sets its command
+/// line to one word, `/usr/local/bin/k3s server`.
 pub(super) fn running(words: &[String]) -> Option<&'static str> {
     let mut parts = words.iter().flat_map(|word| word.split(' '));
     let name = Path::new(parts.next()?).file_name()?;

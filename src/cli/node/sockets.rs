@@ -10,11 +10,11 @@ use criswitch::config::{BackendConfig, Config};
 
 use super::{Finding, Root, same, tell};
 
-/// The mode bits with which users other than the owner may write to a directory, and so replace a socket there.
+/// The mode bits that let users other than the owner write to a directory, and so replace a socket in the directory.
 const WRITABLE: u32 = 0o022;
-/// The mode bit with which only the owner of a file in a directory may remove the file.
+/// The mode bit of a directory in which users may remove only files that they own.
 const STICKY: u32 = 0o1000;
-/// The mode bit with which other users may reach the files in a directory.
+/// The mode bit that lets every user reach the files in a directory.
 const REACHABLE: u32 = 0o001;
 
 /// criswitch's socket unit, the folders where systemd looks for units, and the link that enables the unit.

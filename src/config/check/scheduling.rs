@@ -61,7 +61,7 @@ impl Checker<'_> {
         Some(toleration)
     }
 
-    /// Checks the rules between the fields of a toleration.
+    /// Checks that the fields of a toleration fit together.
     fn fits(&mut self, toleration: &Toleration, written: &text::Toleration) {
         let exists = toleration.operator == Operator::Exists;
         if toleration.key.is_empty() && !exists {

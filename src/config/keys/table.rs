@@ -139,8 +139,8 @@ pub static KEYS: &[Key] = &[
         default: Some("2s"),
         limits: TIMEOUT,
         help: "How long a merged call for stats, metrics or metric descriptors waits for a backend. After that \
-               criswitch serves the last stats of the backend, with their own timestamps, for 2 minutes at most, and \
-               then omits the backend. A backend's row may set a different value. CRI-O does not answer calls for \
+               criswitch serves the last stats of the backend, with their own timestamps, for 2 minutes at most \
+               (descriptors without a limit), and then omits the backend. A backend's row may set a different value. CRI-O does not answer calls for \
                the stats of all pods or containers while it stops a container, so its stats are late for that long; \
                calls for one pod or container are not affected.",
         value: Reader::Config(|config| ConfigValue::Duration(config.stats_timeout)),

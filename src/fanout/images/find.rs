@@ -90,8 +90,8 @@ pub(crate) async fn find_for_some_pod(
     let is_known = |said: &&StoreAnswer| !matches!(said.image, Stored::Unknown);
     let mut likely = said.iter().filter(|said| is_likely(said)).filter(is_known);
     if likely.clone().next().is_none() {
-        // If no likely store answers, the call fails. The pod loses nothing by that: its backend could not start the
-        // container either.
+        // If no likely store answers or has a usable cached list, the call fails. The pod loses nothing by that: its
+        // backend could not start the container either.
         let failed = said.into_iter().find_map(StoreAnswer::into_failed);
         return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
     }
@@ -116,9 +116,9 @@ pub(crate) async fn find_for_some_pod(
 }
 
 /// Asks `backends` for the image that `call` names. If the name is a whole id, asks again for the other form of the id,
-/// with or without `sha256:`. Asks all stores again if none has the image, else only the stores that returned an error.
-/// CRI-O takes containerd's form for a name without a registry, and returns an error if no registries are configured
-/// for such names.
+/// with or without `sha256:`. Asks all stores again if none has the image. Otherwise asks only the stores that returned
+/// an error, because CRI-O treats containerd's form of an id as a name without a registry, and returns an error if no
+/// registries are configured for such names.
 pub(super) async fn ask_in_any_form(
     call: &Call,
     backends: &[Arc<Backend>],

@@ -2,7 +2,8 @@
 //! container uses the image.
 //!
 //! criswitch first asks every store for the image. If any store lists exactly the requested id, only stores that list
-//! this id get the request. Otherwise containerd, which also accepts CRI-O's form of an id, would remove its own image.
+//! this id get the request. Otherwise containerd would remove its own copy of the image too, because containerd also
+//! accepts CRI-O's form of an id.
 
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ struct Meant {
     by: By,
 }
 
-/// The result of a removal at one store. The error names the container that uses the image.
+/// The result of a removal at one store. `Err` means that a container uses the image, and names the container.
 type Removal = Result<BackendResult, Status>;
 
 /// Removes the image that the request names from each store that has it, unless a container there uses the image.
@@ -140,8 +141,8 @@ fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Fai
     Failed::all(failed).map_or(Ok(reply), Err)
 }
 
-/// The images with exactly the id `reference`, else the images with this name, else the images with another form of
-/// this id.
+/// Returns the images with exactly the id `reference`. If there are none, returns the images with the name `reference`,
+/// else the images whose id has `reference` as another form.
 ///
 /// # Errors
 /// If `reference` is the beginning of several ids.

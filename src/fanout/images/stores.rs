@@ -28,7 +28,7 @@ pub(super) struct StoreAnswer {
     pub image: Stored,
     /// Whether the store did not answer in time and criswitch used its cached list.
     pub is_late: bool,
-    /// The store's successful answer, or the error.
+    /// The store's answer if its code is `OK` or `Unimplemented`, otherwise the error.
     answer: Result<Answer, Failed>,
 }
 
@@ -78,7 +78,7 @@ impl StoreAnswer {
         matches!(self.answer, Err(Failed::Answer(_)))
     }
 
-    /// The error, if the store gave no successful answer.
+    /// Returns the error, unless the store answered `OK` or `Unimplemented`.
     pub(super) fn into_failed(self) -> Option<Failed> {
         self.answer.err()
     }

@@ -193,7 +193,8 @@ fn joined(faults: &[String]) -> String {
     text
 }
 
-/// An encoded `RuntimeCondition`. It is false if `unmet` has a reason and a message.
+/// Encodes a `RuntimeCondition`. The condition is true if `unmet` is `None`; otherwise it is false, with the reason and
+/// the message in `unmet`.
 fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
     let mut out = BytesMut::new();
     protobuf::put_bytes(&mut out, runtime_condition::TYPE, kind.as_bytes());
@@ -209,7 +210,7 @@ fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
     out.freeze()
 }
 
-/// `status` with new conditions: each condition in [`NEEDED`] is false with this message. Handlers and features stay
+/// `status` with new conditions: each condition in [`NEEDED`] is false, with `message`. Handlers and features stay
 /// unchanged.
 pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
     // `status` was already parsed when it was cached.
@@ -236,8 +237,8 @@ pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
 }
 
 /// Describes the first part of `status` that is larger than a runtime can need; `None` if there is no such part.
-/// `status` must be without info. Every `Status` of the node would contain this part, and a handler once for each row
-/// that routes to it.
+/// `status` must be without info. The caller rejects such a status, because criswitch copies these parts into every
+/// `Status` of the node, and copies a handler once for each row that routes to it.
 pub(super) fn oversized(status: &[u8]) -> Option<String> {
     let sizes = |number| {
         let fields = protobuf::fields(status).flatten();
@@ -287,7 +288,7 @@ fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malforme
     .collect()
 }
 
-/// The `RuntimeHandler` of this name in a `StatusResponse`.
+/// Returns the `RuntimeHandler` with this name in a `StatusResponse`.
 fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
     for handler in protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS])? {
         if protobuf::bytes(handler, &[runtime_handler::NAME])? == name.as_bytes() {
@@ -303,7 +304,7 @@ fn features(status: &Bytes) -> Result<Bytes, Malformed> {
         .into())
 }
 
-/// `message` without the fields of these numbers.
+/// Returns `message` without the fields whose numbers are in `numbers`.
 fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
     let mut out = BytesMut::with_capacity(message.len());
     for field in protobuf::fields(message) {

@@ -14,8 +14,9 @@ use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
-/// Counts the memory of a reply until the reply is sent to the client. Rejects the reply if the memory for unread
-/// replies is full. A streamed reply also keeps the permit of its call until it ends.
+/// Counts the memory of a reply until the reply is sent to the client. If the memory for unread replies is full,
+/// rejects the reply, except a small reply to a call that changes the node. A streamed reply also keeps the permit of
+/// its call until it ends.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct UnreadReply<S> {
     inner: S,

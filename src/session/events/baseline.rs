@@ -56,7 +56,7 @@ impl Baseline {
             .pods_removed(backend.id, self.at)
             .into_iter();
         let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
-        // An entry from a list replaces the entry from a removal, because it has more fields.
+        // An entry from a list replaces the entry from a removal, because the entry from the list has more fields.
         let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
             .filter(|(id, _)| !now.contains(id))

@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// The moment when a stream was requested, and the connection that it uses.
 pub(super) struct StreamStart {
     at: Instant,
-    /// How many connections to the backend had failed or ended by then.
+    /// How many connections to the backend had failed or ended when the stream was requested.
     pub failures: u64,
 }
 

@@ -112,7 +112,8 @@ pub fn fitted(
 
 /// How a metric's label values are rewritten to other keys.
 enum Fit {
-    /// For each new key, the index of its value in the sample; and the number of values in the sample.
+    /// The first field has, for each new key, the index of its value in the sample. The second field is the number of
+    /// values in the sample.
     Order(Vec<usize>, usize),
     Never(Misfit),
 }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::files::RUNTIMES;
 use super::tables::number;
 
-/// The length of the content's hash, which comes after the first line of a file.
+/// The length of the content's hash in bytes. The hash comes after the first line of a file.
 const HASH: usize = 8;
 const REGISTER: &str = "backends.register";
 /// The number of the field that says which run of criswitch wrote the register.
@@ -246,7 +246,7 @@ impl Disk {
         }
     }
 
-    /// Restores an old register: the one that the instance before the last one left, if there is one. Sets the run
+    /// Restores an old register, if there is one: the register that the instance before the last one left. Sets the run
     /// number of this register in the files of all backends, so that criswitch cannot notice the old register.
     pub fn put_back_register(&self) {
         let name = PathBuf::from(STATE).join(REGISTER);

@@ -161,7 +161,7 @@ impl Files {
         files
     }
 
-    /// Reads the files. A `mistake` is the content of one more drop-in.
+    /// Reads the files. With a `mistake`, there is one more drop-in, which has the mistake.
     pub fn read(&self, mistake: Option<Mistake>) -> Result<Config, Problems> {
         let mut texts: Vec<(&Path, Vec<u8>)> = Vec::new();
         for (at, name) in FILES.iter().enumerate() {

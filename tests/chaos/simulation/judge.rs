@@ -101,7 +101,7 @@ pub fn judge(
             .end(taken.then(|| asked.call.message.to_vec()));
     }
     if asked.call.row.name == "Status" && reply.code != Some(Code::Ok) {
-        // The failed Status call may have dropped the replies of other backends.
+        // The failed Status call may have dropped the replies of other backends, and so their reports of handlers.
         truth.offers.iter_mut().for_each(Offers::lose);
     }
     if matches!(reply.code, Some(Code::Ok | Code::InvalidArgument)) {
@@ -188,7 +188,7 @@ impl Case<'_> {
         if wrong { Err(what.to_owned()) } else { Ok(()) }
     }
 
-    /// The backends' calls of the same RPC that this client's call caused.
+    /// The calls of the same RPC that backends received because of this client's call.
     fn got(&self) -> impl Iterator<Item = &Seen> {
         let Call { id, row, .. } = &self.asked.call;
         self.truth

@@ -1,4 +1,4 @@
-//! RPCs that a runtime lacks, for example because it is older than the RPC.
+//! RPCs that a runtime lacks, for example because the runtime is older than the RPC.
 
 use criswitch::rpc::Row;
 use fastrand::Rng;
@@ -26,7 +26,7 @@ const GROUPS: [&[&str]; 7] = [
     ],
 ];
 
-/// A set of groups, one bit each.
+/// A set of the groups in `GROUPS`, one bit for each group.
 pub type Lacking = u8;
 
 pub fn any(rng: &mut Rng) -> Lacking {

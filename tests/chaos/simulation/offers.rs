@@ -1,6 +1,7 @@
 //! The handlers that runtimes report, and the handlers that criswitch may register for them.
 //!
-//! criswitch learns of a changed report only when it asks again. An earlier report counts until criswitch has asked.
+//! criswitch learns that a report has changed only when it asks the runtime again. Until then, the judge also accepts a
+//! table that follows an earlier report.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub struct Offers {
     asked: bool,
     /// The index of a report that may not have arrived yet.
     on_its_way: Option<usize>,
-    /// Whether the runtime has had no fault since its start, so that criswitch must have the runtime's report.
+    /// Whether the runtime has had no fault since its start that could delay or lose its report of handlers.
     pub calm: bool,
     /// Whether the runtime reports every handler that it ever had.
     pub forgets_nothing: bool,
@@ -166,9 +167,10 @@ fn has(offer: Offer, at: usize) -> bool {
     offer & (1 << at) != 0
 }
 
-/// Checks `live`, the table that criswitch uses, given the rows in the files (`written`) and the reports of the
-/// runtimes. A backend that `had_pods` may keep a handler that other backends have too. While a backend `is_new`, a
-/// reported handler need not be registered yet.
+/// Checks `live`, which is the table that criswitch uses, against the rows in the files (`written`) and the reports of
+/// the runtimes (`offers`). If `had_pods` is true for a backend, the backend may keep a handler that other backends
+/// report too. While `is_new` is true for any backend with `auto_register`, a reported handler may still be
+/// unregistered.
 pub fn wrong_table(
     written: &Table,
     live: &Table,

@@ -100,15 +100,15 @@ pub enum Fault {
     Start,
     /// The runtime starts and has lost everything.
     StartEmpty,
-    /// The runtime starts with the pods that it had, and with these handlers.
+    /// The runtime starts with the pods that it had, and reports these handlers.
     Offer(Offer),
     /// The runtime starts with the pods that it had, as a version that lacks these RPCs.
     Lack(Lacking),
-    /// The runtime accepts calls and answers none; `false` ends this.
+    /// The runtime accepts calls and answers none; `false` ends the fault.
     Hang(bool),
-    /// The runtime neither reads nor writes; `false` ends this.
+    /// The runtime neither reads nor writes; `false` ends the fault.
     Freeze(bool),
-    /// Each list takes this many milliseconds; `None` ends this.
+    /// Each list takes this many milliseconds; `None` ends the delay.
     SlowLists(Option<u32>),
     /// The runtime writes at most this many bytes at once; 0 means no limit.
     Sip(u8),
@@ -118,13 +118,13 @@ pub enum Fault {
     Create,
     /// A pod is removed without criswitch.
     Lose(u32),
-    /// The runtime lists pods and containers that other backends own, in wrong states; `false` ends this.
+    /// The runtime lists pods and containers that other backends own, in wrong states; `false` ends the fault.
     Claim(bool),
     /// The runtime creates a pod with the uid and the names of another runtime's pod, and a creation time in the far
     /// future.
     Pose(u32),
     /// The runtime answers creates with ids of other backends and creates nothing, and its pods have creation times in
-    /// the far future; `false` ends this.
+    /// the far future; `false` ends the fault.
     Imitate(bool),
     /// The runtime's event streams end, with success or with an error, and nothing else changes.
     EndEvents(bool),
@@ -209,7 +209,7 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
     }
 }
 
-/// Asks for all stats before and after a fault of a backend.
+/// Adds two calls for all stats, and a fault of a backend between them.
 fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     let rows: Vec<_> = ROWS.iter().filter(|row| row.is_stats()).collect();
     let row = rows[rng.usize(..rows.len())];

@@ -38,7 +38,7 @@ pub const PIPE: usize = 64 << 10;
 /// How many events a subscriber may leave unread.
 const UNREAD_EVENTS: usize = 256;
 
-/// `CONTAINER_STARTED_EVENT` and `CONTAINER_DELETED_EVENT`.
+/// The CRI's numbers of `CONTAINER_STARTED_EVENT` and `CONTAINER_DELETED_EVENT`.
 const STARTED: u64 = 1;
 pub const DELETED: u64 = 3;
 
@@ -235,8 +235,9 @@ impl Runtime {
         self.tell(&truth, before);
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;
-        // criswitch caches no stats of a single backend, because it forwards these replies unchanged. It also caches no
-        // stats from its own streams, which it only reads to their end.
+        // criswitch caches no stats of a single backend, because it forwards a single backend's replies unchanged.
+        // criswitch also caches no stats from the streams that it opens for itself: it only reads such a stream to its
+        // end.
         let unkept = row.is_stats() && (alone || row.streams() && call == 0);
         // While the runtime has a fault, its connection may pass no bytes, so this reply may never reach criswitch.
         let faulty = truth.health[self.at].faulty;
@@ -278,7 +279,7 @@ impl Runtime {
 
     fn tell_of(&self, pod: &Thing, kind: u64) {
         let event = Told::Event(answers::event(pod, kind));
-        // There may be no subscriber.
+        // `send` returns an error if there is no subscriber. That is expected.
         self.events.send(event).ok();
     }
 

@@ -1,4 +1,4 @@
-//! Instances of criswitch that each lack one protection, to check that the judge notices.
+//! Each sabotage removes one protection from criswitch, to check that the judge notices.
 
 mod lists;
 mod state;
@@ -84,7 +84,7 @@ pub enum Sabotage {
     DropAtOnce,
     /// A reload with a mistake applies the files that have no mistake.
     HalfApply,
-    /// A backend takes part before it was ever connected.
+    /// A backend takes part in calls to all backends before it was ever connected.
     JoinAtOnce,
     /// A call uses a table that is newer than the call.
     GoByNewTable,
@@ -305,7 +305,7 @@ fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {
     }
 }
 
-/// A stream that stays empty until its deadline.
+/// Keeps a stream of events open and empty until its deadline.
 async fn go_on(reply: Reply, asked: &Asked) -> Reply {
     match asked.call.timeout {
         Some(timeout) => tokio::time::sleep_until(asked.at + timeout).await,
@@ -327,8 +327,8 @@ fn done() -> Reply {
     }
 }
 
-/// The same call without the filter of a list, if a backend has a fault. criswitch may then serve that backend's cached
-/// list.
+/// Removes the filter from a list call while a backend has a fault, because criswitch may then serve the backend's
+/// cached list.
 fn of_all(call: &Call, truth: &Mutex<Truth>) -> Call {
     let faulty = truth.lock().unwrap().health.iter().any(|it| it.faulty);
     let message = match Takes::of(call.row) {
@@ -341,7 +341,7 @@ fn of_all(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// The same call for a pod or container of another backend, if there is one.
+/// The same call for a pod or container of another backend, if another backend has one.
 fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     let truth = truth.lock().unwrap();
     let Goes::Owner(kind, ..) = call.row.goes else {
@@ -358,7 +358,8 @@ fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// The same pull, for the store of a hostile runtime's pod with the same uid, which claims to be the newest.
+/// The same pull for the store of another pod: a hostile runtime's pod with the same uid. That pod claims to be the
+/// newest.
 fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
     let truth = truth.lock().unwrap();
     let mut pods = truth.existing(Kind::Pod);
@@ -400,7 +401,7 @@ fn registering(mut config: Config, most: usize) -> Config {
     config
 }
 
-/// Sabotages the configuration of a start.
+/// Sabotages the configuration that an instance starts with.
 pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
     match sabotage {
         Some(Sabotage::EndAtOnce) => config.shutdown_timeout = Duration::ZERO,
@@ -413,14 +414,15 @@ pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
     }
 }
 
-/// Sabotages the model from the start.
+/// Sabotages the model at its start. With `KeepDropped`, each runtime reports every handler that it ever had.
 pub fn at_start(sabotage: Option<Sabotage>, truth: &mut Truth) {
     let forgets_nothing = sabotage == Some(Sabotage::KeepDropped);
     let offers = truth.offers.iter_mut();
     offers.for_each(|offers| offers.forgets_nothing = forgets_nothing);
 }
 
-/// Sabotages criswitch before a reload.
+/// Sabotages criswitch before a reload. With `DropAtOnce`, criswitch forgets the pods of every backend that the new
+/// files do not name.
 pub fn before_reload(sabotage: Option<Sabotage>, read: &Result<Config, Problems>, switch: &Switch) {
     let (Some(Sabotage::DropAtOnce), Ok(config)) = (sabotage, read) else {
         return;
@@ -451,7 +453,7 @@ pub fn after_reload(
     }
 }
 
-/// Sabotages criswitch at the end.
+/// Sabotages criswitch before the last checks. With `Remember`, criswitch remembers a pod that no backend has.
 pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
     if sabotage == Some(Sabotage::Remember) {
         let one = switch.live().backends.first().map_or(0, |one| one.id);

@@ -22,7 +22,8 @@ use super::truth::{Before, Moment, Truth};
 /// An automatically registered handler is saved within this time.
 const SAVED: Duration = Duration::from_secs(3);
 
-/// A table and the moment from which it applies. Its backends have the numbers of their runtimes as ids.
+/// A table, and the moment from which the table applies. Each backend in the table has the number of its runtime as its
+/// id.
 #[derive(Debug)]
 pub struct Era {
     pub from: Moment,
@@ -65,7 +66,7 @@ impl Tables {
         &self.eras.last().expect("there is one from the start").table
     }
 
-    /// The tables from one moment to another.
+    /// The table at `from`, and the later tables that began before `until`.
     pub fn between(&self, from: Moment, until: Moment) -> impl Iterator<Item = &Table> {
         let first = self.eras.iter().rposition(|era| era.from <= from);
         let eras = self.eras.iter().skip(first.unwrap_or(0));

@@ -1,7 +1,8 @@
 //! The truth: every pod, container and image so far, the calls that reached each backend, and the facts that clients
 //! saw.
 //!
-//! A moment is a number in the order of events, because much happens within one tick of the paused clock.
+//! A moment is the number of an event in the order of events. The time would not distinguish events, because many events
+//! happen within one tick of the paused clock.
 
 mod restart;
 mod thing;
@@ -89,7 +90,7 @@ pub struct Health {
     pub imitates: bool,
     /// The last runtime configuration that the backend accepted.
     pub config: Vec<u8>,
-    /// The RPCs that each version of the backend lacked, and since when.
+    /// The RPCs that each version of the backend lacks, with the moment when the version started.
     lacking: Vec<(Moment, Lacking)>,
 }
 
@@ -97,9 +98,10 @@ pub struct Health {
 #[derive(Debug, Default)]
 pub struct Updates {
     under_way: usize,
-    /// Whether the last update is uncertain, because two updates ran at once or an update was rejected.
+    /// Whether the last configuration is uncertain, because two updates ran at once, or an update was cancelled or
+    /// failed.
     uncertain: bool,
-    /// The configuration that every backend must have in the end.
+    /// The configuration that every backend must have in the end. `None` means that the judge accepts any.
     pub last: Option<Vec<u8>>,
 }
 
@@ -136,22 +138,22 @@ pub struct Truth {
     now: Moment,
     made: u64,
     calls: CallId,
-    /// The last call that began while criswitch had a single backend. criswitch forwards the streams of a single
-    /// backend without reading them.
+    /// The last call that began while criswitch had fewer than two joined backends. criswitch forwards the streams of a
+    /// single backend without reading them.
     pub alone: CallId,
     pub seed: u64,
     /// The number of instances before the current instance.
     pub life: u64,
-    /// The last call before the current instance.
+    /// The last call that began before the current instance.
     first_call: CallId,
     life_began: Moment,
     /// How long the first lists may wait for backends.
     pub start_wait: Duration,
     /// The role of each backend in the previous instance, as far as the current instance must know it.
     pub before: [Before; RUNTIMES],
-    /// For each backend, whether the current instance knows it from a file.
+    /// For each backend, whether the current instance knows the backend from a file.
     pub saved: [bool; RUNTIMES],
-    /// The instances that were asked to shut down, each with the time.
+    /// The instances that were asked to shut down, each with the time of the request.
     ended: Vec<(u64, Instant)>,
     /// Whether the current instance has listed every joined backend.
     pub started: bool,
@@ -254,7 +256,8 @@ impl Truth {
         call <= self.first_call
     }
 
-    /// The id that an imitating backend answers to a create: an id of another backend that criswitch knows.
+    /// The id that an imitating backend returns for a create. Another backend owns the id, and criswitch knows it. The
+    /// call is marked as spoilt.
     pub fn imitated_by(&mut self, backend: usize, kind: Kind, call: CallId) -> Option<String> {
         if !self.health[backend].imitates {
             return None;
@@ -316,7 +319,7 @@ impl Truth {
         }
     }
 
-    /// Gives a backend another version, which lacks these RPCs.
+    /// Replaces the version of a backend with a version that lacks these RPCs.
     pub fn lack(&mut self, backend: usize, lacking: Lacking) {
         let now = self.tick();
         self.health[backend].lacking.push((now, lacking));
@@ -379,7 +382,7 @@ impl Truth {
         self.started |= joined.all(|(backend, _)| self.is_listed(backend));
     }
 
-    /// Whether `backend` is healthy and the current instance has listed it.
+    /// Whether `backend` is healthy and the current instance has listed the backend's containers.
     fn is_listed(&self, backend: usize) -> bool {
         let mut listings = self.listings.iter();
         let listed = listings.any(|it| {
@@ -436,7 +439,8 @@ impl Truth {
         ended.find(|(ended, _)| *ended == life).map(|(_, at)| *at)
     }
 
-    /// Whether `backend` is healthy: without a fault for long enough that every call for it must succeed.
+    /// Whether `backend` counts as healthy at `asked`: it has no fault, and its last fault is so long ago that every
+    /// call for the backend must succeed.
     pub fn relied_upon(&self, backend: usize, asked: Instant) -> bool {
         let health = &self.health[backend];
         !health.faulty

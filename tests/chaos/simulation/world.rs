@@ -32,7 +32,7 @@ use tokio::time::Instant;
 /// The wait before the last check: longer than criswitch keeps a backend that owns nothing.
 const LAST_LOOK: Duration = Duration::from_secs(20);
 
-/// How long clients have to read the end of their calls after a shutdown.
+/// How long clients have to read the end of their calls after the shutdown timeout.
 const LAST_WORDS: Duration = Duration::from_millis(1100);
 
 pub struct World {
@@ -316,7 +316,7 @@ impl World {
         self.under_way.push((asked, task.abort_handle()));
     }
 
-    /// Ends all faults and waits until everything must have recovered.
+    /// Ends all faults, and waits until every backend must have recovered.
     async fn heal(&mut self) -> Result<(), String> {
         self.runtimes.iter().for_each(|runtime| runtime.heal());
         self.disk.make_room();
@@ -417,7 +417,7 @@ fn config(files: &Files) -> Config {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Every backend has some images from the start; the first backend has all.
+/// Gives every backend images before the start: all images to the first backend, a part of them to each other backend.
 fn stock(truth: &mut Truth) {
     for backend in 0..RUNTIMES {
         for image in 0..IMAGES as usize {

@@ -13,14 +13,14 @@ use prost::encoding::{
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
-/// The largest depth of nested messages. An image spec is three deep, and the annotations in it are one level deeper.
+/// The largest depth of nested messages. An image spec may be three levels deep, and its annotations are one level
+/// deeper, so five levels reach both.
 const DEPTH: usize = 5;
 const MOST_FIELDS: usize = 6;
 /// The number of a field that no version of the CRI has.
 const UNKNOWN: u32 = 5000;
 
-/// Texts that have a meaning in at least one field. Most random texts are one of these, so two fields often have the
-/// same text.
+/// Most random texts are one of these words, so that two fields often have the same text.
 pub const WORDS: &[&str] = &[
     "",
     "a",

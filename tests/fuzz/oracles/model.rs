@@ -121,7 +121,8 @@ impl Model {
 
     /// The claim that rejects a create: another backend created the id, or listed it before the call.
     fn claim(&self, kind: Kind, id: &str, backend: BackendId, asked: u64) -> Option<Claim> {
-        // An item that was known by its backend's first full list may be of any age.
+        // An item that criswitch learned no later than the first full list of the item's backend may be of any age, so
+        // it counts as old.
         let is_old = |row: &Row| {
             let first = self.wholes_of(kind, row.backend).next();
             first.is_none_or(|first| row.first <= first.learned)

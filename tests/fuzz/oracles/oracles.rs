@@ -4,7 +4,7 @@
 //! The fuzz targets and the test that replays their corpora share these modules. An oracle is prost's result for the
 //! same bytes, or the result of slow code that is too simple to be wrong.
 #![allow(unreachable_pub, missing_docs)]
-// These lints guard the daemon. Here a panic is a finding.
+// These lints keep panics out of the daemon. Here they are off, because a panic reports a finding.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -83,8 +83,8 @@ fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     known.after_miss(kind, id)
 }
 
-/// The expected target of an id or of a prefix. A full id names its own item, unless an id of another backend begins
-/// with it.
+/// The expected target of an id or of a prefix. A full id names its own item, unless another backend owns a longer id
+/// that begins with the full id.
 fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     let hits = model.with_prefix(kind, id);
     let exact = hits.iter().find(|(full, _)| *full == id);

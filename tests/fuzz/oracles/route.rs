@@ -93,10 +93,10 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
 }
 
 /// The expected target of a call. An image call for an unknown pod goes to the backends with ready pods. The model does
-/// not find out which of these backends are likely.
+/// not compute which of these backends are likely: `is_same` only checks that the likely backends are a part of them.
 fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal> {
     let all = || Target::Backends((0..BACKENDS).collect());
-    // No handler is routed to the last backend.
+    // No handler is routed to the last backend, so it gets no new pods.
     let taking_pods = || Target::Backends((0..BACKENDS - 1).collect());
     let pod = |backend, id| Target::Owner(backend, Kind::Pod, id);
     Ok(match asked {
@@ -153,7 +153,7 @@ fn is_same(one: &Result<Target, Refusal>, other: &Result<Target, Refusal>) -> bo
     }
 }
 
-/// Whether the table routes a handler to this name at this backend.
+/// Whether a row of the table routes to the backend handler `handler` of `backend`.
 pub fn is_routed(handler: &str, backend: usize) -> bool {
     let mut rows = TABLE.table.handlers.iter();
     rows.any(|row| (row.backend, row.backend_handler.as_str()) == (backend, handler))

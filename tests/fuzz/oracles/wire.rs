@@ -118,7 +118,7 @@ fn reads(message: &[u8], path: &[u32], key: &str) {
     assert_eq!(protobuf::has(message, path[0]).ok(), occurs.ok());
 }
 
-/// Checks that prost reads the value that was set, and that the original bytes come before it unchanged.
+/// Checks that prost reads the value that was set, and that the result begins with the unchanged original bytes.
 fn sets(message: &[u8], path: &[u32], value: &str) {
     if path.contains(&0) || projection::read::<String>(message, path) == Some(Err(Unreadable)) {
         return;

@@ -1,4 +1,5 @@
-//! A compressed reply, although the request did not allow compression. criswitch must read the replies of this RPC.
+//! A compressed reply, although the request did not allow compression. The RPC is one whose replies criswitch must
+//! read, so criswitch cannot forward the reply unread.
 
 use super::{Reply, raw};
 

@@ -1,6 +1,6 @@
 //! A list without an end: unary as one message of 4 GiB, streamed as endless containers.
 //!
-//! A loop in a runtime's store causes this. It is also the cheapest way to fill a client's memory.
+//! A loop in a runtime's store can cause such a list. Such a list is also the cheapest way to fill a client's memory.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};

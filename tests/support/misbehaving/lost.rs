@@ -1,4 +1,4 @@
-//! A reply that never ends, while the runtime answers all other calls.
+//! A reply that has headers but never a body or an end, while the runtime answers all other calls.
 //!
 //! criswitch may conclude that such a runtime hangs, and must then notice that the runtime answers.
 

@@ -1,6 +1,7 @@
 //! A reply that begins and never ends, while the runtime answers all other calls.
 //!
-//! A lock held in the middle of a list causes this. There is no error, and Version is as fast as ever.
+//! A runtime that holds a lock in the middle of a list can send such a reply. There is no error, and Version is as fast
+//! as ever.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};

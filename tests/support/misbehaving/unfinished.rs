@@ -1,7 +1,7 @@
 //! Large replies that never end, while the runtime answers all other calls.
 //!
-//! A runtime that is stopped while it sends causes this. The unfinished replies take memory until the runtime continues
-//! or ends.
+//! A runtime that is stopped while it sends leaves such replies. The unfinished replies take memory until the runtime
+//! continues or ends.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -9,7 +9,7 @@ use http_body::Frame;
 
 use super::{Reply, of_frames};
 
-/// The part of a reply that is sent, in bytes.
+/// The length of the part of a reply that is sent, in bytes.
 const BEGUN: usize = 15 << 20;
 const PIECE: &[u8] = &[0; 1 << 20];
 

@@ -287,8 +287,8 @@ impl Store {
         find(self.containers.iter().map(|c| c.id.as_str()), key)
     }
 
-    /// The full id for a filter's id. A key that is not the prefix of exactly one id is returned unchanged and matches
-    /// nothing.
+    /// The full id for a filter's id. An empty key is returned unchanged, and matches every container. Any other key
+    /// that is not the prefix of exactly one id is returned unchanged too, and matches no container.
     pub fn full_container_id(&self, key: &str) -> String {
         self.container(key)
             .map_or_else(|_| key.to_owned(), |container| container.id.clone())

@@ -1,4 +1,4 @@
-//! Streams in odd pieces, and streams that stop in the middle.
+//! Replies in odd pieces, and stream lists that stop after their first message.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -46,7 +46,7 @@ async fn rest(sim: &Sim) -> Result<(), Status> {
     }
 }
 
-/// Records the bytes that are sent.
+/// Records the body of the reply in the journal while it is sent.
 pub fn watch(sim: &Sim, rpc: String, reply: http::Response<Body>) -> http::Response<Body> {
     if reply.body().is_end_stream() {
         return reply;

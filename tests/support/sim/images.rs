@@ -89,7 +89,7 @@ impl Store {
         })
     }
 
-    /// CRI-O takes `sha256:<hex>` for a name without a registry, and fails if no registries for such names are
+    /// CRI-O treats `sha256:<hex>` as a name without a registry, and fails if no registries for such names are
     /// configured.
     fn resolve(&self, reference: &str) -> Result<(), Status> {
         if self.settings.image_ids == ImageIds::Bare && reference.starts_with("sha256:") {

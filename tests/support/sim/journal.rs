@@ -20,7 +20,7 @@ pub struct Journal {
     pub held: Vec<String>,
     /// The RPCs of the calls that the client cancelled before the reply.
     pub cancelled: Vec<String>,
-    /// The body of the last reply to an RPC, as far as it was sent.
+    /// The body of the last reply to each RPC, as far as the body was sent.
     pub sent: HashMap<String, BytesMut>,
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,

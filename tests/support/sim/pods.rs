@@ -215,8 +215,8 @@ impl Store {
         Ok(&self.pods[place])
     }
 
-    /// The full id for a filter's id. A key that is not the prefix of exactly one id is returned unchanged and matches
-    /// nothing.
+    /// The full id for a filter's id. An empty key is returned unchanged, and matches every pod. Any other key that is
+    /// not the prefix of exactly one id is returned unchanged too, and matches no pod.
     pub fn full_pod_id(&self, key: &str) -> String {
         self.pod(key)
             .map_or_else(|_| key.to_owned(), |pod| pod.id.clone())

@@ -1,4 +1,4 @@
-//! Puts bytes into replies that no generated type can express.
+//! Puts raw bytes into replies, to make replies that no generated type can express.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! A simulated runtime's server: HTTP/2 on a Unix socket. It records each call before it replies.
+//! A simulated runtime's server: HTTP/2 on a Unix socket. The server records each call before it replies.
 //!
 //! The server uses hyper, because tonic's server would end calls at their deadline.
 
@@ -41,7 +41,7 @@ pub fn bind(socket: &Path) -> UnixListener {
 }
 
 /// Calls listen(2) again from a process of this user: `SO_PEERCRED` of a listener shows the last process that called
-/// it. The process runs perl, because every Debian system has perl.
+/// listen(2). The process runs perl, because every Debian system has perl.
 pub fn listen_as(user: u32, listener: &UnixListener) {
     let listener = listener.as_fd().try_clone_to_owned().unwrap();
     let mut perl = Command::new("perl");
@@ -162,7 +162,8 @@ pub fn all_of(rpc: &str) -> String {
     format!("all of {rpc}")
 }
 
-/// Waits while calls of this RPC are held. The future is dropped if the client cancels the call.
+/// Waits while calls of this RPC are held. If the client cancels the call, the future is dropped and the journal
+/// records the cancellation.
 async fn hold(sim: &Sim, rpc: &str) {
     if !sim.0.journal.borrow().holds.contains(rpc) {
         return;

@@ -136,7 +136,8 @@ async fn rejected_lists_without_end_free_their_memory() {
     beside.others_are_unharmed().await;
 }
 
-/// The kubelet stops a pod that no backend has. criswitch then asks all backends for their pods.
+/// To stop a pod that no backend has, criswitch lists the pods of all backends. These lists have a separate limit of
+/// memory.
 #[tokio::test]
 async fn criswitchs_own_questions_have_memory_while_replies_to_clients_use_all_of_theirs() {
     let beside = beside(unfinished).await;
@@ -205,7 +206,7 @@ async fn an_unfinished_reply_counts_as_a_call_in_flight() {
         verbose: false,
     });
     let path = path("ContainerStatus");
-    // Each client has fewer calls than one connection may have. Together the clients have at least as many calls as
+    // Each client begins fewer calls than one connection allows. Together the clients begin at least as many calls as
     // criswitch allows.
     let clients = [0; 5].map(|_| crate::support::Client::raw(&beside.rig));
     let clients = futures_util::future::join_all(clients).await;
@@ -218,7 +219,7 @@ async fn an_unfinished_reply_counts_as_a_call_in_flight() {
     };
     (0..MAX_CALLS).for_each(|_| begin());
     until(async || {
-        // A list in flight may have taken the place of one of the calls.
+        // A list in flight may have taken the slot of one of the calls, so fill the slot again.
         begin();
         text_of(&list(&beside.rig).await).contains("in flight already")
     })
@@ -326,7 +327,7 @@ async fn a_backend_is_no_longer_served_from_cache_once_its_replies_are_complete_
         until(async || told_of(&rig, "bad").await["staleListAgeSeconds"].is_null()).await;
         let told = |words: &str| logged.lines(&["backend=bad", words]).len();
         until(async || told("backend answers calls for stats or ImageFsInfo again") == time).await;
-        // At the first call there are no cached stats.
+        // In the first round no stats are cached, so merged replies omit the backend's stats.
         for (words, times) in [
             ("backend does not answer; serving its cached lists", time),
             (

@@ -49,7 +49,7 @@ fn restore(handler: &str) -> cri::RestorePodRequest {
     }
 }
 
-/// `kubectl describe pod` shows the beginning of a long event only.
+/// `kubectl describe pod` shows only the beginning of a long event.
 #[tokio::test]
 async fn the_error_of_a_new_pod_names_handler_backend_and_cause_in_its_first_200_characters() {
     let rig = runc_and_kata().await;

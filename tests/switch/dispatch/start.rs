@@ -78,7 +78,7 @@ async fn the_first_lists_wait_for_backends_that_start_later_in_any_order() {
         let mut first = std::pin::pin!(first_lists(&rig));
         for name in order {
             // This call waits for no backend, so its reply shows that criswitch serves. A list that does not wait for
-            // its backends would have returned by then.
+            // its backends would have returned before this reply.
             let at_once = (*rig).run_pod(name, "early");
             tokio::select! {
                 () = &mut first => panic!("answered before {name} was there"),
@@ -96,7 +96,7 @@ async fn the_first_lists_wait_for_backends_that_start_later_in_any_order() {
     }
 }
 
-/// Waits until criswitch has listed the runtime. Images are listed last.
+/// Waits until criswitch has listed the runtime. criswitch lists images last.
 async fn started(sim: &Sim) {
     let lists = sim.calls("ListImages").len();
     sim.until(|journal| journal.calls_of("ListImages").count() > lists)

@@ -126,7 +126,7 @@ async fn a_backend_that_dies_during_a_call_fails_that_call_alone() {
     };
     let boxed = async {
         let (stopped, ()) = tokio::join!(rig.stop(&boxed), death);
-        // The other call is still in flight, on the same connection.
+        // The call to runc is still in flight, on the same connection as the failed call.
         rig.sim("runc").until(held).await;
         rig.sim("runc").release("StopContainer");
         stopped

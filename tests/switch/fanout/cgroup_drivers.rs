@@ -1,5 +1,5 @@
-//! Two cgroup drivers on a node: the kubelet uses the driver of the default backend, so pods of another backend are in
-//! the wrong cgroups.
+//! Two cgroup drivers on a node: the kubelet uses the driver of the default backend, so pods of a backend with the
+//! other driver are in the wrong cgroups.
 
 use criswitch::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
 

@@ -100,7 +100,8 @@ async fn a_list_by_uid_asks_every_backend_while_one_was_never_listed() {
         })
         .await;
     settled_at(known.rig.sim("kata")).await;
-    // kata's pod is known, but runc may have another pod with this uid. Stats omit runc.
+    // kata's pod is known, but runc may have another pod with this uid, so the lists fail. Lists of stats do not fail,
+    // because they omit runc.
     let of_all = |list: &&Narrowed| list.by == By::Uid && !list.rpc.contains("Stats");
     for list in known.lists.iter().filter(of_all) {
         let reply = send(&known.rig, list.rpc, list.request.clone()).await;
@@ -117,7 +118,7 @@ async fn a_list_by_uid_asks_every_backend_while_one_was_never_listed() {
 #[tokio::test]
 async fn a_list_by_uid_shows_the_pods_of_every_backend_that_has_one() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), Sim::new("third")]).await;
-    // The RuntimeClass of a pod was changed: its first sandbox is still on the other backend.
+    // The RuntimeClass of the pod `web` was changed from kata to runc. The pod's first sandbox is still on kata.
     let (old, in_old) = rig.run("kata", "web").await;
     let (new, in_new) = rig.run("runc", "web").await;
     for list in narrowed_to("", "", "uid-of-web") {

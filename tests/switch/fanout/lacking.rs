@@ -60,7 +60,7 @@ async fn metric_descriptors_keep_unknown_fields() {
         .append_to_items("ListMetricDescriptors", mark);
     rig.sim("kata").append_raw("ListMetricDescriptors", mark);
     let reply = send(&rig, "ListMetricDescriptors", frame_raw(b"")).await;
-    // kata has the same names, so it adds only the unknown field.
+    // kata describes the same metrics as runc, so the merge takes only the unknown field from kata.
     let whole = [&rig.sim("runc").sent("ListMetricDescriptors")[5..], mark].concat();
     assert_eq!(reply.messages(), [whole]);
 }

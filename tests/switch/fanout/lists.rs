@@ -265,7 +265,8 @@ async fn a_merged_reply_of_exactly_the_limit_passes() {
 #[tokio::test]
 async fn a_pod_that_a_list_was_too_early_for_is_forgotten_when_later_lists_lack_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // Repeat the list until criswitch skips it: a list with the same bytes as the last one is not read again.
+    // criswitch does not decode a list again that has the same bytes as the last list. Repeat the list until this
+    // holds.
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }

@@ -22,7 +22,7 @@ async fn listed() -> Rig {
     rig
 }
 
-/// [`listed`], but kata answers no lists from now on.
+/// [`listed`], but from now on kata does not reply to lists of pods and containers.
 async fn slow() -> Rig {
     let rig = listed().await;
     for rpc in LISTS {
@@ -206,10 +206,10 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
     tokio::time::timeout(LIST_TIMEOUT, more)
         .await
         .expect("it waits each time");
-    // Wait until criswitch has cancelled the client's call and begun a call in the background.
+    // Wait until kata holds only the call that criswitch makes in the background.
     kata.until(|journal| held(journal, "ListPodSandboxStats") == 1)
         .await;
-    // kata's lists are not served from cache meanwhile.
+    // kata's lists of pods are not served from cache while its stats are late.
     assert_eq!(told_of(&rig, "kata").await["listsFromCache"], 0);
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;

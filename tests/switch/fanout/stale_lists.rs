@@ -178,7 +178,7 @@ async fn a_container_created_by_others_since_makes_only_cached_container_lists_a
     for rpc in ["ListContainers", "StreamContainers"] {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_names_the_dead(&reply, rig.sim("kata"), rpc);
-        // A stream may already have sent the other backend's containers.
+        // A stream may already have sent runc's containers, but must not send kata's cached containers.
         assert!(!holds(&reply, &ids.container), "{rpc}");
     }
 }
@@ -335,7 +335,7 @@ async fn no_list_is_served_from_cache_for_longer_than_stale_lists() {
     for (path, reply) in every_list(&rig).await {
         assert_names_the_dead(&reply, rig.sim("kata"), path);
     }
-    // A list that only the owner answers is not served from cache either.
+    // A list by a pod's uid is not served from cache either, although it goes only to the pod's owner.
     let uid = part(1, label(3, "io.kubernetes.pod.uid", "uid-of-web"));
     let reply = send(&rig, "ListPodSandbox", frame_raw(&uid)).await;
     assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox by uid");

@@ -1,5 +1,5 @@
-//! While a backend is late with its stats, criswitch serves its cached stats for at most two minutes: byte for byte,
-//! and filtered as the call asks. Calls for one pod or container still go to the backend.
+//! While a backend is late with its stats, criswitch serves the backend's cached stats for at most two minutes: byte
+//! for byte, and filtered as the call asks. Calls for one pod or container still go to the backend.
 
 use std::time::Duration;
 
@@ -181,7 +181,7 @@ async fn a_call_for_one_pods_stats_without_cached_stats_waits_for_the_owner() {
     }
 }
 
-/// An empty list would say that the pod uses nothing.
+/// An empty list would say that the pod uses nothing, so the call must fail.
 #[tokio::test]
 async fn stats_of_a_pod_newer_than_the_cached_stats_are_not_served_from_cache() {
     let (rig, ..) = asked().await;
@@ -195,7 +195,8 @@ async fn stats_of_a_pod_newer_than_the_cached_stats_are_not_served_from_cache() 
     }
 }
 
-/// Requests with every kind of filter, by ids of this length, each with the number of items in its current reply.
+/// Requests with every kind of filter, and with ids shortened to `length`. Each request has its RPC, and the number of
+/// items in the current reply to the request.
 async fn filtered(
     rig: &Rig,
     pod: &str,
@@ -338,7 +339,7 @@ async fn metric_descriptors_are_cached_as_well() {
     assert!(crate::calls::holds(&after, "crios_own"));
 }
 
-/// Stats larger than the limit of one message would fail in the merge anyway.
+/// The cached stats of one backend have at most `max_message` bytes together. Further stats are not cached.
 #[tokio::test]
 async fn stats_are_cached_up_to_the_size_of_one_message() {
     let keys = format!("{KEYS}\nmax_message = \"4KiB\"");

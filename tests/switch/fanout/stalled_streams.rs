@@ -1,4 +1,5 @@
-//! A backend whose streams stall after their first message: the first stream waits for it, later streams do not.
+//! A backend whose streams stall after their first message: the first stream waits for the backend, later streams do
+//! not.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ async fn later_streams_are_served_from_cache_until_a_stream_of_the_backend_ends(
         assert_eq!(pods_of(&reply.expect("it waits each time")), 6);
     }
     tokio::time::resume();
-    // Unary lists are not served from cache meanwhile.
+    // Unary lists are not served from cache while the streams stall.
     directly(kata).run_pod("kata", "new").await.unwrap();
     assert!(names(&rig.pods().await.unwrap()).contains(&"new"));
     assert_eq!(kata.calls("StreamPodSandboxes").len(), 2);

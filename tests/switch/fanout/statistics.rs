@@ -16,7 +16,8 @@ const STATISTICS: [&str; 6] = [
     "StreamPodSandboxMetrics",
 ];
 
-/// criswitch reads only the boundaries of the items in these lists.
+/// criswitch does not decode the items of these lists completely. It must still detect a reply that ends within an
+/// item.
 const UNREAD: [&str; 5] = [
     "/runtime.v1.RuntimeService/ListContainerStats",
     "/runtime.v1.RuntimeService/ListPodSandboxStats",
@@ -78,8 +79,8 @@ async fn stats_that_only_dead_backends_have_are_an_error() {
     }
 }
 
-/// A backend's reply ends within a field. If criswitch concatenated it, that field would swallow the start of the next
-/// backend's stats.
+/// A backend's reply ends within a field. If criswitch appended the next backend's stats to this reply, that field
+/// would swallow the start of these stats.
 #[tokio::test]
 async fn incomplete_stats_of_a_backend_are_an_error_that_names_it() {
     let rig = runc_and_kata().await;

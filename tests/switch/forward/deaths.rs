@@ -34,7 +34,7 @@ async fn a_pod_created_by_a_backend_that_then_died_is_listed_when_it_is_back() {
     let pods = rig.pods().await.unwrap();
     assert_eq!(names(&pods), ["web"]);
     assert_eq!(kata.calls("RunPodSandbox").len(), 1);
-    // The kubelet removes a pod that it finds, and tries again.
+    // The kubelet finds the pod in the list, removes the pod and creates another one.
     rig.stop_pod(&pods[0].id).await.unwrap();
     rig.remove_pod(&pods[0].id).await.unwrap();
     assert!(kata.pods().is_empty());

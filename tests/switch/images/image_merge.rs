@@ -163,7 +163,7 @@ async fn an_image_filter_with_a_handler_goes_to_its_backend_alone() {
     let images = list(&rig, Some(of("gvisor"))).await.unwrap();
     assert_eq!(images, rig.sim("boxes").images());
     assert!(filtered_lists(rig.sim("runc")).is_empty());
-    // The request to a backend has the backend's own name of the handler.
+    // The request to the backend has the backend's own name of the handler.
     let calls = filtered_lists(rig.sim("boxes"));
     let asked: cri::ListImagesRequest = calls[0].decode();
     let asked = asked.filter.unwrap().image.unwrap().runtime_handler;

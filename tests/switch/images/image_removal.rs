@@ -97,7 +97,8 @@ async fn an_id_is_removed_from_the_store_that_lists_exactly_this_id() {
     }
 }
 
-/// No list of images is cached, so criswitch knows nothing of CRI-O's store except CRI-O's error.
+/// CRI-O rejects an id with the prefix `sha256:`. criswitch asks CRI-O again with the bare id, so the error does not
+/// make the removal fail.
 #[tokio::test]
 async fn a_store_that_rejects_an_id_is_asked_again_with_its_own_form_of_the_id() {
     let prefixed = format!("sha256:{}", id('1'));
@@ -256,7 +257,7 @@ async fn remove_for(rig: &Rig, handler: &str, image: &str) -> Result<(), Status>
     rig.images().remove_image(request).await.map(drop)
 }
 
-/// containerd also finds an image by CRI-O's form of an id.
+/// containerd finds its image also by CRI-O's form of the id, so this form must not remove an image in use either.
 #[tokio::test]
 async fn a_removal_with_a_handler_removes_no_image_in_use() {
     let rig = in_both().await;

@@ -152,7 +152,8 @@ async fn after_a_restart_image_calls_for_a_pod_go_to_the_backend_that_lists_it()
     let mut rig = three().await;
     rig.run_pod("kata", "web").await;
     rig.restart_switch().await;
-    // criswitch lists a backend before it sends other calls there, so it knows the pod afterwards.
+    // After a restart criswitch lists a backend before it sends other calls to this backend. So criswitch knows the pod
+    // when this list returns.
     rig.pods().await.unwrap();
     assert_eq!(find(&rig, of_pod("web")).await.unwrap(), None);
     let sandbox = Some(pod_config("web"));
@@ -249,7 +250,8 @@ async fn an_image_that_no_backend_has_counts_as_removed() {
     let rig = three().await;
     remove(&rig, image_spec(APP)).await.unwrap();
     assert!(asked(&rig, "RemoveImage").is_empty());
-    // The CRI demands OK here. NotFound from a runtime means the same.
+    // The CRI demands OK for an image that does not exist. So criswitch also replies OK if the runtimes return
+    // NotFound.
     for sim in &rig.sims {
         sim.add_image(APP);
         sim.fail("RemoveImage", Status::not_found("image not known"));

@@ -188,7 +188,7 @@ async fn a_pod_that_asks_late_and_alone_gets_the_user_of_its_own_image() {
 async fn a_pod_that_starts_again_does_not_fail_because_of_a_pod_whose_backend_is_down() {
     let (rig, _, _) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
-    // A pull invalidates the cached list of images.
+    // This pull invalidates kata's cached list of images.
     kubelet.pull("vm", "other:1").await.unwrap();
     kubelet.find("vm", APP).await.unwrap().unwrap();
     stopped(&rig, "kata").await;
@@ -367,7 +367,7 @@ async fn a_backend_that_is_down_without_a_cached_list_may_have_another_image() {
     let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
     rig.run_pod("runc", "web").await;
     rig.run_pod("kata", "vm").await;
-    // A pull invalidates the cached list of images.
+    // This pull invalidates kata's cached list of images.
     Kubelet::new(&rig).pull("vm", "other:1").await.unwrap();
     stopped(&rig, "kata").await;
     let failed = find(&rig, APP).await.unwrap_err();

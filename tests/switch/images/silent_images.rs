@@ -89,7 +89,7 @@ async fn an_image_that_only_a_late_backend_has_is_waited_for() {
     let runc = rig.sim("runc");
     runc.hold("ImageStatus");
     let release = async {
-        // Wait until criswitch has asked gvisor, the last backend of the table, so that runc is late.
+        // Release runc's call only after gvisor has received the call, so that criswitch waits for runc.
         rig.sim("gvisor")
             .until(|journal| journal.calls_of("ImageStatus").count() > 0)
             .await;
@@ -103,7 +103,7 @@ async fn an_image_that_only_a_late_backend_has_is_waited_for() {
 async fn only_a_late_backend_without_a_cached_list_is_waited_for() {
     let rig = three().await;
     listed(&rig).await;
-    // A pull invalidates the cached list of images.
+    // This pull invalidates kata's cached list of images.
     let image = Some(cri::ImageSpec {
         runtime_handler: "kata".to_owned(),
         ..image_spec("app")
@@ -117,7 +117,7 @@ async fn only_a_late_backend_without_a_cached_list_is_waited_for() {
         rig.sim(name).hold("ImageStatus");
     }
     let kata = async {
-        // Wait until criswitch has asked all backends, so that the backends with held calls are late.
+        // Release kata's call only after gvisor has received the call, so that criswitch waits for kata.
         let last = rig.sim("gvisor");
         last.until(|journal| journal.calls_of("ImageStatus").count() > 0)
             .await;
@@ -135,7 +135,7 @@ async fn a_failed_pull_into_every_store_names_every_failed_backend_and_the_cause
     rig.sim("runc").fail("PullImage", refusal);
     stopped(&rig, "gvisor").await;
     let failed = pull(&rig, "app").await.unwrap_err();
-    // The kubelet evaluates the beginning of the error text.
+    // The kubelet reads the reason of a failed pull from the beginning of the error text.
     assert!(
         failed.message().starts_with("RegistryUnavailable"),
         "{failed}"

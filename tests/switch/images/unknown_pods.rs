@@ -187,7 +187,7 @@ async fn a_pod_that_is_not_ready_is_never_the_unknown_pod() {
 async fn a_backend_that_is_down_does_not_count_for_an_unknown_pod() {
     let (rig, _, _) = two_pods().await;
     let id = rig.sim("runc").add_image(APP);
-    // A pull invalidates the cached list of images.
+    // This pull invalidates kata's cached list of images.
     Kubelet::new(&rig).pull("boxed", "other:1").await.unwrap();
     stopped(&rig, "kata").await;
     let kubelet = Kubelet::new(&rig).restarted();

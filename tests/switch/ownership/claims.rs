@@ -1,5 +1,5 @@
-//! A backend that lists, counts or creates ids of another backend. The owner keeps these ids, and clients see each id
-//! once.
+//! A backend claims a pod or container of another backend: it lists the id, reports stats or events for the id, or
+//! returns the id as the id of a new pod or container. The owner keeps the id, and clients see each id once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +58,7 @@ async fn an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it() {
     }
 }
 
-/// The faults of the backends in the condition `BackendsReady`.
+/// The message of the condition `BackendsReady`, which names the faults of the backends.
 async fn complaint(rig: &Rig) -> String {
     backends_ready(&status(rig).await).to_owned()
 }
@@ -198,7 +198,7 @@ async fn after_a_restart_no_backend_takes_over_a_pod_by_creating_its_id() {
     assert_eq!(rig.sim("kata").calls("StopPodSandbox").len(), 1);
 }
 
-/// Copies bytes both ways between a new socket and another, until the test ends.
+/// Serves the socket `from` until the test ends: copies the bytes of each connection to and from the socket `to`.
 async fn proxy(from: &Path, to: std::path::PathBuf) {
     let listener = tokio::net::UnixListener::bind(from).unwrap();
     tokio::spawn(async move {
@@ -427,7 +427,8 @@ async fn a_pod_configuration_in_two_parts_is_read_as_one() {
 async fn a_claim_ends_with_the_first_list_that_was_requested_after_it_and_lacks_the_id() {
     let rig = Rig::start(twins()).await;
     let pod = rig.run_pod("kata", "web").await;
-    // Repeat the list until criswitch skips it: a list with the same bytes as the last one is not read again.
+    // criswitch does not decode a list again that has the same bytes as the last list. Repeat the list until this
+    // holds.
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }

@@ -310,6 +310,6 @@ async fn a_container_removed_before_the_reply_to_its_creation_is_forgotten() {
     let (container, ()) = tokio::join!(rig.create(&pod, "web"), remove);
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     kata.stop().await;
-    // kata's containers are served from cache.
+    // kata is down, so this list has kata's cached containers. The removed container must not be among them.
     assert!(rig.containers().await.unwrap().is_empty(), "{container}");
 }

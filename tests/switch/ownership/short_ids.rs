@@ -132,7 +132,7 @@ async fn a_short_id_finds_the_owner_while_another_backend_is_served_from_cache()
     assert_eq!(nobodys.code(), Code::Unavailable);
 }
 
-/// The owner's cached lists are complete after a restart, too.
+/// criswitch finds the owner in the owner's cached lists, which are complete after a restart, too.
 #[tokio::test]
 async fn a_short_id_finds_its_owner_while_the_owner_is_down() {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

@@ -76,8 +76,8 @@ async fn streams_of_events_leave_room_for_short_calls() {
     until(async || send(&rig, "ExecSync", frame(&exec)).await.code() == Code::Ok).await;
 }
 
-/// A backend without pods adds nothing to a list, and criswitch sends no frame for this backend. Clients that follow
-/// HTTP/2's advice count empty frames as a flood.
+/// criswitch sends no empty frame for a backend without pods, because clients that follow HTTP/2's advice count empty
+/// frames as a flood.
 #[tokio::test]
 async fn a_connection_carries_any_number_of_lists_in_which_a_backend_has_no_part() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
@@ -115,7 +115,8 @@ impl Heedless {
 
     /// Sends the headers of a `Version`, without the request.
     async fn begin(&mut self, stream: u32) {
-        // The HPACK block has POST and http, then names by index and texts by length.
+        // In the HPACK block the method POST and the scheme http are indexed. Each other header has an indexed name,
+        // and a value with its length.
         let path = b"/runtime.v1.RuntimeService/Version";
         let mut headers = vec![0x83, 0x86, 0x04, path.len() as u8];
         headers.extend(path);

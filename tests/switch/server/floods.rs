@@ -21,8 +21,8 @@ const WINDOW_UPDATE: u8 = 8;
 const UNKNOWN: u8 = 0xfa;
 /// The number of frames in one write.
 const MANY: usize = 1000;
-/// The number of calls of a busy client. Each call has four cheap frames, so all of them exceed the allowed burst by
-/// far.
+/// The number of calls of a busy client. Each call has four cheap frames, so the calls together exceed the allowed
+/// burst by far.
 const CALLS: u32 = CHEAP_BURST * 6 / 10;
 /// The number of calls in flight at once.
 const AT_ONCE: u32 = 200;
@@ -33,7 +33,7 @@ async fn flood(peer: &mut (impl AsyncWrite + Unpin), frame: &[u8]) {
     while peer.write_all(&frames).await.is_ok() {}
 }
 
-/// DATA of this length, then four PINGs.
+/// The frames of a flood within a request: DATA of this length, then four PINGs.
 fn among_data(stream: u32, length: u32) -> Vec<u8> {
     let pings = encoded(PING, 0, 0, &[0; 8]).repeat(4);
     let data = vec![0; length as usize];

@@ -75,7 +75,7 @@ async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled(
 }
 
 /// A backend that works with raw HTTP/2 frames. It notifies `has_all` once it has received all calls. It replies to
-/// each cancelled call, which is too late, and finally to the first call.
+/// each cancelled call only after the cancellation, and finally to the first call.
 async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
     let mut preface = [0; PREFACE.len()];
     peer.read_exact(&mut preface).await.unwrap();

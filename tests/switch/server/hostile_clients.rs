@@ -94,7 +94,7 @@ async fn a_request_that_is_never_finished_is_ended() {
     let rig = start().await;
     let mut client = Unfinished::connect(&rig.socket).await;
     client.begin(Bytes::from_static(&[0, 0]));
-    // This call was sent later. When it returns, criswitch has received the unfinished call.
+    // This list is sent after the unfinished call. When the list returns, criswitch has received the unfinished call.
     assert_eq!(list(&rig).await.code(), Code::Ok);
     tokio::time::pause();
     tokio::time::advance(REQUEST_LIMIT).await;
@@ -198,7 +198,7 @@ async fn greeted(stream: &mut UnixStream) -> bool {
     read.await.unwrap().is_ok_and(|bytes| bytes > 0)
 }
 
-/// The first 100 clients send nothing, the others the preface without its last byte.
+/// The first 100 clients send nothing. The others send the preface without its last byte.
 #[tokio::test]
 async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_places() {
     let rig = start().await;
@@ -261,7 +261,8 @@ pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
     client
 }
 
-/// Each unread part of a reply counts towards the memory for replies of the backend that sent the part.
+/// Unread replies have a limit for each connection, which is lower than the limit for all connections. So a client that
+/// reads nothing leaves memory for other clients.
 #[tokio::test]
 async fn a_client_that_leaves_replies_unread_gets_no_more_and_other_clients_get_theirs() {
     for rpc in ["ListContainers", "StreamContainers"] {

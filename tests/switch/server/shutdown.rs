@@ -184,7 +184,7 @@ async fn new_calls_fail_while_others_finish_at_shutdown() {
         let newcomers = async {
             socket_is_gone(&client).await;
             assert!(UnixStream::connect(&client.socket).await.is_err());
-            // The open connection may not have received GOAWAY yet.
+            // The open connection may not have received GOAWAY yet, so repeat the call until it fails.
             until(async || raw.begin(VERSION, &[], frame_raw(b"")).await.is_err()).await;
             kata.release("StopContainer");
         };

@@ -26,9 +26,9 @@ const LARGE: usize = 1 << 20;
 /// The length of an error's text.
 const LONG_TEXT: usize = 64 << 10;
 const LONG_TEXTS: u32 = 64;
-/// The length of a short reply. A socket's buffer holds some hundreds of such replies.
+/// The length of a short reply. A socket's buffer holds hundreds of such replies.
 const SHORT: usize = 180;
-/// Each client begins `CALLS` calls, of which more than `UNREAD` stay unread.
+/// The number of clients. Each client begins `CALLS` calls, and leaves more than `UNREAD` replies unread.
 const CLIENTS: usize = 4;
 const CALLS: u32 = 2000;
 const UNREAD: usize = 1050;
@@ -40,7 +40,7 @@ const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
 const WINDOW: usize = STREAM_WINDOW as usize;
 const MESSAGE: usize = 2 * WINDOW;
 
-/// Unread replies.
+/// Replies whose bodies the test has not read.
 type Kept = Vec<Response<Incoming>>;
 
 /// Begins `calls` calls of `rpc` at once, and returns the replies.
@@ -61,7 +61,7 @@ fn refused(replies: &Kept) -> usize {
     ends.filter(|code| *code == "8").count()
 }
 
-/// Another client lists containers and reads the large reply.
+/// Lists containers as another client, which reads the large reply.
 async fn lists(rig: &Rig) -> Code {
     send(rig, "ListContainers", frame_raw(b"")).await.code()
 }
@@ -134,7 +134,7 @@ async fn unread_streams_count_with_the_full_windows_of_their_backends() {
     }
 }
 
-/// A client that begins `calls` of `rpc` and reads nothing.
+/// Connects a client that begins `calls` calls of `rpc` and reads nothing.
 async fn unread(rig: &Rig, rpc: &str, calls: u32) -> UnixStream {
     let mut client = UnixStream::connect(&rig.socket).await.unwrap();
     let calls: Vec<u8> = (0..calls)
@@ -178,7 +178,7 @@ async fn errors_with_long_texts_count_as_unread_until_they_are_read() {
     rig.sim("runc")
         .fail("ListContainerStats", Status::internal(text));
     let client = unread(&rig, "ListContainerStats", LONG_TEXTS).await;
-    // Some of the errors are already in the socket's buffer.
+    // The socket's buffer holds a part of the errors, which no longer count as unread.
     until(async || rig.unread() > LONG_TEXTS as usize / 2 * LONG_TEXT).await;
     drop(client);
     until(async || rig.unread() == 0).await;

@@ -89,7 +89,7 @@ async fn a_reply_to_a_creation_makes_criswitch_greet_an_unresponsive_backend_aga
     until_state(&rig, "kata", "ready").await;
 }
 
-/// A node with a backend `bad` that never replies to `ListPodSandbox` while it misbehaves. If `lost` is true, it
+/// A node with a backend `bad` that never replies to `ListPodSandbox` while it misbehaves. If `lost` is true, `bad`
 /// misbehaves from the start.
 async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
     let mut bad = None;

@@ -195,7 +195,7 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     kata.start();
     kata.until(|journal| journal.held == ["RuntimeConfig"])
         .await;
-    // This pod is created after criswitch has listed the backend, and before criswitch listens there.
+    // This pod is created after criswitch has listed the backend, and before criswitch opens the backend's event stream.
     let direct = Client::new(&kata.socket());
     direct.run_pod("kata", "late").await.unwrap();
     kata.fail("ListPodSandbox", Status::unknown("busy"));

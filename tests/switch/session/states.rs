@@ -135,7 +135,7 @@ async fn a_backend_that_does_not_answer_a_probe_is_unresponsive_until_it_answers
     hung(&rig, "kata").await;
     let told = told_of(&rig, "kata").await;
     assert!(told["cause"].as_str().unwrap().contains("probe"), "{told}");
-    // The backend's pods continue to run.
+    // The backend's pods continue to run, so criswitch still reports their number.
     assert_eq!(told["pods"], 1);
     assert_eq!(transitions(&told), transitions(&before) + 1);
     wake(rig.sim("kata"));
@@ -173,7 +173,7 @@ async fn a_backend_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
     assert_eq!(client.call(STATUS, &[], request).await.code(), Code::Ok);
 }
 
-/// The slowest test here: only criswitch's periodic probe finds the hang.
+/// No call reaches the idle backend, so only criswitch's periodic probe finds the hang. This makes the test slow.
 #[tokio::test]
 async fn an_idle_backend_that_hangs_is_found_by_a_periodic_probe() {
     let rig = runc_and_kata().await;
@@ -209,7 +209,8 @@ async fn a_backend_whose_socket_file_is_removed_continues_to_serve() {
     assert_eq!(told_of(&rig, "kata").await["state"], "ready");
 }
 
-/// Calls through such a backend would loop forever. The check of the configuration compares names only.
+/// Calls through such a backend would loop forever. The check of the configuration cannot find a link that is created
+/// later, so criswitch compares the sockets before it connects.
 #[tokio::test]
 async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     let text = |directory: &str| {
@@ -236,7 +237,7 @@ async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     assert_eq!(rig.sim("runc").calls("Version").len(), 1);
 }
 
-/// The test sends no call to the backend meanwhile: for a call criswitch would connect at once.
+/// The test sends no call to the backend, because criswitch connects at once for a call.
 #[tokio::test]
 async fn criswitch_connects_less_and_less_often_to_a_backend_that_dies_once_it_is_ready() {
     let rig = runc_and_kata().await;

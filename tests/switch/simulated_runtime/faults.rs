@@ -38,7 +38,7 @@ async fn every_rpc_of_the_cri_is_implemented() {
     let raw = direct().raw().await;
     let mut answered = 0;
     for service in &set.file[0].service {
-        // A stream of events has no end. Another test reads one.
+        // A stream of events has no end, so this test omits `GetContainerEvents`. Another test reads such a stream.
         let ends = |rpc: &&prost_types::MethodDescriptorProto| rpc.name() != "GetContainerEvents";
         for rpc in service.method.iter().filter(ends) {
             let path = format!("/runtime.v1.{}/{}", service.name(), rpc.name());
@@ -61,7 +61,7 @@ async fn bytes_are_appended_to_replies_and_to_items() {
     let more = raw.call(LIST_PODS, &[], frame_raw(b"")).await.messages()[0].clone();
     assert_eq!(more, [&plain[..], b"MORE"].concat());
 
-    // The bytes repeat field 7: the last value of a singular field counts.
+    // The appended bytes set field 7 again. In Protobuf the last value of a singular field counts.
     direct.sim.append_raw("ListPodSandbox", "");
     direct
         .sim

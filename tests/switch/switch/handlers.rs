@@ -11,7 +11,7 @@ use crate::session::events::{listening, next};
 use crate::support::{Rig, ShowsHandlers, Sim};
 use crate::wait;
 
-/// A runtime that lists pods without their handlers. It has these handlers, and the first is its default.
+/// A runtime that has these handlers, and lists pods without their handlers. The first handler is the default.
 fn hiding(handlers: &[&'static str], shows: ShowsHandlers) -> Sim {
     let crio = Sim::new("crio").handlers(handlers.iter().copied());
     crio.set(|settings| settings.shows_handlers = shows)
@@ -60,7 +60,7 @@ async fn in_status(rig: &Rig, pod: &str, verbose: bool) -> String {
     reply.into_inner().status.unwrap().runtime_handler
 }
 
-/// The number of verbose pod statuses that the backend was asked for.
+/// The number of verbose `PodSandboxStatus` calls that the backend has received.
 fn asked(sim: &Sim) -> usize {
     let calls = sim.calls("PodSandboxStatus").into_iter();
     let requests = calls.map(|call| call.decode::<cri::PodSandboxStatusRequest>());

@@ -73,7 +73,7 @@ async fn criswitch_killed_during_calls_leaves_nothing_that_blocks_the_next_proce
         let (_kept, output) = tokio::join!(call(&node, rpc), kill);
         assert_eq!(output.status.code(), None, "{rpc}");
         // Wait until the backend has noticed the disconnect. A call that is released earlier would still create the
-        // pod, as a test below shows.
+        // pod.
         node.runc
             .until(|journal| journal.cancelled.contains(&rpc.to_owned()))
             .await;
@@ -108,8 +108,8 @@ async fn a_pod_created_while_criswitch_was_killed_is_listed_afterwards() {
     node.client.remove_pod(&pods[0].id).await.unwrap();
 }
 
-/// Lists pods by the uid of `web`. Returns whether the list has each of `pods`, and how many of these calls each
-/// backend received.
+/// Lists pods by the uid of `web`. Returns for each of `pods` whether the list has it, and for each backend how many
+/// such list calls it has received so far.
 async fn listed_by_uid(rig: &Rig, pods: [&str; 2]) -> ([bool; 2], Vec<usize>) {
     let lists = narrowed_to("", "", "uid-of-web").into_iter();
     let mut lists = lists.filter(|list| list.rpc == "ListPodSandbox" && list.by == By::Uid);
@@ -143,7 +143,7 @@ async fn a_pod_that_a_call_of_the_last_run_creates_later_is_in_lists_by_its_uid(
     for sim in &rig.sims {
         until_state(&rig, sim.name(), "ready").await;
     }
-    // The runtime continues although its client has disconnected.
+    // A real runtime may complete the cancelled call later. The test creates the pod of that call directly.
     let new = directly(&runc).run_pod("runc", "web").await.unwrap();
     assert_eq!(
         listed_by_uid(&rig, [&old, &new]).await,

@@ -202,7 +202,7 @@ async fn an_unchanged_list_of_containers_completes_the_state_after_a_new_pod() {
     kata.start();
     directly(kata).run_pod("kata", "others").await.unwrap();
     kata.release("ListPodSandbox");
-    // The state is saved without containers: their list is older than the pod.
+    // The state is saved without containers, because their list is older than the pod.
     wait::until(async || is_saved(&rig, "kata", "others")).await;
     kata.release("ListContainers");
     wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;

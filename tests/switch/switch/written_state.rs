@@ -75,7 +75,7 @@ async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_
     lists_fail(&rig).await;
 }
 
-/// criswitch tries to write again every second. Further changes do not wait for that.
+/// criswitch tries to write again every second. Further changes do not wait for this write.
 #[tokio::test]
 async fn calls_return_at_once_while_the_state_cannot_be_written() {
     let (rig, ..) = with_pods().await;

@@ -17,7 +17,7 @@ const PLAIN: &str =
 /// A backend with `auto_register` that has not reported its handlers after this time counts as absent.
 const REPORT_WAIT: Duration = Duration::from_secs(31);
 
-/// `plain` has a row, the other backends have `auto_register`.
+/// The backend `plain` has a row. The other backends have `auto_register`.
 async fn node(registering: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
     let sims: Vec<_> = [Sim::new("plain").handlers(["runc"])]
         .into_iter()
@@ -150,7 +150,7 @@ async fn a_backend_that_returns_with_other_handlers_gets_these_and_keeps_its_pod
     let vm = rig.sim("vm");
     vm.stop().await;
     until_state(&rig, "vm", "down").await;
-    // The backend's handlers are still registered.
+    // The backend's handlers are still registered while the backend is down.
     assert_eq!(
         rig.try_run("kata", "late").await.unwrap_err().code(),
         Code::Unavailable
@@ -217,7 +217,7 @@ async fn a_backend_that_loses_auto_register_keeps_only_its_pods() {
     );
 }
 
-/// Two backends with `auto_register` that report `kata`. One of them does not answer yet.
+/// The backends `weak` and `strong` have `auto_register`, and report `kata`. `strong` does not answer yet.
 async fn one_of_two_is_away() -> Rig {
     let sims = ["plain", "weak", "strong"].map(|name| match name {
         "plain" => Sim::new(name).handlers(["runc"]),

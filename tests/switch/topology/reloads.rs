@@ -184,7 +184,8 @@ async fn a_backend_with_a_creation_in_flight_is_retained_for_its_pod() {
         old.release("RunPodSandbox");
     };
     let (pod, ()) = tokio::join!(run, change);
-    // The call uses the routing table that it began with. criswitch knows the call's pod afterwards.
+    // The call uses the routing table of its beginning, so the pod is on the backend old. criswitch knows this pod
+    // afterwards.
     let pod = pod.unwrap();
     assert_eq!(owner(&rig, &pod), "old");
     rig.create(&pod, "web").await;
@@ -264,7 +265,8 @@ async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
-/// A value that differs from the default, as the file contains it. `None` for keys that every test sets.
+/// A value that differs from the key's default, in the form of the configuration file. `None` for keys that every test
+/// sets.
 fn other_value(key: &Key) -> Option<&'static str> {
     match (key.name, key.kind) {
         ("listen" | "default_handler", _) => None,
@@ -328,7 +330,7 @@ async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_i
     rig.sim("new").start();
     run_when_ready(&rig, "kata", "web").await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["before", "web"]);
-    // From now on a list needs this backend.
+    // The backend new has answered once, so from now on lists need this backend.
     rig.sim("new").stop().await;
     until_state(&rig, "new", "down").await;
     assert_eq!(told_of(&rig, "new").await["joined"], true);

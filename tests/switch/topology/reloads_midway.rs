@@ -41,7 +41,7 @@ async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
         (&Json::Null, &Json::Null)
     );
     run_when_ready(&rig, "runc", "after").await;
-    // criswitch does not know the pods of the backend old, so every list would be incomplete.
+    // criswitch does not know the pods of the backend old, so a list would be incomplete and fails.
     let refused = rig.pods().await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     rig.sim("old").start();
@@ -58,7 +58,7 @@ async fn a_call_in_flight_still_asks_a_backend_that_a_reload_removes() {
     let old = rig.sim("old");
     old.hold("ImageStatus");
     let mut images = rig.images();
-    // criswitch asks the backends one by one.
+    // criswitch sends this call to every backend of the routing table that the call began with.
     let find = images.image_status(cri::ImageStatusRequest {
         image: pull("").image,
         ..Default::default()

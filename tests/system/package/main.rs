@@ -225,19 +225,20 @@ async fn populate(debian: &Debian) -> (Vec<String>, Vec<String>) {
     (vec![pod, kata], vec![container])
 }
 
-/// Starts the load of the client library of the kubelet and crictl. Closing the input of the process ends the load.
+/// Starts a client that makes calls with the client library of the kubelet and crictl. The client ends when its input
+/// is closed.
 fn load(debian: &Debian, pods: &[String], containers: &[String]) -> Child {
     let program = std::env::var("RESTARTS_CLIENT").expect("RESTARTS_CLIENT names the client");
     let mut client = Command::new(program);
     client.arg(debian.socket());
     client.args([pods.join(","), containers.join(",")]);
     client.stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The library logs errors about streams that end.
+    // The library logs an error for each stream that ends, so the test captures the standard error.
     client.stderr(Stdio::piped());
     client.spawn().unwrap()
 }
 
-/// Waits until the runtime has received more calls of the load.
+/// Waits until the runtime has received new calls of the client that [`load`] starts.
 async fn under_load(debian: &Debian) {
     let runc = debian.sim("runc");
     runc.forget_calls();

@@ -45,7 +45,7 @@ tool() {
 }
 
 # The two builds use different folders for the sources, the build results and cargo's own files. They run in parallel,
-# because each build ends in one crate and so uses one processor.
+# because the last crate of each build uses only one processor.
 build_twice() {
   local one two failed=0
   other_home "$HERE/cargo"

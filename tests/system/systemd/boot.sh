@@ -100,7 +100,7 @@ copy_on_write() {
   mount -t overlay -o "lowerdir=/$1,upperdir=$changes/upper,workdir=$changes/work" "$changes" "$1"
 }
 
-# Copies the shipped units unchanged. Copies only targets of systemd's own units, because no service of systemd may run
+# Copies the shipped units unchanged. Of systemd's own units, copies only targets, because no service of systemd may run
 # here.
 fill_etc() {
   local etc=$1 units=$1/systemd/system target

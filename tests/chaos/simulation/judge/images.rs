@@ -25,7 +25,8 @@ impl Case<'_> {
                     "it tells of another image",
                 )
             }
-            // criswitch sends the removal only to stores that have the image.
+            // criswitch sends the removal only to stores that have the image, so the judge checks the stores and not
+            // the calls.
             ImageRule::Remove => {
                 let left = |at| self.stood_in(at, image) && !self.may_be_used(at, image);
                 let mut stores = (0..RUNTIMES).filter(|at| self.concerns_store(*at));
@@ -72,8 +73,8 @@ impl Case<'_> {
     }
 
     /// The stores that the pod of the call may use: the stores of all backends that created a pod with this uid. `None`
-    /// unless a pod with this uid was created through this instance and still exists: criswitch need not trust a pod
-    /// that it knows only from lists.
+    /// if no existing pod with this uid was created through this instance, because criswitch need not trust a pod that
+    /// it knows only from lists.
     pub(super) fn stores_of_pod(&self) -> Option<Vec<usize>> {
         let (uid, begun) = (&self.asked.call.uid, self.asked.begun);
         let pods = self.truth.things.iter();

@@ -53,8 +53,9 @@ impl Case<'_> {
         }
     }
 
-    /// Whether all backends that are sure to reply may lack these RPCs. A list of one pod is a call to one backend; an
-    /// image list that names a handler is a call to the handler's backend.
+    /// Whether all backends that are sure to reply may lack these RPCs. For a list with a filter, one backend that may
+    /// lack the RPCs is enough, because the call may go to one backend only. An image list that names a handler
+    /// concerns only the handler's backend.
     fn all_may_lack(&self, rows: &[&Row]) -> bool {
         let lacks = |at: usize| rows.iter().all(|row| self.may_lack(at, row));
         let heard = |at: &usize| {

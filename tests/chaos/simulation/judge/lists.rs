@@ -160,8 +160,8 @@ impl Case<'_> {
             })
     }
 
-    /// Whether a list by uid may miss `thing`: a hostile runtime made this pod with the uid of a pod that was created
-    /// through criswitch at another runtime, and criswitch has not listed it.
+    /// Whether a list by uid may omit `thing`. criswitch may omit a hostile runtime's pod that has another pod's uid,
+    /// until criswitch has learned the hostile runtime's pod.
     fn is_posed_unknown(&self, thing: &Thing) -> bool {
         let by_uid = self.asked.call.filter.uid().is_some();
         let begun = self.asked.begun;

@@ -1,5 +1,5 @@
-//! The possible tables of a call, which are those that applied between the call's start and the moment when criswitch
-//! had read the call; and the backends of the call.
+//! The possible tables of a call, and the backends of the call. A table is possible if it applied between the call's
+//! start and the moment when criswitch had read the call.
 
 use criswitch::config::{Handler, Table};
 use criswitch::rpc::{Goes, ImageRule};

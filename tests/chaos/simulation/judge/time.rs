@@ -13,14 +13,15 @@ use crate::simulation::truth::{DRAIN, Thing, Truth};
 
 /// How long after its deadline a call may end.
 pub(super) const SLACK: Duration = Duration::from_millis(100);
-/// The bound of a Status: longer than criswitch waits for a slow backend before it omits the backend.
+/// The time limit of a Status call. It is longer than criswitch waits for a slow backend before it omits the backend.
 const STATUS_BOUND: Duration = Duration::from_millis(1100);
 
-/// The bound of a list from cache: longer than a merged call waits for a backend with cached lists.
+/// The time limit of a list from cache. It is longer than a merged call waits for a backend with cached lists.
 const LIST_BOUND: Duration = Duration::from_millis(2100);
-/// The bound while a backend hangs: longer than criswitch needs to notice the hang.
+/// The time limit of a call while a backend hangs. It is longer than criswitch needs to notice the hang.
 const HUNG_BOUND: Duration = Duration::from_secs(10);
-/// The bound while backends are slow: longer than they need for a list of pods, a list of containers, and the call.
+/// The time limit of a call while backends are slow. It is longer than the backends need for a list of pods, a list of
+/// containers, and the call.
 const SLOW_BOUND: Duration = Duration::from_secs(40);
 
 /// Returns a violation if the call should have ended by now.
@@ -105,7 +106,8 @@ impl Case<'_> {
         let any = pods.clone().any(|pod| self.is_known(pod));
         let begun = self.asked.begun;
         let mut creating = self.truth.creating.iter();
-        // Calls of the last instance may create pods that criswitch does not know, on any backend.
+        // Calls of the last instance may create pods that criswitch does not know, on any backend. So every backend
+        // must be healthy.
         let relies = |at| self.truth.relied_upon(at, self.asked.at);
         let unheard = !(0..RUNTIMES).filter(|at| self.may(*at)).all(relies)
             || creating.any(|it| it.uid == uid && it.settled.is_none_or(|settled| settled > begun));
@@ -161,7 +163,7 @@ impl Case<'_> {
         // The shutdown does not wait as long as the first lists may wait.
         let is_cut_off = self.is_ending() && bound > DRAIN;
         let lacking = code == Code::Unimplemented && self.may_be_unimplemented();
-        // A hostile backend may answer with an id of another backend.
+        // A hostile backend may answer with an id of another backend. criswitch then rejects the create.
         let refused = creates(self.asked.call.row) && self.got().any(|seen| seen.spoilt);
         let in_use = code == Code::FailedPrecondition && self.may_be_in_use();
         let failed = code != Code::Ok && !lacking && !refused && !in_use;

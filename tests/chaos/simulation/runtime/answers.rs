@@ -197,7 +197,7 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     Ok(vec![items.concat().into()])
 }
 
-/// The items of a list, each as the reply's field 1.
+/// The items of a list, each encoded as field 1 of the reply.
 fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     let name = asked.row.name;
     let kind = if name.contains("Container") {
@@ -282,7 +282,7 @@ fn container(thing: &Thing) -> cri::Container {
     }
 }
 
-/// A `ContainerEventResponse` of this kind.
+/// A `ContainerEventResponse` of this kind about `pod`.
 pub fn event(pod: &Thing, kind: u64) -> Bytes {
     let status = cri::PodSandboxStatus {
         id: pod.id.clone(),

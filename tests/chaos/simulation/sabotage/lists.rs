@@ -24,7 +24,7 @@ pub fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes
     ]
 }
 
-/// The messages without the items of backends that have a fault.
+/// The messages of a reply without the items of backends that have a fault.
 pub fn without_faulty(reply: &Reply, truth: &Truth) -> Vec<Bytes> {
     let is_faulty = |item: &[u8]| {
         let id = [&[1, 1][..], &[1]].map(|path| protobuf::string(item, path).unwrap_or_default());

@@ -33,20 +33,21 @@ pub enum Before {
     Out,
     /// The backend was joined, or must be joined from now on.
     Joined,
-    /// The next instance cannot know.
+    /// The next instance cannot know the role.
     #[default]
     Unsure,
 }
 
 impl Truth {
-    /// Starts a new instance, which knows no more than `next`, and nothing about the unsaved backends.
+    /// Starts a new instance. The instance knows at most the facts that `next` describes, and has no list of a backend
+    /// that is `true` in `unsaved`.
     pub fn switch_restarted(&mut self, next: Next, unsaved: [bool; RUNTIMES]) {
         let mut known = [false; RUNTIMES];
         for (backend, known) in known.iter_mut().enumerate() {
             let next = match next {
                 Next::WithAll | Next::Without(_) if unsaved[backend] => Next::Without(backend),
-                // Only a backend that had joined is certain to be joined now. The register may be readable after all,
-                // and may lack a backend that had not joined.
+                // This backend's file is missing. A known backend had joined and is joined again, whether or not the
+                // register is readable. The role of any other backend depends on the register, so it stays unsure.
                 Next::WithoutRegister if unsaved[backend] && self.is_known(backend) => {
                     Next::WithNothing
                 }
@@ -79,7 +80,8 @@ impl Truth {
         }
         if next == Next::AfterReboot {
             (0..RUNTIMES).for_each(|backend| self.is_empty_now(backend));
-            // Images outlive a reboot, but a backend that is down counts as empty.
+            // Images outlive a reboot, but criswitch treats a backend that is down as empty. So answers from before the
+            // reboot do not require criswitch to find an image.
             self.images.iter_mut().for_each(|image| image.told = None);
         }
     }
@@ -135,7 +137,8 @@ impl Truth {
     }
 
     /// Whether criswitch has received, before the moment `before`, a list of `backend` with everything that clients may
-    /// know. Newer items must come from calls that succeeded at their clients.
+    /// know. An item that is newer than the list counts as received if the call that created it has succeeded at its
+    /// client.
     pub fn has_last_list(&self, backend: usize, kind: Kind, before: Moment) -> bool {
         let mut lists = self.listings.iter().filter(|it| it.backend == backend);
         lists.any(|listing| {
@@ -146,8 +149,8 @@ impl Truth {
         })
     }
 
-    /// Whether every streamed list had ended before this list. criswitch may forward a streamed list without reading
-    /// it, so the client may know more.
+    /// Whether every client's streamed list had ended before `listing`. criswitch may forward a streamed list without
+    /// reading it, so the client may know items that criswitch does not know.
     fn none_streamed_since(&self, listing: &Listing) -> bool {
         let mut streamed = self.streamed.iter();
         streamed.all(|it| {

@@ -9,7 +9,8 @@ use crate::simulation::filter::{APP, UID};
 
 /// Values of the label `app`.
 pub const APPS: [&str; 3] = ["web", "db", "batch"];
-/// The number of uids that all pods created through criswitch share. A later pod with the same uid is a recreated pod.
+/// The pods that are created through criswitch share this many uids. A later pod with an earlier pod's uid stands for a
+/// recreated pod.
 const UIDS: u64 = 6;
 
 /// The uid of a pod with this name.
@@ -30,7 +31,8 @@ pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
     HashMap::from(pairs)
 }
 
-/// The annotations of a pod. The kubelet sets new values when it starts. Here the values depend only on the uid.
+/// The annotations of a pod with this uid. The kubelet sets new values when it starts. Here the values depend only on
+/// the uid.
 pub fn annotations(uid: &str) -> HashMap<String, String> {
     HashMap::from([(SEEN_ANNOTATION.to_owned(), format!("seen-{uid}"))])
 }
@@ -124,7 +126,7 @@ impl Thing {
         self.states[self.states.len() - 1].1
     }
 
-    /// The states since `from`.
+    /// The state at `from`, and all later states.
     pub fn states_since(&self, from: Moment) -> impl Iterator<Item = i32> {
         let first = self.states.iter().rposition(|(at, _)| *at <= from);
         let states = self.states.iter().skip(first.unwrap_or(0));

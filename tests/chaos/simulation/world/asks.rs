@@ -53,7 +53,8 @@ impl World {
         // The call may name the pod by a short id.
         let pods = truth.things.iter().filter(|it| it.kind == Kind::Pod);
         let mut named = pods.filter(|pod| !names.is_empty() && pod.id.starts_with(&names));
-        // Only these calls name a pod. Other calls name a handler, and a pod's id may begin with that handler's name.
+        // Only a call that creates a container names a pod here. Another call may name a handler, and a pod's id may
+        // begin with the handler's name.
         let names_pod = matches!(op.row.goes, Goes::OwnerWithImage(_));
         let pod = named.next().filter(|_| names_pod);
         let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());

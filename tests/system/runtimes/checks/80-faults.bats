@@ -169,7 +169,7 @@ list_fails() {
 @test "criswitch is killed 50 times: its client sees broken connections until criswitch is back, and no other error" {
   start_load
   for _ in $(seq "$KILLS"); do
-    # Each kill comes at a random time, from the start of criswitch to a few seconds later.
+    # Each kill comes at a random time, at most a few seconds after the start of criswitch.
     more_calls $((RANDOM % 60))
     printf '{"before": %s, ' "$(now_ms)" >>"$BATS_TEST_TMPDIR/kills"
     end_program KILL criswitch
@@ -212,7 +212,8 @@ broken_while_there() {
   echo "# CRISWITCH_SEED=$SEED CRISWITCH_KILLS=$CREATION_KILLS" >&3
   LOAD_LIMIT_S=$((LOAD_LIMIT_S + 10 * CREATION_KILLS))
   kept pods | keep_as all-pods
-  # The last pod is in gVisor, whose shim panics if a containerd ends during an exec.
+  # The load must not run an exec in the last pod. This pod is in gVisor, whose shim panics if a containerd ends during
+  # an exec.
   { kept all-pods | head -n -1 && echo '?'; } | keep_as pods
   start_load criswitch crun runc
   kill_at_random

@@ -77,7 +77,8 @@ claims_pods() {
   write conf.d/05-link.toml <<<"[backends]
 link = \"$DIR/link.sock\""
   has "what reload prints" "backend added: link" "$(reload)"
-  # The link is created after criswitch has read the configuration, so it is a second backend until the next start.
+  # The link is created after criswitch has read the configuration. criswitch therefore uses the link as a second
+  # backend until its next start.
   ln -s "$DIR/containerd-1.sock" "$DIR/link.sock"
   wait_for 20 "the backend at the link" is_backend link ready
   wait_for 20 "its claims" claims_pods link

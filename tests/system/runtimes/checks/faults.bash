@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Shared by the fault checks: a steady load of calls, the results of the load, and the states of the backends.
 
-# The longest time that a load lasts, in seconds, unless a check ends it.
+# The time limit of a load, in seconds. Most checks end their load earlier.
 LOAD_LIMIT_S=180
 # The longest time between two replies for pods that a fault does not affect. The load makes ten calls a second or more,
 # so most of this time is a reserve for a busy machine.
@@ -37,7 +37,7 @@ what_runs() {
 }
 
 # start_load [SWITCH [HANDLER...]]: starts a load that writes its lines to $CALLS, and waits until a call of every kind
-# has succeeded. The load also creates and removes pods of the handlers.
+# has succeeded. The load also creates and removes pods of each HANDLER.
 start_load() {
   CALLS=$BATS_TEST_TMPDIR/calls
   SWITCH=${1:-criswitch}
@@ -124,7 +124,7 @@ undisturbed() {
 # same_as_before: checks that both containerds have exactly the earlier pods and containers, and that criswitch lists
 # them.
 same_as_before() {
-  # A busy containerd lists a task with a slow shim as UNKNOWN.
+  # A busy containerd lists a task with a slow shim as UNKNOWN for a moment, so the check tries again.
   wait_for 20 "the containerds run what they ran" runs_as_before || return
   equal "pods" "$(kept pods | sed 's/.*=//; s,/.*,,' | sort)" "$(cri pods -q --no-trunc | sort)"
   equal "containers" "$(kept pods | sed 's,.*/,,' | sort)" "$(cri ps -q --no-trunc | sort)"

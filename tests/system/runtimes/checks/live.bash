@@ -2,19 +2,19 @@
 # Shared by the checks of changes at run time: a criswitch whose files are in a separate folder, pods that support every
 # call, and the file with the pods that the load expects.
 
-# The files of this criswitch, so that no other instance reads its drop-ins.
+# The folder with the files of the criswitch `live`. No other instance reads drop-ins in this folder.
 LIVE=$DIR/live
 
 # A command that serves a page, repeats its input, and ends at once on SIGTERM.
 # shellcheck disable=SC2016 # The container's variables.
 SERVICE='echo page >/www/index.html; httpd -p 8080 -h /www; trap "exit 0" TERM; echo begun; while read -r line; do echo "got $line"; done'
 
-# live ARGUMENT...: runs crictl through this criswitch.
+# live ARGUMENT...: runs crictl through the criswitch `live`.
 live() {
   crictl_at live "$@"
 }
 
-# start_live: starts this criswitch, with config/live.toml unless it already has a configuration file.
+# start_live: starts the criswitch `live`. Its configuration is made from config/live.toml if $LIVE has none yet.
 start_live() {
   mkdir -p "$LIVE/conf.d"
   [ -e "$LIVE/criswitch.toml" ] || render live.toml "$LIVE/criswitch.toml"
@@ -48,7 +48,7 @@ what_changed() {
   own_info | jq -r '.reloads.recent[-1] | .problems // .changes.lines[]'
 }
 
-# own_info: prints criswitch's state in JSON. `status` also exits with 1 if a backend has a problem.
+# own_info: prints the state of the criswitch `live` as JSON. `status` also exits with 1 if a backend has a problem.
 own_info() {
   local state
   state=$("$CRISWITCH" status --json --socket "$DIR/live.sock") || [ $? = 1 ] || { echo "$state"; return 1; }

@@ -12,9 +12,9 @@ use tonic::{Code, Response, Status};
 
 use crate::{Client, EVERY, folder_of, outcome, pace, request};
 
-/// How many pods each handler keeps. The oldest pod is removed first.
+/// The number of pods that each handler keeps. When there are more, the oldest pod is removed.
 const KEPT: usize = 2;
-/// The value of the field `backend` in the output lines of these calls.
+/// The value of the field `backend` in the output lines of this module's calls.
 const CREATED: &str = "created";
 const IMAGE: &str = "registry.test/busybox:1";
 

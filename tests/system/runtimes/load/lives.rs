@@ -16,7 +16,7 @@ use crate::{connect, folder_of, request};
 /// The durations of the calls by RPC, and of whole lives under [`LIFE`].
 type Times = BTreeMap<&'static str, Vec<Duration>>;
 
-/// The name of the sum of a pod's calls.
+/// The key in [`Times`] for the sum of the times of a pod's calls.
 const LIFE: &str = "life";
 
 /// Runs `pods` pods at each of two sockets, in turn, so that both see the same load of the machine. Returns the medians
