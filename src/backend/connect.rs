@@ -25,6 +25,9 @@ use crate::store::file_work::{FileWork, NO_ANSWER};
 /// forgotten calls as faults, and ends a connection after 1024 of them.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
+/// The most calls in flight before a backend has sent its own limit (RFC 9113, 6.5.2, recommends at least 100).
+const FIRST_STREAMS: usize = 100;
+
 /// Connects to a simulated backend over a pipe in memory.
 pub type DialInMemory = dyn Fn(&Address) -> io::Result<DuplexStream> + Send + Sync;
 
@@ -159,6 +162,7 @@ async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .max_header_list_size(REPLY_HEADERS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_max_send_streams(FIRST_STREAMS)
         // All calls in flight may be cancelled at once, and h2 must remember each of them.
         .max_concurrent_reset_streams(MAX_CALLS)
         .reset_stream_duration(GIVEN_UP)

@@ -42,19 +42,26 @@ impl<B> Repeat<B> {
 
     /// Whether `data` is the next part of the cached message's frame.
     fn repeats(&self, data: &[u8]) -> bool {
-        let (header, message) =
-            data.split_at(data.len().min(FRAME_HEADER.saturating_sub(self.same)));
-        let cached = self.cached.get(self.same.saturating_sub(FRAME_HEADER)..);
-        frames::frame_header(self.cached.len())
-            .get(self.same.min(FRAME_HEADER)..)
-            .is_some_and(|cached| cached.starts_with(header))
-            && cached.is_some_and(|cached| cached.starts_with(message))
+        let (in_header, in_message) = self.compared();
+        let (header, message) = data.split_at(data.len().min(FRAME_HEADER - in_header));
+        let expected = frames::frame_header(self.cached.len());
+        expected.slice(in_header..).starts_with(header)
+            && self.cached.slice(in_message..).starts_with(message)
     }
 
     /// Ends the comparison, and returns the data that was dropped.
     fn dropped(&mut self) -> Frame<Bytes> {
         self.differs = true;
-        Frame::data(frames::frame(&self.cached).slice(..self.same))
+        let (in_header, in_message) = self.compared();
+        let header = frames::frame_header(self.cached.len()).slice(..in_header);
+        let message = self.cached.slice(..in_message);
+        Frame::data([header, message].concat().into())
+    }
+
+    /// How many bytes of the frame's header and of the message have arrived.
+    fn compared(&self) -> (usize, usize) {
+        let in_header = self.same.min(FRAME_HEADER);
+        (in_header, self.same - in_header)
     }
 }
 
@@ -124,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_in_any_pieces_is_the_cached_message_or_keeps_all_its_bytes() {
+    fn a_reply_split_into_pieces_is_recognized_as_the_cached_message_or_keeps_all_its_bytes() {
         let same = frames::frame(CACHED);
         let replies = [
             same.to_vec(),

@@ -21,7 +21,9 @@ mod wait;
 mod backend {
     mod full_backlog;
     mod hostile_backends;
-    pub mod quiet;
+    mod quiet;
+    pub mod raw;
+    mod streams;
 }
 
 mod call {

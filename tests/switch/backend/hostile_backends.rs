@@ -139,7 +139,7 @@ async fn rejected_lists_without_end_free_their_memory() {
 /// To stop a pod that no backend has, criswitch lists the pods of all backends. These lists have a separate limit of
 /// memory.
 #[tokio::test]
-async fn criswitchs_own_questions_have_memory_while_replies_to_clients_use_all_of_theirs() {
+async fn criswitchs_own_lists_have_memory_while_replies_to_clients_use_all_memory_for_replies() {
     let beside = beside(unfinished).await;
     let request = frame(&cri::ContainerStatusRequest {
         container_id: CONTAINER.to_owned(),

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tonic::Code;
 
-use crate::backend::quiet::backend_of;
+use crate::backend::raw::backend_of;
 use crate::http2::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
     header, next,
