@@ -1,13 +1,14 @@
 //! The cached lists and stats of a backend: the last complete ones, served while the backend does not answer.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use foldhash::quality::RandomState;
 use tokio::time::Instant;
-use twox_hash::XxHash3_64;
 
-use crate::codec::protobuf::{self, Edit};
+use crate::codec::protobuf::{self, Edit, Malformed};
 use crate::ownership::Mark;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
@@ -39,6 +40,8 @@ impl Snapshot {
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     kept: BTreeMap<List, Kept>,
+    /// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
+    seed: RandomState,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -51,8 +54,8 @@ struct Kept {
     /// The value of [`Owners::changes`](crate::ownership::Owners::changes) when criswitch read `last` and learned
     /// nothing new from it.
     unchanged_at: Option<u64>,
-    /// A hash of the list that does not depend on the order of the items; 0 for stats.
-    print: u64,
+    /// The hash of the list's items. `None` for stats, and for a list that is not valid protobuf.
+    print: Option<u64>,
     /// A list that was requested before this time may lack items.
     outdated: Option<Instant>,
 }
@@ -75,7 +78,7 @@ struct Changed {
 impl Kept {
     /// Values that differ if [`Lists::keep`] has changed the content of a list. The order of the items does not count.
     /// The content of stats does not count either, because `keep_stats` compares it.
-    fn shape(&self) -> (bool, u64, usize, usize) {
+    fn shape(&self) -> (bool, Option<u64>, usize, usize) {
         let (created, states) = (self.created.len(), self.states.len());
         (self.last.is_some(), self.print, created, states)
     }
@@ -146,19 +149,34 @@ impl Lists {
             kept.unchanged_at = None;
             // Stats need no hash: `keep_stats` compares their bytes.
             if !list.is_stats() {
-                kept.print = print(&snapshot.message);
+                kept.print = print(&self.seed, &snapshot.message).ok();
             }
         }
         kept.last = Some(snapshot);
         before != kept.shape()
     }
 
-    /// Returns the cached message if its bytes equal `message`, and if criswitch learned nothing new from it when
-    /// [`Owners::changes`](crate::ownership::Owners::changes) was `changes`. criswitch then need not read `message`.
-    pub(crate) fn unchanged(&self, list: List, message: &Bytes, changes: u64) -> Option<Bytes> {
-        let kept = self.kept.get(&list)?;
-        let last = &kept.last.as_ref()?.message;
-        (kept.unchanged_at == Some(changes) && is_same(last, message)).then(|| last.clone())
+    /// Whether `message` has the items of the cached list, in any order, and criswitch learned nothing new from that
+    /// list when [`Owners::changes`](crate::ownership::Owners::changes) was `changes`. criswitch then need not read
+    /// `message`. Caches `message` in the place of the cached list: the order of the items may be new.
+    pub(crate) fn repeats(&mut self, list: List, message: &Bytes, changes: u64) -> bool {
+        let Some(kept) = self.kept.get_mut(&list) else {
+            return false;
+        };
+        let Some(last) = &mut kept.last else {
+            return false;
+        };
+        let has_its_items = || {
+            last.message.len() == message.len()
+                && kept.print.is_some()
+                && kept.print == print(&self.seed, message).ok()
+        };
+        let repeats = kept.unchanged_at == Some(changes)
+            && (is_same(&last.message, message) || has_its_items());
+        if repeats {
+            last.message = message.clone();
+        }
+        repeats
     }
 
     /// Records that criswitch read `message` and learned nothing new from it, while
@@ -250,10 +268,9 @@ fn is_same(a: &Bytes, b: &Bytes) -> bool {
 
 /// A hash of the items that does not depend on their order, because containerd lists items in a different order each
 /// time.
-fn print(message: &[u8]) -> u64 {
-    let fields = protobuf::fields(message).flatten();
-    fields.fold(0, |print, field| {
-        print.wrapping_add(XxHash3_64::oneshot(field.raw))
+fn print(seed: &RandomState, message: &[u8]) -> Result<u64, Malformed> {
+    protobuf::fields(message).try_fold(0_u64, |print, field| {
+        Ok(print.wrapping_add(seed.hash_one(field?.raw)))
     })
 }
 
@@ -262,29 +279,60 @@ mod tests {
     use super::*;
     use crate::ownership::Owners;
 
-    #[test]
-    fn a_list_is_unchanged_while_its_bytes_and_all_facts_are() {
-        let mut lists = Lists::default();
-        let keep = |lists: &mut Lists, message: &'static [u8]| {
-            lists.keep(
-                List::Pods,
-                Snapshot {
-                    message: Bytes::from_static(message),
-                    taken: Instant::now(),
-                    mark: Owners::default().mark(),
-                },
-            );
+    /// Caches `message`, after which criswitch learned nothing new while the changes were 7.
+    fn learned(lists: &mut Lists, message: &'static [u8]) {
+        keep(lists, message);
+        lists.changed_nothing(List::Pods, &Bytes::from_static(message), 7);
+    }
+
+    fn keep(lists: &mut Lists, message: &'static [u8]) {
+        let snapshot = Snapshot {
+            message: Bytes::from_static(message),
+            taken: Instant::now(),
+            mark: Owners::default().mark(),
         };
-        let (one, other) = (Bytes::from_static(b"one"), Bytes::from_static(b"other"));
-        keep(&mut lists, b"one");
-        assert_eq!(lists.unchanged(List::Pods, &one, 7), None, "not recorded");
-        lists.changed_nothing(List::Pods, &one, 7);
-        assert_eq!(lists.unchanged(List::Pods, &one, 7), Some(one.clone()));
-        assert_eq!(lists.unchanged(List::Pods, &one, 8), None, "later facts");
-        assert_eq!(lists.unchanged(List::Pods, &other, 7), None, "other bytes");
-        keep(&mut lists, b"other");
-        assert_eq!(lists.unchanged(List::Pods, &other, 7), None, "a new list");
-        lists.changed_nothing(List::Pods, &one, 7);
-        assert_eq!(lists.unchanged(List::Pods, &other, 7), None, "an old list");
+        lists.keep(List::Pods, snapshot);
+    }
+
+    fn repeats(lists: &mut Lists, message: &'static [u8], changes: u64) -> bool {
+        lists.repeats(List::Pods, &Bytes::from_static(message), changes)
+    }
+
+    const AB: &[u8] = b"\x0a\x01a\x0a\x01b";
+    const BA: &[u8] = b"\x0a\x01b\x0a\x01a";
+    const AC: &[u8] = b"\x0a\x01a\x0a\x01c";
+
+    #[test]
+    fn a_list_repeats_while_its_items_and_all_facts_are_the_same() {
+        let mut lists = Lists::default();
+        keep(&mut lists, AB);
+        assert!(!repeats(&mut lists, AB, 7), "not recorded");
+        learned(&mut lists, AB);
+        assert!(repeats(&mut lists, AB, 7));
+        assert!(!repeats(&mut lists, AB, 8), "later facts");
+        assert!(!repeats(&mut lists, AC, 7), "another item");
+        keep(&mut lists, AC);
+        assert!(!repeats(&mut lists, AC, 7), "a new list");
+        lists.changed_nothing(List::Pods, &Bytes::from_static(AB), 7);
+        assert!(!repeats(&mut lists, AC, 7), "an old list");
+    }
+
+    #[test]
+    fn a_list_in_another_order_repeats_and_takes_the_place_of_the_cached_list() {
+        let mut lists = Lists::default();
+        learned(&mut lists, AB);
+        assert!(repeats(&mut lists, BA, 7));
+        assert_eq!(lists.get(List::Pods).unwrap().message, BA);
+        keep(&mut lists, BA);
+        assert!(repeats(&mut lists, AB, 7), "the items are still the same");
+    }
+
+    #[test]
+    fn a_list_whose_bytes_are_no_longer_protobuf_does_not_repeat() {
+        let mut lists = Lists::default();
+        learned(&mut lists, b"\x0a\x01a\x12\x01b");
+        for broken in [b"\x0a\x01a\x12\x02b", b"\x12\x01b\x0a\x02a"] {
+            assert!(!repeats(&mut lists, broken, 7));
+        }
     }
 }

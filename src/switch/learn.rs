@@ -103,7 +103,7 @@ fn learn_listing(
 }
 
 /// Learns and caches a complete list. Returns the list for the client, if it differs from the reply. If the last list
-/// had the same bytes and changed nothing, the list is not decoded again.
+/// had the same items and changed nothing, the list is not decoded again.
 pub(crate) fn learn_whole(
     switch: &Switch,
     list: List,
@@ -112,10 +112,11 @@ pub(crate) fn learn_whole(
     asked: Asked,
 ) -> Result<Option<Bytes>, Status> {
     let before = switch.owners().changes();
-    let last = backend.learn(|known| known.lists.unchanged(list, reply, before));
-    if let (Some(last), Some(kind)) = (last, list.kind()) {
-        let message = listed_as(switch, list, backend, &last)?;
-        keep_list(list, backend, last, asked);
+    if let Some(kind) = list.kind()
+        && backend.learn(|known| known.lists.repeats(list, reply, before))
+    {
+        let message = listed_as(switch, list, backend, reply)?;
+        keep_list(list, backend, reply.clone(), asked);
         switch.owners().listed_again(kind, backend.id, asked.mark);
         settled(switch, list, backend, asked);
         return Ok(message);

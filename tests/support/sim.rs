@@ -192,6 +192,13 @@ impl Sim {
         });
     }
 
+    /// Lists pods and containers in a different order from now on. containerd's order is different in each list.
+    pub fn reorder(&self) {
+        let mut store = self.store();
+        store.pods.rotate_left(1);
+        store.containers.rotate_left(1);
+    }
+
     /// Appends these bytes to every reply message of an RPC.
     pub fn append_raw(&self, rpc: &str, bytes: impl Into<Bytes>) {
         self.edit(|journal| {
