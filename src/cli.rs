@@ -85,12 +85,14 @@ const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 78 the configuration is wrong.";
 
 const RELOAD_CODES: &str = "\
-Exit codes: 0 applied, 1 criswitch is not reachable or did not report the
-outcome, 78 rejected: the previous configuration stays in use.";
+Exit codes: 0 applied, 1 criswitch is not reachable, uses a different
+file, or did not report the outcome, 78 rejected: the previous
+configuration stays in use.";
 
 const FORGET_CODES: &str = "\
-Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers, or
-you did not confirm, 78 the file after --config cannot be read.";
+Exit codes: 0 forgotten, 1 not forgotten: criswitch is not reachable, no
+such backend, it answers or is connecting, or you did not confirm,
+78 the file after --config cannot be read.";
 
 const CHECK_CODES: &str = "\
 Exit codes: 0 no problem, 1 a backend or the machine has a problem

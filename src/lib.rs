@@ -74,13 +74,13 @@
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
 //!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`, `many_unread_streams_delay_no_other_call_to_their_backend`
 //! 6. Every buffer, queue, wait and fan-out has a named limit. The systemd unit's memory limits follow from their sum.
-//!    Tests: `the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more`
+//!    Tests: `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
 //! 7. criswitch spawns no task for a call. When the client disconnects or cancels, the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
 //! 8. Only `backend::connect` connects, and only `errors` writes the text of a status. Only `rpc`, `call::route`,
 //!    `call::lesson` and `call::plan` read the columns of a row. `codec`, `rpc`, `ownership`, `call::route`,
 //!    `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
-//!    Tests: `one_module_connects_and_one_words_statuses`, `nothing_below_the_plan_of_a_call_looks_at_a_row`, `modules_that_decide_do_no_io`
+//!    Tests: `one_module_connects_and_one_module_creates_statuses`, `only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then`, `modules_that_decide_do_no_io`
 //! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.
 //!    Tests: `unsafe_code_is_forbidden`, `secrets_of_calls_are_in_no_log_and_in_no_status`
 

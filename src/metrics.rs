@@ -111,7 +111,7 @@ async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
     let listen = passed.place();
     match Door::passed(passed) {
         Ok(door) => {
-            tracing::info!(%listen, passed = true, "serving metrics");
+            tracing::info!(%listen, socket_activated = true, "serving metrics");
             door.serve(switch).await
         }
         Err(error) => {

@@ -37,7 +37,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// The table at the start. The configuration does not name the `kept` backends, which stay because they own pods.
+    /// The table at the start. `kept` has the backends that the configuration does not name and that may still have
+    /// pods or containers.
     pub(crate) fn first(
         config: Config,
         kept: &[BackendConfig],

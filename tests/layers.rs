@@ -78,7 +78,7 @@ fn each_module_uses_only_modules_above_it() {
 const READS_ROWS: [&str; 4] = ["rpc", "call/route.rs", "call/lesson.rs", "call/plan.rs"];
 
 #[test]
-fn nothing_below_the_plan_of_a_call_looks_at_a_row() {
+fn only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then() {
     for module in layers() {
         for file in files(&module) {
             let path = file.strip_prefix(source()).unwrap();
@@ -124,7 +124,7 @@ fn the_path_of_a_call_spawns_no_task() {
 }
 
 #[test]
-fn one_module_connects_and_one_words_statuses() {
+fn one_module_connects_and_one_module_creates_statuses() {
     let connects = ["net::connect(", "UnixStream::connect", "TcpStream::connect"];
     assert_eq!(having(&connects), ["backend/connect.rs"]);
     let words = [

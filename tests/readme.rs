@@ -105,7 +105,7 @@ fn unit_mib(name: &str) -> usize {
 }
 
 #[test]
-fn the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more() {
+fn memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more() {
     let mut keys = criswitch::config::KEYS.iter();
     let key = keys.find(|key| key.name == "max_message").unwrap();
     assert_eq!(key.default, Some("16MiB"));

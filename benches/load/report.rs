@@ -76,7 +76,7 @@ fn row(run: &Run) -> String {
 
 /// Shows the figures of each run with a hanging fourth backend, relative to the run without a fault in the same round.
 fn ratios(runs: &[Run]) -> String {
-    let mut text = "against the run before without trouble\tp50\tp99\tCPU/call\n".to_owned();
+    let mut text = "relative to the run without a fault\tp50\tp99\tCPU/call\n".to_owned();
     for (run, base) in pairs(runs) {
         let ratio = |of: fn(&Run) -> f64| of(run) / of(base);
         text += &format!(
@@ -103,12 +103,12 @@ fn verdicts(runs: &[Run]) {
         .iter()
         .map(|run| run.seen.busy.failed + run.seen.lists.failed)
         .sum();
-    println!("calls to the other three and lists that failed: {failed}");
+    println!("failed calls to the other three backends, and failed lists: {failed}");
     for trouble in &Trouble::ALL[1..] {
         let (p99, cpu) = (median(runs, *trouble, p99), median(runs, *trouble, cpu_us));
         let verdict = if p99 <= NO_COST { "within" } else { "beyond" };
         println!(
-            "fourth backend {}: medians for the others: p99 times {p99:.3}, {verdict} 5 %; CPU/call times {cpu:.3}",
+            "fourth backend {}: median ratio for the other backends: p99 {p99:.3} ({verdict} 5 %), CPU/call {cpu:.3}",
             trouble.name()
         );
     }

@@ -20,8 +20,7 @@ pub struct Known {
     pub status: Bytes,
     /// When the backend sent `status` to this run of criswitch.
     status_at: Option<Instant>,
-    /// If `status` is from an earlier run of criswitch: the latest possible time of the backend's last answer to that
-    /// run.
+    /// For a `status` from an earlier run of criswitch: the backend last answered that run at this time or before.
     status_before: Option<Instant>,
     /// The cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if the backend reports none.
     pub cgroup_driver: Option<u64>,

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_message_counts_and_needs_no_place() {
+    fn a_complete_reply_counts_as_unread_and_releases_the_place_of_its_call() {
         let message = Bytes::from_static(b"pods");
         let (reply, unread) = counting(of_message(vec![message]), true);
         assert!(unread.used() > PER_REPLY);

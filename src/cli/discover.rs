@@ -55,12 +55,13 @@ Rules:
 
   If the runtime does not report its handlers but reports its
   configuration, as containerd does, each handler in that configuration
-  gets a row. Otherwise the runtime gets one row, with its own name and
-  handler = \"\".
+  gets a row. A runtime that reports neither gets one row, with its own
+  name and handler = \"\".
 
-  Problems are listed at the head of the file and on standard error:
-  different cgroup drivers, sockets that do not respond, runtimes that
-  are not ready.
+  Problems are listed at the head of the file: different cgroup
+  drivers, sockets that do not respond, runtimes that are not ready.
+  They are also listed on standard error, unless the file is printed on
+  a terminal.
 
 Examples:
   criswitch discover            print a configuration
@@ -69,8 +70,8 @@ Examples:
   criswitch discover --write /etc/criswitch/found.toml
                                 write to a new file
 
-Exit codes: 0 printed or written, 1 no runtime responds or the file
-exists, 64 wrong usage.";
+Exit codes: 0 printed or written, 1 no runtime responds, or the file
+exists or cannot be written, 64 wrong usage.";
 
 /// The arguments of `criswitch discover`.
 #[derive(Args)]

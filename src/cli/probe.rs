@@ -131,8 +131,8 @@ pub(super) fn probe_all(
     Ok(runtime.block_on(join_all(probes)))
 }
 
-/// Whether every backend answers, has the handlers of its rows and the default backend's cgroup driver, and shares no
-/// pods with a different backend.
+/// Whether every backend answers and shares no pods with a different backend, and no backend reports that it lacks a
+/// row's handler or has a different cgroup driver than the default backend.
 pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
     probes.iter().all(Result::is_ok)
         && with_other_driver(table, probes).is_empty()

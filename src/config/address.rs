@@ -46,8 +46,8 @@ pub enum AddressError {
 impl Address {
     /// Reads an absolute path, `unix:///path` or `unix:/path`.
     ///
-    /// Doubled slashes, `.` and a trailing slash are dropped, so that two spellings of one path are equal.
-    /// Symbolic links and `..` stay: only the kernel resolves them.
+    /// Doubled slashes, `.` and a trailing slash are dropped, so that two spellings of one path are equal. Symbolic
+    /// links and `..` stay, because resolving them needs the file system.
     ///
     /// # Errors
     /// If `text` has none of these forms, or if the path is empty, relative, too long or contains a NUL byte.

@@ -129,7 +129,7 @@ pub fn of_table(table: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.table == table)
 }
 
-/// The key with this name in a table, or at the top level for an empty table.
+/// The key with this name in a table, or at the top level if `table` is empty.
 pub(super) fn written(table: &str, name: &str) -> Option<&'static Key> {
     of_table(table).find(|key| key.own_name() == name)
 }
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_one_entry_and_begins_with_its_table_if_it_stands_once_in_a_configuration() {
+    fn each_key_has_one_entry_and_a_key_of_log_or_metrics_begins_with_its_table() {
         for (index, key) in KEYS.iter().enumerate() {
             let same = |other: &Key| (other.table, other.name) == (key.table, key.name);
             assert_eq!(KEYS.iter().position(same), Some(index), "{}", key.name);

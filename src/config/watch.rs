@@ -87,7 +87,7 @@ mod tests {
     use crate::store::file_work::FILE_LIMIT;
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_hangs_is_the_only_one_and_a_change_is_reported_after_it() {
+    async fn no_second_check_starts_while_one_hangs_and_a_change_is_reported_afterwards() {
         let folder = tempfile::tempdir().unwrap();
         let main = folder.path().join("criswitch.toml");
         let watch = Watch::default();

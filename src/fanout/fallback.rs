@@ -10,6 +10,7 @@ use crate::backend::Backend;
 use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::call::{Call, Failed, Listing};
+use crate::config::duration_text;
 use crate::fanout::Share;
 use crate::ownership::BackendId;
 use crate::rpc::filter::{filter, without_inside};
@@ -94,7 +95,8 @@ async fn own_or_cached(
             let Some(share) = stand_in(switch, call, how, backend, &status) else {
                 return Err(Failed::Status(status));
             };
-            // If the connection stays open, only a question in the background shows that the backend answers again.
+            // The connection may stay open. So the session repeats the call in the background: the reply shows that the
+            // backend answers again.
             if call.speaks_for_all() {
                 backend.miss(call.row);
             }
@@ -187,9 +189,13 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
     match age {
         _ if !switch.question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
         Some(age) if age >= limit => {
-            format!("its cached list is older than `stale_lists` ({limit:?})")
+            format!(
+                "its cached list is older than `stale_lists` ({})",
+                duration_text(limit)
+            )
         }
-        _ => "its cached list is incomplete".to_owned(),
+        None => "it has no cached list".to_owned(),
+        Some(_) => "its cached list is incomplete".to_owned(),
     }
 }
 

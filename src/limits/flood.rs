@@ -40,11 +40,11 @@ pub const SMALL_DATA: u32 = 64;
 /// - For each call, a client sends at most three: a small DATA frame, an empty DATA frame after it, and RST_STREAM.
 /// - For each reply, a backend sends at most four: HEADERS, a small DATA frame, HEADERS again, and RST_STREAM.
 ///   criswitch sent at least HEADERS for that call, and these HEADERS allow four cheap frames.
-/// - A peer acknowledges each SETTINGS and PING. criswitch sends SETTINGS once, and never sends PING.
+/// - A peer acknowledges each SETTINGS and PING. criswitch sends SETTINGS once, and PING at most once, at shutdown.
 const FOR_CONTENT: u32 = 4;
 /// The reason for closing the connection of a peer that sends too many cheap frames.
 pub(crate) const CAUSE: &str =
-    "it floods the connection: more than 1000 HTTP/2 frames a second without content, such as PING";
+    "it sends more than 1000 HTTP/2 frames a second without content, such as PING";
 
 /// The length in bytes of a frame's header, which has the frame's length, kind, flags and stream.
 const HEADER: u32 = 9;
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_may_send_cheap_frames_at_a_rate_and_saves_at_most_a_burst() {
+    async fn a_peer_may_send_cheap_frames_at_a_steady_rate_and_one_burst_after_a_pause() {
         let mut budget = FrameBudget::default();
         assert!(budget.allows(rest(CHEAP_FRAMES)));
         for _ in 0..100 {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn frames_within_a_call_earn_nothing() {
+    async fn small_data_and_further_headers_of_a_call_add_no_allowance() {
         let within = [
             Begun { data: 1, ..rest(1) },
             Begun {

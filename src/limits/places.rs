@@ -61,7 +61,7 @@ pub(crate) struct CallLimits {
 
 impl Default for CallLimits {
     fn default() -> CallLimits {
-        let long = "streams of events, ExecSync and PullImage";
+        let long = "calls of GetContainerEvents, ExecSync and PullImage";
         let others = "calls by users other than root and criswitch's own user";
         CallLimits {
             all: Limit::new(MAX_CALLS, "calls"),

@@ -137,7 +137,7 @@ pub const FAMILIES: &[Family] = &[
         each(seen, out, |backend| backend.link.transitions as f64);
     }),
     gauge("criswitch_backend_retiring", BACKEND,
-        "1 if no handler routes to the backend, so that it gets no new pods, else 0.",
+        "1 if no handler routes to the backend and the backend has no `auto_register`, so that it gets no new pods, else 0.",
         |seen, out| each(seen, out, |backend| truth(seen.live.retires(backend.id)))),
     gauge("criswitch_backend_info", &["backend", "socket", "runtime", "version", "cgroup_driver"],
         "A constant 1, labeled by the socket of the backend and by what the backend last reported; a label is empty if the backend has not reported it.", |seen, out| {
@@ -171,7 +171,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_backend_listed", BACKEND,
-        "1 if criswitch knows the pods of the backend, else 0. It is 1 once the backend has answered, and after a reboot if criswitch ran on this machine before.",
+        "1 if criswitch knows the pods of the backend, else 0. It is 1 once criswitch has listed the backend or has restored its saved lists, and after a reboot if criswitch ran on this machine before.",
         |seen, out| each(seen, out, |backend| truth(backend.listed))),
     gauge("criswitch_cached_list_age_seconds", BACKEND,
         "Age of the backend's cached lists of pods and containers, whether they are served or not; no sample if there are none.",

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_call_without_a_result_may_exist_until_a_list_requested_late_enough() {
+    fn a_creation_without_a_result_counts_until_a_list_that_was_requested_late_enough_arrives() {
         let ended = Instant::now();
         let mut creations = Creations::default();
         let [first, second] = [(); 2].map(|()| sent(&mut creations, 1, "a"));

@@ -119,7 +119,7 @@ fn an_item_that_one_list_repeats_is_dropped() {
 }
 
 #[test]
-fn one_runtime_under_two_sockets_is_no_dispute_and_different_pods_with_one_id_are() {
+fn one_runtime_under_two_sockets_is_no_dispute_but_different_pods_with_one_id_are_a_dispute() {
     for (second, owner) in [(1, Owner::One(0)), (2, Owner::Disputed(0, 1))] {
         let mut owners = Owners::default();
         listed(&mut owners, 0, &pods(&[("web", 1)]));
@@ -214,7 +214,7 @@ fn after_a_restart_an_owner_is_disputed_only_if_it_was_before() {
 }
 
 #[test]
-fn a_backend_is_needed_for_a_pod_that_another_lists_as_a_different_one() {
+fn a_backend_is_needed_for_a_pod_whose_id_another_backend_lists_for_a_different_pod() {
     for (second, is_needed) in [(1, false), (2, true)] {
         let mut owners = Owners::default();
         listed(&mut owners, 0, &pods(&[("web", 1)]));

@@ -42,7 +42,8 @@ impl Row {
                 "all, or the owner of the filter's id"
             }
             Goes::All(..) => "all",
-            Goes::Image(_, ImageRule::Find(_) | ImageRule::Pull(_)) => {
+            Goes::Image(_, ImageRule::Find(_)) => "the backend of the handler or pod, else all",
+            Goes::Image(_, ImageRule::Pull(_)) => {
                 "the backend of the handler or pod, else all that a handler routes to"
             }
             Goes::Image(_, ImageRule::Remove) => {
@@ -112,7 +113,7 @@ fn merged(merge: &Merge) -> String {
         }
         Merge::Images => "one entry per image id".into(),
         Merge::Interleave(list) => format!(
-            "interleaved; a backend that does not implement it gets {} instead",
+            "interleaved; criswitch calls {} on a backend that does not implement the RPC",
             list.name
         ),
         Merge::Events => "interleaved; Unimplemented if a backend does not implement it".into(),

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_takes_permissions_from_users_and_groups() {
+    fn the_mask_of_an_acl_limits_users_and_groups() {
         let entries = |mask| {
             [
                 (USER, READ_WRITE, 7),

@@ -21,7 +21,9 @@ pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
         State::Ready(_) => Some(
             "answers, so it is not forgotten; remove its pods, or remove its rows from the configuration and reload: criswitch keeps the backend until its pods end",
         ),
-        State::Connecting => Some("is connecting; wait until `criswitch status` shows it as down"),
+        State::Connecting => {
+            Some("is connecting; wait until `criswitch status` shows it as down or unresponsive")
+        }
         State::Unresponsive(..) | State::Down(_) => None,
     };
     if let Some(advice) = advice {

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_asks_for_ten_minutes_or_until_it_creates_the_container() {
+    async fn a_pod_counts_as_asking_for_ten_minutes_or_until_its_container_is_created() {
         let mut requests = PodRequests::default();
         requests.asks(asking("a", "app", 1));
         requests.asks(asking("b", "app:latest", 2));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_got_no_answer_counts_until_it_may_start_over() {
+    async fn a_failed_request_of_a_pod_counts_until_the_pod_should_have_asked_again() {
         let mut requests = PodRequests::default();
         requests.asks(asking("a", "app", 1));
         requests.asks(asking("b", "app", 2));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_starts_over_asks_once() {
+    fn a_repeated_request_of_a_pod_replaces_the_earlier_one() {
         let mut requests = PodRequests::default();
         for store in [1, 2] {
             requests.asks(asking("a", "app", store));

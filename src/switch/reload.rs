@@ -306,7 +306,7 @@ fn warn_of_disputes(before: &Live, after: &Live) {
                 handler,
                 backends,
                 %keeper,
-                "several backends with auto_register report this handler; the backend that already has it keeps it while it runs pods. Add a row under [handlers]"
+                "several backends with auto_register report this handler; the backend in `keeper` has the handler already, and keeps it as long as this backend has pods. Add a row under [handlers]"
             ),
             None => tracing::warn!(
                 handler,

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn there_is_a_line_a_second_with_the_number_of_omitted_ones() {
+    async fn one_line_a_second_is_logged_with_the_number_of_omitted_lines() {
         let limit = LogLimit::default();
         assert_eq!(limit.line(), Some(0));
         assert_eq!(limit.line(), None);

@@ -154,7 +154,7 @@ fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
     })
 }
 
-/// Whether this change makes the backend retiring, or removes its own `[backends]` row.
+/// Whether this change makes the backend retiring, or removes a retiring backend from the configuration.
 fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
     !before.retires(backend) && after.retires(backend)
         || before.names(backend) && !after.names(backend)

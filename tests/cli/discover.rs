@@ -139,7 +139,7 @@ async fn a_handler_of_two_backends_routes_to_the_first_and_the_second_row_is_com
 }
 
 #[tokio::test]
-async fn a_runtime_without_a_reported_default_keeps_the_choice_unless_it_has_one_handler() {
+async fn a_runtime_that_reports_no_default_chooses_the_handler_unless_it_has_only_one() {
     let node = Node::new().with(CRIO, crio(["crun", "runc"]));
     let printed = node.configuration(&[]).await;
     assert_eq!(
@@ -243,7 +243,7 @@ async fn each_handler_gets_one_row_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn a_handler_replaces_the_row_of_the_same_name_for_a_backends_own_default() {
+async fn a_handler_keeps_its_row_if_a_later_backend_has_the_same_name() {
     let docker = Sim::new("docker").set(|settings| settings.advertises_handlers = false);
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc", "cri-dockerd"]))

@@ -346,7 +346,7 @@ async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
 }
 
 #[tokio::test]
-async fn a_cgroup_driver_that_differs_from_the_default_backends_is_reported() {
+async fn a_cgroup_driver_that_differs_from_that_of_the_default_backend_is_reported() {
     for (kubelet, backend) in [
         ("systemd", CgroupDriver::Systemd),
         ("cgroupfs", CgroupDriver::Cgroupfs),

@@ -107,7 +107,7 @@ fn path_in(node: &Node, name: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_passed_loopback_address_serves_metrics_of_one_process_after_another() {
+async fn a_passed_loopback_socket_serves_metrics_again_after_a_restart() {
     let node = Node::new();
     let (metrics, address) = loopback();
     for _ in 0..2 {

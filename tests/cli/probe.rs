@@ -258,7 +258,8 @@ async fn a_row_whose_backend_lacks_the_handler_is_reported_and_the_code_is_1() {
 }
 
 #[tokio::test]
-async fn a_cgroup_driver_that_differs_from_the_defaults_is_reported_and_the_code_is_1() {
+async fn a_cgroup_driver_that_differs_from_that_of_the_default_backend_is_reported_and_the_code_is_1()
+ {
     let crio = crio().cgroup_driver(CgroupDriver::Cgroupfs);
     let node = Node::new().with("a", containerd()).with("b", crio);
     node.shows(TWO, 1, expect![[r#"
@@ -282,7 +283,7 @@ async fn a_cgroup_driver_that_differs_from_the_defaults_is_reported_and_the_code
 }
 
 #[tokio::test]
-async fn a_backend_that_reports_no_cgroup_driver_conflicts_with_none() {
+async fn a_backend_that_reports_no_cgroup_driver_is_not_a_conflict() {
     let default = containerd().cgroup_driver(CgroupDriver::Cgroupfs);
     let without = crio().lacks(["RuntimeConfig"]);
     let node = Node::new().with("a", default).with("b", without);
@@ -313,7 +314,7 @@ async fn a_backend_that_reports_no_cgroup_driver_conflicts_with_none() {
 }
 
 #[tokio::test]
-async fn a_backend_that_lists_no_handlers_lacks_none() {
+async fn a_backend_that_reports_no_handlers_is_not_reported_as_lacking_one() {
     let old = containerd().set(|settings| settings.advertises_handlers = false);
     let node = Node::new().with("a", old);
     node.shows(

@@ -95,7 +95,7 @@ async fn status_shows_backends_handlers_and_the_last_reload() {
 }
 
 #[tokio::test]
-async fn a_reload_without_changes_hides_a_rejection_but_no_earlier_change() {
+async fn a_reload_without_changes_replaces_a_rejection_in_status_but_not_a_change() {
     let node = two_backends().await;
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
     let shown = run(&node, &["status"]).await.stdout;

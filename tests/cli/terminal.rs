@@ -197,7 +197,7 @@ fn headers(text: &str) -> BTreeSet<Vec<&str>> {
 }
 
 #[tokio::test]
-async fn the_documents_show_the_tables_with_the_columns_that_they_have() {
+async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
     let node = Node::start("").await;
     let config = node.files.main();
     let mut shown = String::new();

@@ -128,7 +128,7 @@ fn files_of_another_user_or_group_are_reported() {
 }
 
 #[test]
-fn a_directory_above_is_reported_unless_it_is_sticky() {
+fn a_parent_directory_that_others_may_write_is_reported_unless_it_is_sticky() {
     let files = configured();
     let above = files.main().parent().unwrap().to_owned();
     let inner = above.join("inner");
@@ -159,7 +159,7 @@ fn a_directory_above_is_reported_unless_it_is_sticky() {
 }
 
 #[test]
-fn the_directory_that_a_drop_in_is_linked_from_is_reported() {
+fn the_directory_of_a_linked_drop_ins_target_is_reported() {
     let files = configured();
     let open = files.main().with_file_name("open");
     std::fs::create_dir(&open).unwrap();

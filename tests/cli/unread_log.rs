@@ -94,7 +94,7 @@ async fn an_unread_standard_error_delays_neither_calls_nor_the_shutdown() {
 }
 
 #[tokio::test]
-async fn one_line_reports_how_many_were_dropped_when_a_reader_is_back() {
+async fn one_line_reports_the_number_of_dropped_lines_when_a_reader_is_back() {
     let (daemon, reader) = Unread::start().await;
     let sent = daemon.reject(TOO_MANY).await;
     let mut lines = BufReader::new(reader).lines().map(Result::unwrap);

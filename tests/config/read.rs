@@ -127,7 +127,7 @@ fn a_backend_has_the_timeouts_of_its_row_or_the_global_ones() {
 }
 
 #[test]
-fn a_handler_has_its_own_name_at_the_backend_unless_its_row_says_another() {
+fn a_handler_has_the_same_name_at_its_backend_unless_its_row_sets_a_different_one() {
     let config = load(
         "default_handler = 'plain'
         [handlers]
@@ -199,7 +199,8 @@ fn the_same_socket_written_twice_is_one_backend() {
 }
 
 #[test]
-fn a_socket_is_named_by_backends_else_by_the_first_handler_that_gives_it() {
+fn a_backend_has_its_name_in_the_table_of_backends_else_that_of_the_first_handler_with_its_socket()
+{
     let config = load(
         "default_handler = 'z'
         [handlers]
@@ -220,7 +221,7 @@ fn a_socket_is_named_by_backends_else_by_the_first_handler_that_gives_it() {
 }
 
 #[test]
-fn a_handler_may_name_the_backend_that_another_handler_gave_its_name() {
+fn a_handler_may_use_a_backend_that_is_named_after_another_handler() {
     let config = load("default_handler = 'fc'\n[handlers]\nfc = 'kata'\nkata = '/run/kata.sock'");
     expect![[r#"
         fc -> kata:fc (default)

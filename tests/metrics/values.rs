@@ -418,7 +418,7 @@ async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
 }
 
 #[tokio::test]
-async fn file_systems_of_images_are_those_of_all_backends_for_ten_minutes() {
+async fn metrics_of_image_file_systems_exist_for_ten_minutes_after_image_fs_info() {
     let runc = Sim::new("runc").runtime_name(REAL).image("busybox:1.36");
     let kata = Sim::new("kata").runtime_name("no-such-runtime");
     let rig = rig("", [runc, kata.image("a:1").image("b:1")]).await;

@@ -134,19 +134,19 @@ impl Rig {
 
     /// The number of rejections for this reason since criswitch started.
     pub fn refused(&self, reason: Reason) -> u64 {
-        let running = self.switch.as_ref().expect("a switch that runs");
+        let running = self.switch.as_ref().expect("criswitch is not running");
         running.switch.counts.refused(reason)
     }
 
     /// The number of connected clients.
     pub fn connections(&self) -> u64 {
-        let running = self.switch.as_ref().expect("a switch that runs");
+        let running = self.switch.as_ref().expect("criswitch is not running");
         running.switch.counts.connections().1
     }
 
     /// The number of reply bytes that clients have not read yet.
     pub fn unread(&self) -> usize {
-        let running = self.switch.as_ref().expect("a switch that runs");
+        let running = self.switch.as_ref().expect("criswitch is not running");
         running.switch.unread.used()
     }
 
@@ -163,7 +163,7 @@ impl Rig {
 
     /// Reloads the configuration's files.
     pub fn reload_file(&self) -> Outcome {
-        let running = self.switch.as_ref().expect("a switch that runs");
+        let running = self.switch.as_ref().expect("criswitch is not running");
         criswitch::switch::reload::begin_reload(&running.switch);
         criswitch::switch::reload::reload(&running.switch, Config::load(&self.config_path()))
     }

@@ -19,7 +19,7 @@ async fn a_change_is_reported_after_two_equal_looks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_is_written_between_all_looks_is_reported_once_it_rests() {
+async fn a_file_that_keeps_changing_is_reported_after_the_last_write() {
     let mut site = Site::of(PLAIN);
     let mut file = File::create(site.path("etc/criswitch.toml")).unwrap();
     let written = PERIOD * 10;

@@ -104,7 +104,8 @@ fn key(row: &PlannedRow) -> String {
     format!("{sign}{}", row.shown_name())
 }
 
-/// The value of a row: the backend, or the backend and its own default.
+/// The value of a row: the backend's name. For the backend's own default, a table with the backend's name and an empty
+/// handler.
 fn target(backend: &Planned, row: &PlannedRow) -> String {
     let name = quoted(&backend.place.name);
     match row.name == row.handler {

@@ -77,11 +77,11 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         .iter()
         .any(|held| same(held, &listen.to_string_lossy()))
     {
-        let what = format!(
-            "systemd listens at {}, but \"listen\" is {}",
-            held.join(", "),
-            listen.display()
-        );
+        let place = match held.is_empty() {
+            true => format!("{UNIT} has no ListenStream="),
+            false => format!("systemd listens at {}", held.join(", ")),
+        };
+        let what = format!("{place}, but \"listen\" is {}", listen.display());
         let hint = format!(
             "systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={}",
             listen.display()

@@ -23,6 +23,10 @@ use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spe
 use crate::rpc::{self, List};
 use crate::switch::{Switch, image_references};
 
+/// Why an image is not removed from a store whose containers are unknown.
+const NO_CONTAINERS: &str = "the image is not removed: criswitch has no list of its containers, so one may use the image; \
+                             try again";
+
 /// How a request names an image of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum By {
@@ -108,7 +112,7 @@ async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, 
     backend.patiently(listed).await?;
     let known = backend.known();
     let list = known.lists.message(List::Containers);
-    let list = list.ok_or_else(|| backend.unavailable("its containers are unknown"))?;
+    let list = list.ok_or_else(|| backend.unavailable(NO_CONTAINERS))?;
     let malformed = |fault| backend.malformed(&fault);
     for container in protobuf::all_bytes(&list, &[ITEMS]).map_err(malformed)? {
         if uses(container, image).map_err(malformed)? {

@@ -135,8 +135,8 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
     if known.claims > 0 {
         let claims = known.claims;
         faults.push(format!(
-            "{place}: it lists {claims} pods and containers of other backends, which criswitch drops; if two sockets \
-             lead to one runtime, configure one backend for both"
+            "{place}: it lists {claims} pods and containers that other backends own; criswitch ignores these entries; if both \
+             sockets belong to one runtime, configure one backend for both"
         ));
     }
     if let Some(late) = known.stats_late_for() {

@@ -132,7 +132,7 @@ mod tests {
     use crate::codec::grpc::GRPC_STATUS;
 
     #[tokio::test]
-    async fn a_body_that_never_waits_ends_when_it_is_cut() {
+    async fn a_reply_whose_frames_are_always_ready_ends_at_the_shutdown_timeout() {
         let data = || Some((Ok(Frame::data(Bytes::from_static(b"more"))), ()));
         let endless = of_frames(stream::unfold((), move |()| ready(data())));
         let ending = Ending::default();

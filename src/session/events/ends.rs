@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_doubles_while_ends_come_at_once() {
+    fn the_pause_doubles_while_event_streams_end_immediately() {
         let pause = |count| Ends { count, failures: 0 }.pause().as_millis();
         assert_eq!(
             [0, 1, 2, 3, 5, 6, u32::MAX].map(pause),

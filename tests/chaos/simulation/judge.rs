@@ -123,7 +123,7 @@ pub fn configured(truth: &Truth) -> Result<(), String> {
     let lacks = |at| truth.lacks(at, &rpc::UPDATE_RUNTIME_CONFIG);
     match there.find(|at| !lacks(*at) && truth.health[*at].config != *config) {
         Some(backend) => Err(format!(
-            "backend {backend} has another runtime configuration"
+            "backend {backend} does not have the last runtime configuration that a client sent"
         )),
         None => Ok(()),
     }
@@ -166,7 +166,7 @@ impl Case<'_> {
             self.asked.is_events()
                 && !self.is_ending()
                 && !matches!(code, Code::DeadlineExceeded | Code::Unimplemented),
-            "events have no end",
+            "the event stream ended before its deadline and without a shutdown",
         )?;
         self.who_got_it()?;
         self.service(code)?;
@@ -247,7 +247,7 @@ impl Case<'_> {
                 .is_some_and(|only| !only.contains(&seen.backend));
             self.unless(
                 wrong || !self.was_there(seen.backend),
-                "a backend got it that it does not concern",
+                "the call went to a backend that it does not concern",
             )?;
             let named = |handler: &String| {
                 let mut rows = self.rows().filter(|row| row.backend == seen.backend);
@@ -255,7 +255,7 @@ impl Case<'_> {
             };
             self.unless(
                 seen.handler.as_ref().is_some_and(|handler| !named(handler)),
-                "the backend was told another handler",
+                "a backend got a handler name that its row does not have",
             )?;
         }
         self.unless(
@@ -277,18 +277,25 @@ impl Case<'_> {
                     self.thing(kind)
                         .is_some_and(|thing| thing.stood(self.asked.begun) && self.must_know(thing))
                 });
-                self.unless(exists, "what it names exists")
+                self.unless(
+                    exists,
+                    "NotFound is wrong: the pod or container exists, or the call names none",
+                )
             }
             Code::InvalidArgument => {
-                self.unless(!self.may_be_unknown(), "nothing is wrong with it")?;
-                self.unless(self.may_be_registered(), "a backend may have it yet")
+                self.unless(
+                    !self.may_be_unknown(),
+                    "InvalidArgument is wrong: no possible table lacks the handler",
+                )?;
+                self.unless(self.may_be_registered(), "InvalidArgument is wrong: a backend with auto_register has not reported yet and may have the handler")
             }
-            Code::Unimplemented => {
-                self.unless(!self.may_be_unimplemented(), "somebody could answer it")
-            }
+            Code::Unimplemented => self.unless(
+                !self.may_be_unimplemented(),
+                "Unimplemented is wrong: a backend or a fallback could answer the call",
+            ),
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
             Code::FailedPrecondition if self.may_be_doubled() || self.may_be_in_use() => Ok(()),
-            _ => self.unless(!spoilt, "no backend said so"),
+            _ => self.unless(!spoilt, "no fault so far explains this code"),
         }
     }
 
@@ -298,7 +305,7 @@ impl Case<'_> {
         let thing = self
             .truth
             .thing(kind, &id)
-            .ok_or("it names nothing that was made")?;
+            .ok_or("the reply names no pod or container that a backend created")?;
         if thing.gone.is_some() && self.got().any(|seen| seen.spoilt) {
             // A hostile backend may answer with another backend's id. If that item was removed meanwhile, criswitch
             // cannot notice the wrong id.
@@ -306,7 +313,7 @@ impl Case<'_> {
         }
         self.unless(
             thing.maker != self.asked.call.id,
-            "another call made what it names",
+            "a different call created the pod or container in the reply",
         )?;
         let pod = self.thing(Kind::Pod).is_some_and(|pod| pod.id == thing.pod);
         self.unless(
@@ -317,28 +324,31 @@ impl Case<'_> {
 
     fn owned(&self, kind: Kind, unknown: Unknown) -> Result<(), String> {
         let Some(thing) = self.thing(kind) else {
-            return self.unless(unknown == Unknown::NotFound, "what it names never was");
+            return self.unless(
+                unknown == Unknown::NotFound,
+                "the call succeeded, but the pod or container never existed",
+            );
         };
         let done = self.got().any(|seen| seen.executed);
         let there = thing.stood(self.asked.begun) && self.must_know(thing);
         self.unless(
             (there || unknown == Unknown::NotFound) && !done,
-            "its owner has not done it",
+            "the owner did not execute the call",
         )?;
         match self.asked.call.row.name {
             "PodSandboxStatus" => {
                 self.unless(
                     self.reply.string(&[1, 1]) != thing.id,
-                    "it tells of another pod",
+                    "the reply is about a different pod",
                 )?;
                 self.unless(
                     !self.is_name(thing, &self.reply.string(&[1, 9])),
-                    "it tells another handler",
+                    "the reply has a wrong handler",
                 )
             }
             "ContainerStatus" => self.unless(
                 self.reply.string(&[1, 1]) != thing.id,
-                "it tells of another container",
+                "the reply is about a different container",
             ),
             _ => Ok(()),
         }

@@ -180,7 +180,7 @@ pub fn wrong_table(
 ) -> Result<(), String> {
     let by_hand = live.handlers.iter().filter(|row| row.origin.is_some());
     if !by_hand.eq(&written.handlers) || live.default != written.default {
-        return Err("the table has not the rows that are written".to_owned());
+        return Err("the rows or the default of the table differ from the files".to_owned());
     }
     let registering = written.backends.iter().filter(|row| row.auto_register);
     let registering: Vec<usize> = registering.map(|row| row.id).collect();

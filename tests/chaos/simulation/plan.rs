@@ -56,8 +56,8 @@ pub enum Meanwhile {
     Reboot([bool; RUNTIMES]),
     /// The disk with the state moves to another machine.
     OtherMachine,
-    /// The next instance is killed during its start, and a further instance starts. The killed instance has written the
-    /// files of these backends, one bit each, but not the register.
+    /// The next instance is killed during its start, and a further instance starts. The number is a bit mask: the
+    /// killed instance has written the file of each backend whose bit is set, but not the register.
     KilledStart(u8),
 }
 

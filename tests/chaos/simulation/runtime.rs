@@ -140,7 +140,9 @@ impl Runtime {
             self.truth().updates.spoil();
         }
         if damage == Some(Damage::Refuse) {
-            return Ok(damage::refusal(&Status::aborted("it does not want to")));
+            return Ok(damage::refusal(&Status::aborted(
+                "the simulated runtime rejects this call",
+            )));
         }
         if self.truth().lacks(self.at, row) {
             return Ok(damage::refusal(&Status::unimplemented(

@@ -229,18 +229,22 @@ impl Truth {
         match (self.tables.places[runtime], seen) {
             (_, None) if named => Some("is not there"),
             (_, None) if owns => Some("is gone, and owns pods"),
-            (None, Some(_)) if !named => Some("has come from nowhere"),
-            (None, Some(now)) if now.joined => Some("takes part before it was listed"),
+            (None, Some(_)) if !named => Some("was added"),
+            (None, Some(now)) if now.joined => Some("has joined before it was listed"),
             (Some(before), Some(now)) if before.id != now.id => match (owns, now.joined) {
                 (true, _) => Some("was forgotten, and owns pods"),
-                (_, true) => Some("takes part before it was listed again"),
+                (_, true) => Some("has joined before it was listed again"),
                 _ => None,
             },
-            (Some(before), Some(now)) if before.joined && !now.joined => Some("has left"),
-            (Some(before), Some(now)) if now.joined && !before.joined && !before.greeted => {
-                Some("takes part before it was listed")
+            (Some(before), Some(now)) if before.joined && !now.joined => {
+                Some("is no longer joined")
             }
-            (Some(_), Some(now)) if in_order && !now.joined => Some("takes no part"),
+            (Some(before), Some(now)) if now.joined && !before.joined && !before.greeted => {
+                Some("has joined before it was listed")
+            }
+            (Some(_), Some(now)) if in_order && !now.joined => {
+                Some("is healthy, but has not joined")
+            }
             _ => None,
         }
     }
@@ -275,7 +279,9 @@ impl Truth {
         let before = before.filter(|before| self.tables.places[*before].is_some());
         let due = before.filter(|_| !joined(default)).unwrap_or(default);
         if speaker != due {
-            return Err(format!("backend {speaker} speaks for the node, not {due}"));
+            return Err(format!(
+                "backend {speaker} answers for the node; expected backend {due}"
+            ));
         }
         if before != Some(speaker) {
             let now = self.tick();
@@ -328,7 +334,9 @@ impl Truth {
         if right {
             return Ok(());
         }
-        Err(format!("a reload is said to have come to {changes:?}"))
+        Err(format!(
+            "criswitch reported wrong changes for a reload: {changes:?}"
+        ))
     }
 }
 

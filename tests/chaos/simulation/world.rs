@@ -172,7 +172,7 @@ impl World {
         match told {
             Ok(changes) if good => truth.changed(&changes),
             Err(_) if !good => Ok(()),
-            other => Err(format!("a reload has come to {other:?}")),
+            other => Err(format!("a reload had the wrong outcome: {other:?}")),
         }
     }
 
@@ -245,14 +245,14 @@ impl World {
         }
         if begun.elapsed() > DRAIN + LAST_WORDS {
             return Err(format!(
-                "criswitch has taken {:?} to its end",
+                "the shutdown took {:?}, longer than its limit",
                 begun.elapsed()
             ));
         }
         self.wait(Duration::from_millis(1)).await;
         self.check()?;
         if let Some((asked, _)) = self.under_way.first() {
-            return Err(format!("{asked}: no end with criswitch"));
+            return Err(format!("{asked}: still in flight after the shutdown"));
         }
         self.restart(meanwhile).await
     }
@@ -328,7 +328,9 @@ impl World {
             .iter()
             .find(|(asked, _)| !endless(asked.call.row))
         {
-            Some((asked, _)) => Err(format!("{asked}: no end after every fault has")),
+            Some((asked, _)) => Err(format!(
+                "{asked}: still in flight after all faults have ended"
+            )),
             None => Ok(()),
         }
     }
@@ -366,7 +368,9 @@ impl World {
         self.wait(LAST_LOOK).await;
         self.check()?;
         match self.truth().idle() {
-            Some(runtime) => Err(format!("backend {runtime} has nothing, and is not gone")),
+            Some(runtime) => Err(format!(
+                "backend {runtime} owns nothing and no file names it, but criswitch has not removed it"
+            )),
             None => Ok(()),
         }
     }
@@ -417,7 +421,8 @@ fn config(files: &Files) -> Config {
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Gives every backend images before the start: all images to the first backend, a part of them to each other backend.
+/// Gives the backends their images before the start: the first backend gets all images, and each of the remaining
+/// backends gets a part of them.
 fn stock(truth: &mut Truth) {
     for backend in 0..RUNTIMES {
         for image in 0..IMAGES as usize {

@@ -138,7 +138,7 @@ fn of_owner(rpc: &str, message: &[u8]) -> Option<Asked> {
         "UpdateContainerResources" => {
             owner!(Container, UpdateContainerResourcesRequest, container_id)
         }
-        other => panic!("nobody has said what {other} asks for"),
+        other => panic!("no entry for {other}: add its routing keys to this match"),
     })
 }
 

@@ -120,7 +120,7 @@ fn concatenates<M: Message + Default + PartialEq + Debug>(
 fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>) {
     let row = rpc::ROWS.iter().find(|row| row.name == rpc).unwrap();
     let Goes::All(_, Merge::Distinct(keys, ..)) = &row.goes else {
-        panic!("{rpc} is merged otherwise");
+        panic!("{rpc} is not merged by Merge::Distinct");
     };
     let merged = merge::distinct(lists, keys);
     if let Ok(merged) = &merged {

@@ -101,7 +101,7 @@ async fn waiting_calls_fail_when_a_probe_shows_that_the_backend_hangs() {
 }
 
 #[tokio::test]
-async fn a_call_for_one_container_has_no_deadline_but_the_clients() {
+async fn a_call_for_one_container_has_only_the_deadline_of_its_client() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
     let (_, container) = rig.run("kata", "web").await;
     let kata = rig.sim("kata");

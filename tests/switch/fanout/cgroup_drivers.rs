@@ -22,7 +22,7 @@ async fn both(
 }
 
 #[tokio::test]
-async fn status_names_the_backend_whose_driver_is_not_the_defaults() {
+async fn status_names_the_backend_whose_driver_differs_from_that_of_the_default_backend() {
     let logged = Logged::here();
     let rig = both(Systemd, Cgroupfs).await;
     let status = status(&rig).await;

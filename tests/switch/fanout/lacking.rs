@@ -41,7 +41,7 @@ fn describes(name: &str, descriptors: [cri::MetricDescriptor; 2]) -> Sim {
 }
 
 #[tokio::test]
-async fn metric_descriptors_are_unique_by_name_and_the_defaults_take_precedence() {
+async fn metric_descriptors_are_unique_by_name_and_those_of_the_default_backend_take_precedence() {
     let (cpu, memory, disk) = (
         described("cpu", "the default's"),
         described("memory", "the default's"),

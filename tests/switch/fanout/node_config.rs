@@ -152,7 +152,7 @@ async fn the_cgroup_driver_needs_the_default_and_no_other_backend() {
 }
 
 #[tokio::test]
-async fn two_cgroup_drivers_are_logged_and_the_defaults_is_returned() {
+async fn two_cgroup_drivers_are_logged_and_that_of_the_default_backend_is_returned() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc"), on_cgroupfs("kata")]).await;
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Systemd);
@@ -362,7 +362,7 @@ async fn the_defaults_file_system_comes_first_whatever_the_order_of_the_table() 
 }
 
 #[tokio::test]
-async fn a_file_system_shared_by_two_backends_is_one_entry_and_the_defaults() {
+async fn a_file_system_shared_by_two_backends_has_one_entry_from_the_default_backend() {
     let shared = |name| Sim::new(name).runtime_name("containers");
     let rig = Rig::start([
         shared("runc").image("busybox:1.36"),

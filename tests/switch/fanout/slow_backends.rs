@@ -153,7 +153,8 @@ async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
     kata.until(|journal| held(journal, "ListImages") == 1).await;
 }
 
-/// A cached list lacks pods that were created while a list hung, so criswitch must not serve it.
+/// criswitch adds a pod that it creates to the backend's cached list, so a merged list has the pod even while the
+/// backend's own list hangs.
 #[tokio::test]
 async fn a_pod_created_while_a_list_hangs_is_waited_for_and_never_missing() {
     let rig = slow().await;

@@ -139,7 +139,7 @@ fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
 
 /// Protobuf merges a message that is sent in parts, so every part counts.
 #[tokio::test]
-async fn a_list_with_a_filter_in_parts_is_never_taken_for_a_full_list() {
+async fn a_list_whose_filter_is_split_into_parts_never_counts_as_a_full_list() {
     let (rig, _) = mixed().await;
     let (filter, nothing) = (part(1, state(1)), part(1, vec![]));
     for parts in [[&*filter, &*nothing], [&*nothing, &*filter]] {
@@ -170,7 +170,8 @@ async fn cached_lists_omit_pods_and_containers_removed_through_criswitch_since()
 }
 
 #[tokio::test]
-async fn a_container_created_by_others_since_makes_only_cached_container_lists_an_error() {
+async fn a_container_created_without_criswitch_after_the_cached_list_fails_cached_container_lists_only()
+ {
     let (rig, ids) = mixed().await;
     others_create(&rig, &ids.pod).await;
     stopped(&rig, "kata").await;

@@ -28,7 +28,7 @@ async fn only_a_verbose_status_has_info() {
 }
 
 #[tokio::test]
-async fn info_has_the_default_backends_keys_and_no_other_backends() {
+async fn info_has_the_keys_of_the_default_backend_only() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let info = info(&rig, true).await;
     let mut keys: Vec<_> = info.keys().collect();

@@ -259,7 +259,7 @@ async fn handlers_in_statuses(rig: &Rig, pods: &[String; 2]) -> [String; 2] {
 }
 
 #[tokio::test]
-async fn a_pod_has_the_name_of_the_row_that_created_it_if_two_rows_have_one_backend_handler() {
+async fn a_pod_has_the_handler_name_of_its_row_if_two_rows_route_to_one_backend_handler() {
     for rows in [["kata", "gold"], ["silver", "gold"]] {
         let (rig, pods) = of_two_rows(rows).await;
         assert_eq!(listed_handlers(&rig).await, rows);

@@ -53,7 +53,7 @@ fn asked_for(sim: &Sim) -> cri::ImageSpec {
 }
 
 #[tokio::test]
-async fn an_image_id_of_another_backend_is_replaced_by_the_owners() {
+async fn an_image_id_of_another_backend_is_replaced_by_the_image_id_of_the_owner() {
     let rig = two_stores().await;
     let pod = rig.run_pod("kata", "web").await;
     create(&rig, &pod, AT_RUNC, APP).await.unwrap();
@@ -69,7 +69,7 @@ async fn an_image_id_of_another_backend_is_replaced_by_the_owners() {
 }
 
 #[tokio::test]
-async fn a_bare_image_id_is_replaced_by_containerds() {
+async fn a_bare_image_id_is_replaced_by_the_image_id_of_containerd() {
     let rig = two_stores().await;
     let pod = rig.run_pod("runc", "web").await;
     create(&rig, &pod, AT_KATA, APP).await.unwrap();

@@ -29,7 +29,7 @@ async fn all(rig: &Rig) -> Vec<cri::Image> {
 }
 
 #[tokio::test]
-async fn the_images_of_every_backend_are_listed_with_the_defaults_first() {
+async fn the_images_of_every_backend_are_listed_with_the_default_backend_first() {
     let runc = Sim::new("runc").stores(image("sha256:b", &["b:1"], &[]));
     let kata = Sim::new("kata").stores(image("a", &["a:1"], &[]));
     let images = all(&Rig::start([runc, kata]).await).await;

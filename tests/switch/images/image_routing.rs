@@ -174,7 +174,7 @@ async fn a_pull_without_a_pod_goes_to_every_store() {
 }
 
 #[tokio::test]
-async fn the_reference_of_an_image_pulled_everywhere_is_the_defaults() {
+async fn the_reference_of_an_image_pulled_everywhere_is_that_of_the_default_backend() {
     let kata = Sim::new("kata").image_ids(crate::support::ImageIds::Bare);
     let text = |directory: &str| {
         format!(

@@ -79,7 +79,7 @@ fn differs(found: Result<Option<cri::Image>, Status>) {
 }
 
 #[tokio::test]
-async fn the_user_of_an_image_is_that_in_the_store_of_the_pod_that_asks() {
+async fn image_status_without_a_pod_returns_the_user_from_the_store_of_the_pod_that_asked_last() {
     let (rig, web, vm) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     for (pod, id, user) in [("web", &web, 1000), ("vm", &vm, 0), ("web", &web, 1000)] {
@@ -260,7 +260,7 @@ async fn a_backend_cannot_set_the_user_of_another_backends_pod() {
 }
 
 #[tokio::test]
-async fn without_a_pod_the_reply_is_the_defaults_if_all_stores_agree() {
+async fn without_a_pod_the_reply_of_the_default_backend_is_returned_if_all_stores_agree() {
     for (runc, kata) in [
         (image("sha256:11", 1000), image("sha256:11", 1000)),
         (image("sha256:11", 1000), image("11", 1000)),

@@ -29,7 +29,7 @@ async fn status(rig: &Rig, pod: &str) -> Code {
 }
 
 #[tokio::test]
-async fn a_hundred_concurrent_misses_share_the_question_after_the_running_one() {
+async fn a_hundred_concurrent_calls_for_unknown_ids_share_one_query_after_the_running_one() {
     let rig = runc_and_kata().await;
     let since = Since::now(&rig).await;
     rig.sim("runc").hold("ListPodSandbox");

@@ -61,7 +61,7 @@ async fn an_empty_id_is_rejected_by_each_call_and_sent_nowhere() {
 }
 
 #[tokio::test]
-async fn calls_for_what_criswitch_removed_reach_its_backend_while_another_is_down() {
+async fn calls_for_removed_pods_and_containers_reach_their_backend_while_another_is_down() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "removed").await;
     rig.remove_pod(&pod).await.unwrap();

@@ -66,7 +66,8 @@ async fn streams_of_events_leave_room_for_short_calls() {
         timeout: 60,
     };
     let refused = send(&rig, "ExecSync", frame(&exec)).await;
-    let text = "ExecSync: 3072 streams of events, ExecSync and PullImage are in flight already";
+    let text =
+        "ExecSync: 3072 calls of GetContainerEvents, ExecSync and PullImage are in flight already";
     assert_eq!(
         (refused.code(), &*text_of(&refused)),
         (Code::ResourceExhausted, text)
@@ -79,7 +80,7 @@ async fn streams_of_events_leave_room_for_short_calls() {
 /// criswitch sends no empty frame for a backend without pods, because clients that follow HTTP/2's advice count empty
 /// frames as a flood.
 #[tokio::test]
-async fn a_connection_carries_any_number_of_lists_in_which_a_backend_has_no_part() {
+async fn a_connection_carries_any_number_of_lists_to_which_a_backend_adds_no_items() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("kata", "web").await;
     let raw = (*rig).raw().await;

@@ -77,7 +77,7 @@ async fn a_client_that_floods_is_disconnected_while_another_clients_calls_succee
         assert_eq!(rig.refused(Reason::Flood), before + 1, "{cheap:?}");
     }
     let pid = format!("pid={}", std::process::id());
-    let closed = ["a client's connection is closed: it floods", "uid=", &pid];
+    let closed = ["a client's connection is closed: it sends more than", "uid=", &pid];
     assert!(!logged.lines(&closed).is_empty(), "{}", logged.text());
 }
 
@@ -141,7 +141,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     flooding.send_replace(true);
     let down = until_state(&rig, "kata", "down").await;
     let cause = down["cause"].as_str().unwrap();
-    assert!(cause.starts_with("it floods"), "{down}");
+    assert!(cause.starts_with("it sends more than"), "{down}");
     assert!(rig.refused(Reason::Flood) > 0);
     rig.run("runc", "other").await;
     // kata's part of the list is served from cache.
@@ -150,7 +150,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     until_state(&rig, "kata", "ready").await;
     rig.run("kata", "again").await;
     let lines = logged.lines(&["WARN", "backend is down", "backend=kata", "proxy.sock"]);
-    assert!(lines[0].contains("it floods"), "{lines:?}");
+    assert!(lines[0].contains("it sends more than"), "{lines:?}");
     assert!(told_of(&rig, "runc").await["transitions"] == 1);
 }
 

@@ -184,7 +184,8 @@ async fn errors_with_long_texts_count_as_unread_until_they_are_read() {
     until(async || rig.unread() == 0).await;
 }
 
-/// No unread stream delays another stream, although the streams' windows are small.
+/// The client accepts one byte of each of 200 streams. These unread streams must not delay a later call to the same
+/// backend.
 #[tokio::test]
 async fn many_unread_streams_delay_no_other_call_to_their_backend() {
     let rig = Rig::start([Sim::new("runc")]).await;

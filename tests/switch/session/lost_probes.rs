@@ -153,7 +153,9 @@ async fn a_call_for_an_unknown_id_does_not_wait_forever_for_a_lost_reply() {
     runc.until(|journal| journal.calls_of("ListContainers").count() > lists)
         .await;
     let next = ask();
-    // This call is sent after the other calls, on the same connection. When it returns, criswitch has received them.
+    tokio::task::yield_now().await;
+    // The calls above are on the same connection and are sent first, so criswitch has received them when this call
+    // returns.
     rig.try_run("nosuch", "web").await.unwrap_err();
     bad.behave();
     wait(AGAIN).await;

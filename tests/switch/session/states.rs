@@ -44,7 +44,7 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
 /// Without its saved state, criswitch does not know the pod of the hung backend. A list without this pod would be
 /// incomplete.
 #[tokio::test]
-async fn a_backend_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
+async fn a_backend_that_hangs_from_the_start_is_connecting_until_a_probe_fails() {
     let mut rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
     rig.run("kata", "boxed").await;

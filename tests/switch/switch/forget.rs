@@ -17,7 +17,7 @@ async fn forget(rig: &Rig, name: &str) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn a_forgotten_backend_is_omitted_from_lists_until_it_answers_across_restarts_too() {
+async fn a_forgotten_backend_is_omitted_from_lists_even_after_restarts_until_it_answers() {
     let mut rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
     let (pod, _) = rig.run("kata", "boxed").await;

@@ -123,7 +123,7 @@ async fn listed_by_uid(rig: &Rig, pods: [&str; 2]) -> ([bool; 2], Vec<usize>) {
 }
 
 #[tokio::test]
-async fn a_pod_that_a_call_of_the_last_run_creates_later_is_in_lists_by_its_uid() {
+async fn a_pod_created_after_a_restart_by_an_earlier_call_is_in_lists_filtered_by_its_uid() {
     let sims = ["runc", "kata", "third"].map(Sim::new);
     let mut rig = node("start_wait = \"0s\"", sims).await;
     // The pod's handler was changed: the old sandbox is on kata, and the kubelet creates the new one on runc.

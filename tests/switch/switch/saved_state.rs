@@ -410,7 +410,7 @@ async fn the_state_of_another_machine_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_start_killed_with_another_path_of_a_socket_adds_no_second_backend() {
+async fn a_start_with_another_path_of_a_socket_adds_no_second_backend_even_if_it_is_killed() {
     let (mut rig, ..) = with_pods().await;
     rig.stop_switch().await;
     let register = rig.state_directory().join("backends.register");

@@ -243,7 +243,8 @@ async fn no_backend_gets_a_handler_before_every_backend_with_auto_register_has_r
 }
 
 #[tokio::test]
-async fn a_handler_is_registered_without_an_absent_backend_and_kept_while_it_runs_pods() {
+async fn a_handler_is_registered_without_waiting_for_an_absent_backend_and_kept_while_its_backend_has_pods()
+ {
     let log = Logged::here();
     let rig = one_of_two_is_away().await;
     later(REPORT_WAIT).await;

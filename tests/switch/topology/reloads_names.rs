@@ -82,7 +82,7 @@ async fn another_socket_under_the_same_name_is_another_backend() {
 }
 
 #[tokio::test]
-async fn a_backend_whose_name_another_takes_gets_a_name_that_is_valid_in_a_row() {
+async fn a_backend_whose_name_is_given_to_another_socket_gets_a_different_valid_name() {
     let longest = "o".repeat(63);
     let sims = [Sim::new("old"), Sim::new("new")].map(|sim| sim.handlers(["runc"]));
     let text = |directory: &str, socket| {

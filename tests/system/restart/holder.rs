@@ -91,7 +91,11 @@ impl Holder {
         let mut log = self.log.clone();
         let said = log.wait_for(|log| log.iter().any(|line| line.contains(words)));
         let waited = tokio::time::timeout(PATIENCE, said).await.map(drop);
-        assert!(waited.is_ok(), "not said: {words}\n{}", self.last_lines());
+        assert!(
+            waited.is_ok(),
+            "criswitch did not log {words:?}\n{}",
+            self.last_lines()
+        );
     }
 
     /// Waits until criswitch has ended, and checks that it cut off no call.
@@ -100,7 +104,11 @@ impl Holder {
         // The log is closed when criswitch has ended.
         let closed = async { while log.changed().await.is_ok() {} };
         let waited = tokio::time::timeout(PATIENCE, closed).await;
-        assert!(waited.is_ok(), "no end\n{}", self.last_lines());
+        assert!(
+            waited.is_ok(),
+            "criswitch did not exit\n{}",
+            self.last_lines()
+        );
         let code = self.switch.wait().unwrap().code();
         assert_eq!(code, Some(0), "{}", self.last_lines());
         let lines = self.last_lines();

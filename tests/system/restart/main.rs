@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 /// The number of restarts for clients in the test's own process.
 const FEW: usize = 20;
-/// The number of restarts for all clients.
+/// The number of restarts in the test with both kinds of clients, tonic's and crictl's client library.
 const MANY: usize = 200;
 /// The number of calls of tonic's client before each SIGTERM.
 const A_LIFE: u64 = 50;

@@ -66,7 +66,7 @@ The set-up is running: $DIR (logs, configurations, sockets). In another shell, a
   c pods; c ps; c images; c info
   c exec -it \$(c ps -q --name shell | head -n 1) sh
 
-and behind the switch, one containerd at a time:
+and without criswitch, one containerd at a time:
 
   $(command -v crictl) --config $DIR/crictl-1.yaml pods       # containerd 1.6: crun
   $(command -v crictl) --config $DIR/crictl-2.yaml pods       # containerd 2.x: runc, gvisor

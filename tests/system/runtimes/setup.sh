@@ -102,7 +102,7 @@ network_ready() {
 # start_switch NAME: starts a criswitch with config/NAME.toml and waits for it.
 start_switch() {
   launch_switch "$1"
-  wait_for 30 "the switch $1" crictl_at "$1" version
+  wait_for 30 "criswitch ($1)" crictl_at "$1" version
 }
 
 # launch_switch NAME: starts a criswitch with config/NAME.toml without waiting.

@@ -14,8 +14,8 @@ impl Case<'_> {
         self.truth.ended_at(self.asked.life).is_some()
     }
 
-    /// A killed criswitch may abort any call. A shutdown may abort only a call that reached no backend, because GOAWAY
-    /// has asked the client to send no more calls.
+    /// A killed criswitch may abort any call. A shutdown may abort a call only if the call reached no backend: the
+    /// client sent such a call after criswitch sent GOAWAY.
     pub(super) fn broke_off(&self) -> Result<(), String> {
         let killed = self.truth.life != self.asked.life;
         let sent = self.got().next().is_some();
@@ -28,12 +28,18 @@ impl Case<'_> {
     pub(super) fn ends_with_the_switch(&self) -> Result<(), String> {
         let said = self.reply.text.starts_with(SAID);
         let Some(at) = self.truth.ended_at(self.asked.life) else {
-            return self.unless(said, "criswitch is not at its end");
+            return self.unless(
+                said,
+                "the status says that criswitch is shutting down, but it is not",
+            );
         };
         let took = self.reply.at.saturating_duration_since(at);
         let late = self.asked.is_events() && took > SLACK;
-        self.unless(late, "it has gone on at the end of criswitch")?;
+        self.unless(late, "the event stream did not end at the shutdown")?;
         let early = said && !self.asked.is_events() && took < DRAIN;
-        self.unless(early, "it had no time to finish")
+        self.unless(
+            early,
+            "the shutdown ended the call before the shutdown timeout",
+        )
     }
 }

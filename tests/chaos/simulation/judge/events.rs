@@ -23,7 +23,7 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
     let denied = |backend: &usize| truth.lacks(*backend, &rpc::EVENTS) && there(truth, *backend);
     if let Some(backend) = (0..RUNTIMES).find(denied) {
         return Err(format!(
-            "{asked}: backend {backend} has no events, and it goes on"
+            "{asked}: the event stream continues although backend {backend} has no events"
         ));
     }
     let heard = messages(&mut asked.call.heard.lock().unwrap().clone());

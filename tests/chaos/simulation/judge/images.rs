@@ -19,10 +19,13 @@ impl Case<'_> {
         match rule {
             ImageRule::Find(_) => {
                 let found = self.reply.string(&[1, 1]);
-                self.unless(found.is_empty() && stood(image), "a backend has the image")?;
+                self.unless(
+                    found.is_empty() && stood(image),
+                    "the reply has no image, but a backend has it",
+                )?;
                 self.unless(
                     !found.is_empty() && found != *image,
-                    "it tells of another image",
+                    "the reply is about a different image",
                 )
             }
             // criswitch sends the removal only to stores that have the image, so the judge checks the stores and not
@@ -37,7 +40,10 @@ impl Case<'_> {
                 let mut must = (0..RUNTIMES)
                     .filter(|at| self.concerns_store(*at) && !(everywhere && self.may_drain(*at)));
                 let done = |at| self.got().any(|seen| seen.executed && seen.backend == at);
-                self.unless(!must.all(done), "not every backend has done it")
+                self.unless(
+                    !must.all(done),
+                    "a backend that must pull the image did not pull it",
+                )
             }
             ImageRule::List(_) => {
                 let listed = self.reply.strings(&[1, 1]);
@@ -45,7 +51,7 @@ impl Case<'_> {
                 let missing = all.find(|image| stood(image) && !listed.contains(image));
                 missing.map_or(Ok(()), |image| Err(format!("{image} is missing")))?;
                 let elsewhere = listed.iter().any(|image| !self.was_stored(image));
-                self.unless(elsewhere, "it lists what is not there")
+                self.unless(elsewhere, "the reply lists an image that no store had")
             }
         }
     }
@@ -63,10 +69,13 @@ impl Case<'_> {
                 let stores = stores.unwrap_or_default();
                 let mut having = stores.iter().map(|at| self.stood_in(*at, image));
                 let stood = !stores.is_empty() && having.all(|stood| stood);
-                self.unless(found.is_empty() && stood, "the pod's store has the image")?;
+                self.unless(
+                    found.is_empty() && stood,
+                    "the reply has no image, but the pod's store has it",
+                )?;
                 self.unless(
                     !found.is_empty() && found != *image,
-                    "it tells of another image",
+                    "the reply is about a different image",
                 )
             }
         }

@@ -35,7 +35,7 @@ impl Case<'_> {
             let thing = self
                 .truth
                 .thing(kind, id)
-                .ok_or_else(|| format!("{id} never was"))?;
+                .ok_or_else(|| format!("{id} is listed, but was never created"))?;
             self.may_be_listed(thing)?;
             let wanted = self
                 .asked

@@ -24,7 +24,7 @@ impl Case<'_> {
         });
         self.unless(
             !right,
-            &format!("it has other handlers than the table: {told:?}"),
+            &format!("Status has different handlers than the table: {told:?}"),
         )?;
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
         if !self.truth.started || !self.speakers().all(relied) {

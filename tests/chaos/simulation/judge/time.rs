@@ -32,7 +32,7 @@ pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
         .timeout
         .map(|timeout| timeout + SLACK)
         .or(patience(asked, truth))?;
-    (took > bound).then(|| format!("{asked}: no end {took:?} after its begin"))
+    (took > bound).then(|| format!("{asked}: has not ended after {took:?}"))
 }
 
 /// How long a call without a deadline may take, regardless of the backends.
@@ -169,7 +169,7 @@ impl Case<'_> {
         let failed = code != Code::Ok && !lacking && !refused && !in_use;
         self.unless(
             due && patient && !is_cut_off && (failed || took > bound),
-            &format!("nothing is out of order that it depends on, and after {took:?}"),
+            &format!("it failed or was late (after {took:?}), although every backend that it depends on is healthy"),
         )
     }
 }

@@ -59,6 +59,6 @@ load helpers.bash
 @test "metricdescs of two backends name each metric once" {
   start_switch twins
   names=$(crictl_at twins metricdescs | jq -c '[.descriptors[].name] | sort')
-  equal "exit code of the switch" 0 "$(stop_switch twins)"
+  equal "exit code of criswitch" 0 "$(stop_switch twins)"
   equal "crictl metricdescs" "$(crictl_at 2 metricdescs | jq -c '[.descriptors[].name] | sort')" "$names"
 }

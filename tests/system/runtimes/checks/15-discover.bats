@@ -23,14 +23,14 @@ teardown() {
 
   render crictl.yaml "$DIR/crictl-discovered.yaml" "SOCKET=$DIR/discovered.sock"
   start_program discovered "$CRISWITCH" serve --config "$file"
-  wait_for 30 "the switch" crictl_at discovered version
+  wait_for 30 "criswitch" crictl_at discovered version
   for handler in crun gvisor runc ""; do
     pod=$(crictl_at discovered runp --runtime "$handler" "$(pod_config "discovered-$handler")")
     equal "owner of the pod of <$handler>" "$pod" \
       "$(crictl_at "$(owner_of "$handler")" pods --no-trunc -q --name "^discovered-$handler\$")"
   done
   equal "pods" 4 "$(crictl_at discovered pods -q | wc -l)"
-  equal "exit code of the switch" 0 "$(stop_switch discovered)"
+  equal "exit code of criswitch" 0 "$(stop_switch discovered)"
 }
 
 @test "discover never overwrites a file" {

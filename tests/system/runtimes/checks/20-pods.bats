@@ -56,7 +56,7 @@ runtime_list() {
     has "the handlers there are" "$handler" "$output"
   done
   equal "containers of both containerds" "$before" "$(containers_at 1; containers_at 2)"
-  lacks "pods through the switch" refused "$(cri pods)"
+  lacks "pods through criswitch" refused "$(cri pods)"
 }
 
 @test "a handler that only a backend knows is rejected" {

@@ -51,7 +51,7 @@ has_events() {
 
 @test "events are rejected if a backend has none" {
   has "directly at 1.6" "code = Unimplemented" "$(refusal_at 1 events)"
-  has "through the switch" "code = Unimplemented" "$(refusal_at criswitch events)"
+  has "through criswitch" "code = Unimplemented" "$(refusal_at criswitch events)"
 }
 
 @test "metricsp has the pods of both of two backends" {

@@ -19,7 +19,7 @@ teardown_file() {
   before=$(cri ps --no-trunc -q | sort)
   equal "exit code after SIGTERM" 0 "$(stop_switch criswitch)"
   [ ! -e "$DIR/criswitch.sock" ] || fail "the socket is still there after the end"
-  equal "containers while the switch is gone" "$before" "$( (crictl_at 1 ps --no-trunc -q; crictl_at 2 ps --no-trunc -q) | sort)"
+  equal "containers while criswitch is stopped" "$before" "$( (crictl_at 1 ps --no-trunc -q; crictl_at 2 ps --no-trunc -q) | sort)"
   start_switch criswitch
   equal "containers after the restart" "$before" "$(cri ps --no-trunc -q | sort)"
   equal "how many containers" 4 "$(wc -l <<<"$before")"

@@ -137,7 +137,7 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   undisturbed node all old new
   longest=$(calls "$OK" | jq -s 'map(.ended - .began) | max')
   echo "# $(wc -l <"$CALLS") calls, none failed; the longest took $longest ms" >&3
-  equal "exit code of the switch" 0 "$(stop_switch live)"
+  equal "exit code of criswitch" 0 "$(stop_switch live)"
   equal "pods" "$before" "$(pods_at 2)"
   equal "containers" "$ids" "$(crictl_at 2 ps -q --no-trunc | sort)"
   for name in third fourth; do
@@ -180,7 +180,7 @@ LATE
   has "a pod for a handler that is gone" 'no runtime for \"late\" is configured' \
     "$(refusal_at live runp --runtime late "$(pod_config late-again)")"
   equal "pods" 2 "$(live pods -q | wc -l)"
-  equal "exit code of the switch" 0 "$(stop_switch live)"
+  equal "exit code of criswitch" 0 "$(stop_switch live)"
 }
 
 # has_handlers JSON: succeeds when criswitch has exactly these handlers; a condition for wait_for.

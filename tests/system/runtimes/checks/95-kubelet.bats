@@ -57,7 +57,7 @@ check_node() {
 
 @test "the kubelet moves to criswitch, and its pods keep running" {
   start_live
-  if out=$(check_node); then fail "check --node is content: $out"; fi
+  if out=$(check_node); then fail "check --node found no problem: $out"; fi
   has "check --node" "unix://$DIR/containerd-1.sock" "$out"
   stop_kubelet
   start_kubelet live
@@ -164,7 +164,7 @@ is_empty() {
 
 @test "the kubelet moves to the new containerd, and its pods keep running" {
   stop_kubelet
-  equal "exit code of the switch" 0 "$(stop_switch live)"
+  equal "exit code of criswitch" 0 "$(stop_switch live)"
   start_kubelet containerd-2
   unchanged fourth third
   can_be_asked fourth

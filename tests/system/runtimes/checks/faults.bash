@@ -64,7 +64,7 @@ has_answers() {
 # end_load: ends the load and prints criswitch's resident memory.
 end_load() {
   kill "$BACKGROUND" || fail "the load ended by itself: $(tail -n 1 "$CALLS")" || return
-  echo "# $(wc -l <"$CALLS") calls; resident memory of the switch then: $(resident_bytes "$SWITCH") bytes" >&3
+  echo "# $(wc -l <"$CALLS") calls; resident memory of criswitch then: $(resident_bytes "$SWITCH") bytes" >&3
 }
 
 # resident_bytes NAME: prints the resident memory of a program, in bytes.
@@ -125,7 +125,7 @@ undisturbed() {
 # them.
 same_as_before() {
   # A busy containerd lists a task with a slow shim as UNKNOWN for a moment, so the check tries again.
-  wait_for 20 "the containerds run what they ran" runs_as_before || return
+  wait_for 20 "the containerds to run the same pods as before" runs_as_before || return
   equal "pods" "$(kept pods | sed 's/.*=//; s,/.*,,' | sort)" "$(cri pods -q --no-trunc | sort)"
   equal "containers" "$(kept pods | sed 's,.*/,,' | sort)" "$(cri ps -q --no-trunc | sort)"
 }
@@ -162,7 +162,7 @@ transitions() {
 probe_says() {
   local out
   if out=$("$CRISWITCH" check --probe --config "$DIR/criswitch.toml" 2>&1); then
-    fail "check --probe is content: $out"
+    fail "check --probe found no problem: $out"
     return
   fi
   has "check --probe" "$2" "$(grep "^backend \"$1\" " <<<"$out")"

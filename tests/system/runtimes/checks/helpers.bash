@@ -144,7 +144,7 @@ same_refusal() {
 same_outcome() {
   local out
   if crictl_at "$@" >/dev/null 2>&1 </dev/null; then
-    out=$(cri "${@:2}" 2>&1 </dev/null) || fail "crictl ${*:2}: works directly, through the switch: $out"
+    out=$(cri "${@:2}" 2>&1 </dev/null) || fail "crictl ${*:2}: works directly, but fails through criswitch: $out"
   else
     same_refusal "$@"
   fi

@@ -20,7 +20,7 @@ start_live() {
   [ -e "$LIVE/criswitch.toml" ] || render live.toml "$LIVE/criswitch.toml"
   render crictl.yaml "$DIR/crictl-live.yaml" "SOCKET=$DIR/live.sock"
   start_program live "$CRISWITCH" serve --config "$LIVE/criswitch.toml"
-  wait_for 30 "the switch" live version
+  wait_for 30 "criswitch" live version
 }
 
 # write FILE: replaces a file of the configuration atomically with standard input, as an installer does.
@@ -139,7 +139,7 @@ attaches() {
   # shellcheck disable=SC2016 # The inner shell's.
   in_background "$said" bash -c 'exec crictl --config "$0" attach -i "$1" < <(echo "$2"; exec sleep 10)' \
     "$DIR/crictl-live.yaml" "$(kept "main.$1")" "$word"
-  wait_for 10 "$1: the answer of what is attached" grep -q "got $word" "$said"
+  wait_for 10 "$1: the output of the attached container" grep -q "got $word" "$said"
   kill "$BACKGROUND" 2>/dev/null || true
 }
 
