@@ -47,6 +47,10 @@ pub enum Work {
     /// Like `List1000`, but the state of one container changes between two replies.
     #[value(name = "list1000-changed")]
     List1000Changed,
+    /// Like `List1000`, but every second reply has the containers in the reverse order. containerd's order is different
+    /// in each list.
+    #[value(name = "list1000-reordered")]
+    List1000Reordered,
     /// Like `Unary`, but the backend has 50,000 containers.
     #[value(name = "unary-of-50000")]
     UnaryOf50000,
@@ -86,7 +90,7 @@ impl Work {
     pub fn containers(self) -> usize {
         match self {
             Work::List110 | Work::Poll110 => 110,
-            Work::List1000 | Work::List1000Changed => 1000,
+            Work::List1000 | Work::List1000Changed | Work::List1000Reordered => 1000,
             Work::List10000 => 10_000,
             Work::List50000 | Work::UnaryOf50000 => 50_000,
             Work::Merge2 | Work::Poll500 | Work::Poll1000 => 500,
@@ -114,8 +118,11 @@ impl Work {
 
     /// Whether the instructions of a call are counted.
     pub fn is_counted(self) -> bool {
-        use Work::{List1000, List1000Changed, Merge2, Unary};
-        matches!(self, Unary | List1000 | List1000Changed | Merge2)
+        use Work::{List1000, List1000Changed, List1000Reordered, Merge2, Unary};
+        matches!(
+            self,
+            Unary | List1000 | List1000Changed | List1000Reordered | Merge2
+        )
     }
 
     /// The number of calls, polls, events or starts in a round.
@@ -169,7 +176,7 @@ impl Work {
     /// The number of different replies of a backend to one RPC.
     pub fn replies_of_a_backend(self) -> usize {
         match self {
-            Work::List1000Changed => 2,
+            Work::List1000Changed | Work::List1000Reordered => 2,
             _ => 1,
         }
     }
@@ -204,15 +211,20 @@ impl Work {
         let containers = (0..self.containers()).map(|at| items::container(backend, at));
         let containers = containers.collect();
         let mut list = cri::ListContainersResponse { containers };
-        let states = [
-            cri::ContainerState::ContainerRunning,
-            cri::ContainerState::ContainerExited,
-        ];
-        let lists = states[..self.replies_of_a_backend()].iter().map(|state| {
-            list.containers[self.containers() / 2].state = (*state).into();
-            frame(&list)
-        });
-        lists.collect()
+        let mut lists = vec![frame(&list)];
+        match self {
+            Work::List1000Changed => {
+                let changed = &mut list.containers[self.containers() / 2];
+                changed.state = cri::ContainerState::ContainerExited.into();
+                lists.push(frame(&list));
+            }
+            Work::List1000Reordered => {
+                list.containers.reverse();
+                lists.push(frame(&list));
+            }
+            _ => {}
+        }
+        lists
     }
 }
 
