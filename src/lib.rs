@@ -21,11 +21,11 @@
 //!     call::reply   the backend's reply unchanged, or the merged reply of fanout::merge
 //! ```
 //!
-//! All of this runs on one thread. A call runs within the task of its connection, and no lock is held over an await.
-//! Three more tasks run for each backend: its session (connect, identify, probe, reconnect), its events and its saved
-//! state. Each open connection to a backend has a task that drives HTTP/2. One task serves metrics, and reads them from
-//! the shared state at each scrape. Work that may block, such as reading a file, runs on other threads:
-//! docs/architecture.md lists it.
+//! All of this runs on one thread. hyper runs each call in a task of its own, which ends when the client cancels the
+//! call or disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
+//! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
+//! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. Work that may block,
+//! such as reading a file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!

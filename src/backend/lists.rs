@@ -35,8 +35,8 @@ impl Snapshot {
     }
 }
 
-/// The cached lists and stats of one backend. Each of the three lists has at most `max_message` bytes; all stats
-/// together have at most `max_message` bytes.
+/// The cached lists and stats of one backend. The lists of pods, containers and images have at most `max_message` bytes
+/// each; all stats together have at most `max_message` bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     kept: BTreeMap<List, Kept>,

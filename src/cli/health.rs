@@ -113,8 +113,8 @@ fn failing(backend: &Backend) -> Option<String> {
     Some(match state.as_str() {
         "ready" => format!("backend {name} ({socket}): {problem}"),
         _ => format!(
-            "backend {name} ({socket}) has been {state} for {} ({cause}), and {problem}; start its runtime or fix the path of its socket; if \
-             the runtime is gone for good: criswitch forget {name}",
+            "backend {name} ({socket}) has been {state} for {} ({cause}), and {problem}; start its runtime; if the path is wrong, \
+             correct it and reload; if the path was wrong or the runtime is gone for good: criswitch forget {name}",
             ago(&backend.since)
         ),
     })

@@ -29,7 +29,8 @@ pub const TABLES: [(&str, &str); 7] = [
 
 /// A key of the configuration.
 pub struct Key {
-    /// The key's table in the file, or the field of a row; empty for top-level keys.
+    /// The key's table in the file. For a key within a field of a row, the name of that field, such as `overhead`.
+    /// Empty for top-level keys.
     pub table: &'static str,
     /// The name. It begins with the table's name if the key occurs once in a configuration, such as `log.level`.
     pub name: &'static str,

@@ -21,9 +21,9 @@ const ABSENT: usize = 4096;
 /// image's user; each device plugin of the pod may take 30 s in between. If the pod is forgotten too early, it may get
 /// the user of the image in another pod's store.
 const ASKING: Duration = Duration::from_secs(600);
-/// How long a pod is remembered after a call for the user of its image has failed. Until then, another remembered pod
-/// may still ask for the user of the same image, and must not get the user of the image in a later pod's store. The
-/// kubelet starts the pod again after 10 seconds, when the pod is forgotten.
+/// How long pods are remembered after a call for the user of their image has failed. The call names no pod, so any of
+/// these pods may still make it. If a pod is forgotten too early, it may get the user of the image in another pod's
+/// store. The kubelet starts the failed pod again after 10 seconds. By then the pod is forgotten.
 const FAILED: Duration = Duration::from_secs(5);
 /// The most pods that are remembered until they create their container. A node starts a few containers a second.
 const MOST_ASKING: usize = 1024;

@@ -209,7 +209,7 @@ async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let directory = path.parent().unwrap();
     let verdict = without_ids(&verdict.replace(text(directory), "/DIR"));
     expect![[r#"
-        lists failing: backend runc (/DIR/backend) has been down for 0s (cannot connect: No such file or directory (os error 2)), and it has not been listed yet; start its runtime or fix the path of its socket; if the runtime is gone for good: criswitch forget runc
+        lists failing: backend runc (/DIR/backend) has been down for 0s (cannot connect: No such file or directory (os error 2)), and it has not been listed yet; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the runtime is gone for good: criswitch forget runc
     "#]].assert_eq(&verdict);
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();

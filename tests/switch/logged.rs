@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A second subscriber, which drops all lines. With a single subscriber, `tracing` decides whether a log line is
-/// enabled on the first thread that reaches this line, and that may be the thread of a test without a log. With two
+/// A second subscriber, which drops all lines. With a single subscriber, the first thread that reaches a log line
+/// decides for all threads whether the line is enabled. That thread may belong to a test without a log. With two
 /// subscribers, `tracing` asks both.
 static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
 

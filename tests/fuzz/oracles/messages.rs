@@ -176,7 +176,7 @@ fn well_formed(u: &mut Unstructured<'_>, name: &str, depth: usize) -> Result<Vec
     let fields = &INTERFACE.messages[name];
     let mut out = Vec::new();
     if name.ends_with("Entry") {
-        // A map entry needs both its key and its value.
+        // Protobuf allows an entry without a key or a value. With random fields, few entries would have both.
         for field in fields {
             put_field(u, &mut out, field, depth)?;
         }

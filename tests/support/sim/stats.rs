@@ -1,5 +1,5 @@
-//! The stats and metrics of a simulated runtime. The numbers depend only on the ids, so that replies repeat byte for
-//! byte. Only the processor time grows, because crictl computes a rate from two samples.
+//! The stats and metrics of a simulated runtime. The numbers depend only on the ids, except for the processor time in
+//! stats and its timestamp: these grow, because crictl computes a rate from two samples.
 
 use criswitch::codec::cri::{self, ContainerState, PodSandboxState};
 

@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// Sends listeners an event about a container, or about a pod under the pod's own id.
+    /// Sends listeners an event about the container `id` of `pod`. If `id` is the pod's id, the event is about the pod.
     pub fn tell(&self, id: &str, pod: &str, what: cri::ContainerEventType) {
         let event = cri::ContainerEventResponse {
             container_id: id.to_owned(),

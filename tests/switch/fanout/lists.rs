@@ -308,8 +308,8 @@ async fn a_merged_reply_of_exactly_the_limit_passes() {
 #[tokio::test]
 async fn a_pod_created_during_a_list_is_forgotten_once_a_later_list_lacks_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // criswitch does not decode a list whose bytes equal the last list's, once such a list taught criswitch nothing
-    // new. After three lists this is the case.
+    // criswitch does not decode a list if the last list had the same items and changed nothing. After three lists this
+    // is the case.
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }

@@ -156,7 +156,10 @@ async fn status_names_a_backend_that_lists_pods_of_another() {
     assert_eq!(told_of(&rig, "gvisor").await["claimedItems"], 2);
     assert_eq!(told_of(&rig, "kata").await["claimedItems"], 0);
     let message = complaint(&rig).await;
-    for words in ["gvisor", "lists 2 pods and containers that other backends own"] {
+    for words in [
+        "gvisor",
+        "lists 2 pods and containers that other backends own",
+    ] {
         assert!(message.contains(words), "{message}");
     }
     rig.sim("gvisor").forget();

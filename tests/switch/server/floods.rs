@@ -77,7 +77,11 @@ async fn a_client_that_floods_is_disconnected_while_another_clients_calls_succee
         assert_eq!(rig.refused(Reason::Flood), before + 1, "{cheap:?}");
     }
     let pid = format!("pid={}", std::process::id());
-    let closed = ["a client's connection is closed: it sends more than", "uid=", &pid];
+    let closed = [
+        "a client's connection is closed: it sends more than",
+        "uid=",
+        &pid,
+    ];
     assert!(!logged.lines(&closed).is_empty(), "{}", logged.text());
 }
 

@@ -115,7 +115,7 @@ async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
     assert_eq!(refused(&begin(&client, "ListContainerStats", 1).await), 0);
 }
 
-/// Each backend has sent as much of an unread stream as HTTP/2's windows allow.
+/// Each backend may fill its HTTP/2 window before the client reads, so an unread stream counts with all these windows.
 #[tokio::test]
 async fn unread_streams_count_with_the_full_windows_of_their_backends() {
     for backends in [1, 2] {

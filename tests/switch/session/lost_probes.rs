@@ -1,4 +1,4 @@
-//! A backend that loses single replies is ready again soon. criswitch repeats the calls whose replies were lost.
+//! A backend that loses single replies is ready again soon. criswitch repeats its own calls whose replies were lost.
 
 use std::path::Path;
 use std::pin::pin;

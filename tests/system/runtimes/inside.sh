@@ -45,7 +45,7 @@ show_logs() {
   done
 }
 
-# Runs a demo with real runtimes, which keep running until run.sh ends.
+# Writes the files for a demo, prints its crictl commands, and waits. The runtimes keep running until run.sh ends.
 keep() {
   local handler
   for handler in runc crun gvisor sandboxed; do
