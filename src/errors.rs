@@ -15,9 +15,9 @@ use crate::config::{Handler, Table};
 use crate::rpc::Kind;
 
 /// The text of the log line if a backend's cgroup driver differs from the default backend's.
-pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the default backend's: the kubelet uses one \
-    driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for all \
-    backends";
+pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \
+    driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for the \
+    kubelet and all backends";
 
 /// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
@@ -53,7 +53,7 @@ pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
 /// The path in the request is not an RPC of the CRI.
 pub fn no_such_rpc(path: &str) -> Status {
     Status::unimplemented(format!(
-        "criswitch does not implement {}: it serves runtime.v1 of the CRI only",
+        "criswitch does not implement {}; it serves only the RPCs of runtime.v1 that `criswitch routes` lists",
         shown(path)
     ))
 }

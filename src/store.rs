@@ -533,7 +533,7 @@ fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
 fn older_register(path: &Path) -> String {
     let path = path.display();
     format!(
-        "{path} is older than the files of the backends: an earlier run of criswitch wrote it. Lists wait for each backend without a file, and fail if it does not answer"
+        "{path} is older than the state files of the backends (`runtime_dir`): an earlier run of criswitch wrote it. Lists wait for each backend without a state file, and fail if that backend does not answer"
     )
 }
 

@@ -30,7 +30,7 @@ const MAX_MESSAGE: usize = 16 << 20;
 const MODE: u32 = 0o644;
 
 const RULES: &str = "\
-criswitch asks the sockets that you name, then the well-known paths:
+criswitch asks the sockets that you name and those at these paths:
   /run/containerd/containerd.sock                containerd
   /run/crio/crio.sock                            CRI-O
   /run/cri-dockerd.sock                          cri-dockerd
@@ -77,7 +77,7 @@ exists or cannot be written, 64 wrong usage.";
 #[derive(Args)]
 #[command(after_long_help = RULES)]
 pub(super) struct Discover {
-    /// Sockets to ask before those at the well-known paths.
+    /// Sockets to ask besides those at the well-known paths. If several backends have a handler, these sockets come first.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
     /// The socket of criswitch itself, if it is not the default.

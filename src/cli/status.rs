@@ -225,7 +225,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
         "CGROUPS",
         "TRANSITIONS",
         "LISTS FROM CACHE",
-        "LISTS OMITTED",
+        "STATS OMITTED",
         "ITEMS DROPPED",
     ];
     let width = if is_wide { header.len() } else { NARROW };
