@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
 use criswitch::config::address::Address;
-use criswitch::config::{Config, DEFAULT_LISTEN, DEFAULT_PATH, Problems};
+use criswitch::config::{Config, DEFAULT_PATH, Problems};
 use output::{Encoding, ListOutput, Output};
 use running::Running;
 use terminal::Shown;
@@ -331,9 +331,7 @@ impl Daemon {
             return Ok(socket.clone());
         }
         match Config::listen_of(&self.file.path) {
-            Err(_) if self.file.path == Path::new(DEFAULT_PATH) => {
-                Ok(Address::Unix(DEFAULT_LISTEN.into()))
-            }
+            Err(_) if self.file.path == Path::new(DEFAULT_PATH) => Ok(Address::default_listen()),
             listen => listen,
         }
     }

@@ -28,6 +28,8 @@ use std::time::Duration;
 
 use crate::config::address::Address;
 use crate::ownership::BackendId;
+use crate::platform::paths;
+use crate::platform::users::UserId;
 use crate::store::Directories;
 use text::Written;
 
@@ -39,9 +41,9 @@ pub use scheduling::{Effect, Operator, Scheduling, Toleration};
 pub use value::duration_text;
 
 /// The path of the main file, unless `--config` sets a different path.
-pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
+pub const DEFAULT_PATH: &str = paths::CONFIG;
 /// The socket that criswitch listens on, unless the configuration sets a different one.
-pub const DEFAULT_LISTEN: &str = "/run/criswitch/criswitch.sock";
+pub const DEFAULT_LISTEN: &str = paths::LISTEN;
 
 /// A configuration that has passed every check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ pub struct Config {
     /// The directory for state that survives a reboot; see [`Config::directories`].
     pub state_dir: Option<PathBuf>,
     /// The ids of users that may connect, in addition to root and the user of criswitch.
-    pub allow_uids: Vec<u32>,
+    pub allow_uids: Vec<UserId>,
     /// Whether criswitch reloads automatically when the files change.
     pub watch: bool,
     /// The levels and the format of log lines.
@@ -177,8 +179,7 @@ impl Config {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
         let mut config = Config::of_files(path, &files, problems)?;
-        let own = rustix::process::geteuid().as_raw();
-        config.notes.extend(trust::notes(&config, own));
+        config.notes.extend(trust::notes(&config));
         Ok(config)
     }
 
@@ -193,7 +194,7 @@ impl Config {
         match Written::listen(&files) {
             Some(listen) => Ok(listen),
             None if files.first().is_some_and(|file| file.path() == path) => {
-                Ok(Address::Unix(DEFAULT_LISTEN.into()))
+                Ok(Address::default_listen())
             }
             None => Err(problems),
         }
@@ -217,9 +218,8 @@ impl Config {
     /// The directories for the state: the values of `runtime_dir` and `state_dir`, else the directories of systemd,
     /// else a path beside the socket.
     pub fn directories(&self, systemd: [Option<PathBuf>; 2]) -> Directories {
-        let Address::Unix(socket) = &self.listen;
         let beside = || {
-            let mut path = socket.clone().into_os_string();
+            let mut path = self.listen.path().as_os_str().to_owned();
             path.push(".state");
             PathBuf::from(path)
         };

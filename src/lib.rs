@@ -33,6 +33,7 @@
 //!
 //! | Module | Contents |
 //! |---|---|
+//! | [`platform`] | the differences between operating systems: addresses, sockets, users, files, signals, the service manager |
 //! | [`codec`] | bytes only: protobuf fields, gRPC's frames and headers; generated types for the probe and tests |
 //! | [`rpc`] | `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
 //! | [`telemetry`] | the log's queue, limits on repeated log lines, counters, trace ids |
@@ -105,6 +106,7 @@ mod forward;
 pub mod limits;
 pub mod metrics;
 pub mod ownership;
+pub mod platform;
 pub mod rpc;
 pub mod server;
 mod session;
@@ -124,7 +126,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 pub async fn serve(
     switch: Arc<Switch>,
     listener: server::Listener,
-    passed: Option<server::PassedSocket>,
+    passed: Option<Result<server::PassedSocket, server::PassedError>>,
     shutdown: impl Future<Output = ()>,
 ) {
     // Dropping these two values at the end of the function stops metrics and the connections to backends.

@@ -19,13 +19,15 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{TEXT_FORMAT, TextEncoder};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::config::MetricsListen;
 use crate::errors::error_chain;
 use crate::limits::flood::Io;
-use crate::server::{AcceptFailures, BindError, Bound, PassedSocket};
+use crate::platform::listen::{Acceptor, BindError, Bound};
+use crate::platform::passed::{Opened, PassedError, PassedSocket, Purpose};
+use crate::server::AcceptFailures;
 use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
 
@@ -66,13 +68,17 @@ enum OpenError {
 enum Door {
     Socket(Bound),
     /// A Unix socket that systemd passed. systemd owns the file of the socket.
-    Passed(UnixListener),
+    Passed(Acceptor),
     Loopback(TcpListener),
 }
 
 /// Serves metrics of `switch` until the returned task is dropped: on the socket that systemd passed, else at the
 /// configured address.
-pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedSocket>) -> JoinSet<Infallible> {
+pub fn keep_serving(
+    switch: &Arc<Switch>,
+    passed: Option<Result<PassedSocket, PassedError>>,
+) -> JoinSet<Infallible> {
+    let passed = passed.and_then(or_log);
     let mut task = JoinSet::new();
     let place = switch.live().config.metrics.clone();
     if passed.is_some() || place.is_some() {
@@ -103,8 +109,31 @@ async fn unless_elsewhere(
     passed: PassedSocket,
     place: Option<MetricsListen>,
 ) -> Option<PassedSocket> {
-    let compared = tokio::task::spawn_blocking(move || passed.for_metrics(place.as_ref()));
+    let compared = tokio::task::spawn_blocking(move || at_place(passed, place.as_ref()));
     compared.await.ok()?
+}
+
+/// The socket that systemd passed. If its address differs from `place`, logs an error and returns `None`.
+fn at_place(passed: PassedSocket, place: Option<&MetricsListen>) -> Option<PassedSocket> {
+    let is_there = match place {
+        None => true,
+        Some(MetricsListen::Socket(socket)) => passed.is_at(socket.path()),
+        Some(MetricsListen::Loopback(address)) => passed.is_loopback(*address),
+    };
+    match place {
+        Some(place) if !is_there => or_log(Err(passed.instead_of(place, Purpose::Metrics))),
+        _ => Some(passed),
+    }
+}
+
+fn or_log(socket: Result<PassedSocket, PassedError>) -> Option<PassedSocket> {
+    let log = |error: &PassedError| {
+        tracing::error!(
+            cause = error_chain(error),
+            "metrics are not served: the socket that was passed for metrics is unusable"
+        );
+    };
+    socket.inspect_err(log).ok()
 }
 
 async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
@@ -147,7 +176,7 @@ impl Door {
         match place {
             MetricsListen::Socket(socket) => {
                 let socket = socket.clone();
-                let bound = files.run(move || Bound::at(&socket, &[])).await;
+                let bound = files.run(move || Bound::at(socket.path(), &[])).await;
                 Ok(Door::Socket(bound.ok_or(OpenError::NoAnswer)??))
             }
             MetricsListen::Loopback(address) => {
@@ -161,16 +190,10 @@ impl Door {
     }
 
     fn passed(passed: PassedSocket) -> io::Result<Door> {
-        match passed {
-            PassedSocket::Unix(socket) => {
-                socket.set_nonblocking(true)?;
-                UnixListener::from_std(socket).map(Door::Passed)
-            }
-            PassedSocket::Loopback(socket) => {
-                socket.set_nonblocking(true)?;
-                TcpListener::from_std(socket).map(Door::Loopback)
-            }
-        }
+        Ok(match passed.open()? {
+            Opened::Unix(socket) => Door::Passed(socket),
+            Opened::Loopback(socket) => Door::Loopback(socket),
+        })
     }
 
     async fn serve(self, switch: Arc<Switch>) -> Infallible {
@@ -199,8 +222,8 @@ impl Door {
     /// Accepts the next reader.
     async fn accept(&self) -> io::Result<Box<dyn Io>> {
         Ok(match self {
-            Door::Socket(bound) => Box::new(bound.socket.accept().await?.0),
-            Door::Passed(socket) => Box::new(socket.accept().await?.0),
+            Door::Socket(bound) => Box::new(bound.socket.accept().await?),
+            Door::Passed(socket) => Box::new(socket.accept().await?),
             Door::Loopback(socket) => Box::new(socket.accept().await?.0),
         })
     }

@@ -1,14 +1,11 @@
 //! Binds the socket for clients, or uses a socket that the parent process passed. Serves clients on this socket, and
 //! shuts down.
 
-mod access;
-mod activation;
 pub mod admission;
-mod bound;
 mod layers;
 
 use std::convert::Infallible;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +15,7 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use rustix::net::RecvFlags;
-use tokio::io::{AsyncRead, AsyncWrite, Interest};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 use tower::{Service, ServiceBuilder};
 
@@ -32,16 +27,18 @@ use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::limits::places::User;
 use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
-use crate::server::admission::{Admission, ROOT};
+use crate::platform::connect::Stream;
+use crate::platform::listen::{Acceptor, SocketFile};
+use crate::platform::users::UserId;
+use crate::platform::{Peer, users};
+use crate::server::admission::Admission;
 use crate::server::layers::{CallLimit, Deadline, Logged, LoggedRequest, Routed, UnreadReply};
 use crate::switch::{Switch, subscribers};
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
-pub use activation::{Passed, PassedError, PassedSocket};
-pub use bound::BindError;
-pub(crate) use bound::Bound;
-use bound::SocketFile;
+pub use crate::platform::listen::{BindError, Bound};
+pub use crate::platform::passed::{Passed, PassedError, PassedSocket};
 
 /// The most calls in flight on one connection. The kubelet has one connection for each CRI service.
 const MAX_STREAMS: u32 = 2000;
@@ -71,25 +68,23 @@ const FLOOD: Closed = (Reason::Flood, flood::CAUSE);
 /// A listening socket and the rules for its clients.
 #[derive(Debug)]
 pub struct Listener {
-    socket: UnixListener,
+    socket: Acceptor,
     admission: Arc<Admission>,
     /// The socket's file, removed on drop. `None` for a passed socket, because the parent owns its file.
     file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens on `address` for root, criswitch's own user and `allow_uids`. The socket's file has mode 0600 from the
-    /// start. A stale socket file is removed. A missing directory is created with mode 0700, or 0711 if `allow_uids`
-    /// names users other than root. These users get access by an ACL, or by mode 0666 if the file system has no ACLs.
-    /// Blocks on the disk; needs a tokio runtime.
+    /// Listens on `address` for the administrator, criswitch's own user and the users of `allow`. Blocks on the disk;
+    /// needs a tokio runtime.
     ///
     /// # Errors
     /// If criswitch cannot listen on `address`. A socket that another process serves is never replaced.
-    pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
-        let Bound { socket, file } = Bound::at(address, &others(allow_uids))?;
+    pub fn bind(address: &Address, allow: &[UserId]) -> Result<Listener, BindError> {
+        let Bound { socket, file } = Bound::at(address.path(), allow)?;
         Ok(Listener {
             socket,
-            admission: Arc::new(Admission::new(allow_uids)),
+            admission: Arc::new(Admission::new(users::uids(allow))),
             file: Some(file),
         })
     }
@@ -102,14 +97,11 @@ impl Listener {
     pub fn on(
         passed: PassedSocket,
         address: &Address,
-        allow_uids: &[u32],
+        allow: &[UserId],
     ) -> Result<Listener, PassedError> {
-        let Address::Unix(path) = address;
-        let socket = passed.at(path, &others(allow_uids))?;
-        socket.set_nonblocking(true)?;
         Ok(Listener {
-            socket: UnixListener::from_std(socket)?,
-            admission: Arc::new(Admission::new(allow_uids)),
+            socket: passed.for_clients(address.path(), allow)?,
+            admission: Arc::new(Admission::new(users::uids(allow))),
             file: None,
         })
     }
@@ -126,7 +118,7 @@ impl Listener {
             tokio::select! {
                 () = &mut shutdown => break,
                 stream = accept(&self.socket, &mut failing) => {
-                    let place = match self.admission.admit(&stream) {
+                    let place = match self.admission.admit(Peer::of(&stream)) {
                         Ok(place) => (place, switch.counts.connected()),
                         Err(reason) => {
                             switch.counts.refuse(reason);
@@ -171,12 +163,6 @@ pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     }
 }
 
-/// Returns the allowed users other than root.
-fn others(allow_uids: &[u32]) -> Vec<u32> {
-    let uids = allow_uids.iter().copied();
-    uids.filter(|uid| *uid != ROOT).collect()
-}
-
 /// Limits log lines about failed accepts to one line until an accept succeeds, and to one line a second. The limit per
 /// second is needed if file descriptors run out, because then each connection that ends lets one accept succeed.
 #[derive(Debug, Default)]
@@ -200,10 +186,10 @@ impl AcceptFailures {
 }
 
 /// Accepts the next connection. Retries a failed accept after [`ACCEPT_PAUSE`].
-async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStream {
+async fn accept(socket: &Acceptor, failing: &mut AcceptFailures) -> Stream {
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => {
+            Ok(stream) => {
                 failing.succeeded();
                 return stream;
             }
@@ -222,22 +208,22 @@ async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStre
 /// # Errors
 /// The reason, if criswitch must close the connection.
 async fn converse(
-    stream: UnixStream,
+    mut stream: Stream,
     switch: Arc<Switch>,
     user: User,
     watcher: Watcher,
 ) -> Result<(), Closed> {
-    tokio::select! {
-        sent = tokio::time::timeout(PREFACE_LIMIT, preface(&stream)) => match sent {
-            Ok(Ok(())) => {}
+    let preface = tokio::select! {
+        sent = tokio::time::timeout(PREFACE_LIMIT, preface(&mut stream)) => match sent {
+            Ok(Ok(preface)) => preface,
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(SILENT),
         },
         // hyper's graceful shutdown waits for the HTTP/2 handshake, and a silent client never begins one.
         () = last_chance(&switch) => return Ok(()),
-    }
+    };
     let unread = switch.unread.share();
-    let (stream, flooded) = CountedIo::of_client(stream);
+    let (stream, flooded) = CountedIo::of_client(stream, preface);
     let ended = tokio::select! {
         ended = watcher.watch(connection(stream, switch, user, unread.clone())) => ended,
         () = unread.lost() => return Err(SLOW),
@@ -260,25 +246,14 @@ async fn last_chance(switch: &Switch) {
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-/// Waits until the client has sent as many bytes as the HTTP/2 preface has. Leaves these bytes in the socket.
+/// Reads as many bytes as the HTTP/2 preface has. hyper checks them.
 ///
 /// # Errors
 /// The client disconnected, or the socket cannot be read.
-async fn preface(stream: &UnixStream) -> io::Result<()> {
-    loop {
-        let ended = stream.ready(Interest::READABLE).await?.is_read_closed();
-        let peek = || match rustix::net::recv(stream, &mut [0; PREFACE], RecvFlags::PEEK)? {
-            (PREFACE, _) => Ok(()),
-            (0, _) => Err(ErrorKind::UnexpectedEof.into()),
-            _ if ended => Err(ErrorKind::UnexpectedEof.into()),
-            // The client has sent a part of the preface. The rest of the preface wakes this task.
-            _ => Err(ErrorKind::WouldBlock.into()),
-        };
-        match stream.try_io(Interest::READABLE, peek) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            sent => return sent,
-        }
-    }
+async fn preface(stream: &mut Stream) -> io::Result<[u8; PREFACE]> {
+    let mut preface = [0; PREFACE];
+    stream.read_exact(&mut preface).await?;
+    Ok(preface)
 }
 
 /// An HTTP/2 connection of a client, as a future. It must be polled until the connection ends.

@@ -30,15 +30,15 @@ mod saved;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use prost::Message;
 
+use crate::platform::{files, process};
 use crate::store::file_work::FileWork;
 use file::{Fault, Lasts};
 pub use lock::{InUse, Lock};
@@ -47,6 +47,8 @@ pub use saved::Saved;
 
 const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
+/// The mode of the directories.
+const MODE: u32 = 0o700;
 
 /// The directories of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,10 +139,8 @@ enum OnDisk {
 
 impl Directories {
     fn make(&self) -> io::Result<()> {
-        let mut make = DirBuilder::new();
-        make.recursive(true).mode(0o700);
-        make.create(&self.runtime)?;
-        make.create(&self.state)
+        files::make_directories(&self.runtime, MODE)?;
+        files::make_directories(&self.state, MODE)
     }
 }
 
@@ -148,14 +148,10 @@ impl Boot {
     /// Reads the ids of this boot and this machine.
     ///
     /// # Errors
-    /// The kernel's boot id cannot be read.
+    /// The id of the boot cannot be read.
     pub fn current() -> io::Result<Boot> {
-        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
-        Ok(Boot {
-            id: id.trim().to_owned(),
-            machine: machine.trim().to_owned(),
-        })
+        let (id, machine) = process::boot()?;
+        Ok(Boot { id, machine })
     }
 }
 
@@ -381,8 +377,7 @@ impl Found {
     /// Returns the state that a start would find in `directories` now. Returns `None` if criswitch never ran on this
     /// machine, or ran as another user. Changes no file, so it is safe while a daemon uses the directories.
     pub fn look(directories: &Directories, boot: &Boot) -> Option<Found> {
-        let own = rustix::process::geteuid().as_raw();
-        if fs::metadata(&directories.state).ok()?.uid() != own {
+        if !files::is_own(&fs::metadata(&directories.state).ok()?) {
             return None;
         }
         let files = fs::read_dir(&directories.runtime).into_iter().flatten();

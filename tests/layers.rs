@@ -126,7 +126,8 @@ fn the_path_of_a_call_spawns_no_task() {
 #[test]
 fn one_module_connects_and_one_module_creates_statuses() {
     let connects = ["net::connect(", "UnixStream::connect", "TcpStream::connect"];
-    assert_eq!(having(&connects), ["backend/connect.rs"]);
+    assert_eq!(having(&connects), ["platform/unix/connect.rs"]);
+    assert_eq!(having(&["connect::dial("]), ["backend/connect.rs"]);
     let words = [
         "Status::new(",
         "Status::internal",
@@ -152,10 +153,26 @@ fn modules_that_decide_do_no_io() {
         "call/lesson.rs",
         "fanout/merge.rs",
     ];
-    let files = having(&["std::fs", "std::net", "tokio::net", "tokio::fs", "rustix::"]);
+    let io = [
+        "std::fs",
+        "std::net",
+        "tokio::net",
+        "tokio::fs",
+        "rustix::",
+        "platform::",
+    ];
+    let files = having(&io);
     let deciding = |file: &&String| decides.iter().any(|module| file.starts_with(module));
     assert_eq!(files.iter().find(deciding), None);
     assert!(files.contains(&"backend/connect.rs".to_owned()));
+}
+
+#[test]
+fn only_the_platform_differs_between_operating_systems() {
+    let of_one_system = having(&["cfg(unix)", "cfg(windows)", "std::os::", "rustix::"]);
+    let elsewhere = |file: &&String| !file.starts_with("platform");
+    assert_eq!(of_one_system.iter().find(elsewhere), None);
+    assert!(of_one_system.contains(&"platform.rs".to_owned()));
 }
 
 #[test]

@@ -2,23 +2,20 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::net::UnixStream;
-use tokio::net::unix::UCred;
 
 use crate::backend::wire::{Driver, Wire};
 use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::flood::{CountedIo, Flooded};
 use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
+use crate::platform::Peer;
+pub(crate) use crate::platform::address::FileId;
+use crate::platform::address::file_id;
+use crate::platform::connect::{self, Dialed};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 
 /// How long criswitch remembers a cancelled call: an overloaded backend may still send the answer. h2 counts answers to
@@ -58,7 +55,7 @@ pub(crate) struct Opened {
     /// The file that was at the socket's path before criswitch connected.
     pub(crate) file: Option<FileId>,
     /// The process that listens at the socket.
-    pub(crate) peer: Option<UCred>,
+    pub(crate) peer: Option<Peer>,
 }
 
 impl Dialer {
@@ -77,8 +74,7 @@ impl Dialer {
                 let (address, own) = (address.clone(), own.cloned());
                 let dialed = files.run(move || dial(&address, own.as_ref())).await;
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
-                let stream = UnixStream::from_std(stream.into()).map_err(refused)?;
-                let peer = stream.peer_cred().ok();
+                let (stream, peer) = stream.stream().await.map_err(refused)?;
                 handshake(CountedIo::of_backend(stream), file, peer).await
             }
             Dialer::Memory(dial) => {
@@ -93,28 +89,17 @@ impl Dialer {
         match self {
             Dialer::Socket => {
                 let address = address.clone();
-                files.run(move || file_at(&address)).await?
+                files.run(move || file_id(address.path())).await?
             }
             Dialer::Memory(_) => None,
         }
     }
 }
 
-/// Identifies a file by device, inode number and creation time. The time is needed because inode numbers are reused.
-pub(crate) type FileId = (u64, u64, (i64, i64));
-
-fn file_at(address: &Address) -> Option<FileId> {
-    let Address::Unix(path) = address;
-    let file = std::fs::metadata(path).ok()?;
-    // A socket file is never modified, so its modification time is its creation time.
-    let made = (file.mtime(), file.mtime_nsec());
-    Some((file.dev(), file.ino(), made))
-}
-
 /// An error if `backend` and `listen` are the same file, because criswitch would call itself. `None` if they differ.
 pub(crate) fn circle(backend: &Address, listen: &Address) -> Option<String> {
-    let file = file_at(backend)?;
-    (Some(file) == file_at(listen)).then(|| {
+    let file = file_id(backend.path())?;
+    (Some(file) == file_id(listen.path())).then(|| {
         format!(
             "its socket is the socket of criswitch itself, {listen}; set the socket of a runtime"
         )
@@ -122,30 +107,18 @@ pub(crate) fn circle(backend: &Address, listen: &Address) -> Option<String> {
 }
 
 /// Connects to a backend's socket. This blocks only if the socket's file system blocks.
-fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, OwnedFd), String> {
+fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Dialed), String> {
     if let Some(cause) = own.and_then(|own| circle(address, own)) {
         return Err(cause);
     }
-    let Address::Unix(path) = address;
-    let file = file_at(address);
-    match connect_at_once(path) {
+    let file = file_id(address.path());
+    match connect::dial(address.path()) {
         Ok(stream) => Ok((file, stream)),
-        Err(Errno::AGAIN) => {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err("cannot connect: the socket's queue of waiting connections is full".into())
         }
-        Err(error) => Err(refused(error.into())),
+        Err(error) => Err(refused(error)),
     }
-}
-
-/// Connects without blocking. Fails with `EAGAIN` if the listener's queue is full. The returned socket is non-blocking.
-pub(crate) fn connect_at_once(path: &Path) -> Result<OwnedFd, Errno> {
-    let (kind, flags) = (
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-    );
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 fn refused(error: io::Error) -> String {
@@ -155,7 +128,7 @@ fn refused(error: io::Error) -> String {
 async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     (io, flooded): (I, Flooded),
     file: Option<FileId>,
-    peer: Option<UCred>,
+    peer: Option<Peer>,
 ) -> Result<Opened, String> {
     let shaken = h2::client::Builder::new()
         .enable_push(false)

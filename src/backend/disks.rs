@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::codec::protobuf::{self, Malformed, Path as Fields};
+use crate::platform::FreeSpace;
 use crate::rpc::fields::{
     filesystem_identifier, filesystem_usage, image_fs_info_response, uint64_value,
 };
@@ -46,15 +47,6 @@ pub(crate) struct Disk {
     pub(crate) room: Option<FreeSpace>,
 }
 
-/// The size and free space of a file system. Other programs may use the file system too.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FreeSpace {
-    pub(crate) bytes: u64,
-    pub(crate) available_bytes: u64,
-    pub(crate) inodes: u64,
-    pub(crate) free_inodes: u64,
-}
-
 impl Disks {
     /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay.
     ///
@@ -65,7 +57,8 @@ impl Disks {
         for usage in protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)? {
             let mountpoint = protobuf::string(usage, MOUNTPOINT)?;
             let is_known = disks.iter().any(|disk| disk.mountpoint == mountpoint);
-            let is_path = mountpoint.starts_with('/') && mountpoint.len() <= LONGEST_MOUNTPOINT;
+            let is_path =
+                Path::new(mountpoint).is_absolute() && mountpoint.len() <= LONGEST_MOUNTPOINT;
             if is_known || !is_path || disks.len() == MOST_DISKS {
                 continue;
             }
@@ -118,18 +111,6 @@ pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace
             (mountpoint, room)
         })
         .collect()
-}
-
-impl FreeSpace {
-    fn of(path: &Path) -> Option<FreeSpace> {
-        let found = rustix::fs::statvfs(path).ok()?;
-        Some(FreeSpace {
-            bytes: found.f_blocks.saturating_mul(found.f_frsize),
-            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
-            inodes: found.f_files,
-            free_inodes: found.f_favail,
-        })
-    }
 }
 
 impl Backend {

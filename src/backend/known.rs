@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::net::unix::UCred;
 use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
 use crate::backend::lists::{Lists, Snapshot};
+use crate::platform::Peer;
 use crate::rpc::{List, Row};
 
 /// The facts that a backend last reported. Replies are stored encoded.
@@ -31,7 +31,7 @@ pub struct Known {
     /// The file systems of the backend's images.
     pub(crate) disks: Disks,
     /// The process that listened at the socket when criswitch last connected.
-    pub(crate) peer: Option<UCred>,
+    pub(crate) peer: Option<Peer>,
     /// When the backend last sent a complete unary reply.
     pub(crate) answered: Option<Instant>,
     /// How many replies to list calls had a cached list of the backend.

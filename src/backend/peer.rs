@@ -1,30 +1,25 @@
 //! The user whose process serves a backend's socket, as the kernel reports it (`SO_PEERCRED`).
 
-use tokio::net::unix::UCred;
-
 use super::Backend;
 use crate::config::wording;
-
-const ROOT: u32 = 0;
+use crate::platform::{Peer, users};
 
 impl Backend {
     /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,
     /// criswitch's own user or the configured user, or if the user is unknown.
     pub fn unexpected_user(&self) -> Option<u32> {
-        let uid = self.known.lock().peer?.uid();
-        let own = rustix::process::geteuid().as_raw();
-        let expected = [Some(ROOT), Some(own), self.user()];
-        (!expected.contains(&Some(uid))).then_some(uid)
+        let uid = self.known.lock().peer?.uid?;
+        (!users::is_own(uid) && self.user() != Some(uid)).then_some(uid)
     }
 
     /// Logs the process that serves the socket, once for each process.
-    pub(super) fn meet(&self, peer: Option<UCred>) {
+    pub(super) fn meet(&self, peer: Option<Peer>) {
         let last = std::mem::replace(&mut self.known.lock().peer, peer);
         if let Some(peer) = peer
             && last != Some(peer)
         {
             let (backend, socket) = (self.name(), &self.socket);
-            let (uid, pid) = (peer.uid(), peer.pid());
+            let Peer { uid, pid } = peer;
             tracing::info!(%backend, %socket, uid, pid, "a process serves the backend's socket");
             self.warn_of_unexpected_user();
         }

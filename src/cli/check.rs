@@ -6,6 +6,7 @@ use std::time::Duration;
 use criswitch::codec::cri::CgroupDriver;
 use criswitch::config::wording::{self, counted};
 use criswitch::config::{Config, Handler, KEYS, Problems, Table};
+use criswitch::platform::service;
 use criswitch::store::{self, Boot};
 use criswitch::switch::saved;
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use super::output;
 use super::probe::{
     self, Probe, Probed, cgroup_driver, reported, with_common_pods, with_other_driver,
 };
-use super::serve::systemd_directories;
 use super::terminal;
 
 /// The state directories of the shipped systemd unit.
@@ -94,7 +94,7 @@ fn restart_problems(config: &Config) -> Vec<String> {
     };
     // A shell does not have the variables that systemd sets for the unit, so the unit's directories are tried too.
     let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
-    let places = [systemd_directories(), of_unit].map(|systemd| config.directories(systemd));
+    let places = [service::directories(), of_unit].map(|systemd| config.directories(systemd));
     let found = places
         .iter()
         .find_map(|place| store::Found::look(place, &boot));

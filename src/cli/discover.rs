@@ -10,13 +10,14 @@ mod text;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
+
+use criswitch::platform::{files, users};
 
 use super::output::Output;
 use super::probe::{Probe, probe_all};
@@ -195,7 +196,7 @@ fn nothing(discovered: &Discovered) -> String {
     } else {
         "no backend answers at any CRI socket"
     };
-    let hint = if rustix::process::geteuid().is_root() {
+    let hint = if users::is_privileged() {
         "start the container runtime, or name the path of its socket"
     } else {
         "run the command as root, or name the path of the container runtime's socket"
@@ -212,11 +213,9 @@ fn checked(text: &str) -> anyhow::Result<Config> {
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let shown = file.display();
-    let created = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(MODE)
-        .open(file);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    let created = files::with_mode(&mut options, MODE).open(file);
     let mut opened = created.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::anyhow!(
             "{shown} exists and was not changed; try a different name, or move the file"
@@ -241,7 +240,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn next(file: &Path, config: &Config) -> String {
-    let (shown, listen) = (file.display(), &config.listen);
+    let (shown, endpoint) = (file.display(), config.listen.endpoint());
     let option = if file == Path::new(DEFAULT_PATH) {
         String::new()
     } else {
@@ -251,8 +250,8 @@ fn next(file: &Path, config: &Config) -> String {
         "criswitch wrote {shown}. Read it, then run:\n\
          \x20 criswitch check --probe{option}\n\
          \x20 criswitch serve{option}\n\
-         \x20 crictl -r unix://{listen} pods\n\
+         \x20 crictl -r {endpoint} pods\n\
          If these show what you expect, set for the kubelet:\n\
-         \x20 --container-runtime-endpoint=unix://{listen}\n"
+         \x20 --container-runtime-endpoint={endpoint}\n"
     )
 }

@@ -1,12 +1,11 @@
 //! The destination and the formats of log lines. Lines of libraries are not written.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
 use std::panic::PanicHookInfo;
 
 use criswitch::config::{LogConfig, LogFormat, LogLevels};
+use criswitch::platform::process;
 use criswitch::telemetry::log_queue::{LogQueue, LogWriter};
 use serde_json::{Map, Value};
 use tracing::{Event, Level, Subscriber};
@@ -17,10 +16,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
-
-/// The environment variable that systemd sets if output goes to the journal. It has the device and inode of that
-/// output.
-const JOURNAL: &str = "JOURNAL_STREAM";
 
 pub(super) struct Log {
     /// The levels, which a reload can change.
@@ -53,9 +48,7 @@ impl Log {
 
     /// Starts a thread that writes the queued lines to standard error, until the returned writer is dropped.
     pub(super) fn write(&self) -> io::Result<LogWriter> {
-        // Use a copy of the descriptor, because a write that blocks must not hold the lock of `io::stderr`.
-        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-        self.queue.write_to(stderr, |lines| {
+        self.queue.write_to(process::stderr()?, |lines| {
             tracing::warn!(lines, "log lines were dropped: standard error was not read");
         })
     }
@@ -83,7 +76,7 @@ where
 {
     let lines = tracing_subscriber::fmt::layer().with_writer(queue.clone());
     match format {
-        LogFormat::Auto if stderr_is_journal() => self::lines(LogFormat::Journald, queue),
+        LogFormat::Auto if process::stderr_is_journal() => self::lines(LogFormat::Journald, queue),
         LogFormat::Auto | LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => {
             let json = tracing_subscriber::fmt::format().json();
@@ -100,14 +93,6 @@ where
                 .boxed()
         }
     }
-}
-
-fn stderr_is_journal() -> bool {
-    let Some(journal) = std::env::var_os(JOURNAL) else {
-        return false;
-    };
-    let stat = rustix::fs::fstat(io::stderr());
-    stat.is_ok_and(|stat| *journal == *format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// Formats a line with the inner format, then changes it with the function.

@@ -59,7 +59,7 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     let root = Root(root);
     let mut findings = Vec::new();
     let kubelet = Kubelet::read(&root, &mut findings);
-    let switch = format!("unix://{}", config.listen);
+    let switch = config.listen.endpoint();
     kubelet.judge(&switch, &mut findings);
     Kubelet::judge_kubeadm(&root, &switch, &mut findings);
     let default = probes.and_then(|probes| probes.get(config.table.default.backend));
@@ -146,7 +146,7 @@ fn tell(
 /// equal.
 fn same(one: &str, other: &str) -> bool {
     let path = |text| {
-        let Address::Unix(path) = Address::parse(text).ok()?;
+        let path = Address::parse(text).ok()?.path().to_owned();
         let in_run = path.strip_prefix("/var/run").ok();
         Some(in_run.map_or(path.clone(), |rest| Path::new("/run").join(rest)))
     };

@@ -6,12 +6,12 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-use std::{env, io, thread};
+use std::{io, thread};
 
 use criswitch::backend::state::State;
 use criswitch::config::wording::counted;
+use criswitch::platform::service::{self, NotifyState};
 use criswitch::switch::Switch;
-use sd_notify::NotifyState;
 
 /// The limit on messages that the service manager has not read yet. Further messages are dropped.
 const UNREAD: usize = 16;
@@ -37,7 +37,7 @@ impl Notify {
     /// Finds the service manager in the environment, and starts the thread that sends to it.
     pub(super) fn start() -> io::Result<Notify> {
         let (sending, sent) = sync_channel(0);
-        let messages = if env::var_os("NOTIFY_SOCKET").is_some() {
+        let messages = if service::is_managed() {
             let (messages, unread) = sync_channel(UNREAD);
             // A separate thread sends, because sending blocks while the service manager does not read.
             let thread = thread::Builder::new().name("notify".to_owned());
@@ -77,7 +77,7 @@ impl Notify {
         if self.messages.is_none() {
             return std::future::pending().await;
         }
-        let watchdog = sd_notify::watchdog_enabled().filter(|period| !period.is_zero());
+        let watchdog = service::watchdog();
         let every = watchdog.map_or(LOOK_EVERY, |period| LOOK_EVERY.min(period / ANSWERS));
         let mut told = status(switch);
         self.tell(&[NotifyState::Ready, NotifyState::Status(&told)]);
@@ -117,7 +117,7 @@ impl Drop for Notify {
 fn deliver(messages: &Receiver<String>) {
     let mut failed = false;
     for message in messages {
-        match sd_notify::notify(&[NotifyState::Custom(&message)]) {
+        match service::send(&message) {
             Ok(()) => failed = false,
             Err(error) if !failed => {
                 tracing::warn!(cause = %error, "cannot notify the service manager (NOTIFY_SOCKET); calls are not affected");

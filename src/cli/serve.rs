@@ -1,20 +1,18 @@
 //! `criswitch serve`: the log, the socket, the signals and reloads. The library serves the calls.
 
 use std::convert::Infallible;
-use std::env;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
 use criswitch::config::watch::{Fingerprint, Watch};
 use criswitch::config::{Config, Problems};
+use criswitch::platform::process::{self, Hangup};
+use criswitch::platform::service::{self, NotifyState};
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::{Switch, reload, saved};
-use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Verdict;
 use super::log::{self, Log};
@@ -52,8 +50,8 @@ fn serve_on(
         .build()?;
     let served = runtime.block_on(async {
         // Handle signals before the socket exists: once clients can connect, a signal must let calls finish.
-        let mut shutdown = std::pin::pin!(shutdown()?);
-        let hangup = signal(SignalKind::hangup())?;
+        let mut shutdown = std::pin::pin!(process::shutdown()?);
+        let hangup = Hangup::handle()?;
         let socket_activated = passed.cri.is_some();
         let listener = tokio::select! {
             listener = listen(passed.cri, &config) => listener?,
@@ -113,15 +111,10 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
     tokio::task::spawn_blocking(listen).await?
 }
 
-/// The directories that systemd created for the unit: one that is lost at a reboot, and one that persists.
-pub(super) fn systemd_directories() -> [Option<PathBuf>; 2] {
-    ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"].map(|name| env::var_os(name).map(PathBuf::from))
-}
-
 /// The [`Switch`] with the saved state, and the lock on the directories of the state. If the kernel's boot id cannot be
 /// read, criswitch starts without saved state.
 fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
-    let directories = config.directories(systemd_directories());
+    let directories = config.directories(service::directories());
     let lock = Lock::of(&directories)?;
     let boot = match Boot::current() {
         Ok(boot) => boot,
@@ -144,14 +137,14 @@ async fn reloads(
     switch: &Switch,
     log: &Log,
     notify: &Notify,
-    mut hangup: Signal,
+    mut hangup: Hangup,
     mut loaded: Fingerprint,
 ) -> Infallible {
     let watch = Watch::default();
     loop {
         let config = switch.live().config.clone();
         tokio::select! {
-            _ = hangup.recv() => {}
+            () = hangup.received() => {}
             () = reload::wanted(switch) => {}
             () = watch.changed(&config.path, loaded), if config.watch => {}
         }
@@ -178,15 +171,4 @@ async fn load_beside(path: &Path, loaded: &mut Fingerprint) -> Result<Config, Pr
 /// longer matches the files, so the change is noticed.
 fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
     (Fingerprint::of(path), Config::load(path))
-}
-
-fn shutdown() -> io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }

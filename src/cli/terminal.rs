@@ -3,10 +3,9 @@
 //! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 
-use rustix::termios::tcgetwinsize;
+use criswitch::platform::process::width_of;
 use textwrap::{Options, WordSplitter};
 
 /// The width of a terminal that reports no width.
@@ -74,15 +73,11 @@ pub(super) fn plain(text: &str) -> String {
 
 /// The width of standard output in columns; `None` if standard output is not a terminal.
 pub(super) fn width() -> Option<usize> {
-    width_of(&io::stdout())
+    width_of(&io::stdout()).map(usual)
 }
 
-fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
-    if !stream.is_terminal() {
-        return None;
-    }
-    let columns = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
-    Some(if columns == 0 { USUAL } else { columns })
+fn usual(columns: usize) -> usize {
+    if columns == 0 { USUAL } else { columns }
 }
 
 /// `text` in lines of whole words. A word wider than `width` gets its own line.
@@ -107,7 +102,7 @@ pub(super) fn wrapped_first(text: &str) -> String {
 /// Writes lines to standard error, wrapped to the width of its terminal.
 pub(super) fn complain(text: &str) {
     let stderr = io::stderr();
-    let text = Shown::from(fitting(text, width_of(&stderr)));
+    let text = Shown::from(fitting(text, width_of(&stderr).map(usual)));
     // A failed write to standard error cannot be reported anywhere.
     stderr.lock().write_all(text.as_bytes()).ok();
 }

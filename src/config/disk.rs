@@ -3,22 +3,16 @@
 //! Reading never waits for the other end of a pipe, and never exceeds the limits on files and bytes.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use crate::platform::files;
 
 /// The limit on the size of a file, in bytes. A file with a thousand rows has a tenth of this size.
 const MOST_BYTES: u64 = 1 << 20;
 /// The limit on the number of drop-ins. People maintain these files, so a larger number is a mistake.
 const MOST_DROP_INS: usize = 256;
-/// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
-/// terminal.
-const HARMLESS: OFlags = OFlags::NONBLOCK
-    .union(OFlags::NOCTTY)
-    .union(OFlags::CLOEXEC);
 
 /// The drop-ins in `folder`, sorted by name; empty if there is no such directory.
 ///
@@ -57,16 +51,8 @@ pub(crate) fn is_drop_in(name: &OsStr) -> bool {
 /// # Errors
 /// If the file cannot be read, is not a regular file, or is larger than `MOST_BYTES`.
 pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::from(rustix::fs::open(
-        path,
-        OFlags::RDONLY | HARMLESS,
-        Mode::empty(),
-    )?);
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        return Err(Errno::ISDIR.into());
-    }
-    if !kind.is_file() {
+    let file = files::open(path)?;
+    if !file.metadata()?.is_file() {
         let what = "it is a pipe, a device or a socket";
         return Err(io::Error::new(ErrorKind::InvalidInput, what));
     }

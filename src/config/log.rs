@@ -10,7 +10,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The modules of criswitch that can have a level of their own.
-pub const MODULES: [&str; 20] = [
+pub const MODULES: [&str; 21] = [
     "admin",
     "backend",
     "call",
@@ -24,6 +24,7 @@ pub const MODULES: [&str; 20] = [
     "limits",
     "metrics",
     "ownership",
+    "platform",
     "rpc",
     "server",
     "session",

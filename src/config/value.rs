@@ -1,6 +1,6 @@
 //! Parses single values: sockets, names, durations, sizes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -71,7 +71,7 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
 pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
     match text {
         "" => Ok(None),
-        path if path.starts_with('/') => Ok(Some(path.into())),
+        path if Path::new(path).is_absolute() => Ok(Some(path.into())),
         path => Err(wrong(
             format!("{path:?} is not an absolute path"),
             "\"/var/lib/criswitch\"",

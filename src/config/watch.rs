@@ -3,16 +3,16 @@
 //! Compares the metadata of the files every [`PERIOD`]. This detects a change on every file system: a network file
 //! system, a bind mount, the symbolic links of a ConfigMap. No file is opened.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::iter;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::config::disk;
+use crate::platform::files;
 use crate::store::file_work::FileWork;
 
 /// The time between two looks at the files.
@@ -32,18 +32,10 @@ impl Fingerprint {
         let drop_ins = drop_ins.iter().flatten().map(AsRef::as_ref);
         for path in iter::once(main).chain(drop_ins) {
             let file = fs::metadata(path).map_err(|error| error.kind());
-            file.as_ref().map(identity).hash(&mut hasher);
+            file.as_ref().map(files::version).hash(&mut hasher);
         }
         Fingerprint(hasher.finish())
     }
-}
-
-/// The metadata that changes when a file changes. Programs such as archive tools can set the time of the last write
-/// (mtime). No program can set the time of the last change (ctime).
-fn identity(file: &Metadata) -> impl Hash + use<> {
-    let written = (file.mtime(), file.mtime_nsec());
-    let changed = (file.ctime(), file.ctime_nsec());
-    (file.ino(), file.size(), written, changed)
 }
 
 /// Looks at the files of a configuration, one look at a time, so that a file system that hangs blocks only one thread.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -63,6 +64,8 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
 /// A connection that counts its frames. Reading fails if the peer sends too many cheap frames.
 pub struct CountedIo {
     io: Box<dyn Io>,
+    /// The bytes of the preface that were read from `io` already, and that the next reads return.
+    preface: Bytes,
     read: Frames,
     written: Frames,
     budget: FrameBudget,
@@ -80,9 +83,12 @@ impl Flooded {
 }
 
 impl CountedIo {
-    /// A client's connection, which begins with the preface.
-    pub(crate) fn of_client(io: impl Io + 'static) -> (CountedIo, Flooded) {
-        CountedIo::new(Box::new(io), Frames::behind(PREFACE), Frames::behind(0))
+    /// A client's connection, after the bytes of the preface were read.
+    pub(crate) fn of_client(io: impl Io + 'static, preface: [u8; PREFACE]) -> (CountedIo, Flooded) {
+        let (mut counted, flooded) =
+            CountedIo::new(Box::new(io), Frames::behind(0), Frames::behind(0));
+        counted.preface = Bytes::copy_from_slice(&preface);
+        (counted, flooded)
     }
 
     /// A connection to a backend.
@@ -94,6 +100,7 @@ impl CountedIo {
         let flooded = Flooded::default();
         let counted = CountedIo {
             io,
+            preface: Bytes::new(),
             read,
             written,
             budget: FrameBudget::default(),
@@ -237,6 +244,11 @@ impl AsyncRead for CountedIo {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.preface.is_empty() {
+            let length = self.preface.len().min(into.remaining());
+            into.put_slice(&self.preface.split_to(length));
+            return Poll::Ready(Ok(()));
+        }
         let before = into.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, into))?;
         let read = into.filled().get(before..).unwrap_or_default();

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use procfs::process::{LimitValue, Process as Proc};
-
 use crate::backend::known::Known;
 use crate::backend::state::Link;
 use crate::fanout::fallback;
 use crate::ownership::BackendId;
+use crate::platform::ProcessStats;
 use crate::rpc::List;
 use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::{Calls, Rpc};
@@ -47,17 +46,6 @@ pub(super) struct SeenBackend {
     /// The bytes of the backend's replies, lists and events in memory.
     pub(super) held: usize,
     calls: Vec<(&'static str, Calls)>,
-}
-
-/// Linux's numbers for the process; `None` if a number cannot be read.
-#[derive(Default)]
-pub(super) struct ProcessStats {
-    pub(super) cpu_seconds: Option<f64>,
-    pub(super) resident_bytes: Option<f64>,
-    pub(super) virtual_bytes: Option<f64>,
-    pub(super) start_seconds: Option<f64>,
-    pub(super) open_fds: Option<f64>,
-    pub(super) max_fds: Option<f64>,
 }
 
 impl Seen<'_> {
@@ -121,33 +109,6 @@ impl Seen<'_> {
             let backend = self.backends.iter().find(|known| known.id == row.backend)?;
             Some((row.name.as_str(), &*backend.name))
         })
-    }
-}
-
-impl ProcessStats {
-    fn own() -> ProcessStats {
-        let Ok(process) = Proc::myself() else {
-            return ProcessStats::default();
-        };
-        let stat = process.stat().ok();
-        let stat = stat.as_ref();
-        let ticks = procfs::ticks_per_second() as f64;
-        let boot = procfs::boot_time_secs().ok();
-        let limits = process.limits().ok();
-        let max_fds = limits.and_then(|limits| match limits.max_open_files.soft_limit {
-            LimitValue::Value(most) => Some(most as f64),
-            LimitValue::Unlimited => None,
-        });
-        ProcessStats {
-            cpu_seconds: stat.map(|stat| (stat.utime + stat.stime) as f64 / ticks),
-            resident_bytes: stat.map(|stat| (stat.rss * procfs::page_size()) as f64),
-            virtual_bytes: stat.map(|stat| stat.vsize as f64),
-            start_seconds: stat
-                .zip(boot)
-                .map(|(stat, boot)| boot as f64 + stat.starttime as f64 / ticks),
-            open_fds: process.fd_count().ok().map(|count| count as f64),
-            max_fds,
-        }
     }
 }
 

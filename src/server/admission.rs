@@ -1,18 +1,13 @@
 //! Decides which clients may connect, and limits their number. The kernel reports the user of a client, so criswitch
 //! decides before it reads a byte from the connection.
 
-use std::io;
-
 use fnv::FnvHashMap;
-use tokio::net::UnixStream;
-use tokio::net::unix::UCred;
 
 use crate::limits::places::{self, Limit, Places, User};
 use crate::limits::{MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
+use crate::platform::Peer;
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
-
-pub(crate) const ROOT: u32 = 0;
 
 const ALL_HAVE_ENOUGH: &str = "all clients together have reached the limit on connections";
 const OTHERS_HAVE_ENOUGH: &str =
@@ -21,10 +16,8 @@ const USER_HAS_ENOUGH: &str = "its user has reached the limit on connections of 
 
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// Root and the user that criswitch runs as.
-    reserved_for: [u32; 2],
     all: Limit,
-    /// The limit on the connections of all users together, except the users in `reserved_for`.
+    /// The limit on the connections of all users together, except root and criswitch's own user.
     others: Limit,
     /// The limit on the connections of each user in `allow_uids`.
     users: FnvHashMap<u32, Limit>,
@@ -32,35 +25,13 @@ pub(crate) struct Admission {
     closed: LogLimit,
 }
 
-/// Root and the user that criswitch runs as.
-pub(crate) fn always_allowed() -> [u32; 2] {
-    [ROOT, rustix::process::geteuid().as_raw()]
-}
-
 /// A permit for one client connection. Dropping this value releases the permit.
 #[derive(Debug)]
 pub(crate) struct ConnectionPlace {
-    peer: Peer,
+    peer: Option<Peer>,
     /// Whether the client's user is root or criswitch's own, or another user.
     pub(crate) user: User,
     _places: Places,
-}
-
-/// The client's process, as the kernel reports it. An unknown id is `None`.
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    uid: Option<u32>,
-    pid: Option<i32>,
-}
-
-impl Peer {
-    fn of(cred: &io::Result<UCred>) -> Peer {
-        let cred = cred.as_ref().ok();
-        Peer {
-            uid: cred.map(UCred::uid),
-            pid: cred.and_then(UCred::pid),
-        }
-    }
 }
 
 impl Admission {
@@ -68,7 +39,6 @@ impl Admission {
     pub(crate) fn new(allowed: &[u32]) -> Admission {
         let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
-            reserved_for: always_allowed(),
             all: Limit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
             others: Limit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
             users: allowed.iter().map(of_user).collect(),
@@ -81,12 +51,8 @@ impl Admission {
     ///
     /// # Errors
     /// The reason, if the client is rejected. The reason is also logged.
-    pub(crate) fn admit(&self, client: &UnixStream) -> Result<ConnectionPlace, Reason> {
-        self.place(Peer::of(&client.peer_cred()))
-    }
-
-    fn place(&self, peer: Peer) -> Result<ConnectionPlace, Reason> {
-        let Some((user, limits)) = peer.uid.and_then(|uid| self.limits(uid)) else {
+    pub(crate) fn admit(&self, peer: Option<Peer>) -> Result<ConnectionPlace, Reason> {
+        let Some((user, limits)) = peer.and_then(|peer| self.limits(peer)) else {
             let cause = "its user may not connect; see `allow_uids`";
             self.turn_away(peer, None, cause);
             return Err(Reason::User);
@@ -103,18 +69,19 @@ impl Admission {
     }
 
     /// Returns the limits on a user's connections, or `None` if the user may not connect.
-    fn limits(&self, uid: u32) -> Option<(User, Vec<&Limit>)> {
-        if self.reserved_for.contains(&uid) {
+    fn limits(&self, peer: Peer) -> Option<(User, Vec<&Limit>)> {
+        if peer.is_own() {
             return Some((User::Own, vec![&self.all]));
         }
-        let user = self.users.get(&uid)?;
+        let user = self.users.get(&peer.uid?)?;
         Some((User::Other, vec![user, &self.others, &self.all]))
     }
 
-    fn turn_away(&self, Peer { uid, pid }: Peer, limit: Option<usize>, cause: &str) {
+    fn turn_away(&self, peer: Option<Peer>, limit: Option<usize>, cause: &str) {
         let Some(omitted) = self.turned_away.line() else {
             return;
         };
+        let (uid, pid) = ids(peer);
         tracing::warn!(uid, pid, limit, omitted, "a client is rejected: {cause}");
     }
 
@@ -123,7 +90,7 @@ impl Admission {
         let Some(omitted) = self.closed.line() else {
             return;
         };
-        let Peer { uid, pid } = place.peer;
+        let (uid, pid) = ids(place.peer);
         tracing::warn!(
             uid,
             pid,
@@ -133,46 +100,50 @@ impl Admission {
     }
 }
 
+/// The user and the process of a client, as far as they are known.
+fn ids(peer: Option<Peer>) -> (Option<u32>, Option<i32>) {
+    peer.map_or((None, None), |peer| (peer.uid, peer.pid))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::users::{self, ROOT};
 
     const OTHER: u32 = 1_000_000;
 
-    fn peer(uid: u32) -> Peer {
-        Peer {
-            uid: Some(uid),
-            pid: None,
-        }
+    fn peer(uid: u32) -> Option<Peer> {
+        let uid = Some(uid);
+        Some(Peer { uid, pid: None })
     }
 
     /// Takes permits for this user until no permit is left.
     fn fill(admission: &Admission, uid: u32) -> Vec<ConnectionPlace> {
-        let places = std::iter::repeat_with(|| admission.place(peer(uid)));
+        let places = std::iter::repeat_with(|| admission.admit(peer(uid)));
         places.map_while(Result::ok).collect()
     }
 
     #[test]
     fn root_and_criswitchs_own_user_are_always_allowed() {
         let admission = Admission::new(&[OTHER]);
-        let own = rustix::process::geteuid().as_raw();
+        let own = users::own();
         for uid in [ROOT, own, OTHER] {
-            assert!(admission.place(peer(uid)).is_ok(), "{uid}");
+            assert!(admission.admit(peer(uid)).is_ok(), "{uid}");
         }
-        let refused = admission.place(peer(OTHER + 1));
+        let refused = admission.admit(peer(OTHER + 1));
         assert_eq!(refused.unwrap_err(), Reason::User);
     }
 
-    #[tokio::test]
-    async fn no_more_clients_than_the_limit_get_a_place_until_one_leaves() {
+    #[test]
+    fn no_more_clients_than_the_limit_get_a_place_until_one_leaves() {
         let admission = Admission::new(&[]);
-        let (client, _other) = UnixStream::pair().unwrap();
+        let client = peer(ROOT);
         let mut places: Vec<_> = (0..MAX_CONNECTIONS)
-            .map(|_| admission.admit(&client).unwrap())
+            .map(|_| admission.admit(client).unwrap())
             .collect();
-        assert_eq!(admission.admit(&client).unwrap_err(), Reason::Connections);
+        assert_eq!(admission.admit(client).unwrap_err(), Reason::Connections);
         places.pop();
-        assert!(admission.admit(&client).is_ok());
+        assert!(admission.admit(client).is_ok());
     }
 
     #[test]
@@ -180,8 +151,8 @@ mod tests {
         let admission = Admission::new(&[OTHER, OTHER + 1]);
         let mut places = fill(&admission, OTHER);
         assert_eq!(places.len(), USER_CONNECTIONS);
-        assert!(admission.place(peer(OTHER + 1)).is_ok());
-        assert!(admission.place(peer(ROOT)).is_ok());
+        assert!(admission.admit(peer(OTHER + 1)).is_ok());
+        assert!(admission.admit(peer(ROOT)).is_ok());
         places.pop();
         assert_eq!(fill(&admission, OTHER).len(), 1);
     }
@@ -203,7 +174,7 @@ mod tests {
         let admission = Admission::new(&[OTHER]);
         let all = fill(&admission, ROOT);
         for _ in 0..2 * USER_CONNECTIONS {
-            let refused = admission.place(peer(OTHER));
+            let refused = admission.admit(peer(OTHER));
             assert_eq!(refused.unwrap_err(), Reason::Connections);
         }
         drop(all);

@@ -5,13 +5,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
 use bytes::{Buf, Bytes};
-use rustix::fs::OFlags;
 use twox_hash::XxHash3_64;
+
+use crate::platform::files;
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file. A longer file counts as damaged.
@@ -42,16 +42,8 @@ impl Fault {
 
 /// Reads a file. Returns its content, and when the content was last known to be current.
 pub(super) fn read(path: &Path) -> Result<(Bytes, SystemTime), Fault> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let mut options = File::options();
-    let file = options
-        .read(true)
-        .custom_flags(i32::try_from(flags).unwrap_or_default())
-        .open(path)?;
+    let file = files::open_own(path)?.ok_or(Fault::OtherUser)?;
     let about = file.metadata()?;
-    if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o022 != 0 {
-        return Err(Fault::OtherUser);
-    }
     let mut bytes = Vec::new();
     file.take(LARGEST).read_to_end(&mut bytes)?;
     Ok((content(bytes.into())?, about.modified()?))
@@ -104,11 +96,8 @@ fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io:
         _ => {}
     }
     let mut options = File::options();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
+    options.write(true).create_new(true);
+    let mut file = files::with_mode(&mut options, 0o600).open(path)?;
     file.write_all(FORMAT)?;
     file.write_all(&hash(content).to_le_bytes())?;
     file.write_all(content)?;

@@ -5,6 +5,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::PathBuf;
 
 use super::Directories;
+use crate::platform::files;
 
 /// Keeps the directories locked for this process until this value is dropped.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ impl Lock {
         let paths: BTreeSet<_> = both.into_iter().flat_map(fs::canonicalize).collect();
         let mut locked = Vec::new();
         for path in paths {
-            let Ok(directory) = File::open(&path) else {
+            let Ok(directory) = files::lock_of(&path) else {
                 continue;
             };
             match directory.try_lock() {

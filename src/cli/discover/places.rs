@@ -1,11 +1,10 @@
 //! Finds the CRI sockets of the node at given and well-known paths. Examines files only and connects to nothing.
 
-use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use criswitch::config::address::Address;
+use criswitch::platform::address::{Inode, socket_at};
 
 /// The largest length of a DNS label, in characters.
 const MAX_LABEL: usize = 63;
@@ -44,16 +43,13 @@ pub(super) enum PlaceState {
     Wrong(String),
 }
 
-/// The device and inode of a file, which are the same for every path to the file.
-type Inode = (u64, u64);
-
 /// The `given` paths, then the well-known paths below `root` where a file exists.
 pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<SocketPlace> {
     let given = given.iter().map(|socket| (None, socket.clone()));
-    let own = file(listen).ok();
+    let own = socket_at(listen.path()).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
     for (known_as, socket) in given.chain(well_known(root)) {
-        let found = file(&socket);
+        let found = socket_at(socket.path());
         // A node has one or two of the well-known sockets, so a missing file there is not reported.
         if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
             continue;
@@ -107,15 +103,6 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
     })
 }
 
-/// The device and inode of the socket at a path. Follows symbolic links.
-fn file(Address::Unix(path): &Address) -> io::Result<Inode> {
-    let file = fs::metadata(path)?;
-    if !file.file_type().is_socket() {
-        return Err(io::Error::other("not a socket"));
-    }
-    Ok((file.dev(), file.ino()))
-}
-
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
@@ -133,7 +120,8 @@ fn name_all(places: &mut [SocketPlace]) {
     }
 }
 
-fn free_name(Address::Unix(path): &Address, taken: &[String]) -> String {
+fn free_name(socket: &Address, taken: &[String]) -> String {
+    let path = socket.path();
     let directory = path.parent().and_then(Path::file_name);
     let of_path = [path.file_stem(), directory].into_iter().flatten();
     let of_path = of_path.filter_map(|name| label_of(&name.to_string_lossy()));

@@ -2,11 +2,10 @@
 
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config};
+use criswitch::platform::files;
 
 use super::{Finding, Root, same, tell};
 
@@ -27,7 +26,7 @@ const UNITS: [&str; 3] = [
 const ENABLED: &str = "/etc/systemd/system/sockets.target.wants/criswitch.socket";
 
 pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding>) {
-    let Address::Unix(listen) = &config.listen;
+    let listen = config.listen.path();
     judge_listen(listen, root, findings);
     if let Some(directory) = listen.parent() {
         let others = config.allow_uids.iter().any(|uid| *uid != 0);
@@ -93,7 +92,7 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
 /// Checks the path of criswitch's socket. The socket may be missing: criswitch creates it.
 fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     match fs::symlink_metadata(root.at(listen)) {
-        Ok(file) if !file.file_type().is_socket() => {
+        Ok(file) if !files::is_socket(&file) => {
             let what = format!(
                 "is {}; criswitch needs this path for its socket",
                 kind(&file)
@@ -113,7 +112,7 @@ fn judge_directory(path: &Path, others: bool, root: &Root<'_>, findings: &mut Ve
     let Ok(directory) = fs::metadata(root.at(path)) else {
         return;
     };
-    let mode = directory.permissions().mode();
+    let mode = files::mode(&directory);
     let shown = path.display();
     if directory.is_dir() && mode & WRITABLE != 0 && mode & STICKY == 0 {
         let what = "users other than the owner of this directory can replace criswitch's socket";
@@ -126,10 +125,10 @@ fn judge_directory(path: &Path, others: bool, root: &Root<'_>, findings: &mut Ve
 }
 
 fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Finding>) {
-    let Address::Unix(path) = &backend.socket;
+    let path = backend.socket.path();
     let name = &backend.name;
     let (what, hint) = match fs::metadata(root.at(path)) {
-        Ok(file) if file.file_type().is_socket() => return,
+        Ok(file) if files::is_socket(&file) => return,
         Ok(file) => (
             format!("backend {name:?}: this is {}, not a socket", kind(&file)),
             "the path of its socket",

@@ -2,27 +2,26 @@
 //! is never replaced.
 
 use std::convert::Infallible;
-use std::fs::{self, DirBuilder, File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use std::{io, thread};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixSocket};
 
 use super::access::Handle;
-use crate::backend::connect::connect_at_once;
-use crate::config::address::Address;
+use super::connect::{Stream, connect_at_once};
+use super::files::{self, NO_LINK};
+use super::users::ROOT;
 
 /// The most connections that wait in the socket's queue to be accepted.
 const BACKLOG: u32 = 1024;
 /// The mode of a socket that only the owner may use.
 const OWNERS: u32 = 0o600;
-/// These flags keep open(2) from following a link, and from waiting for the other end of a pipe.
-const LOCK_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
 /// How long the drop of a `SocketFile` waits for the removal of its file.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -71,34 +70,51 @@ pub enum BindError {
 
 /// A listening socket whose file criswitch has created.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    pub socket: UnixListener,
+pub struct Bound {
+    /// The socket.
+    pub socket: Acceptor,
     /// Removes the socket's file on drop.
     pub file: SocketFile,
 }
 
+/// A listening socket.
+#[derive(Debug)]
+pub struct Acceptor(pub(super) UnixListener);
+
 /// The file of a socket. Dropping this value removes the file.
 #[derive(Debug)]
-pub(crate) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     /// The lock file of the path, locked until the socket's file is removed.
     lock: Option<File>,
 }
 
+impl Acceptor {
+    /// Accepts the next connection.
+    ///
+    /// # Errors
+    /// If the system call fails, for example because file descriptors ran out.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        Ok(self.0.accept().await?.0)
+    }
+}
+
 impl Bound {
-    /// Listens on `address` for root, criswitch's own user and `others`, as `Listener::bind` does.
-    pub(crate) fn at(address: &Address, others: &[u32]) -> Result<Bound, BindError> {
-        let Address::Unix(path) = address;
-        let path = path.clone();
-        let directory_mode = match others {
+    /// Listens at `path` for root, criswitch's own user and the users of `allow`. The socket's file has mode 0600 from
+    /// the start. A stale socket file is removed. A missing directory is created with mode 0700, or 0711 if `allow`
+    /// names users other than root. These users get access by an ACL, or by mode 0666 if the file system has no ACLs.
+    /// Blocks on the disk; needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If criswitch cannot listen at `path`. A socket that another process serves is never replaced.
+    pub fn at(path: &Path, allow: &[u32]) -> Result<Bound, BindError> {
+        let (path, others) = (path.to_owned(), others(allow));
+        let directory_mode = match others[..] {
             [] => 0o700,
             _ => 0o711,
         };
         if let Some(directory) = path.parent() {
-            let made = DirBuilder::new()
-                .recursive(true)
-                .mode(directory_mode)
-                .create(directory);
+            let made = files::make_directories(directory, directory_mode);
             made.map_err(|source| BindError::Directory {
                 path: directory.to_owned(),
                 source,
@@ -106,9 +122,9 @@ impl Bound {
         }
         let lock = lock(&path)?;
         remove_stale(&path)?;
-        match open(&path, others) {
+        match open(&path, &others) {
             Ok(socket) => Ok(Bound {
-                socket,
+                socket: Acceptor(socket),
                 file: SocketFile {
                     path,
                     lock: Some(lock),
@@ -119,8 +135,14 @@ impl Bound {
     }
 }
 
+/// Returns the allowed users other than root.
+pub(super) fn others(allow: &[u32]) -> Vec<u32> {
+    let uids = allow.iter().copied();
+    uids.filter(|uid| *uid != ROOT).collect()
+}
+
 impl Drop for SocketFile {
-    /// Removes the file on another thread, because its file system may not answer. Waits at most [`REMOVAL_LIMIT`].
+    /// Removes the file on another thread, because its file system may not answer. Waits at most `REMOVAL_LIMIT`.
     fn drop(&mut self) {
         let (path, lock) = (std::mem::take(&mut self.path), self.lock.take());
         let (sending, removed) = sync_channel::<Infallible>(0);
@@ -146,7 +168,7 @@ fn lock(socket: &Path) -> Result<File, BindError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .custom_flags(LOCK_FLAGS.bits().cast_signed())
+        .custom_flags(NO_LINK.bits().cast_signed())
         .open(&path);
     let file = opened.map_err(|source| BindError::Lock {
         path: path.clone(),

@@ -16,10 +16,8 @@ use std::path::{Path, PathBuf};
 use listenfd::ListenFd;
 
 use super::access::Access;
-use crate::config::MetricsListen;
-use crate::config::address::Address;
-use crate::errors::error_chain;
-use crate::server::admission::always_allowed;
+use super::listen::{Acceptor, others};
+use super::users;
 
 /// The name of the socket for metrics (`LISTEN_FDNAMES`). The socket for clients may have any other name.
 const METRICS: &str = "metrics";
@@ -110,8 +108,8 @@ pub enum PassedError {
 pub struct Passed {
     /// The socket for clients.
     pub cri: Option<PassedSocket>,
-    /// The socket for metrics.
-    pub metrics: Option<PassedSocket>,
+    /// The socket for metrics, or why it is unusable.
+    pub metrics: Option<Result<PassedSocket, PassedError>>,
 }
 
 /// A listening stream socket, passed to this process.
@@ -121,6 +119,12 @@ pub enum PassedSocket {
     Unix(UnixListener),
     /// A TCP socket on a loopback address, which only this node can reach.
     Loopback(TcpListener),
+}
+
+/// A passed socket that accepts connections.
+pub(crate) enum Opened {
+    Unix(Acceptor),
+    Loopback(tokio::net::TcpListener),
 }
 
 impl Passed {
@@ -166,44 +170,62 @@ impl Passed {
         };
         Ok(Passed {
             cri: Some(cri),
-            metrics: metrics.and_then(or_log),
+            metrics,
         })
     }
 }
 
 impl PassedSocket {
     /// Returns the socket for clients if it is at `listen`. Logs a warning if the permissions of its file do not match
-    /// `others`, the allowed users other than root. Blocks on the disk.
-    pub(super) fn at(self, listen: &Path, others: &[u32]) -> Result<UnixListener, PassedError> {
+    /// `allow`. Blocks on the disk; needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`PassedError::Elsewhere`] if the socket is not at `listen`, [`PassedError::System`] if a system call fails.
+    pub(crate) fn for_clients(self, listen: &Path, allow: &[u32]) -> Result<Acceptor, PassedError> {
         match self {
             PassedSocket::Unix(socket) if is_at(&socket, listen) => {
-                look_at_file(listen, others);
-                Ok(socket)
+                look_at_file(listen, &others(allow));
+                Ok(acceptor(socket)?)
             }
             elsewhere => Err(elsewhere.instead_of(listen.display(), Purpose::Clients)),
         }
     }
 
-    /// Returns the socket for metrics. If its address differs from `configured`, logs an error and returns `None`.
-    /// Blocks on the disk.
-    pub(crate) fn for_metrics(self, configured: Option<&MetricsListen>) -> Option<PassedSocket> {
-        let is_there = match (&self, configured) {
-            (_, None) => true,
-            (PassedSocket::Unix(socket), Some(MetricsListen::Socket(Address::Unix(listen)))) => {
-                is_at(socket, listen)
+    /// Whether this is the Unix socket at `path`. Blocks on the disk.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        matches!(self, PassedSocket::Unix(socket) if is_at(socket, path))
+    }
+
+    /// Whether this is the socket at a loopback address.
+    pub(crate) fn is_loopback(&self, listen: SocketAddr) -> bool {
+        match self {
+            PassedSocket::Unix(_) => false,
+            PassedSocket::Loopback(socket) => {
+                socket.local_addr().is_ok_and(|address| address == listen)
             }
-            (PassedSocket::Loopback(socket), Some(MetricsListen::Loopback(listen))) => {
-                socket.local_addr().is_ok_and(|address| address == *listen)
-            }
-            _ => false,
-        };
-        match configured {
-            Some(listen) if !is_there => or_log(Err(self.instead_of(listen, Purpose::Metrics))),
-            _ => Some(self),
         }
     }
 
-    fn instead_of(&self, configured: impl fmt::Display, purpose: Purpose) -> PassedError {
+    /// Returns the socket, ready to accept. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If a system call fails.
+    pub(crate) fn open(self) -> io::Result<Opened> {
+        match self {
+            PassedSocket::Unix(socket) => acceptor(socket).map(Opened::Unix),
+            PassedSocket::Loopback(socket) => {
+                socket.set_nonblocking(true)?;
+                tokio::net::TcpListener::from_std(socket).map(Opened::Loopback)
+            }
+        }
+    }
+
+    /// The error that the socket is not at the configured address.
+    pub(crate) fn instead_of(
+        &self,
+        configured: impl fmt::Display,
+        purpose: Purpose,
+    ) -> PassedError {
         PassedError::Elsewhere {
             purpose,
             passed: self.place(),
@@ -269,14 +291,9 @@ fn there<T>(taken: Option<T>) -> io::Result<T> {
     taken.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-fn or_log(socket: Result<PassedSocket, PassedError>) -> Option<PassedSocket> {
-    let log = |error: &PassedError| {
-        tracing::error!(
-            cause = error_chain(error),
-            "metrics are not served: the socket that was passed for metrics is unusable"
-        );
-    };
-    socket.inspect_err(log).ok()
+fn acceptor(socket: UnixListener) -> io::Result<Acceptor> {
+    socket.set_nonblocking(true)?;
+    tokio::net::UnixListener::from_std(socket).map(Acceptor)
 }
 
 fn path(socket: &UnixListener) -> Option<PathBuf> {
@@ -312,7 +329,7 @@ fn look_at_file(path: &Path, others: &[u32]) {
 /// Returns the warning to log if users other than root, criswitch's own user and `others` may connect, or if a user of
 /// `others` may not. Access by groups is accepted unless `others` is empty.
 fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
-    let expected = |uid: &u32| others.contains(uid) || always_allowed().contains(uid);
+    let expected = |uid: &u32| others.contains(uid) || users::is_own(*uid);
     let shut_out = |uid: &u32| !access.users.contains(uid);
     if access.everybody && !others.is_empty() {
         return Some(

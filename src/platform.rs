@@ -1,0 +1,40 @@
+//! The differences between operating systems: addresses, sockets, users, files, signals and the service manager. Every
+//! other module is the same on all systems.
+//!
+//! Each system has a directory with the same modules, and the same names in these modules.
+
+#[cfg(unix)]
+mod unix;
+#[cfg(unix)]
+use unix as os;
+
+pub use os::{address, connect, files, listen, passed, paths, process, service, trust, users};
+
+/// A process at the other end of a connection, as the kernel reports it. An unknown id is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The user of the process.
+    pub uid: Option<u32>,
+    /// The id of the process.
+    pub pid: Option<i32>,
+}
+
+/// The size and free space of a file system. Other programs may use the file system too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreeSpace {
+    pub(crate) bytes: u64,
+    pub(crate) available_bytes: u64,
+    pub(crate) inodes: u64,
+    pub(crate) free_inodes: u64,
+}
+
+/// The operating system's figures for this process; `None` if a figure cannot be read.
+#[derive(Default)]
+pub(crate) struct ProcessStats {
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) resident_bytes: Option<f64>,
+    pub(crate) virtual_bytes: Option<f64>,
+    pub(crate) start_seconds: Option<f64>,
+    pub(crate) open_fds: Option<f64>,
+    pub(crate) max_fds: Option<f64>,
+}

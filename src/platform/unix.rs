@@ -1,0 +1,13 @@
+//! Linux.
+
+mod access;
+pub mod address;
+pub mod connect;
+pub mod files;
+pub mod listen;
+pub mod passed;
+pub mod paths;
+pub mod process;
+pub mod service;
+pub mod trust;
+pub mod users;

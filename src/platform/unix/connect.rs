@@ -1,0 +1,61 @@
+//! Connects to Unix sockets.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixStream;
+
+use crate::platform::Peer;
+
+/// An open connection.
+pub type Stream = UnixStream;
+
+/// A connection that no task reads yet.
+#[derive(Debug)]
+pub struct Dialed(OwnedFd);
+
+/// Connects without waiting. This blocks only if the socket's file system blocks.
+///
+/// # Errors
+/// If the socket does not accept the connection. [`io::ErrorKind::WouldBlock`] means that the listener's queue is full.
+pub fn dial(path: &Path) -> io::Result<Dialed> {
+    Ok(connect_at_once(path).map(Dialed)?)
+}
+
+impl Dialed {
+    /// The connection, and the process that listens at the socket. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If the runtime cannot register the socket.
+    #[expect(clippy::unused_async, reason = "a busy pipe on Windows is awaited")]
+    pub async fn stream(self) -> io::Result<(Stream, Option<Peer>)> {
+        let stream = UnixStream::from_std(self.0.into())?;
+        let peer = Peer::of(&stream);
+        Ok((stream, peer))
+    }
+}
+
+impl Peer {
+    /// The process that called connect(2), or listen(2) if criswitch has connected.
+    pub(crate) fn of(stream: &UnixStream) -> Option<Peer> {
+        let process = stream.peer_cred().ok()?;
+        Some(Peer {
+            uid: Some(process.uid()),
+            pid: process.pid(),
+        })
+    }
+}
+
+/// Connects without blocking. Fails with `EAGAIN` if the listener's queue is full. The returned socket is non-blocking.
+pub(super) fn connect_at_once(path: &Path) -> Result<OwnedFd, Errno> {
+    let (kind, flags) = (
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+    );
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}

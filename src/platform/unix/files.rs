@@ -1,0 +1,110 @@
+//! Files: opening them without waiting, their modes and owners, and directories.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::hash::Hash;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::platform::{FreeSpace, users};
+
+/// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
+/// terminal.
+const HARMLESS: OFlags = OFlags::NONBLOCK
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+/// These flags keep open(2) from following a link, and from waiting for the other end of a pipe.
+pub(super) const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
+/// The mode bits that let users other than the owner write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Opens a file that an administrator names, for reading. Never waits for the other end of a pipe.
+///
+/// # Errors
+/// If the file cannot be opened, or is a directory.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let file = File::from(rustix::fs::open(
+        path,
+        OFlags::RDONLY | HARMLESS,
+        Mode::empty(),
+    )?);
+    match file.metadata()?.is_dir() {
+        true => Err(Errno::ISDIR.into()),
+        false => Ok(file),
+    }
+}
+
+/// Opens a file that criswitch has written, for reading. Follows no link. `None` if users other than root and
+/// criswitch's own user may write the file.
+///
+/// # Errors
+/// If the file cannot be opened.
+pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(NO_LINK.bits().cast_signed())
+        .open(path)?;
+    let about = file.metadata()?;
+    let is_own = is_own(&about) && about.mode() & OTHERS_WRITE == 0;
+    Ok(is_own.then_some(file))
+}
+
+/// Sets the mode of a file that `options` create.
+pub fn with_mode(options: &mut OpenOptions, mode: u32) -> &mut OpenOptions {
+    options.mode(mode)
+}
+
+/// Creates a directory and all directories above it, with this mode. Changes no existing directory.
+///
+/// # Errors
+/// If a directory cannot be created.
+pub(crate) fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(mode).create(path)
+}
+
+/// A file whose lock stands for the lock of a directory: the directory itself.
+///
+/// # Errors
+/// If the directory cannot be opened.
+pub(crate) fn lock_of(directory: &Path) -> io::Result<File> {
+    File::open(directory)
+}
+
+/// Whether the user that criswitch runs as owns the file.
+pub(crate) fn is_own(file: &Metadata) -> bool {
+    file.uid() == users::own()
+}
+
+/// The metadata that changes when a file changes. Programs such as archive tools can set the time of the last write
+/// (mtime). No program can set the time of the last change (ctime).
+pub(crate) fn version(file: &Metadata) -> impl Hash + use<> {
+    let written = (file.mtime(), file.mtime_nsec());
+    let changed = (file.ctime(), file.ctime_nsec());
+    (file.ino(), file.size(), written, changed)
+}
+
+/// Whether the file is a socket.
+pub fn is_socket(file: &Metadata) -> bool {
+    file.file_type().is_socket()
+}
+
+/// The mode of a file.
+pub fn mode(file: &Metadata) -> u32 {
+    file.permissions().mode()
+}
+
+impl FreeSpace {
+    /// The file system of this path. `None` if the path does not exist. May block.
+    pub(crate) fn of(path: &Path) -> Option<FreeSpace> {
+        let found = rustix::fs::statvfs(path).ok()?;
+        Some(FreeSpace {
+            bytes: found.f_blocks.saturating_mul(found.f_frsize),
+            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            inodes: found.f_files,
+            free_inodes: found.f_favail,
+        })
+    }
+}
