@@ -66,7 +66,7 @@ pub struct Config {
     pub runtime_dir: Option<PathBuf>,
     /// The directory for state that survives a reboot; see [`Config::directories`].
     pub state_dir: Option<PathBuf>,
-    /// The ids of users that may connect, in addition to root and the user of criswitch.
+    /// The users that may connect, in addition to root and the user of criswitch.
     pub allow_uids: Vec<UserId>,
     /// Whether criswitch reloads automatically when the files change.
     pub watch: bool,
@@ -216,17 +216,17 @@ impl Config {
     }
 
     /// The directories for the state: the values of `runtime_dir` and `state_dir`, else the directories of systemd,
-    /// else a path beside the socket.
+    /// else the default paths of the operating system.
     pub fn directories(&self, systemd: [Option<PathBuf>; 2]) -> Directories {
-        let beside = || {
-            let mut path = self.listen.path().as_os_str().to_owned();
-            path.push(".state");
-            PathBuf::from(path)
-        };
         let [runtime, state] = systemd;
+        let [runtime_default, state_default] = paths::state(self.listen.path());
         Directories {
-            runtime: self.runtime_dir.clone().or(runtime).unwrap_or_else(beside),
-            state: self.state_dir.clone().or(state).unwrap_or_else(beside),
+            runtime: self
+                .runtime_dir
+                .clone()
+                .or(runtime)
+                .unwrap_or(runtime_default),
+            state: self.state_dir.clone().or(state).unwrap_or(state_default),
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   kubelet, crictl
-//!         | Unix socket
+//!         | Unix socket, or named pipe on Windows
 //!     server        which clients may connect, HTTP/2, shutdown
 //!         | a request that is not decoded yet
 //!     server::layers             RPC table row, limit on calls, log line, unread replies, deadline

@@ -7,6 +7,10 @@
 mod unix;
 #[cfg(unix)]
 use unix as os;
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+use windows as os;
 
 pub use os::{address, connect, files, listen, passed, paths, process, service, trust, users};
 

@@ -144,7 +144,7 @@ impl Listener {
         let Listener { socket, file, .. } = self;
         drop(socket);
         // Removes the socket's file on another thread: the file system may not answer, and calls are still in flight.
-        let removed = tokio::task::spawn_blocking(move || drop(file));
+        let removed = tokio::task::spawn_blocking(move || file.map(SocketFile::remove));
         finish(&switch, graceful).await;
         removed.await.ok();
     }

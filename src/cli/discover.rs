@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use criswitch::config::address::Address;
-use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
+use criswitch::config::{BackendConfig, Config, DEFAULT_PATH};
 
 use criswitch::platform::{files, users};
 
@@ -137,7 +137,7 @@ impl Discover {
     fn look(&self) -> anyhow::Result<Discovered> {
         let listen = match &self.listen {
             Some(listen) => listen.clone(),
-            None => Address::parse(DEFAULT_LISTEN)?,
+            None => Address::default_listen(),
         };
         let places = places::look(&self.sockets, &self.root, &listen);
         let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places

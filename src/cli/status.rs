@@ -295,10 +295,11 @@ fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -
 
 /// The file name and line of a row's origin, after `conf.d/` if the file is in that directory.
 fn short_origin(origin: &str) -> String {
-    let file = origin.rsplit('/').next().unwrap_or(origin);
-    match origin.contains("/conf.d/") {
-        true => format!("conf.d/{file}"),
-        false => file.to_owned(),
+    let mut names = origin.rsplit(std::path::is_separator);
+    let file = names.next().unwrap_or(origin);
+    match names.next() {
+        Some("conf.d") => format!("conf.d/{file}"),
+        _ => file.to_owned(),
     }
 }
 

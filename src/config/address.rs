@@ -14,6 +14,11 @@ pub use address::{AddressError, MAX_PATH_BYTES};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address(PathBuf);
 
+/// Whether a text is meant as an address, not as the name of a backend or an IP address with a port.
+pub(super) fn is_like(text: &str) -> bool {
+    text.contains(['/', '\\'])
+}
+
 impl Address {
     /// Reads an address. Two spellings of one path are equal.
     ///
@@ -25,7 +30,7 @@ impl Address {
 
     /// The socket that criswitch listens on, unless the configuration sets a different one.
     pub fn default_listen() -> Address {
-        Address(paths::LISTEN.into())
+        Address(paths::listen())
     }
 
     /// The path of the socket.

@@ -15,11 +15,13 @@ use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
 use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
-use crate::config::address::{Address, Identity};
+use crate::config::address::{self, Address, Identity};
 use crate::config::metrics::MetricsListen;
+use crate::platform::paths;
+use crate::platform::users::{self, UserId};
 
-/// The user that may connect if no file has `allow_uids`.
-const ROOT: u32 = 0;
+/// A socket for metrics.
+const METRICS_EXAMPLE: &str = "\"/run/criswitch/metrics.sock\"";
 
 /// Returns the configuration. If there are problems, adds all of them to `problems`; the result is then not used.
 pub(super) fn check(
@@ -58,7 +60,7 @@ pub(super) fn check(
         stale_lists: timeouts.stale_lists,
         runtime_dir: check.value("runtime_dir", value::directory),
         state_dir: check.value("state_dir", value::directory),
-        allow_uids: check.uids(),
+        allow_uids: check.users(),
         watch: check.value("watch", value::boolean),
         listen: listen?,
         log: LogConfig {
@@ -146,12 +148,13 @@ impl Checker<'_> {
         value.map_err(|wrong| self.wrong(&text.place, &wrong)).ok()
     }
 
-    fn uids(&mut self) -> Vec<u32> {
-        let Some(row) = self.written.key("allow_uids") else {
-            return vec![ROOT];
+    fn users(&mut self) -> Vec<UserId> {
+        let Some(row) = self.written.key(users::KEY) else {
+            return users::by_default();
         };
-        let uids = row.value.iter().flatten();
-        uids.filter_map(|uid| self.parsed(uid, value::uid))
+        let allowed = row.value.iter().flatten();
+        allowed
+            .filter_map(|user| self.parsed(user, value::allowed_user))
             .collect()
     }
 
@@ -269,7 +272,7 @@ impl Checker<'_> {
     fn handlers(&mut self, known: &[KnownBackend]) -> Vec<FoundHandler> {
         if self.written.handlers.is_empty() && !self.written.partial {
             let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
-            let hint = "[handlers] with a row such as runc = \"/run/containerd/containerd.sock\"";
+            let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
             self.problems.tell(place, "no handler is defined", hint);
         }
         let rows = self.written.handlers.iter();
@@ -327,8 +330,7 @@ impl Checker<'_> {
         } else {
             return;
         };
-        self.problems
-            .tell(&text.place, what, "\"/run/criswitch/metrics.sock\"");
+        self.problems.tell(&text.place, what, METRICS_EXAMPLE);
     }
 
     fn default(&mut self) -> Option<String> {
@@ -400,7 +402,7 @@ impl Checker<'_> {
             _ if keys::written("", handler).is_some() => {
                 write!(f, "the key {handler:?} above the first [table]")
             }
-            _ if name.contains('/') => write!(f, "socket = {name:?}"),
+            _ if address::is_like(name) => write!(f, "socket = {name:?}"),
             Some(name) => f.write_str(&name),
             None => f.write_str("the path of its socket"),
         });

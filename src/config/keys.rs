@@ -13,6 +13,7 @@ use serde_json::{Value as Json, json};
 
 use super::value::{duration_text, size};
 use super::{BackendConfig, Config};
+use crate::platform::users::UserId;
 pub use table::KEYS;
 pub(super) use table::SOCKET_EXAMPLE;
 
@@ -115,7 +116,7 @@ pub enum ConfigValue {
     /// A user id; `None` if it is not set.
     User(Option<u32>),
     /// User ids.
-    Users(Vec<u32>),
+    Users(Vec<UserId>),
 }
 
 /// Reads a key's value from the configuration or from a backend.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use super::value::{self, Wrong, wrong};
-use crate::config::address::Address;
+use crate::config::address::{self, Address};
 
 const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix socket";
 
@@ -22,7 +22,7 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
     if text.is_empty() {
         return Ok(None);
     }
-    if text.contains('/') {
+    if address::is_like(text) {
         return value::address(text).map(|socket| Some(MetricsListen::Socket(socket)));
     }
     let unlike = |_| {

@@ -16,7 +16,9 @@ use super::files::ConfigFile;
 use super::keys::{self, Key, KeyKind};
 use super::problem::{Place, Problems, nearest};
 use super::value;
+use crate::config::address;
 use crate::config::address::Address;
+use crate::platform::users;
 
 pub(super) use rows::{BackendRow, Route, RowTarget};
 pub(super) use scheduling::{Scheduling, Toleration};
@@ -242,7 +244,7 @@ impl Walk<'_> {
     /// reported.
     fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
         let text = match key.kind {
-            KeyKind::Users => return self.integers(entry, &key.example()),
+            KeyKind::Users => return self.users(entry, &key.example()),
             KeyKind::Boolean => self.boolean(entry),
             KeyKind::Integer => self.integer(entry, &key.example()),
             _ => self.text(entry, &text_like(key, entry)),
@@ -261,29 +263,38 @@ impl Walk<'_> {
         Some(entry.at_value(number?))
     }
 
-    /// Integers as written: their range is not checked here.
-    fn integers(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<At<String>>> {
+    /// Users as written: their syntax is not checked here.
+    fn users(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<At<String>>> {
+        let kind = if users::ARE_INTEGERS {
+            "integers"
+        } else {
+            "strings"
+        };
         let DeValue::Array(values) = entry.value else {
-            self.wrong_type(entry, "an array of integers", example);
+            self.wrong_type(entry, &format!("an array of {kind}"), example);
             return None;
         };
         let told = self.problems.len();
-        let mut integers = Vec::new();
+        let mut found = Vec::new();
         for value in values {
             let place = self.file.place(value.span().start);
             match value.get_ref() {
-                DeValue::Integer(integer) => integers.push(At {
+                DeValue::Integer(integer) if users::ARE_INTEGERS => found.push(At {
                     value: integer.to_string(),
+                    place,
+                }),
+                DeValue::String(text) if !users::ARE_INTEGERS => found.push(At {
+                    value: text.to_string(),
                     place,
                 }),
                 other => {
                     let (key, other) = (entry.key, type_of(other));
-                    let what = format!("{key:?} contains {other}; only integers are allowed");
+                    let what = format!("{key:?} contains {other}; only {kind} are allowed");
                     self.problems.tell(&place, what, example);
                 }
             }
         }
-        (self.problems.len() == told).then_some(integers)
+        (self.problems.len() == told).then_some(found)
     }
 
     fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
@@ -330,7 +341,7 @@ fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
     let is_row = match (table, entry.value) {
         ("handlers" | "backends", DeValue::Table(_)) => true,
         ("handlers", DeValue::String(_)) => true,
-        ("backends", DeValue::String(socket)) => socket.contains('/'),
+        ("backends", DeValue::String(socket)) => address::is_like(socket),
         ("handlers" | "backends", _) => false,
         _ => return keys::written(table, entry.key).is_some(),
     };

@@ -7,8 +7,9 @@ use super::Config;
 use super::value::{self, Wrong};
 use crate::platform::{trust, users};
 
-/// Returns a sentence for each file or directory that users besides root and criswitch's own user may write. Checks the files of the
-/// configuration, the directories of the configuration, socket and state, and all directories above. Reads the disk.
+/// Returns a sentence for each file or directory that users besides root and criswitch's own user may write. Checks the
+/// files of the configuration, the directories of the configuration, socket and state, and all directories above. Reads
+/// the disk.
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let main = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
     let listen = config.listen.path();
@@ -41,10 +42,10 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
 
 /// The number of a user, from a number or a name.
 pub(super) fn user(text: &str) -> Result<u32, Wrong> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+    if users::ARE_INTEGERS && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return value::uid(text);
     }
-    users::number(text).map_err(|what| value::wrong(what, "the user's number, such as \"1000\""))
+    users::number(text).map_err(|(what, hint)| value::wrong(what, hint))
 }
 
 /// The directories above `path`, after all symbolic links are resolved; none if `path` does not exist yet.

@@ -7,6 +7,8 @@ use bytesize::ByteSize;
 
 use super::keys::Limits;
 use crate::config::address::Address;
+use crate::platform::paths;
+use crate::platform::users::{self, UserId};
 
 const MAX_LABEL: usize = 63;
 /// The error about a number without a unit suggests seconds if that duration is at most one hour.
@@ -34,17 +36,17 @@ pub(super) fn address(text: &str) -> Result<Address, Wrong> {
 pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     let address = address(text)?;
     let path = address.to_string();
-    let hint = "\"/run/criswitch/criswitch.sock\"";
+    let hint = format!("{:?}", paths::LISTEN);
     if path.ends_with(CRIO_SUFFIX) {
         let why = "for a socket with this name, the kubelet collects stats in a different way";
         return Err(wrong(
             format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
-            hint,
+            &hint,
         ));
     }
     if CADVISOR_SOCKETS.contains(&path.as_str()) {
         let why = "the kubelet's cAdvisor dials that socket and expects containerd itself";
-        return Err(wrong(format!("\"listen\" is {path}: {why}"), hint));
+        return Err(wrong(format!("\"listen\" is {path}: {why}"), &hint));
     }
     Ok(address)
 }
@@ -74,7 +76,7 @@ pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
         path if Path::new(path).is_absolute() => Ok(Some(path.into())),
         path => Err(wrong(
             format!("{path:?} is not an absolute path"),
-            "\"/var/lib/criswitch\"",
+            paths::STATE_EXAMPLES[1],
         )),
     }
 }
@@ -146,6 +148,14 @@ pub(super) fn size_like(number: &str) -> String {
 pub(super) fn uid(text: &str) -> Result<u32, Wrong> {
     let uid = text.parse().ok().filter(|uid| *uid != u32::MAX);
     uid.ok_or_else(|| wrong(format!("{text} is not a user id"), "0 to 4294967294"))
+}
+
+/// A user that may connect.
+pub(super) fn allowed_user(text: &str) -> Result<UserId, Wrong> {
+    users::allowed(text).ok_or_else(|| {
+        let what = format!("{text} is not {}", users::A_USER_ID);
+        wrong(what, users::USER_ID_HINT)
+    })
 }
 
 pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {

@@ -15,11 +15,10 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use serde_json::Value as Json;
-use tokio::net::UnixStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{PATIENCE, container_config, pod_config};
+use super::{PATIENCE, container_config, pod_config, sockets};
 
 pub type Runtime = RuntimeServiceClient<Channel>;
 pub type Admin = AdminClient<Channel>;
@@ -45,7 +44,7 @@ impl Client {
             runtime: Runtime::new(channel.clone()).max_decoding_message_size(usize::MAX),
             admin: Admin::new(channel.clone()).max_decoding_message_size(usize::MAX),
             images: Images::new(channel).max_decoding_message_size(usize::MAX),
-            socket: socket.to_owned(),
+            socket: sockets::address(socket),
         }
     }
 
@@ -157,11 +156,12 @@ impl Client {
 }
 
 fn dial(socket: &Path) -> Channel {
-    let address = format!("unix://{}", socket.display());
-    let endpoint = Endpoint::from_shared(address).unwrap();
-    endpoint
-        .origin("http://localhost".parse().unwrap())
-        .connect_lazy()
+    let socket = socket.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move { sockets::connect(&socket).await.map(TokioIo::new) }
+    });
+    Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector)
 }
 
 /// An HTTP/2 connection that decodes nothing.
@@ -179,7 +179,7 @@ pub struct RawReply {
 
 impl RawClient {
     pub async fn connect(socket: &Path) -> RawClient {
-        let stream = UnixStream::connect(socket).await.unwrap();
+        let stream = sockets::connect(socket).await.unwrap();
         let (client, connection) = http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(1 << 20)
             .handshake(TokioIo::new(stream))

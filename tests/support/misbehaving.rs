@@ -1,4 +1,4 @@
-//! Runtimes on Unix sockets that behave well until a test turns on their misbehaviour. Each file of this module has one
+//! Runtimes on sockets that behave well until a test turns on their misbehaviour. Each file of this module has one
 //! kind of misbehaviour.
 //!
 //! The runtimes build HTTP/2 bodies from raw frames, because a gRPC library would not send invalid replies.
@@ -36,11 +36,11 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::net::UnixListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::frame;
+use super::sockets::{self, Listener};
 
 pub use bad_details::bad_details;
 pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that_is_too_short};
@@ -79,7 +79,7 @@ pub struct Misbehaving {
 
 impl Misbehaving {
     pub fn serve_on(socket: &Path, misbehaviour: Misbehaviour) -> Misbehaving {
-        let listener = UnixListener::bind(socket).unwrap();
+        let listener = sockets::bind(socket);
         let bad = Arc::new(AtomicBool::new(false));
         let mut serving = JoinSet::new();
         let close = Arc::default();
@@ -109,7 +109,7 @@ impl Misbehaving {
 }
 
 async fn run(
-    listener: UnixListener,
+    listener: Listener,
     misbehaviour: Misbehaviour,
     bad: Arc<AtomicBool>,
     close: Arc<Notify>,
@@ -117,7 +117,7 @@ async fn run(
     let mut connections = JoinSet::new();
     loop {
         let stream = tokio::select! {
-            accepted = listener.accept() => accepted.unwrap().0,
+            accepted = sockets::accept(&listener) => accepted.unwrap(),
             () = close.notified() => {
                 connections.abort_all();
                 continue;

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
+use criswitch::config::address::Address;
 use criswitch::server::Listener;
 use criswitch::store::file_work::FileWork;
-use criswitch::store::{Boot, Store};
+use criswitch::store::{Boot, Directories, Store};
 use criswitch::switch::Switch;
 use criswitch::switch::reload::Outcome;
 use criswitch::telemetry::counters::Reason;
@@ -18,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
-use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in};
+use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in, sockets};
 
 /// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch.
 pub struct Rig {
@@ -91,6 +92,13 @@ impl Rig {
     /// The directory of the saved state.
     pub fn state_directory(&self) -> std::path::PathBuf {
         self.directory().join("criswitch.sock.state")
+    }
+
+    fn state_directories(&self) -> Directories {
+        Directories {
+            runtime: self.state_directory(),
+            state: self.state_directory(),
+        }
     }
 
     /// Stops criswitch, as SIGTERM does, and starts it again with the same configuration.
@@ -174,7 +182,7 @@ impl Rig {
         let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let (store, found) = Store::open(config.directories([None, None]), self.boot.clone());
+        let (store, found) = Store::open(self.state_directories(), self.boot.clone());
         self.state_problems.clone_from(&found.problems);
         let writes = store.work.clone();
         let switch = criswitch::switch::saved::resume(config, &Dialer::Socket, store, found);
@@ -194,8 +202,9 @@ impl Rig {
     }
 
     fn configure(&self, text: impl FnOnce(&str) -> String) {
-        let text = text(self.directory.path().to_str().unwrap());
-        let listen = format!("listen = \"{}\"\n", self.client.socket.display());
+        let text = text(&sockets::text(self.directory.path()));
+        let listen = Address::parse(self.client.socket.to_str().unwrap()).unwrap();
+        let listen = format!("listen = \"{listen}\"\n");
         std::fs::write(self.config_path(), listen + &text).unwrap();
     }
 

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
-use super::PATIENCE;
+use super::{PATIENCE, sockets};
 use cut::Rest;
 pub use journal::{Call, Journal};
 pub use settings::{ImageIds, Settings, ShowsHandlers};
@@ -355,16 +355,16 @@ impl Sim {
 
     /// Serves on this socket. Needs a tokio runtime.
     pub fn serve_on(&self, socket: &Path) {
-        self.serving().socket = socket.to_owned();
+        self.serving().socket = sockets::shown(socket);
         self.start();
     }
 
     /// Serves again on the same socket.
     pub fn start(&self) {
         let mut serving = self.serving();
-        let listener = serve::bind(&serving.socket);
+        let listener = sockets::bind(&serving.socket);
         if let Some(user) = serving.user {
-            serve::listen_as(user, &listener);
+            sockets::listen_as(user, &listener);
         }
         serving.task = Some(tokio::spawn(serve::run(self.clone(), listener)));
     }

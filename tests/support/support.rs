@@ -14,15 +14,19 @@
 mod client;
 mod configs;
 pub mod misbehaving;
+#[cfg(unix)] // Windows passes no sockets.
 mod passed;
 mod rig;
 mod sim;
+pub mod sockets;
 
 pub use client::{Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, frame_raw};
 pub use configs::{container_config, container_in, image_spec, pod_config};
+#[cfg(unix)]
 pub use passed::{passing, passing_both};
 pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, ShowsHandlers, Sim};
+pub use sockets::connect;
 
 /// The longest wait of a test for an event that should happen at once.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -19,6 +19,7 @@ mod simulated_runtime;
 mod wait;
 
 mod backend {
+    #[cfg(unix)] // A pipe has no queue of connections.
     mod full_backlog;
     mod hostile_backends;
     mod quiet;
@@ -90,6 +91,7 @@ mod ownership {
 }
 
 mod server {
+    #[cfg(unix)] // Windows has no signals.
     pub mod binary;
     mod concurrency;
     mod floods;
@@ -98,6 +100,7 @@ mod server {
     mod shutdown;
     mod sizes;
     mod slow_clients;
+    #[cfg(unix)] // A pipe has no file and no mode.
     mod socket;
 }
 
@@ -115,6 +118,7 @@ mod session {
 mod switch {
     mod forget;
     mod handlers;
+    #[cfg(unix)] // Windows has no signals.
     mod restart;
     mod saved_node;
     pub mod saved_state;

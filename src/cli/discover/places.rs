@@ -5,21 +5,10 @@ use std::path::Path;
 
 use criswitch::config::address::Address;
 use criswitch::platform::address::{Inode, socket_at};
+use criswitch::platform::paths;
 
 /// The largest length of a DNS label, in characters.
 const MAX_LABEL: usize = 63;
-
-/// The well-known paths in the order of precedence, and the names of the backends there.
-pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
-    ("containerd", "/run/containerd/containerd.sock"),
-    ("crio", "/run/crio/crio.sock"),
-    ("cri-dockerd", "/run/cri-dockerd.sock"),
-    // The containerd of RKE2 has this path too.
-    ("k3s", "/run/k3s/containerd/containerd.sock"),
-    ("k3s-docker", "/run/k3s/cri-dockerd/cri-dockerd.sock"),
-    ("k0s", "/run/k0s/containerd.sock"),
-    ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
-];
 
 /// A path where a socket is expected, and the result of looking at the path.
 pub(super) struct SocketPlace {
@@ -96,8 +85,8 @@ impl SocketPlace {
 }
 
 fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Address)> {
-    WELL_KNOWN.iter().filter_map(move |(name, path)| {
-        let path = root.join(path.trim_start_matches('/'));
+    paths::WELL_KNOWN.iter().filter_map(move |(name, path)| {
+        let path = paths::below(root, path);
         let socket = Address::parse(path.to_str()?).ok()?;
         Some((Some(*name), socket))
     })
@@ -107,8 +96,8 @@ fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Sets the names of all places. A well-known path has its name in [`WELL_KNOWN`]. Any other path is named after its
-/// file or directory, or gets a number.
+/// Sets the names of all places. A well-known path has its name in [`paths::WELL_KNOWN`]. Any other path is named after
+/// its file or directory, or gets a number.
 fn name_all(places: &mut [SocketPlace]) {
     let known = places.iter().filter_map(|place| place.known_as);
     let mut taken: Vec<String> = known.map(str::to_owned).collect();

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use criswitch::config::{BackendConfig, Config};
-use criswitch::platform::files;
+use criswitch::platform::{files, users};
 
 use super::{Finding, Root, same, tell};
 
@@ -29,7 +29,7 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
     let listen = config.listen.path();
     judge_listen(listen, root, findings);
     if let Some(directory) = listen.parent() {
-        let others = config.allow_uids.iter().any(|uid| *uid != 0);
+        let others = users::has_others(&config.allow_uids);
         judge_directory(directory, others, root, findings);
     }
     judge_unit(listen, root, findings);

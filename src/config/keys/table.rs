@@ -3,6 +3,7 @@
 use super::{Applies, ConfigValue, Key, KeyKind, Limits, Reader};
 use crate::config::DEFAULT_LISTEN;
 use crate::config::value::UNLIMITED;
+use crate::platform::{paths, users};
 
 const NO_LIMITS: Limits = Limits {
     zero: true,
@@ -64,7 +65,7 @@ const TOLERATION: Key = Key {
 };
 const SOCKET: KeyKind = KeyKind::Text("socket path");
 /// A socket path that a backend could have.
-pub(in crate::config) const SOCKET_EXAMPLE: &str = "\"/run/containerd/containerd.sock\"";
+pub(in crate::config) const SOCKET_EXAMPLE: &str = paths::BACKEND_EXAMPLE;
 
 /// Every key, in the order of `config/criswitch.toml`.
 pub static KEYS: &[Key] = &[
@@ -164,7 +165,7 @@ pub static KEYS: &[Key] = &[
         name: "runtime_dir",
         kind: KeyKind::Text("directory"),
         default: Some(""),
-        example: "\"/run/criswitch/state\"",
+        example: paths::STATE_EXAMPLES[0],
         applies: Applies::Restart,
         help: "The directory for the state of this boot: the last lists of each backend, so that lists are complete \
                after a restart while a backend does not answer. criswitch creates it with mode 0700. Use a tmpfs. \
@@ -177,7 +178,7 @@ pub static KEYS: &[Key] = &[
         name: "state_dir",
         kind: KeyKind::Text("directory"),
         default: Some(""),
-        example: "\"/var/lib/criswitch\"",
+        example: paths::STATE_EXAMPLES[1],
         applies: Applies::Restart,
         help: "The directory for the state that must survive a reboot. criswitch also uses it to distinguish a \
                restart from a reboot. \"\" means the directory of systemd's unit, `/var/lib/criswitch`; without \
@@ -186,15 +187,12 @@ pub static KEYS: &[Key] = &[
         ..KEY
     },
     Key {
-        name: "allow_uids",
+        name: users::KEY,
         kind: KeyKind::Users,
-        default: Some("[0]"),
+        default: Some(users::DEFAULT),
+        example: users::EXAMPLE,
         applies: Applies::Restart,
-        help: "The numeric ids of users that may connect, in addition to root and the user of criswitch. An ACL on \
-               the socket admits only these users. If the file system of the socket has no ACLs, the mode is 0666: \
-               criswitch closes connections of other users, but these users can fill the socket's queue. If systemd \
-               holds the socket, add a drop-in (docs/operations.md). A user that may connect has the power of root \
-               on this node: pods can be privileged. docs/limits.md has the limit on the connections of each user.",
+        help: users::HELP,
         value: Reader::Config(|config| ConfigValue::Users(config.allow_uids.clone())),
         ..KEY
     },

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 use super::{At, KeyValue, Scheduling, Walk, add};
+use crate::config::address;
 use crate::config::keys::{KeyKind, SOCKET_EXAMPLE};
 
 /// The fields of a row that are not tables, by the names of their keys.
@@ -127,9 +128,9 @@ impl Walk<'_> {
 }
 
 impl RowTarget {
-    /// Distinguishes sockets from names: only a socket contains a slash.
+    /// Distinguishes sockets from names: only a socket contains a slash or a backslash.
     fn guess(text: String) -> RowTarget {
-        if text.contains('/') {
+        if address::is_like(&text) {
             RowTarget::Socket(text)
         } else {
             RowTarget::Backend(text)

@@ -11,6 +11,9 @@ use thiserror::Error;
 /// The longest path that fits into `sun_path`: 108 bytes with the final zero.
 pub const MAX_PATH_BYTES: usize = 107;
 
+/// The beginning of the path of a named pipe on Windows.
+const PIPE: &str = r"\\";
+
 /// The limit on symbolic links that are followed one after another. Linux has the same limit.
 const MAX_LINKS: u8 = 40;
 
@@ -51,7 +54,7 @@ impl AddressError {
 /// Reads an absolute path, `unix:///path` or `unix:/path`.
 ///
 /// Doubled slashes, `.` and a trailing slash are dropped, so that two spellings of one path are equal. Symbolic links
-/// and `..` stay: only the kernel resolves them.
+/// and `..` stay, because resolving them needs the file system.
 ///
 /// # Errors
 /// If `text` has none of these forms, or if the path is empty, relative, too long or contains a NUL byte.
@@ -149,6 +152,9 @@ fn real_path(path: &Path, links: u8) -> PathBuf {
 }
 
 fn without_scheme(text: &str) -> Result<&str, AddressError> {
+    if text.starts_with(PIPE) {
+        return Err(AddressError::Scheme(text.to_owned()));
+    }
     if let Some(rest) = text.strip_prefix("unix:") {
         return Ok(rest.strip_prefix("//").unwrap_or(rest));
     }
@@ -200,6 +206,7 @@ mod tests {
                 "npipe:////./pipe/a",
                 AddressError::Scheme("npipe:////./pipe/a".into()),
             ),
+            (r"\\.\pipe\a", AddressError::Scheme(r"\\.\pipe\a".into())),
             (
                 "tcp://127.0.0.1:1",
                 AddressError::Scheme("tcp://127.0.0.1:1".into()),

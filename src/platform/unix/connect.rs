@@ -30,7 +30,6 @@ impl Dialed {
     ///
     /// # Errors
     /// If the runtime cannot register the socket.
-    #[expect(clippy::unused_async, reason = "a busy pipe on Windows is awaited")]
     pub async fn stream(self) -> io::Result<(Stream, Option<Peer>)> {
         let stream = UnixStream::from_std(self.0.into())?;
         let peer = Peer::of(&stream);

@@ -141,6 +141,13 @@ pub(super) fn others(allow: &[u32]) -> Vec<u32> {
     uids.filter(|uid| *uid != ROOT).collect()
 }
 
+impl SocketFile {
+    /// Removes the file.
+    pub(crate) fn remove(self) {
+        drop(self);
+    }
+}
+
 impl Drop for SocketFile {
     /// Removes the file on another thread, because its file system may not answer. Waits at most `REMOVAL_LIMIT`.
     fn drop(&mut self) {

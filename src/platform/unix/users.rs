@@ -7,6 +7,31 @@ use crate::platform::Peer;
 /// A user that may connect.
 pub type UserId = u32;
 
+/// The configuration key with the users that may connect, its default, an example, and its description.
+pub(crate) const KEY: &str = "allow_uids";
+pub(crate) const DEFAULT: &str = "[0]";
+pub(crate) const EXAMPLE: &str = "";
+pub(crate) const HELP: &str = "The numeric ids of users that may connect, in addition to root and the user of \
+    criswitch. An ACL on the socket admits only these users. If the file system of the socket has no ACLs, the mode is \
+    0666: criswitch closes connections of other users, but these users can fill the socket's queue. If systemd holds the \
+    socket, add a drop-in (docs/operations.md). A user that may connect has the power of root on this node: pods can be \
+    privileged. docs/limits.md has the limit on the connections of each user.";
+/// Whether the users in the configuration are integers, not strings.
+pub(crate) const ARE_INTEGERS: bool = true;
+/// The words of the error about an invalid user, and its hint.
+pub(crate) const A_USER_ID: &str = "a user id";
+pub(crate) const USER_ID_HINT: &str = "0 to 4294967294";
+
+/// The users that may connect if no file has [`KEY`].
+pub(crate) fn by_default() -> Vec<UserId> {
+    vec![ROOT]
+}
+
+/// A user that may connect. The largest number is not a user: chown(2) takes it for "no change".
+pub(crate) fn allowed(text: &str) -> Option<UserId> {
+    text.parse().ok().filter(|uid| *uid != u32::MAX)
+}
+
 /// Root, who may always connect.
 pub(crate) const ROOT: u32 = 0;
 
@@ -29,6 +54,11 @@ pub(crate) fn uids(users: &[UserId]) -> &[u32] {
     users
 }
 
+/// Whether users other than root may connect.
+pub fn has_others(allowed: &[UserId]) -> bool {
+    allowed.iter().any(|uid| *uid != ROOT)
+}
+
 /// Whether criswitch runs with all privileges.
 pub fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
@@ -37,15 +67,16 @@ pub fn is_privileged() -> bool {
 /// The number of the user with this name.
 ///
 /// # Errors
-/// The sentence that says where the name is missing.
-pub(crate) fn number(name: &str) -> Result<u32, String> {
+/// If there is no such user: what is wrong, and a hint.
+pub(crate) fn number(name: &str) -> Result<u32, (String, &'static str)> {
     let users = fs::read(USERS).unwrap_or_default();
     let users = String::from_utf8_lossy(&users);
     let uid = users.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
     });
-    uid.ok_or_else(|| format!("{USERS} has no user {name:?}"))
+    let hint = "the user's number, such as \"1000\"";
+    uid.ok_or_else(|| (format!("{USERS} has no user {name:?}"), hint))
 }
 
 impl Peer {

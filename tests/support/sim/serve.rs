@@ -1,22 +1,18 @@
-//! A simulated runtime's server: HTTP/2 on a Unix socket. The server records each call before it replies.
+//! A simulated runtime's server: HTTP/2 on a socket. The server records each call before it replies.
 //!
 //! The server uses hyper, because tonic's server would end calls at their deadline.
 
 use std::convert::Infallible;
-use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
 
 use bytes::Bytes;
 use criswitch::codec::cri::image_service_server::{self, ImageServiceServer};
 use criswitch::codec::cri::runtime_service_server::RuntimeServiceServer;
+use criswitch::platform::connect::Stream;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::body::Body;
@@ -27,6 +23,7 @@ use super::cut::{chop, watch};
 use super::journal::Call;
 use super::rewrite::rewrite;
 use super::runtime::Service;
+use crate::support::sockets::{self, Listener};
 
 /// A size limit that is larger than any header or message of a test.
 const ANY_SIZE: usize = 256 << 20;
@@ -34,27 +31,11 @@ const ANY_SIZE: usize = 256 << 20;
 /// The largest length of a request with an empty filter: gRPC's five bytes, and the filter's tag and length.
 const NO_FILTER: usize = 7;
 
-/// Binds the socket, and replaces the file of a previous server.
-pub fn bind(socket: &Path) -> UnixListener {
-    std::fs::remove_file(socket).ok();
-    UnixListener::bind(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
-}
-
-/// Calls listen(2) again from a process of this user: `SO_PEERCRED` of a listener shows the last process that called
-/// listen(2). The process runs perl, because every Debian system has perl.
-pub fn listen_as(user: u32, listener: &UnixListener) {
-    let listener = listener.as_fd().try_clone_to_owned().unwrap();
-    let mut perl = Command::new("perl");
-    perl.args(["-e", "listen(STDIN, 128) or die"]);
-    perl.stdin(listener).uid(user).gid(user);
-    assert!(perl.status().unwrap().success());
-}
-
 /// Serves until the future is dropped, which also ends the connections.
-pub async fn run(sim: Sim, listener: UnixListener) {
+pub async fn run(sim: Sim, listener: Listener) {
     let services = Services::new(&sim);
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    while let Ok(stream) = sockets::accept(&listener).await {
         connections.spawn(serve(sim.clone(), services.clone(), stream));
         while connections.try_join_next().is_some() {}
     }
@@ -94,7 +75,7 @@ impl Services {
     }
 }
 
-async fn serve(sim: Sim, services: Services, stream: UnixStream) {
+async fn serve(sim: Sim, services: Services, stream: Stream) {
     sim.edit(|journal| journal.connections += 1);
     let answered = sim.clone();
     let answer = service_fn(move |request| answer(answered.clone(), services.clone(), request));

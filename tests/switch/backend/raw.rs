@@ -54,7 +54,7 @@ pub fn backend_of<S: Future<Output = ()> + Send + 'static>(
     let config = BackendConfig {
         id: 0,
         name: "raw".to_owned(),
-        socket: Address::parse("/raw.sock").unwrap(),
+        socket: Address::default_listen(),
         list_timeout: Duration::from_secs(2),
         stats_timeout: Duration::from_secs(2),
         stale_lists: Duration::MAX,

@@ -16,12 +16,13 @@ async fn before_its_backends(start_wait: &str) -> Rig {
     rig.run("kata", "boxed").await;
     for sim in &rig.sims {
         sim.stop().await;
-        std::fs::remove_file(sim.socket()).unwrap();
+        crate::support::sockets::remove(&sim.socket());
     }
     let (keys, sims) = (format!("start_wait = {start_wait:?}"), rig.sims.clone());
+    let state = rig.state_directory();
     rig.restart_switch_with(|directory| {
         // Remove the saved state, as if criswitch had never run on this node.
-        std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
+        std::fs::remove_dir_all(state).unwrap();
         text(&keys, &sims, directory)
     })
     .await;

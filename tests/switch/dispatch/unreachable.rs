@@ -3,7 +3,7 @@
 use criswitch::codec::cri;
 use tonic::{Code, Status};
 
-use crate::support::{Rig, Sim};
+use crate::support::{Rig, Sim, sockets};
 
 async fn runc_and_kata() -> Rig {
     Rig::start([Sim::new("runc"), Sim::new("kata")]).await
@@ -26,17 +26,17 @@ async fn calls_for_a_pod_of_a_backend_that_is_down_are_unavailable() {
     names(
         &rig.stop(&container).await.unwrap_err(),
         rig.sim("kata"),
-        "refused",
+        sockets::REFUSED,
     );
     names(
         &rig.remove_pod(&pod).await.unwrap_err(),
         rig.sim("kata"),
-        "refused",
+        sockets::REFUSED,
     );
     names(
         &(*rig).run_pod("kata", "next").await.unwrap_err(),
         rig.sim("kata"),
-        "refused",
+        sockets::REFUSED,
     );
 }
 
@@ -44,9 +44,9 @@ async fn calls_for_a_pod_of_a_backend_that_is_down_are_unavailable() {
 async fn the_error_for_a_backend_without_a_socket_file_has_that_cause() {
     let rig = runc_and_kata().await;
     rig.sim("kata").stop().await;
-    std::fs::remove_file(rig.sim("kata").socket()).unwrap();
+    sockets::remove(&rig.sim("kata").socket());
     let failed = (*rig).run_pod("kata", "web").await.unwrap_err();
-    names(&failed, rig.sim("kata"), "No such file");
+    names(&failed, rig.sim("kata"), "os error 2");
 }
 
 #[tokio::test]
@@ -64,11 +64,15 @@ async fn a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back() 
     rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
     rig.restart_switch_without_state().await;
-    names(&rig.pods().await.unwrap_err(), rig.sim("kata"), "refused");
+    names(
+        &rig.pods().await.unwrap_err(),
+        rig.sim("kata"),
+        sockets::REFUSED,
+    );
     names(
         &rig.containers().await.unwrap_err(),
         rig.sim("kata"),
-        "refused",
+        sockets::REFUSED,
     );
     rig.sim("kata").start();
     assert_eq!(rig.pods().await.unwrap(), rig.sim("kata").pods());
@@ -78,12 +82,11 @@ async fn a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back() 
 async fn a_backend_that_does_not_speak_http2_is_unavailable() {
     let rig = runc_and_kata().await;
     rig.sim("kata").stop().await;
-    std::fs::remove_file(rig.sim("kata").socket()).unwrap();
     // This server accepts connections and sends text that is not HTTP/2.
-    let other = tokio::net::UnixListener::bind(rig.sim("kata").socket()).unwrap();
+    let other = sockets::bind(&rig.sim("kata").socket());
     let other = async {
         loop {
-            let (mut stream, _) = other.accept().await.unwrap();
+            let mut stream = sockets::accept(&other).await.unwrap();
             let greeting = b"220 mail ready\r\n";
             tokio::io::AsyncWriteExt::write_all(&mut stream, greeting)
                 .await

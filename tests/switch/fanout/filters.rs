@@ -88,11 +88,12 @@ async fn a_narrowed_list_is_served_from_cache_while_the_owner_is_down_and_stats_
 async fn a_list_by_uid_asks_every_backend_while_one_was_never_listed() {
     let mut known = known().await;
     known.rig.sim("runc").stop().await;
+    let state = known.rig.state_directory();
     known
         .rig
         .restart_switch_with(|directory| {
             // Without its state, criswitch knows nothing of runc.
-            std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
+            std::fs::remove_dir_all(state).unwrap();
             format!(
                 "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
                  runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"

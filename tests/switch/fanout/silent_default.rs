@@ -70,7 +70,7 @@ async fn after_30_s_without_a_status_of_the_default_the_node_is_not_ready_and_ke
     rig.sim("runc").stop().await;
     later(TRUST).await;
     let down = status(&rig).await;
-    is_not_ready(&down, rig.sim("runc"), "refused");
+    is_not_ready(&down, rig.sim("runc"), crate::support::sockets::REFUSED);
     assert_eq!(down.runtime_handlers, before.runtime_handlers);
     rig.sim("runc").start();
     until_state(&rig, "runc", "ready").await;
@@ -81,7 +81,7 @@ async fn after_30_s_without_a_status_of_the_default_the_node_is_not_ready_and_ke
 async fn a_default_that_was_never_reachable_makes_the_node_not_ready() {
     let rig = never_there().await;
     let status = status(&rig).await;
-    is_not_ready(&status, rig.sim("runc"), "refused");
+    is_not_ready(&status, rig.sim("runc"), crate::support::sockets::REFUSED);
     let handlers = status.runtime_handlers.iter();
     let names: Vec<_> = handlers.map(|handler| handler.name.as_str()).collect();
     assert_eq!(names, ["", "kata", "runc"]);
@@ -94,7 +94,12 @@ async fn a_verbose_status_shows_every_backend_though_the_default_was_never_reach
     until_state(&rig, "kata", "ready").await;
     let told = told_of(&rig, "runc").await;
     assert_eq!(told["state"], "down");
-    assert!(told["cause"].as_str().unwrap().contains("refused"));
+    assert!(
+        told["cause"]
+            .as_str()
+            .unwrap()
+            .contains(crate::support::sockets::REFUSED)
+    );
 }
 
 #[tokio::test]

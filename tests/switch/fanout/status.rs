@@ -127,7 +127,7 @@ async fn a_backend_that_is_down_is_named_with_its_socket_and_the_cause() {
     assert!(!backends.status);
     assert!(!backends.reason.is_empty());
     let socket = rig.sim("kata").socket().display().to_string();
-    for part in ["kata", &socket, "refused"] {
+    for part in ["kata", &socket, crate::support::sockets::REFUSED] {
         assert!(backends.message.contains(part), "{}", backends.message);
     }
     // Without the last known features the kubelet would reject pods with user namespaces.

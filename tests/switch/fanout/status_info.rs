@@ -94,7 +94,12 @@ async fn the_state_of_a_backend_that_is_down_has_the_cause_and_its_pods() {
     let own = rig.state().await;
     let kata = of_backend(&own, "kata");
     assert_eq!(kata["state"], "down");
-    assert!(kata["cause"].as_str().unwrap().contains("refused"));
+    assert!(
+        kata["cause"]
+            .as_str()
+            .unwrap()
+            .contains(crate::support::sockets::REFUSED)
+    );
     // kata's pods continue to run while kata is down.
     assert_eq!((&kata["pods"], &kata["containers"]), (&1.into(), &1.into()));
     assert_eq!(of_backend(&own, "runc")["state"], "ready");

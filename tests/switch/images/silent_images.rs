@@ -141,7 +141,7 @@ async fn a_failed_pull_into_every_store_names_every_failed_backend_and_the_cause
         "{failed}"
     );
     assert_eq!(failed.code(), Code::NotFound);
-    for word in ["\"runc\"", "\"gvisor\"", "refused"] {
+    for word in ["\"runc\"", "\"gvisor\"", crate::support::sockets::REFUSED] {
         assert!(failed.message().contains(word), "{failed}");
     }
     assert!(!failed.message().contains("\"kata\""), "{failed}");

@@ -12,7 +12,7 @@ use crate::faults::{backends_ready, status, told_of, until_state};
 use crate::questions::settled;
 use crate::session::events::{listening, next};
 use crate::support::misbehaving::{Misbehaving, POD};
-use crate::support::{Client, IMAGE, Rig, Sim, frame, frame_raw};
+use crate::support::{Client, IMAGE, Rig, Sim, connect, frame, frame_raw, sockets};
 use crate::topology::reloads::reload;
 use crate::wait::until;
 
@@ -203,12 +203,12 @@ async fn after_a_restart_no_backend_takes_over_a_pod_by_creating_its_id() {
 
 /// Serves the socket `from` until the test ends: copies the bytes of each connection to and from the socket `to`.
 async fn proxy(from: &Path, to: std::path::PathBuf) {
-    let listener = tokio::net::UnixListener::bind(from).unwrap();
+    let listener = sockets::bind(from);
     tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
+        while let Ok(mut client) = sockets::accept(&listener).await {
             let to = to.clone();
             tokio::spawn(async move {
-                let mut server = tokio::net::UnixStream::connect(to).await.unwrap();
+                let mut server = connect(&to).await.unwrap();
                 tokio::io::copy_bidirectional(&mut client, &mut server)
                     .await
                     .ok();
@@ -314,6 +314,7 @@ async fn a_pod_not_listed_before_a_restart_keeps_its_owner_though_a_second_socke
     rig.stop_pod(&pod).await.unwrap();
 }
 
+#[cfg(unix)] // A pipe has no links.
 #[tokio::test]
 async fn a_symbolic_link_to_a_socket_is_the_same_backend() {
     let both = Sim::new("runc").handlers(["runc", "kata"]);

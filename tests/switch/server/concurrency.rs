@@ -4,17 +4,17 @@ use std::path::Path;
 
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
-use tokio::net::UnixStream;
 use tonic::Code;
 
 use crate::calls::{path, send, text_of};
 use crate::http2::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, REFUSED_STREAM, RST_STREAM, SETTINGS,
 };
-use crate::support::{PATIENCE, Rig, Sim, frame, frame_raw};
+use crate::support::{PATIENCE, Rig, Sim, connect, frame, frame_raw};
 use crate::wait::until;
 use criswitch::codec::cri;
 use criswitch::limits::{MAX_CALLS, RESERVED_CALLS};
+use criswitch::platform::connect::Stream;
 
 /// The number of calls: more than HTTP/2 servers allow by default, and more than a kubelet has pods.
 const CALLS: usize = 1500;
@@ -98,11 +98,11 @@ async fn a_connection_carries_any_number_of_lists_to_which_a_backend_adds_no_ite
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
 /// A client that ignores the limits in criswitch's settings.
-struct Heedless(UnixStream);
+struct Heedless(Stream);
 
 impl Heedless {
     async fn connect(socket: &Path) -> Heedless {
-        let mut stream = UnixStream::connect(socket).await.unwrap();
+        let mut stream = connect(socket).await.unwrap();
         stream.write_all(http2::PREFACE).await.unwrap();
         let mut client = Heedless(stream);
         client.send(SETTINGS, 0, 0, b"").await;

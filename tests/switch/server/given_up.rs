@@ -8,7 +8,6 @@ use criswitch::codec::frames;
 use criswitch::rpc;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tonic::Code;
 
@@ -17,7 +16,7 @@ use crate::http2::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
     header, next,
 };
-use crate::support::{PATIENCE, Rig, Sim, frame_raw};
+use crate::support::{PATIENCE, Rig, Sim, connect, frame_raw};
 
 /// The preface of HTTP/2, and settings that change nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -46,7 +45,7 @@ async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled(
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let kata = rig.sim("kata");
     kata.hold("ListPodSandboxMetrics");
-    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+    let mut client = connect(&rig.socket).await.unwrap();
     client.write_all(GREETING).await.unwrap();
     let path = |rpc| format!("/runtime.v1.RuntimeService/{rpc}");
     let first = call(1, &path("ListPodSandboxMetrics"));

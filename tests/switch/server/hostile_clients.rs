@@ -6,6 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use criswitch::codec::cri;
 use criswitch::limits::{ADMIN_LIMIT, MAX_CALLS, MAX_CONNECTIONS, REQUEST_LIMIT};
+use criswitch::platform::connect::Stream;
 use criswitch::server::PREFACE_LIMIT;
 use criswitch::telemetry::counters::Reason;
 use futures_util::future::join_all;
@@ -17,13 +18,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::calls::{part, path, send, text_of};
 use crate::http2::PREFACE;
-use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
+use crate::support::{PATIENCE, RawReply, Rig, Sim, connect, frame, frame_raw};
 use crate::wait::until;
 
 /// The number of calls in flight on one connection, fewer than criswitch allows.
@@ -38,7 +38,7 @@ struct Unfinished {
 
 impl Unfinished {
     async fn connect(socket: &Path) -> Unfinished {
-        let stream = UnixStream::connect(socket).await.unwrap();
+        let stream = connect(socket).await.unwrap();
         let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .unwrap();
@@ -169,7 +169,7 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
     let mut connections = Vec::new();
     let refused = loop {
         assert!(connections.len() <= MAX_CONNECTIONS);
-        let mut stream = UnixStream::connect(&rig.socket).await.unwrap();
+        let mut stream = connect(&rig.socket).await.unwrap();
         if greeted(&mut stream).await {
             connections.push(stream);
         } else {
@@ -186,11 +186,11 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
     // Connected clients are unaffected.
     rig.pods().await.unwrap();
     connections.clear();
-    until(async || greeted(&mut UnixStream::connect(&rig.socket).await.unwrap()).await).await;
+    until(async || greeted(&mut connect(&rig.socket).await.unwrap()).await).await;
 }
 
 /// Whether criswitch sends anything to an HTTP/2 client before it closes the connection.
-async fn greeted(stream: &mut UnixStream) -> bool {
+async fn greeted(stream: &mut Stream) -> bool {
     // A rejected connection may already be closed.
     stream.write_all(PREFACE).await.ok();
     let mut begun = [0; 9];
@@ -204,7 +204,7 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
     let rig = start().await;
     let mut silent = Vec::new();
     for number in 0..MAX_CONNECTIONS {
-        let mut stream = UnixStream::connect(&rig.socket).await.unwrap();
+        let mut stream = connect(&rig.socket).await.unwrap();
         let begun = if number < 100 { 0 } else { PREFACE.len() - 1 };
         // A rejected connection may already be closed.
         stream.write_all(&PREFACE[..begun]).await.ok();
@@ -218,7 +218,7 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
     tokio::time::resume();
     let closed = MAX_CONNECTIONS as u64 - turned_away;
     until(async || rig.refused(Reason::Silent) == closed).await;
-    assert!(greeted(&mut UnixStream::connect(&rig.socket).await.unwrap()).await);
+    assert!(greeted(&mut connect(&rig.socket).await.unwrap()).await);
     rig.pods().await.unwrap();
 }
 
@@ -227,7 +227,7 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
 async fn a_client_that_disconnects_within_its_preface_frees_its_place_at_once() {
     let rig = start().await;
     let before = rig.connections();
-    let mut gone = UnixStream::connect(&rig.socket).await.unwrap();
+    let mut gone = connect(&rig.socket).await.unwrap();
     gone.write_all(&PREFACE[..5]).await.unwrap();
     until(async || rig.connections() > before).await;
     drop(gone);
@@ -251,7 +251,7 @@ async fn headers_beyond_the_limit_are_rejected() {
 
 /// A client that accepts one byte of each reply, and more only when the test reads it.
 pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
-    let stream = UnixStream::connect(socket).await.unwrap();
+    let stream = connect(socket).await.unwrap();
     let (client, connection) = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(1)
         .handshake(TokioIo::new(stream))

@@ -2,13 +2,13 @@
 //! `shutdown_timeout`.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio_stream::StreamExt;
 use tonic::Code;
 
-use crate::support::{Client, Journal, PATIENCE, Rig, Sim, frame_raw};
+use crate::support::{Client, Journal, PATIENCE, Rig, Sim, connect, frame_raw};
 use crate::wait::until;
 use criswitch::codec::cri;
+use criswitch::platform::connect::Stream;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 /// A `shutdown_timeout` that is much longer than a test may take.
@@ -127,7 +127,7 @@ const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GOAWAY: u8 = 7;
 
 /// The types of the frames received, up to the wanted one or the end.
-async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
+async fn frames(stream: &mut Stream, wanted: u8) -> Vec<u8> {
     let mut types = Vec::new();
     let mut head = [0; 9];
     while !types.contains(&wanted) && stream.read_exact(&mut head).await.is_ok() {
@@ -142,7 +142,7 @@ async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
 #[tokio::test]
 async fn a_client_accepted_just_before_the_shutdown_receives_goaway() {
     let mut rig = ending(LONG).await;
-    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+    let mut client = connect(&rig.socket).await.unwrap();
     // criswitch accepts connections in their order. When this call returns, criswitch has accepted the earlier client.
     rig.run_pod("kata", "web").await;
     let socket = rig.socket.clone();
@@ -183,7 +183,7 @@ async fn new_calls_fail_while_others_finish_at_shutdown() {
         kata.until(stop_is_held).await;
         let newcomers = async {
             socket_is_gone(&client).await;
-            assert!(UnixStream::connect(&client.socket).await.is_err());
+            assert!(connect(&client.socket).await.is_err());
             // The open connection may not have received GOAWAY yet, so repeat the call until it fails.
             until(async || raw.begin(VERSION, &[], frame_raw(b"")).await.is_err()).await;
             kata.release("StopContainer");
@@ -197,7 +197,7 @@ async fn new_calls_fail_while_others_finish_at_shutdown() {
 #[tokio::test]
 async fn a_client_that_sends_nothing_does_not_delay_the_shutdown() {
     let mut rig = ending(LONG).await;
-    let client = UnixStream::connect(&rig.socket).await.unwrap();
+    let client = connect(&rig.socket).await.unwrap();
     rig.runtime()
         .version(cri::VersionRequest::default())
         .await

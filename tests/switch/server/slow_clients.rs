@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use criswitch::limits::{MAX_CALLS, STREAM_WINDOW};
+use criswitch::platform::connect::Stream;
 use criswitch::telemetry::counters::Reason;
 use futures_util::future::join_all;
 use http::{Request, Response};
@@ -9,14 +10,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use tokio::io::AsyncWriteExt;
-use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
 use crate::calls::{part, path, send};
 use crate::faults::{node, until_state};
 use crate::http2::{PREFACE, SETTINGS, call_of, encoded};
 use crate::server::hostile_clients::sipping;
-use crate::support::{Rig, Sim, frame_raw};
+use crate::support::{Rig, Sim, connect, frame_raw};
 use crate::wait::until;
 
 /// The limits of unread replies in bytes, for one connection and for all connections.
@@ -135,8 +135,8 @@ async fn unread_streams_count_with_the_full_windows_of_their_backends() {
 }
 
 /// Connects a client that begins `calls` calls of `rpc` and reads nothing.
-async fn unread(rig: &Rig, rpc: &str, calls: u32) -> UnixStream {
-    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+async fn unread(rig: &Rig, rpc: &str, calls: u32) -> Stream {
+    let mut client = connect(&rig.socket).await.unwrap();
     let calls: Vec<u8> = (0..calls)
         .flat_map(|call| call_of(2 * call + 1, rpc))
         .collect();

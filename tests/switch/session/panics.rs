@@ -1,5 +1,6 @@
 //! A panic in criswitch must not disconnect a backend permanently.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,6 +11,7 @@ use criswitch::keep_connected;
 use criswitch::switch::Switch;
 
 use crate::logged::Logged;
+use crate::support::sockets;
 use crate::wait;
 
 #[tokio::test(start_paused = true)]
@@ -17,9 +19,10 @@ async fn a_panic_in_a_task_of_a_backend_is_logged_and_the_task_is_restarted() {
     let logged = Logged::here();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("criswitch.toml");
+    let nowhere = sockets::text(Path::new("/nowhere"));
     std::fs::write(
         &path,
-        "default_handler = 'a'\n[handlers]\na = '/nowhere/a.sock'",
+        format!("default_handler = 'a'\n[handlers]\na = '{nowhere}/a.sock'"),
     )
     .unwrap();
     let dialled = Arc::new(AtomicUsize::new(0));

@@ -10,7 +10,6 @@ use crate::calls::{send, stopped, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, told_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame, frame_raw};
-use crate::wait::until;
 
 const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 const LISTS: [&str; 4] = [
@@ -81,7 +80,12 @@ async fn a_backend_that_refuses_connections_is_down_and_ready_when_it_is_back() 
     stopped(&rig, "kata").await;
     let down = told_of(&rig, "kata").await;
     assert_eq!(down["state"], "down");
-    assert!(down["cause"].as_str().unwrap().contains("refused"));
+    assert!(
+        down["cause"]
+            .as_str()
+            .unwrap()
+            .contains(crate::support::sockets::REFUSED)
+    );
     assert!(since(&down) >= since(&ready));
     assert_eq!(transitions(&down), transitions(&ready) + 1);
     rig.sim("kata").start();
@@ -185,6 +189,7 @@ async fn an_idle_backend_that_hangs_is_found_by_a_periodic_probe() {
     until_state(&rig, "kata", "unresponsive").await;
 }
 
+#[cfg(unix)] // A pipe cannot be taken over while its server lives.
 #[tokio::test]
 async fn criswitch_connects_to_the_runtime_that_takes_over_a_socket_though_the_old_one_lives() {
     let rig = runc_and_kata().await;
@@ -204,11 +209,12 @@ async fn criswitch_connects_to_the_runtime_that_takes_over_a_socket_though_the_o
 async fn a_backend_whose_socket_file_is_removed_continues_to_serve() {
     let rig = runc_and_kata().await;
     let (pod, _) = rig.run("kata", "web").await;
-    std::fs::remove_file(rig.sim("kata").socket()).unwrap();
+    crate::support::sockets::remove(&rig.sim("kata").socket());
     rig.create(&pod, "second").await;
     assert_eq!(told_of(&rig, "kata").await["state"], "ready");
 }
 
+#[cfg(unix)] // A pipe has no links.
 /// Calls through such a backend would loop forever. The check of the configuration cannot find a link that is created
 /// later, so criswitch compares the sockets before it connects.
 #[tokio::test]
@@ -224,7 +230,7 @@ async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     // criswitch has already read the configuration when this link is created.
     std::os::unix::fs::symlink(path("criswitch.sock"), path("alias.sock")).unwrap();
     let mut cause = String::new();
-    until(async || {
+    crate::wait::until(async || {
         let told = until_state(&rig, "itself", "down").await;
         cause = told["cause"].as_str().unwrap().to_owned();
         cause.contains("is the socket of criswitch itself")
@@ -262,6 +268,7 @@ async fn criswitch_connects_less_and_less_often_to_a_backend_that_dies_once_it_i
     );
 }
 
+#[cfg(unix)] // Windows does not report the user of a pipe's server.
 #[tokio::test]
 async fn the_process_that_serves_a_socket_is_logged_once_however_often_criswitch_connects() {
     let logged = Logged::here();

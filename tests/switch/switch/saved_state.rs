@@ -325,9 +325,11 @@ async fn a_damaged_file_is_set_aside_and_lists_are_errors_until_the_backend_is_b
     }
 }
 
+#[cfg(unix)] // For the test below.
 /// A way to make a file untrusted, given its content of an earlier run.
 type Spoil = fn(&PathBuf, &[u8]);
 
+#[cfg(unix)] // Windows has no modes.
 #[tokio::test]
 async fn a_file_that_is_missing_outdated_unreadable_or_writable_by_others_is_not_trusted() {
     let spoil: [(&str, Spoil); 4] = [
@@ -409,6 +411,7 @@ async fn the_state_of_another_machine_is_ignored() {
     lists_heal(&rig).await;
 }
 
+#[cfg(unix)] // A pipe has no links.
 #[tokio::test]
 async fn a_start_with_another_path_of_a_socket_adds_no_second_backend_even_if_it_is_killed() {
     let (mut rig, ..) = with_pods().await;

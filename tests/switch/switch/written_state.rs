@@ -88,6 +88,7 @@ async fn calls_return_at_once_while_the_state_cannot_be_written() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
+#[cfg(unix)] // Only Unix reports each write of a file.
 #[tokio::test]
 async fn nothing_is_written_while_nothing_changes() {
     let (rig, ..) = with_pods().await;
@@ -104,6 +105,7 @@ async fn nothing_is_written_while_nothing_changes() {
     assert_ne!(written(), before);
 }
 
+#[cfg(unix)] // Only Unix reports each write of a file.
 #[tokio::test]
 async fn streams_of_a_single_backend_write_nothing_while_nothing_changes() {
     let rig = crate::faults::node("start_wait = \"0s\"", [crate::support::Sim::new("runc")]).await;

@@ -1,9 +1,11 @@
 //! A reload with another routing table: new pods follow it, and running pods stay on their backends.
 
+#[cfg(unix)]
 use std::path::Path;
 
 use criswitch::codec::admin::{Changes, Moved, Retiring};
 use criswitch::codec::cri;
+#[cfg(unix)]
 use criswitch::config::{Applies, Config, KEYS, Key, KeyKind};
 use serde_json::Value as Json;
 use tonic::Code;
@@ -243,6 +245,7 @@ async fn an_invalid_configuration_changes_nothing_and_is_reported() {
     );
 }
 
+#[cfg(unix)] // The values are those of Unix.
 #[tokio::test]
 async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     let rig = old_alone().await;
@@ -265,6 +268,7 @@ async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
+#[cfg(unix)] // For the test below.
 /// A value that differs from the key's default, in the form of the configuration file. `None` for keys that every test
 /// sets.
 fn other_value(key: &Key) -> Option<&'static str> {
@@ -281,6 +285,7 @@ fn other_value(key: &Key) -> Option<&'static str> {
     }
 }
 
+#[cfg(unix)] // The values are those of Unix.
 #[tokio::test]
 async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
     let rig = old_alone().await;

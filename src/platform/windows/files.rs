@@ -1,0 +1,87 @@
+//! Files and directories. Windows has no modes: a file inherits the access of its directory.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::hash::Hash;
+use std::io;
+use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::platform::FreeSpace;
+
+/// Opens a link instead of its target (`FILE_FLAG_OPEN_REPARSE_POINT`).
+const NO_LINK: u32 = 0x0020_0000;
+/// The file whose lock stands for the lock of a directory. Windows cannot lock a directory.
+const LOCK: &str = "criswitch.lock";
+
+/// Opens a file that an administrator names, for reading.
+///
+/// # Errors
+/// If the file cannot be opened, or is a directory.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    match fs::metadata(path)?.is_dir() {
+        true => Err(io::ErrorKind::IsADirectory.into()),
+        false => File::open(path),
+    }
+}
+
+/// Opens a file that criswitch has written, for reading. `None` if the path is a link.
+///
+/// # Errors
+/// If the file cannot be opened.
+pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(NO_LINK).open(path)?;
+    let is_file = file.metadata()?.is_file();
+    Ok(is_file.then_some(file))
+}
+
+/// Changes nothing: Windows has no modes.
+pub fn with_mode(options: &mut OpenOptions, _: u32) -> &mut OpenOptions {
+    options
+}
+
+/// Creates a directory and all directories above it.
+///
+/// # Errors
+/// If a directory cannot be created.
+pub(crate) fn make_directories(path: &Path, _: u32) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+/// A file whose lock stands for the lock of a directory.
+///
+/// # Errors
+/// If the file cannot be opened or created.
+pub(crate) fn lock_of(directory: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    options.open(directory.join(LOCK))
+}
+
+/// Whether the user that criswitch runs as owns the file. Unknown, so it counts as true.
+pub(crate) fn is_own(_: &Metadata) -> bool {
+    true
+}
+
+/// The metadata that changes when a file changes.
+pub(crate) fn version(file: &Metadata) -> impl Hash + use<> {
+    let (created, written) = (file.creation_time(), file.last_write_time());
+    (file.file_size(), created, written)
+}
+
+/// Whether the file is a socket: never.
+pub fn is_socket(_: &Metadata) -> bool {
+    false
+}
+
+/// The mode of a file: without any permissions of other users.
+pub fn mode(_: &Metadata) -> u32 {
+    0
+}
+
+impl FreeSpace {
+    /// The file system of this path. No safe call measures it.
+    pub(crate) fn of(_: &Path) -> Option<FreeSpace> {
+        None
+    }
+}

@@ -1,0 +1,107 @@
+//! This process and its machine: the events that end criswitch, standard error, the boot.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, IsTerminal};
+use std::os::windows::io::AsHandle;
+
+use tokio::signal::windows;
+use windows_registry::LOCAL_MACHINE;
+
+use crate::platform::ProcessStats;
+
+/// The registry key of this boot. It is volatile: Windows drops it when the machine restarts.
+const BOOT_KEY: &str = r"SOFTWARE\criswitch\boot";
+/// The value with a random id of this boot.
+const BOOT_ID: &str = "id";
+/// The key and the value with the id of this machine.
+const MACHINE_KEY: &str = r"SOFTWARE\Microsoft\Cryptography";
+const MACHINE_ID: &str = "MachineGuid";
+
+/// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a logoff, a shutdown. The future
+/// completes at the first one. Needs a tokio runtime.
+///
+/// # Errors
+/// If the events cannot be handled.
+pub fn shutdown() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = windows::ctrl_c()?;
+    let mut break_ = windows::ctrl_break()?;
+    let mut close = windows::ctrl_close()?;
+    let mut shutdown = windows::ctrl_shutdown()?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = break_.recv() => {}
+            _ = close.recv() => {}
+            _ = shutdown.recv() => {}
+        }
+    })
+}
+
+/// The signal that makes criswitch reload its configuration. Windows has none: `criswitch reload` does the same.
+#[derive(Debug)]
+pub struct Hangup;
+
+impl Hangup {
+    /// Does nothing.
+    ///
+    /// # Errors
+    /// None.
+    pub fn handle() -> io::Result<Hangup> {
+        Ok(Hangup)
+    }
+
+    /// Never completes.
+    pub async fn received(&mut self) {
+        std::future::pending().await
+    }
+}
+
+/// A copy of the handle of standard error, because a write that blocks must not hold the lock of `io::stderr`.
+///
+/// # Errors
+/// If the handle cannot be copied.
+pub fn stderr() -> io::Result<File> {
+    Ok(File::from(io::stderr().as_handle().try_clone_to_owned()?))
+}
+
+/// Whether standard error goes to systemd's journal: never.
+pub fn stderr_is_journal() -> bool {
+    false
+}
+
+/// The width of a terminal in columns, zero if the terminal reports none. `None` if the stream is no terminal.
+pub fn width_of(stream: &(impl IsTerminal + AsHandle)) -> Option<usize> {
+    let size = || terminal_size::terminal_size_of(stream);
+    let width = || size().map_or(0, |(width, _)| usize::from(width.0));
+    stream.is_terminal().then(width)
+}
+
+/// The id of this boot, and the id of this machine, which is empty if there is none.
+///
+/// # Errors
+/// The id of the boot can be neither read nor saved in the registry.
+pub(crate) fn boot() -> io::Result<(String, String)> {
+    let machine = LOCAL_MACHINE.open(MACHINE_KEY);
+    let machine = machine.and_then(|key| key.get_string(MACHINE_ID));
+    Ok((boot_id()?, machine.unwrap_or_default()))
+}
+
+fn boot_id() -> io::Result<String> {
+    let mut options = LOCAL_MACHINE.options();
+    let key = options.read().write().create().volatile().open(BOOT_KEY)?;
+    if let Ok(id) = key.get_string(BOOT_ID) {
+        return Ok(id);
+    }
+    let random = || RandomState::new().hash_one(std::process::id());
+    let id = format!("{:016x}{:016x}", random(), random());
+    key.set_string(BOOT_ID, &id)?;
+    Ok(id)
+}
+
+impl ProcessStats {
+    /// No safe call reads the figures of the process.
+    pub(crate) fn own() -> ProcessStats {
+        ProcessStats::default()
+    }
+}
