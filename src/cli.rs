@@ -34,6 +34,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
 use criswitch::config::address::Address;
 use criswitch::config::{Config, DEFAULT_PATH, Problems};
+use criswitch::platform::service;
 use output::{Encoding, ListOutput, Output};
 use running::Running;
 use terminal::Shown;
@@ -144,6 +145,8 @@ enum Command {
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
+    #[command(flatten)]
+    Service(service::Commands),
 }
 
 #[derive(Args)]
@@ -319,6 +322,10 @@ impl Command {
             Command::Man {
                 folder: Some(folder),
             } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
+            Command::Service(command) => {
+                command.run(serve_as_service)?;
+                Ok(Verdict::Fine)
+            }
         }
     }
 }
@@ -439,6 +446,16 @@ fn failed(error: &anyhow::Error, encoding: Option<Encoding>, status: u8) -> Exit
     }
     terminal::complain(&failure(error));
     ExitCode::from(status)
+}
+
+/// Serves until the service manager stops the service. The result of the service is an error if it failed; the error is
+/// empty if it is in the log already.
+fn serve_as_service(path: &Path) -> Result<(), String> {
+    match serve::serve(path) {
+        Ok(Verdict::Fine) => Ok(()),
+        Ok(_) => Err(String::new()),
+        Err(error) => Err(failure(&error)),
+    }
 }
 
 /// The line on standard error about an error that ended a command.

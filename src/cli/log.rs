@@ -48,7 +48,7 @@ impl Log {
 
     /// Starts a thread that writes the queued lines to standard error, until the returned writer is dropped.
     pub(super) fn write(&self) -> io::Result<LogWriter> {
-        self.queue.write_to(process::stderr()?, |lines| {
+        self.queue.write_to(process::log_output()?, |lines| {
             tracing::warn!(lines, "log lines were dropped: standard error was not read");
         })
     }

@@ -18,6 +18,7 @@ use criswitch::codec::cri::{
 };
 use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
+use criswitch::platform::service::QUERY;
 use http::Uri;
 use tonic::{Code, Response, Status};
 
@@ -194,7 +195,7 @@ fn not_there(socket: &Address, cause: &str) -> anyhow::Error {
         );
     }
     anyhow::anyhow!(
-        "{socket}: {cause}; check that criswitch is running (systemctl status criswitch.socket criswitch.service), that \
-         this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)"
+        "{socket}: {cause}; check that criswitch is running ({QUERY}), that this is its socket (`listen`, or --socket \
+         PATH), and that your user may connect (`allow_uids`)"
     )
 }

@@ -48,11 +48,12 @@ impl Hangup {
     }
 }
 
-/// A copy of the descriptor of standard error, because a write that blocks must not hold the lock of `io::stderr`.
+/// The destination of log lines: a copy of the descriptor of standard error, because a write that blocks must not hold
+/// the lock of `io::stderr`.
 ///
 /// # Errors
 /// If the descriptor cannot be copied.
-pub fn stderr() -> io::Result<File> {
+pub fn log_output() -> io::Result<File> {
     Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
 }
 

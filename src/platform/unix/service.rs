@@ -1,10 +1,30 @@
 //! The service manager: messages to systemd (`sd_notify(3)`), and the directories of systemd's unit.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, io};
 
 pub use sd_notify::NotifyState;
+
+/// The command that shows whether the units run.
+pub const QUERY: &str = "systemctl status criswitch.socket criswitch.service";
+
+/// Serves with this configuration file. Returns why it failed.
+pub type Serve = fn(&Path) -> Result<(), String>;
+
+/// The commands for the service manager: none, because systemd needs none.
+#[derive(clap::Subcommand)]
+pub enum Commands {}
+
+impl Commands {
+    /// Cannot be called, because there is no command.
+    ///
+    /// # Errors
+    /// None.
+    pub fn run(self, _: Serve) -> io::Result<()> {
+        match self {}
+    }
+}
 
 /// Whether a service manager reads messages.
 pub fn is_managed() -> bool {

@@ -41,3 +41,6 @@ pub(crate) fn state(_: &Path) -> [PathBuf; 2] {
 pub(crate) fn listen() -> PathBuf {
     r"\\.\pipe\criswitch".into()
 }
+
+/// The log file of the service.
+pub(super) const LOG: &str = r"C:\ProgramData\criswitch\criswitch.log";

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::os::windows::io::AsHandle;
 
 use tokio::signal::windows;
 use windows_registry::LOCAL_MACHINE;
 
+use super::service::{self, LogFile};
 use crate::platform::ProcessStats;
 
 /// The registry key of this boot. It is volatile: Windows drops it when the machine restarts.
@@ -18,7 +19,8 @@ const BOOT_ID: &str = "id";
 const MACHINE_KEY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const MACHINE_ID: &str = "MachineGuid";
 
-/// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a logoff, a shutdown. The future
+/// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a logoff, a shutdown, and the
+/// stop of the service. The future
 /// completes at the first one. Needs a tokio runtime.
 ///
 /// # Errors
@@ -34,16 +36,17 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()>> {
             _ = break_.recv() => {}
             _ = close.recv() => {}
             _ = shutdown.recv() => {}
+            () = service::stopped() => {}
         }
     })
 }
 
-/// The signal that makes criswitch reload its configuration. Windows has none: `criswitch reload` does the same.
+/// The event that makes criswitch reload its configuration: the service manager's `paramchange`.
 #[derive(Debug)]
 pub struct Hangup;
 
 impl Hangup {
-    /// Does nothing.
+    /// Handles the event.
     ///
     /// # Errors
     /// None.
@@ -51,18 +54,23 @@ impl Hangup {
         Ok(Hangup)
     }
 
-    /// Never completes.
+    /// Waits for the next event.
     pub async fn received(&mut self) {
-        std::future::pending().await
+        service::changed().await;
     }
 }
 
-/// A copy of the handle of standard error, because a write that blocks must not hold the lock of `io::stderr`.
+/// The destination of log lines: the log file of the service, else a copy of the handle of standard error, because a
+/// write that blocks must not hold the lock of `io::stderr`.
 ///
 /// # Errors
-/// If the handle cannot be copied.
-pub fn stderr() -> io::Result<File> {
-    Ok(File::from(io::stderr().as_handle().try_clone_to_owned()?))
+/// If the file cannot be opened, or the handle cannot be copied.
+pub fn log_output() -> io::Result<Box<dyn Write + Send>> {
+    if service::is_managed() {
+        return Ok(Box::new(LogFile::open()?));
+    }
+    let stderr = io::stderr().as_handle().try_clone_to_owned()?;
+    Ok(Box::new(File::from(stderr)))
 }
 
 /// Whether standard error goes to systemd's journal: never.
