@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# build.sh deb|static FOLDER: builds the Debian package, or a static binary, into FOLDER. The same sources and the same
-# toolchain give the same bytes, whatever the folders are. The package needs cargo-deb and cargo-about. The static
-# binary needs the Rust target $STATIC. Builds in ${CARGO_TARGET_DIR:-target/package}.
+# build.sh deb|static|windows FOLDER: builds the Debian package, a static binary, or the zip file for Windows, into
+# FOLDER. The same sources and the same toolchain give the same bytes, whatever the folders are. The packages need
+# cargo-about, the Debian package also cargo-deb, and the zip file the program zip and a C compiler for Windows. The
+# static binary needs the Rust target $STATIC, the zip file $WINDOWS. Builds in ${CARGO_TARGET_DIR:-target/package}.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 STATIC=$(uname -m)-unknown-linux-musl
+WINDOWS=x86_64-pc-windows-gnu
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$TOP/target/package}
 PARTS=$CARGO_TARGET_DIR/release/package
 
@@ -64,10 +66,28 @@ static() {
   cp "$CARGO_TARGET_DIR/$STATIC/release/criswitch" "$1/criswitch-$STATIC"
 }
 
+# All files get the time of the sources, because a zip file has the times of its files. The program has no symbols: the
+# linker's names of import libraries are different in each build.
+windows() {
+  local name=criswitch-windows-amd64
+  local parts=$PARTS/$name
+  rm -rf "$PARTS"
+  mkdir -p "$parts/docs"
+  licences &
+  CARGO_PROFILE_RELEASE_STRIP=symbols cargo build --quiet --release --locked --offline --target "$WINDOWS"
+  wait "$!"
+  cp "$CARGO_TARGET_DIR/$WINDOWS/release/criswitch.exe" package/windows/criswitch.toml LICENSE README.md "$parts"
+  mv "$PARTS/third-party.txt" "$parts"
+  cp docs/*.md "$parts/docs"
+  find "$parts" -exec touch --date "@$SOURCE_DATE_EPOCH" {} +
+  rm -f "$1/$name.zip"
+  (cd "$PARTS" && find "$name" | sort | zip --quiet -X -@ "$1/$name.zip")
+}
+
 case $#,${1:-} in
-2,deb | 2,static) main "$@" ;;
+2,deb | 2,static | 2,windows) main "$@" ;;
 *)
-  echo "usage: build.sh deb|static FOLDER" >&2
+  echo "usage: build.sh deb|static|windows FOLDER" >&2
   exit 64
   ;;
 esac

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs all checks: formatting, lints, dependencies, the tests, the fault simulation, the book, the units, the package,
-# the demo, and the real suite. Needs Debian 12, root, Rust and Go. Installs missing tools. The build results of this
-# script are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick. All steps run
-# even if one fails. The exit code is 0 only if no step failed.
+# Windows, the demo, and the real suite. Needs Debian 12, root, Rust and Go. Installs missing tools. The build results of
+# this script are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick. All steps
+# run even if one fails. The exit code is 0 only if no step failed.
 set -u
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -25,6 +25,7 @@ main() {
   step "book" "$TOP/tests/system/book/run.sh"
   step "systemd units" "$TOP/tests/system/systemd/run.sh"
   step "package" "$TOP/tests/system/package/run.sh"
+  step "Windows" "$TOP/tests/system/windows/run.sh"
   step "metrics" "$TOP/tests/system/prometheus/run.sh"
   step "comparison" "$TOP/benches/compare/run.sh" --smoke
   step "demo" cargo run --quiet --profile demo --locked --example demo -- --once

@@ -1,6 +1,7 @@
 //! `criswitch manifests`: a RuntimeClass for each handler of the table. Calls no backend.
 
 use criswitch::config::{Handler, Scheduling, Table, Toleration};
+use criswitch::platform::paths::NODE_LABELS;
 use serde_json::{Value, json};
 
 /// The RuntimeClasses as YAML documents, for `kubectl apply -f -`.
@@ -50,7 +51,11 @@ fn runtime_class(row: &Handler) -> Value {
 }
 
 fn scheduling(row: &Scheduling) -> Option<Value> {
-    let (selector, tolerations) = (&row.node_selector, &row.tolerations);
+    let (mut selector, tolerations) = (row.node_selector.clone(), &row.tolerations);
+    for (label, value) in NODE_LABELS {
+        let label = selector.entry((*label).to_owned());
+        label.or_insert_with(|| (*value).to_owned());
+    }
     if selector.is_empty() && tolerations.is_empty() {
         return None;
     }

@@ -19,6 +19,7 @@ use criswitch::codec::cri::{
 use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
 use criswitch::platform::service::QUERY;
+use criswitch::platform::users::KEY;
 use http::Uri;
 use tonic::{Code, Response, Status};
 
@@ -191,11 +192,11 @@ pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
 fn not_there(socket: &Address, cause: &str) -> anyhow::Error {
     if cause.contains(REFUSED) {
         return anyhow::anyhow!(
-            "{socket}: {cause}; run the command as root, or as a user of `allow_uids`"
+            "{socket}: {cause}; run the command as root, or as a user of `{KEY}`"
         );
     }
     anyhow::anyhow!(
         "{socket}: {cause}; check that criswitch is running ({QUERY}), that this is its socket (`listen`, or --socket \
-         PATH), and that your user may connect (`allow_uids`)"
+         PATH), and that your user may connect (`{KEY}`)"
     )
 }

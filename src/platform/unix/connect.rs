@@ -58,3 +58,16 @@ pub(super) fn connect_at_once(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_peer_of_a_connection_is_the_user_and_process_at_its_other_end() {
+        let (client, _server) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&client).unwrap();
+        assert_eq!(peer.uid, Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(peer.pid, Some(std::process::id().cast_signed()));
+    }
+}

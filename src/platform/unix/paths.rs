@@ -41,3 +41,6 @@ pub(crate) fn state(listen: &Path) -> [PathBuf; 2] {
 pub(crate) fn listen() -> PathBuf {
     LISTEN.into()
 }
+
+/// The labels of nodes that every RuntimeClass selects: none, because most nodes of a cluster run Linux.
+pub const NODE_LABELS: &[(&str, &str)] = &[];

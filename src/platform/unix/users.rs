@@ -8,7 +8,7 @@ use crate::platform::Peer;
 pub type UserId = u32;
 
 /// The configuration key with the users that may connect, its default, an example, and its description.
-pub(crate) const KEY: &str = "allow_uids";
+pub const KEY: &str = "allow_uids";
 pub(crate) const DEFAULT: &str = "[0]";
 pub(crate) const EXAMPLE: &str = "";
 pub(crate) const HELP: &str = "The numeric ids of users that may connect, in addition to root and the user of \

@@ -50,7 +50,7 @@ impl Dialed {
     /// `SECURITY_IDENTIFICATION`.
     ///
     /// # Errors
-    /// If there is no such pipe, or if it is busy for [`BUSY_LIMIT`].
+    /// If there is no such pipe, or if it is busy for `BUSY_LIMIT`.
     pub async fn stream(self) -> io::Result<(Stream, Option<Peer>)> {
         let until = tokio::time::Instant::now() + BUSY_LIMIT;
         loop {

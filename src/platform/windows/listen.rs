@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use interprocess::os::windows::ToWtf16;
 use interprocess::os::windows::named_pipe::PipeListenerOptions;
@@ -17,13 +19,19 @@ use super::users::Sid;
 /// The size of the pipe's buffers, in bytes.
 const BUFFER: u32 = 64 << 10;
 
-/// The security descriptor of the pipe: nothing is inherited, and SYSTEM and the administrators may do everything.
-const OWN_USERS: &str = "D:P(A;;GA;;;SY)(A;;GA;;;BA)";
+/// The security descriptor of the pipe: nothing is inherited. SYSTEM, the administrators and the owner, who runs
+/// criswitch, may do everything.
+const OWN_USERS: &str = "D:P(A;;GA;;;SY)(A;;GA;;;BA)(A;;GA;;;S-1-3-4)";
 /// The rights of any other user: to read and write, but not to create an instance of the pipe and so serve clients.
 const READ_WRITE: &str = "0x12019b";
 
 /// The error if another process serves the pipe (`ERROR_ACCESS_DENIED`, as `FILE_FLAG_FIRST_PIPE_INSTANCE` demands).
 const TAKEN: i32 = 5;
+/// How long criswitch tries again while another process serves the pipe. After a restart, an instance of the last process
+/// exists until its client closes it too.
+const TAKEN_LIMIT: Duration = Duration::from_secs(3);
+/// The wait between two attempts.
+const TAKEN_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why criswitch cannot listen on a pipe.
 #[derive(Debug, thiserror::Error)]
@@ -81,16 +89,31 @@ impl Acceptor {
 }
 
 impl Bound {
-    /// Creates the pipe for SYSTEM, the administrators and the users of `allow` on this machine. Needs a tokio runtime.
+    /// Creates the pipe for SYSTEM, the administrators, criswitch's own user and the users of `allow` on this machine.
+    /// Blocks for at most `TAKEN_LIMIT`. Needs a tokio runtime.
     ///
     /// # Errors
     /// If another process serves the pipe, or if it cannot be created.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the caller is not the thread that serves calls"
+    )]
     pub fn at(path: &Path, allow: &[Sid]) -> Result<Bound, BindError> {
-        let created = create(path, allow).map_err(|source| {
+        let until = Instant::now() + TAKEN_LIMIT;
+        let is_taken = |error: &io::Error| error.raw_os_error() == Some(TAKEN);
+        let created = loop {
+            match create(path, allow) {
+                Err(error) if is_taken(&error) && Instant::now() < until => {
+                    thread::sleep(TAKEN_PAUSE);
+                }
+                created => break created,
+            }
+        };
+        let created = created.map_err(|source| {
             let path = path.to_owned();
-            match source.raw_os_error() {
-                Some(TAKEN) => BindError::Live { path, source },
-                _ => BindError::Bind { path, source },
+            match is_taken(&source) {
+                true => BindError::Live { path, source },
+                false => BindError::Bind { path, source },
             }
         });
         Ok(Bound {

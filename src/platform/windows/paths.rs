@@ -44,3 +44,6 @@ pub(crate) fn listen() -> PathBuf {
 
 /// The log file of the service.
 pub(super) const LOG: &str = r"C:\ProgramData\criswitch\criswitch.log";
+
+/// The labels of nodes that every RuntimeClass selects.
+pub const NODE_LABELS: &[(&str, &str)] = &[("kubernetes.io/os", "windows")];

@@ -19,7 +19,7 @@ const BOOT_ID: &str = "id";
 const MACHINE_KEY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const MACHINE_ID: &str = "MachineGuid";
 
-/// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a logoff, a shutdown, and the
+/// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a shutdown, and the
 /// stop of the service. The future
 /// completes at the first one. Needs a tokio runtime.
 ///

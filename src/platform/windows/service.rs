@@ -11,7 +11,7 @@ use std::{env, fmt};
 
 use tokio::sync::Notify;
 use windows_service::service::{
-    ServiceAccess, ServiceAction, ServiceActionType, ServiceControl, ServiceControlAccept,
+    Service, ServiceAccess, ServiceAction, ServiceActionType, ServiceControl, ServiceControlAccept,
     ServiceErrorControl, ServiceExitCode, ServiceFailureActions, ServiceFailureResetPeriod,
     ServiceInfo, ServiceStartType, ServiceState, ServiceStatus, ServiceType,
 };
@@ -110,6 +110,7 @@ fn cause(error: windows_service::Error) -> io::Error {
 }
 
 fn install(configuration: &Path) -> windows_service::Result<()> {
+    protect().map_err(windows_service::Error::Winapi)?;
     let access = ServiceManagerAccess::CONNECT | ServiceManagerAccess::CREATE_SERVICE;
     let manager = ServiceManager::local_computer(None::<&str>, access)?;
     let program = env::current_exe().map_err(windows_service::Error::Winapi)?;
@@ -126,9 +127,19 @@ fn install(configuration: &Path) -> windows_service::Result<()> {
         account_name: None,
         account_password: None,
     };
-    // Windows demands the right to start the service from whoever sets a restart.
-    let service =
-        manager.create_service(&info, ServiceAccess::CHANGE_CONFIG | ServiceAccess::START)?;
+    // To set a restart, criswitch needs the right to start the service.
+    let access = ServiceAccess::CHANGE_CONFIG | ServiceAccess::START | ServiceAccess::DELETE;
+    let service = manager.create_service(&info, access)?;
+    let set = set_up(&service);
+    if set.is_err() {
+        // The first error is the one to report.
+        service.delete().ok();
+    }
+    set
+}
+
+/// Sets the description and the restart of the service.
+fn set_up(service: &Service) -> windows_service::Result<()> {
     service.set_description(DESCRIPTION)?;
     service.update_failure_actions(ServiceFailureActions {
         reset_period: ServiceFailureResetPeriod::After(RESET_AFTER),
@@ -141,29 +152,45 @@ fn install(configuration: &Path) -> windows_service::Result<()> {
     })?;
     match service.set_failure_actions_on_non_crash_failures(true) {
         // Wine restarts no services.
-        Err(windows_service::Error::Winapi(error)) if error.raw_os_error() == Some(NO_LEVEL) => {}
-        set => set?,
+        Err(windows_service::Error::Winapi(error)) if error.raw_os_error() == Some(NO_LEVEL) => {
+            Ok(())
+        }
+        set => set,
     }
-    if let Some(directory) = configuration.parent() {
-        protect(directory).map_err(windows_service::Error::Winapi)?;
-    }
-    Ok(())
 }
 
-/// Creates the directory of the configuration, and lets only the system and administrators use it. By default, every
-/// user may create files in directories below `C:\ProgramData`.
-fn protect(directory: &Path) -> io::Result<()> {
+/// Creates criswitch's directory, which has the configuration, the state and the log, and lets only the system and
+/// administrators use it. By default, every user may create files in directories below `C:\ProgramData`, so the directory
+/// may have files of other users.
+fn protect() -> io::Result<()> {
+    let directory = Path::new(CONFIG).parent().unwrap_or(Path::new(CONFIG));
     fs::create_dir_all(directory)?;
-    let mut icacls = Program::new("icacls.exe");
-    icacls.arg(directory).args(["/inheritance:r", "/grant:r"]);
-    for user in [SYSTEM, ADMINISTRATORS] {
-        icacls.arg(format!("{user}:(OI)(CI)F"));
-    }
-    match icacls.output()?.status.success() {
+    let with_files = ["/T", "/L"];
+    let owner = ["/setowner", ADMINISTRATORS];
+    icacls(directory, &[owner, with_files].concat())?;
+    icacls(directory, &["/reset", "/T", "/L"])?;
+    let [system, administrators] =
+        [SYSTEM, ADMINISTRATORS].map(|group| format!("{group}:(OI)(CI)F"));
+    icacls(
+        directory,
+        &["/inheritance:r", "/grant:r", &system, &administrators],
+    )
+}
+
+/// Changes the access to a directory. The program has its full path: Windows searches a bare name beside criswitch first.
+fn icacls(directory: &Path, arguments: &[&str]) -> io::Result<()> {
+    let system = env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
+    let program = Path::new(&system).join(r"System32\icacls.exe");
+    let output = Program::new(program)
+        .arg(directory)
+        .args(arguments)
+        .output()?;
+    match output.status.success() {
         true => Ok(()),
-        false => Err(io::Error::other(
-            "icacls cannot set the access to the directory of the configuration",
-        )),
+        false => Err(io::Error::other(format!(
+            "icacls cannot set the access to {}; run the command as an administrator",
+            directory.display()
+        ))),
     }
 }
 
@@ -271,7 +298,10 @@ impl LogFile {
 impl Write for LogFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes + bytes.len() as u64 > LARGEST_LOG {
-            fs::rename(LOG, Path::new(LOG).with_extension("old.log"))?;
+            // A log file that another program keeps open may not be renamed. It is emptied, so that the log goes on.
+            if fs::rename(LOG, Path::new(LOG).with_extension("old.log")).is_err() {
+                File::create(LOG)?;
+            }
             *self = LogFile::open()?;
         }
         let written = self.file.write(bytes)?;

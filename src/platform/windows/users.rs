@@ -12,7 +12,7 @@ pub struct Sid(String);
 pub type UserId = Sid;
 
 /// The configuration key with the users that may connect, its default, an example, and its description.
-pub(crate) const KEY: &str = "allow_sids";
+pub const KEY: &str = "allow_sids";
 pub(crate) const DEFAULT: &str = "[]";
 pub(crate) const EXAMPLE: &str = "[\"S-1-5-32-544\"]";
 pub(crate) const HELP: &str = "The SIDs of users and groups that may connect, in addition to SYSTEM and the \

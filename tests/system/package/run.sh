@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the Debian package. Two builds in different folders must give the same bytes. Then the package is installed,
-# upgraded under load, removed and purged on a separate machine. Also tests the static binary. Runs as root on Debian 12
-# with Rust and Go. Keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
+# upgraded under load, removed and purged on a separate machine. Also tests the static binary, and the zip file for
+# Windows. Runs as root on Debian 12 with Rust and Go. Keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so
+# that a second run is quick.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -9,6 +10,7 @@ CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 HERE=$CACHE/package
 CARGO=${CARGO_HOME:-$HOME/.cargo}
 STATIC=$(uname -m)-unknown-linux-musl
+WINDOWS=x86_64-pc-windows-gnu
 
 main() {
   [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
@@ -16,6 +18,7 @@ main() {
   install_what_is_missing
   build_twice
   build_static
+  build_zip
   (cd "$TOP/tests/system/restart/client" && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
   cd "$TOP"
   CRISWITCH_PACKAGE=$(echo "$HERE"/one/*.deb) RESTARTS_CLIENT=$CACHE/restarts-client \
@@ -23,11 +26,11 @@ main() {
 }
 
 install_what_is_missing() {
-  if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt dpkg-shlibdeps readelf; } >/dev/null; then
+  if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt dpkg-shlibdeps readelf x86_64-w64-mingw32-gcc zip unzip; } >/dev/null; then
     {
       apt-get update -qq
       DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends \
-        systemd util-linux procps dpkg-dev binutils
+        systemd util-linux procps dpkg-dev binutils gcc-mingw-w64-x86-64 zip unzip
     } >"$CACHE/apt-package.log" 2>&1
   fi
   tool cargo-deb 3.8.0
@@ -86,7 +89,7 @@ other_home() {
 }
 
 build_static() {
-  if ! target_is_there; then
+  if ! target_is_there "$STATIC"; then
     echo "skipped: no static binary, since the toolchain's target $STATIC cannot be installed here"
     return
   fi
@@ -103,8 +106,24 @@ build_static() {
   chroot "$HERE/static/root" "/${binary##*/}" check --config /criswitch.toml >"$HERE/static/check"
 }
 
+# Builds the zip file in two folders. These builds are not optimized, to save time: the order of the code does not
+# change whether two builds are equal.
+build_zip() {
+  local name=criswitch-windows-amd64.zip folder
+  if ! target_is_there "$WINDOWS"; then
+    echo "skipped: no zip file for Windows, since the toolchain's target $WINDOWS cannot be installed here"
+    return
+  fi
+  for folder in sources an/other/place; do
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR=$HERE/windows/$folder \
+      "$HERE/$folder/package/build.sh" windows "$HERE/zip/$folder"
+  done
+  cmp "$HERE/zip/sources/$name" "$HERE/zip/an/other/place/$name"
+  unzip -l "$HERE/zip/sources/$name" | grep criswitch.exe
+}
+
 target_is_there() {
-  [ -d "$(rustc --print sysroot)/lib/rustlib/$STATIC/lib" ] || timeout 120 rustup --quiet target add "$STATIC" 2>/dev/null
+  [ -d "$(rustc --print sysroot)/lib/rustlib/$1/lib" ] || timeout 120 rustup --quiet target add "$1" 2>/dev/null
 }
 
 main
