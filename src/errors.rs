@@ -307,7 +307,7 @@ pub(crate) fn too_many_reloads() -> Status {
     )
 }
 
-/// A reload added every backend of the routing table, and none of them has been reachable yet.
+/// No backend takes part in merged calls yet, because none has been reachable since it was added.
 pub fn no_backend() -> Status {
     Status::unavailable(
         "no backend of the routing table has been reachable yet; start the runtime of a backend",

@@ -435,8 +435,8 @@ fn tell_first(
     }
 }
 
-/// The offset of the last key `name` before `end`. The key found is in the same table as the duplicate, because tables
-/// are contiguous.
+/// The offset of the last key `name` before `end`. If a table between the two keys also has a key `name`, that key is
+/// found instead.
 fn last_before(table: &DeTable<'_>, name: &str, end: usize) -> Option<usize> {
     let starts = table.iter().flat_map(|(key, value)| {
         let start = key.span().start;

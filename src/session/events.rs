@@ -270,9 +270,9 @@ async fn tell_state(
     }
 }
 
-/// Makes a query. Repeats the query if the state of the backend changed meanwhile: a stream may stay open while the
-/// backend hangs, and then only this query shows subscribers the changes that they missed. Returns `None` if the query
-/// fails while the backend's state stays the same.
+/// Makes a query. Repeats a failed query if the state of the backend changed meanwhile: a stream may stay open while
+/// the backend hangs, and then only this query shows subscribers the changes that they missed. Returns `None` if the
+/// query fails while the backend's state stays the same.
 async fn steadily<T, E, A>(backend: &Backend, ask: impl Fn() -> A) -> Option<T>
 where
     E: Into<Failed> + From<Status>,

@@ -1,5 +1,5 @@
-//! The state that survives a restart: the cached lists of each backend. They are saved before a client sees their
-//! content.
+//! The state of each backend that survives a restart: its cached lists, and facts such as its handlers, version and
+//! status. Lists are saved before a client sees their content.
 
 use std::convert::Infallible;
 use std::io;

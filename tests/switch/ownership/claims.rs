@@ -63,7 +63,7 @@ async fn complaint(rig: &Rig) -> String {
     backends_ready(&status(rig).await).to_owned()
 }
 
-/// The number of items with an id in a reply. All its messages have items in field 1.
+/// The number of items with this id in the reply to `rpc`. Each message has its items in field 1.
 async fn times(rig: &Rig, rpc: &str, id: &str) -> usize {
     let reply = send(rig, rpc, frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));

@@ -8,7 +8,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard, RowPanel
 
-# Fields that the data source of Prometheus reads. Grafana's types have no fields of a data source.
+# Fields that the Prometheus data source reads and that Grafana's types lack.
 OF_THE_DATA_SOURCE = [".annotations.list[0].titleFormat"]
 
 

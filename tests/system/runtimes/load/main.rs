@@ -39,7 +39,7 @@ const WORD: &str = "here";
 
 /// The pause between two calls about the node.
 const NODE_EVERY: Duration = Duration::from_millis(500);
-/// A line for a pod without ids, and the prefix of a pod that is being removed.
+/// Alone on a line: there may be pods without a line. As a prefix: the pod may be stopped or removed already.
 const UNSURE: &str = "?";
 
 /// A pod with one container.
