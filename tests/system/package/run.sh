@@ -26,7 +26,7 @@ main() {
 }
 
 install_what_is_missing() {
-  if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt dpkg-shlibdeps readelf x86_64-w64-mingw32-gcc zip unzip; } >/dev/null; then
+  if ! has_all /lib/systemd/systemd nsenter pgrep findmnt dpkg-shlibdeps readelf x86_64-w64-mingw32-gcc zip unzip; then
     {
       apt-get update -qq
       DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends \
@@ -35,6 +35,12 @@ install_what_is_missing() {
   fi
   tool cargo-deb 3.8.0
   tool cargo-about 0.9.3 --features cli
+}
+
+# has_all PROGRAM...: whether all programs exist. `command -v` succeeds if one of several programs exists.
+has_all() {
+  local program
+  for program; do command -v "$program" >/dev/null || return; done
 }
 
 # tool NAME VERSION OPTION...: installs a cargo command once.

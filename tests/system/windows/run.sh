@@ -21,7 +21,7 @@ SKIPPED=(
 
 main() {
   [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
-  mkdir -p "$HERE"
+  mkdir -p "$HERE/prefix"
   install_what_is_missing
   if ! target_is_there; then
     echo "skipped: the toolchain's target $TARGET cannot be installed here"
@@ -81,14 +81,19 @@ cargo_test() {
 # Installs the service with the configuration of the zip file, starts it, reloads it, and removes it.
 test_the_service() {
   local data=$WINEPREFIX/drive_c/ProgramData/criswitch
+  # The Wine session that made the directory cannot start a new service. Without the option, Wine ends all services when
+  # the last program has ended, and starts them again with the next one.
+  end_wine
+  "$WINESERVER" --persistent
   rm -rf "$data"
   mkdir -p "$data" "$WINEPREFIX/drive_c/criswitch"
   cp package/windows/criswitch.toml "$data"
   cp "$CARGO_TARGET_DIR/$TARGET/debug/criswitch.exe" "$WINEPREFIX/drive_c/criswitch"
   criswitch check | expect "listen *npipe:////./pipe/criswitch"
   criswitch manifests | expect "kubernetes.io/os: windows"
-  criswitch service install
-  net start criswitch | expect "started successfully"
+  # The service manager of Wine needs a moment after its first start.
+  wait_for "the installation" service_is_installed
+  wait_for "the start of the service" service_runs
   wait_for "the daemon" daemon_answers
   criswitch status | expect "runhcs-wcow-hypervisor"
   echo 'sandboxed = "npipe:////./pipe/containerd-next"' >>"$data/criswitch.toml"
@@ -106,6 +111,15 @@ test_the_service() {
 
 criswitch() {
   "$WINE" 'C:\criswitch\criswitch.exe' "$@" || true
+}
+
+service_is_installed() {
+  local said
+  said=$("$WINE" 'C:\criswitch\criswitch.exe' service install 2>&1) || grep -q "exists" <<<"$said"
+}
+
+service_runs() {
+  net start criswitch 2>&1 | grep -q -e "started successfully" -e "already running"
 }
 
 net() {
