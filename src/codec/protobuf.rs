@@ -11,6 +11,8 @@ use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 
+/// The wire type of strings, bytes and submessages, in the low three bits of a field's key.
+const LENGTH_DELIMITED: u8 = 2;
 /// The field number of the key in a map entry.
 pub const MAP_KEY: u32 = 1;
 /// The field number of the value in a map entry.
@@ -116,21 +118,15 @@ fn take<'a>(
     wanted: impl Fn(u32) -> bool,
 ) -> Result<Option<Field<'a>>, Malformed> {
     let all = *rest;
-    let (number, wire_type) = key(rest)?;
-    let value = match wire_type {
-        WireType::Varint => Value::Varint(number_at(rest)?),
-        WireType::LengthDelimited => {
-            let length = usize::try_from(number_at(rest)?);
-            let split = length.ok().and_then(|length| rest.split_at_checked(length));
+    let (number, value) = match *all {
+        // Nearly all fields of a list are strings and submessages with a one-byte key and a one-byte length.
+        [key @ 8..0x80, length @ ..0x80, ref after @ ..] if key & 7 == LENGTH_DELIMITED => {
+            let split = after.split_at_checked(length.into());
             let (bytes, after) = split.ok_or(Malformed::Encoding)?;
             *rest = after;
-            Value::Bytes(bytes)
+            (u32::from(key >> 3), Value::Bytes(bytes))
         }
-        other => {
-            let skipped = skip_field(other, number, rest, DecodeContext::default());
-            skipped.map_err(|_| Malformed::Encoding)?;
-            Value::Other
-        }
+        _ => take_any(rest)?,
     };
     if !wanted(number) {
         return Ok(None);
@@ -143,33 +139,26 @@ fn take<'a>(
     }))
 }
 
-/// Reads the number and the wire type of a field. One-byte keys, which nearly all CRI fields have, take a fast path,
-/// because long lists have many fields.
-#[inline]
-fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
-    match *rest {
-        [tag @ 8..0x80, after @ ..] if matches!(tag & 7, 0 | 2) => {
+/// Reads a field with a key and a length of any size.
+fn take_any<'a>(rest: &mut &'a [u8]) -> Result<(u32, Value<'a>), Malformed> {
+    let (number, wire_type) = decode_key(rest).map_err(|_| Malformed::Encoding)?;
+    let value = match wire_type {
+        WireType::Varint => Value::Varint(decode_varint(rest).map_err(|_| Malformed::Encoding)?),
+        WireType::LengthDelimited => {
+            let length = decode_varint(rest).map_err(|_| Malformed::Encoding)?;
+            let length = usize::try_from(length).ok();
+            let split = length.and_then(|length| rest.split_at_checked(length));
+            let (bytes, after) = split.ok_or(Malformed::Encoding)?;
             *rest = after;
-            let wire_type = if tag & 7 == 0 {
-                WireType::Varint
-            } else {
-                WireType::LengthDelimited
-            };
-            Ok((u32::from(tag >> 3), wire_type))
+            Value::Bytes(bytes)
         }
-        _ => decode_key(rest).map_err(|_| Malformed::Encoding),
-    }
-}
-
-#[inline]
-fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
-    match *rest {
-        [byte @ ..0x80, after @ ..] => {
-            *rest = after;
-            Ok(u64::from(*byte))
+        other => {
+            let skipped = skip_field(other, number, rest, DecodeContext::default());
+            skipped.map_err(|_| Malformed::Encoding)?;
+            Value::Other
         }
-        _ => decode_varint(rest).map_err(|_| Malformed::Encoding),
-    }
+    };
+    Ok((number, value))
 }
 
 /// The string at `path`; empty if absent, as in proto3.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufStream, ReadBuf};
 use tokio::time::Instant;
 
 /// The length in bytes of the HTTP/2 preface, which a client sends first.
@@ -49,6 +49,11 @@ pub(crate) const CAUSE: &str =
 
 /// The length in bytes of a frame's header, which has the frame's length, kind, flags and stream.
 const HEADER: u32 = 9;
+/// The length in bytes of the largest DATA frame that criswitch sends, with its header. No kubelet and no runtime allows
+/// longer frames.
+const FRAME: usize = HEADER as usize + (16 << 10);
+/// The bytes that one system call reads or writes at most: four of the largest frames.
+const BATCH: usize = 4 * FRAME;
 /// The kinds of frames with content.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -63,7 +68,9 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
 
 /// A connection that counts its frames. Reading fails if the peer sends too many cheap frames.
 pub struct CountedIo {
-    io: Box<dyn Io>,
+    io: BufStream<Box<dyn Io>>,
+    /// Whether the next flush waits for further frames.
+    holds: bool,
     /// The bytes of the preface that were read from `io` already, and that the next reads return.
     preface: Bytes,
     read: Frames,
@@ -99,7 +106,8 @@ impl CountedIo {
     fn new(io: Box<dyn Io>, read: Frames, written: Frames) -> (CountedIo, Flooded) {
         let flooded = Flooded::default();
         let counted = CountedIo {
-            io,
+            io: BufStream::with_capacity(BATCH, BATCH, io),
+            holds: false,
             preface: Bytes::new(),
             read,
             written,
@@ -263,6 +271,7 @@ impl AsyncWrite for CountedIo {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
+        self.holds = written >= FRAME;
         self.has_written(bytes.get(..written).unwrap_or_default());
         Poll::Ready(Ok(written))
     }
@@ -273,6 +282,7 @@ impl AsyncWrite for CountedIo {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
+        self.holds = written >= FRAME;
         let mut left = written;
         for slice in slices {
             let part = slice.get(..left.min(slice.len())).unwrap_or_default();
@@ -286,7 +296,13 @@ impl AsyncWrite for CountedIo {
         self.io.is_write_vectored()
     }
 
+    /// h2 flushes after each large frame, although more frames follow. So the first flush after a large frame waits for
+    /// the next frames or the next flush, and wakes the task to make sure that this flush comes.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.holds) {
+            context.waker().wake_by_ref();
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.io).poll_flush(context)
     }
 
@@ -298,6 +314,9 @@ impl AsyncWrite for CountedIo {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -358,6 +377,23 @@ mod tests {
         let mut frames = Frames::behind(0);
         frames.pass(&[1, 2, 3, DATA, 0, 0, 0, 0, 1]);
         assert_eq!(frames.skip, 0x01_02_03);
+    }
+
+    #[tokio::test]
+    async fn a_large_frame_waits_one_flush_for_the_next_frame() {
+        let (near, mut far) = tokio::io::duplex(2 * BATCH);
+        let (mut io, _) = CountedIo::of_backend(near);
+        let mut written = vec![0; 2 * BATCH];
+        for _ in 0..2 {
+            io.write_all(&[0; FRAME]).await.unwrap();
+            io.flush().await.unwrap();
+            assert!(far.read(&mut written).now_or_never().is_none());
+        }
+        io.flush().await.unwrap();
+        assert_eq!(far.read(&mut written).await.unwrap(), 2 * FRAME);
+        io.write_all(b"small").await.unwrap();
+        io.flush().await.unwrap();
+        assert_eq!(far.read(&mut written).await.unwrap(), b"small".len());
     }
 
     #[tokio::test(start_paused = true)]
