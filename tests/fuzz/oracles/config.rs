@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use criswitch::config::{Config, Problems, Scheduling, duration_text};
+use criswitch::platform::users;
+
+use super::native::native;
 
 const PATHS: [&str; 2] = ["main", "drop-in"];
 
@@ -122,10 +125,10 @@ fn pieces(
     lines: &[&str],
 ) -> arbitrary::Result<()> {
     if u.int_in_range(0..=7)? < 7 {
-        text.extend_from_slice(begin.as_bytes());
+        text.extend_from_slice(native(begin).as_bytes());
     }
     for _ in 0..u.int_in_range(0..=4)? {
-        text.extend_from_slice(u.choose(lines)?.as_bytes());
+        text.extend_from_slice(native(u.choose(lines)?).as_bytes());
     }
     Ok(())
 }
@@ -146,10 +149,13 @@ fn is_what_it_says(config: &Config, texts: &[Vec<u8>]) {
         if let Some(default) = table.get("default_handler") {
             assert_eq!(default.as_str(), Some(config.table.default.name.as_str()));
         }
-        if let Some(uids) = table.get("allow_uids") {
-            let uids = uids.as_array().unwrap().iter();
-            let uids = uids.map(|uid| u32::try_from(uid.as_integer().unwrap()).unwrap());
-            assert!(uids.eq(config.allow_uids.iter().copied()));
+        if let Some(written) = table.get(users::KEY) {
+            let written = written.as_array().unwrap().iter();
+            let written = written.map(|user| {
+                let text = user.as_str().map(str::to_owned);
+                text.unwrap_or_else(|| user.as_integer().unwrap().to_string())
+            });
+            assert!(written.eq(config.allow_uids.iter().map(ToString::to_string)));
         }
         let rows = table
             .get("handlers")
@@ -217,7 +223,7 @@ fn written(config: &Config) -> String {
     line("list_timeout", duration(config.list_timeout));
     line("stats_timeout", duration(config.stats_timeout));
     line("stale_lists", quoted(&duration_text(config.stale_lists)));
-    line("allow_uids", format!("{:?}", config.allow_uids));
+    line(users::KEY, format!("{:?}", config.allow_uids));
     line("watch", config.watch.to_string());
     line("log.level", quoted(&config.log.levels.to_string()));
     line("log.format", quoted(config.log.format.as_ref()));

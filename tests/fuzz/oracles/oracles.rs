@@ -25,6 +25,8 @@ pub mod wire;
 mod asked;
 mod messages;
 mod model;
+#[path = "../../support/native.rs"]
+mod native;
 mod projection;
 
 /// The name of a target, and its check.

@@ -12,6 +12,7 @@ use criswitch::rpc::{self, Kind, Row};
 use super::asked::{self, Asked};
 use super::messages;
 use super::model::{ALL, BACKENDS, Model};
+use super::native::native;
 use super::owners::owned;
 
 const TEXT: &str = r#"
@@ -28,7 +29,8 @@ old = "/run/old.sock"
 
 /// A table with every kind of row.
 pub static TABLE: LazyLock<Config> = LazyLock::new(|| {
-    let config = Config::of_texts(&[(Path::new("table"), TEXT.as_bytes())]).unwrap();
+    let text = native(TEXT);
+    let config = Config::of_texts(&[(Path::new("table"), text.as_bytes())]).unwrap();
     assert_eq!(config.table.backends.len(), BACKENDS);
     config
 });
