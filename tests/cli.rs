@@ -6,62 +6,82 @@
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
 )]
+#![cfg_attr(
+    windows,
+    allow(dead_code, unused_imports, reason = "some tests are for Unix only")
+)]
 
 #[path = "support/config_files.rs"]
 mod config_files;
 #[path = "support/support.rs"]
 mod support;
 
+#[cfg(unix)] // The limit of open files is set by a shell.
 #[path = "cli/accept.rs"]
 mod accept;
 #[path = "cli/away.rs"]
 mod away;
 #[path = "cli/check.rs"]
 mod check;
+#[cfg(unix)] // The well-known pipes are in no directory.
 #[path = "cli/discover.rs"]
 mod discover;
+#[cfg(unix)] // The well-known pipes are in no directory.
 #[path = "cli/discover_places.rs"]
 mod discover_places;
+#[cfg(unix)] // The well-known pipes are in no directory.
 #[path = "cli/discover_write.rs"]
 mod discover_write;
 #[path = "cli/documented.rs"]
 mod documented;
 #[path = "cli/forget.rs"]
 mod forget;
+#[cfg(unix)] // FUSE is a part of Linux.
 #[path = "cli/hung_files.rs"]
 mod hung_files;
 #[path = "cli/log.rs"]
 mod log;
+#[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/machine.rs"]
 mod machine;
+#[cfg(unix)] // Windows has no manual pages.
 #[path = "cli/man.rs"]
 mod man;
 #[path = "cli/manifests.rs"]
 mod manifests;
 #[path = "cli/nobody.rs"]
 mod nobody;
+#[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node.rs"]
 mod node;
+#[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_rancher.rs"]
 mod node_rancher;
+#[cfg(unix)] // systemd is a program of Linux.
 #[path = "cli/notify.rs"]
 mod notify;
 #[path = "cli/output.rs"]
 mod output;
+#[cfg(unix)] // Windows passes no sockets.
 #[path = "cli/passed.rs"]
 mod passed;
+#[cfg(unix)] // Windows passes no sockets.
 #[path = "cli/passed_metrics.rs"]
 mod passed_metrics;
 #[path = "cli/printed.rs"]
 mod printed;
 #[path = "cli/probe.rs"]
 mod probe;
+#[path = "cli/processes.rs"]
+mod processes;
 #[path = "cli/reload.rs"]
 mod reload;
 #[path = "cli/reload_listen.rs"]
 mod reload_listen;
+#[cfg(unix)] // The tests make files, links and modes of Unix.
 #[path = "cli/reload_odd.rs"]
 mod reload_odd;
+#[cfg(unix)] // Only Unix makes a pipe that is full.
 #[path = "cli/reload_watch.rs"]
 mod reload_watch;
 #[path = "cli/runtimes.rs"]
@@ -74,25 +94,33 @@ mod serve;
 mod shell;
 #[path = "cli/status.rs"]
 mod status;
+#[cfg(unix)] // script(1) makes a terminal of Unix.
 #[path = "cli/terminal.rs"]
 mod terminal;
 #[path = "cli/told.rs"]
 mod told;
+#[cfg(unix)] // Windows has no modes.
 #[path = "cli/trust.rs"]
 mod trust;
+#[cfg(unix)] // Windows has no numbers of users.
 #[path = "cli/unexpected_users.rs"]
 mod unexpected_users;
+#[cfg(unix)] // Windows has no signals.
 #[path = "cli/unread_log.rs"]
 mod unread_log;
 #[path = "cli/usage.rs"]
 mod usage;
+#[cfg(unix)] // Windows has no numbers of users.
 #[path = "cli/who_may_connect.rs"]
 mod who_may_connect;
+#[cfg(windows)]
+#[path = "cli/windows.rs"]
+mod windows;
 
 use std::path::Path;
 use std::process::Command;
 
-use config_files::ConfigFiles;
+use config_files::{ConfigFiles, portable};
 
 /// The exit code and the output of a command that has ended.
 struct Outcome {
@@ -108,12 +136,17 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// Runs the binary. The output has the addresses of Unix, except JSON.
 fn run(arguments: &[&str]) -> Outcome {
     let output = command(arguments).output().unwrap();
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    // A path of Windows in a JSON string has escapes.
+    let is_json = arguments.iter().any(|text| text.ends_with("json"));
     Outcome {
         code: output.status.code().expect("it exits"),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
+        stdout: if is_json { stdout } else { portable(&stdout) },
+        stderr: portable(&stderr),
     }
 }
 

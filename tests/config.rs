@@ -6,6 +6,10 @@
     clippy::unwrap_used,
     reason = "a test fails by panicking, in its helpers too"
 )]
+#![cfg_attr(
+    windows,
+    allow(dead_code, unused_imports, reason = "some tests are for Unix only")
+)]
 
 #[path = "support/config_files.rs"]
 mod config_files;

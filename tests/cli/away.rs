@@ -2,6 +2,7 @@
 //! restart would make lists fail.
 
 use crate::reload::Node;
+#[cfg(unix)]
 use crate::terminal::on_a_terminal_beside;
 use crate::{run_beside, text};
 
@@ -43,6 +44,7 @@ async fn reload_and_status_announce_that_lists_would_fail_after_a_restart() {
 }
 
 /// The first words of `criswitch status`, which are its verdict: on a terminal, and through a pipe.
+#[cfg(unix)] // For the test below.
 async fn verdict(node: &Node) -> [String; 2] {
     let config = node.files.main();
     let status = ["status", "--config", text(&config)];
@@ -53,6 +55,7 @@ async fn verdict(node: &Node) -> [String; 2] {
     outputs.map(|output| output.stdout.split(':').next().unwrap().to_owned())
 }
 
+#[cfg(unix)] // script(1) makes a terminal of Unix.
 #[tokio::test]
 async fn the_verdict_of_status_is_green_yellow_or_red_on_a_terminal() {
     let node = Node::start("").await;

@@ -4,6 +4,7 @@ use std::fs;
 
 use expect_test::expect;
 
+use crate::config_files::native;
 use crate::told::Told;
 use crate::{main_file, run, text};
 
@@ -19,6 +20,7 @@ pub(crate) const TABLE: &str = "
     crio = '/run/crio/crio.sock'
     old = { socket = '/run/old/containerd.sock', auto_register = true }";
 
+#[cfg(unix)] // Windows has other settings, and windows.rs checks them.
 #[test]
 fn check_shows_the_settings_and_the_routing_table() {
     let files = main_file(TABLE);
@@ -110,6 +112,7 @@ fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
     .assert_eq(&warnings);
 }
 
+#[cfg(unix)] // Windows has other settings, and windows.rs checks them.
 #[test]
 fn check_prints_the_configuration_as_json() {
     let files = main_file(TABLE);
@@ -247,6 +250,7 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
     .assert_eq(&told[0]);
 }
 
+#[cfg(unix)] // The path is of Unix, and windows.rs has one of Windows.
 #[test]
 fn a_missing_file_is_a_problem_of_the_configuration() {
     let outcome = run(&["check", "--config", "/nonexistent/criswitch.toml"]);
@@ -258,6 +262,7 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
     .assert_eq(&outcome.stderr);
 }
 
+#[cfg(unix)] // A pipe has no relative path.
 #[test]
 fn json_has_every_problem_of_the_configuration() {
     let files = main_file("default_handler = 'runc'\n[handlers]\nrunc = 'x.sock/'\n");
@@ -272,6 +277,7 @@ fn json_has_every_problem_of_the_configuration() {
     "#]].assert_eq(&files.stable(&outcome.stderr));
 }
 
+#[cfg(unix)] // The state is beside the socket.
 #[test]
 fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart() {
     let files = main_file(
@@ -286,9 +292,9 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
     let config = fs::read_to_string(files.main()).unwrap();
     let config = config.replace(
         "'criswitch.sock'",
-        &format!("'{}/criswitch.sock'", text(&directory)),
+        &format!("{:?}", directory.join("criswitch.sock")),
     );
-    fs::write(files.main(), config).unwrap();
+    fs::write(files.main(), native(&config)).unwrap();
     let check = || {
         let outcome = run(&["check", "--config", text(&files.main())]);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));

@@ -1,13 +1,12 @@
 //! The formats of log lines.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::process::Child;
 
 use criswitch::codec::cri::{ContainerStatusRequest, RunPodSandboxRequest};
 
+use crate::config_files::native;
+use crate::processes;
 use crate::reload::Node;
 use crate::support::{frame, pod_config};
 use crate::{command, main_file, text};
@@ -29,17 +28,17 @@ fn first_line(settings: &str, systemd: Systemd) -> String {
     let at = |name| path.with_file_name(name);
     let (listen, runc) = (at("listen"), at("runc"));
     let table = format!("default_handler = 'runc'\n[handlers]\nrunc = {runc:?}");
-    std::fs::write(&path, format!("listen = {listen:?}\n{settings}\n{table}")).unwrap();
+    let config = format!("listen = {listen:?}\n{settings}\n{table}");
+    std::fs::write(&path, native(&config)).unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    let writer = File::from(OwnedFd::from(writer));
-    let stream = writer.metadata().unwrap();
     let mut serve = command(&["serve", "--config", text(&path)]);
-    let (device, inode) = (stream.dev(), stream.ino());
+    processes::with_own_state(&serve);
+    serve.env_remove("JOURNAL_STREAM");
     match systemd {
-        Systemd::Silent => serve.env_remove("JOURNAL_STREAM"),
-        Systemd::Journal => serve.env("JOURNAL_STREAM", format!("{device}:{inode}")),
-        Systemd::Redirected => serve.env("JOURNAL_STREAM", format!("{device}:{}", inode + 1)),
-    };
+        Systemd::Silent => {}
+        Systemd::Journal => processes::with_journal(&mut serve, &writer, 0),
+        Systemd::Redirected => processes::with_journal(&mut serve, &writer, 1),
+    }
     let child = serve.stderr(writer).spawn().unwrap();
     read_line(reader, child)
 }
@@ -77,6 +76,7 @@ fn lines_of_text_have_a_time_and_a_level_and_no_colour_in_a_pipe() {
     }
 }
 
+#[cfg(unix)] // The journal is a part of systemd.
 #[test]
 fn lines_for_the_journal_begin_with_their_priority_and_have_no_time() {
     for (settings, systemd) in [

@@ -28,6 +28,7 @@ fn classes(table: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&outcome.stdout).unwrap()
 }
 
+#[cfg(unix)] // Windows adds a node label, and windows.rs checks it.
 #[test]
 fn each_handler_has_a_runtime_class_with_the_settings_of_its_row() {
     let files = main_file(TABLE);
@@ -131,6 +132,7 @@ fn names_that_look_like_other_yaml_types_stay_strings() {
 }
 
 /// Uses the YAML parser of kubectl. Checks nothing if kubectl is not installed.
+#[cfg(unix)] // kubectl is a program of Linux here.
 #[test]
 fn kubectl_reads_the_same_runtime_classes() {
     if Command::new("kubectl")

@@ -1,16 +1,23 @@
 //! The output of commands when no daemon answers.
 
-use std::fs::{self, Permissions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+#[cfg(unix)]
+use std::{
+    fs::{self, Permissions},
+    io::{Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    process::Command,
+};
 
 use expect_test::expect;
 use serde_json::Value as Json;
 
-use crate::reload::{Files, Node};
+use crate::reload::Files;
+#[cfg(unix)]
+use crate::reload::Node;
+use crate::support::sockets::shown;
 use crate::{command, run, run_beside, text};
 
 const ROWS: &str = "default_handler = \"runc\"\n[handlers]\nrunc = \"/run/runc.sock\"\n";
@@ -40,6 +47,7 @@ async fn refused(files: &Files) -> String {
     told
 }
 
+#[cfg(unix)] // The message names systemd, and windows.rs checks the other one.
 #[tokio::test]
 async fn an_error_without_a_daemon_names_what_to_check() {
     let files = Files::new();
@@ -56,6 +64,7 @@ async fn an_error_without_a_daemon_names_what_to_check() {
     assert_eq!(told.matches(cause).count(), 3, "{told}");
 }
 
+#[cfg(unix)] // The server of the test has a Unix socket.
 #[tokio::test]
 async fn a_server_that_is_no_runtime_is_named_with_its_socket() {
     let files = Files::new();
@@ -91,6 +100,7 @@ async fn a_server_that_is_no_runtime_is_named_with_its_socket() {
     assert_eq!(told.matches("DIR/socket").count(), 2, "{told}");
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[tokio::test]
 async fn a_user_who_may_not_connect_sees_which_users_may() {
     if !rustix::process::geteuid().is_root() {
@@ -142,7 +152,7 @@ async fn problems_of_the_files_are_printed_when_no_daemon_answers() {
         "--config",
         text(&files.main()),
         "--socket",
-        text(&socket),
+        text(&shown(&socket)),
     ]);
     assert!(
         !asked.stderr.contains("shutdown_timout"),
@@ -167,7 +177,7 @@ fn an_unreadable_file_is_reported_and_no_daemon_is_called() {
             "--config",
             text(&missing),
             "--socket",
-            text(&socket),
+            text(&shown(&socket)),
         ]);
         assert_eq!(outcome.code, unasked(command));
         assert!(

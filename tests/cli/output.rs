@@ -202,6 +202,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
     node.end().await;
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[tokio::test]
 async fn the_json_of_a_configuration_has_this_shape() {
     let directory = tempfile::tempdir().unwrap();
@@ -359,6 +360,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
     );
 }
 
+#[cfg(unix)] // `--socket` has the path of a socket.
 #[test]
 fn a_failure_is_json_on_standard_output_and_a_line_on_standard_error() {
     let rejected = main_file("default = 'runc'");

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 use tonic::Code;
 
+use crate::config_files::native;
 use crate::serve::Daemon;
 use crate::support::{Client, PATIENCE, Sim};
 use crate::{Outcome, run_beside, text};
@@ -31,7 +32,7 @@ impl Files {
     pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        std::fs::write(path, native(text)).unwrap();
     }
 }
 
@@ -181,6 +182,7 @@ async fn a_change_of_a_key_that_only_a_start_reads_is_not_reported() {
     node.end().await;
 }
 
+#[cfg(unix)] // `user` is an error on Windows.
 #[tokio::test]
 async fn changed_settings_are_reported_by_name() {
     let node = Node::start("").await;
@@ -246,6 +248,7 @@ async fn a_wrong_configuration_exits_with_78_and_changes_nothing() {
     node.end().await;
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[tokio::test]
 async fn a_change_that_needs_a_restart_is_rejected_by_name_with_its_place_and_values() {
     let node = Node::start("allow_uids = [0, 1000]").await;
@@ -268,6 +271,7 @@ async fn a_change_that_needs_a_restart_is_rejected_by_name_with_its_place_and_va
     node.end().await;
 }
 
+#[cfg(unix)] // Windows has no signals.
 #[tokio::test]
 async fn sighup_reloads_the_configuration() {
     let node = Node::start("").await;

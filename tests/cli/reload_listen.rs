@@ -2,14 +2,16 @@
 
 use expect_test::expect;
 
+use crate::config_files::portable;
 use crate::reload::Node;
 use crate::support::Sim;
+use crate::support::sockets::shown;
 use crate::{Outcome, command, run_beside, text};
 
 /// Starts a daemon, then changes `listen` in its file. Returns the node and the socket that the daemon still serves.
 async fn edited() -> (Node, String) {
     let node = Node::start("").await;
-    let socket = text(&node.files.path("criswitch.sock")).to_owned();
+    let socket = text(&shown(&node.files.path("criswitch.sock"))).to_owned();
     let main = std::fs::read_to_string(node.files.main()).unwrap();
     let main = main.replace("criswitch.sock", "other.sock");
     node.files.write("criswitch.toml", &main);
@@ -21,6 +23,7 @@ async fn at(node: &Node, command: &str, socket: &str) -> Outcome {
     run_beside(&[command, "--config", text(&file), "--socket", socket]).await
 }
 
+#[cfg(unix)] // The message names systemd.
 #[tokio::test]
 async fn the_daemon_on_its_old_socket_rejects_a_changed_listen_by_name() {
     let (node, socket) = edited().await;
@@ -58,6 +61,7 @@ async fn a_reload_at_the_new_socket_fails_with_the_hint_to_restart() {
     node.end().await;
 }
 
+#[cfg(unix)] // Windows has no signals.
 #[tokio::test]
 async fn a_reload_by_signal_is_rejected_by_name_in_the_log_and_nothing_changes() {
     let (node, _) = edited().await;
@@ -79,7 +83,7 @@ async fn the_socket_of_a_different_runtime_is_reported() {
     let other = node.files.path("other.sock");
     let sim = Sim::new("runc");
     sim.serve_on(&other);
-    let outcome = at(&node, "reload", text(&other)).await;
+    let outcome = at(&node, "reload", text(&shown(&other))).await;
     assert_eq!(outcome.code, 1);
     assert!(
         outcome.stderr.contains("not of criswitch"),
@@ -89,6 +93,7 @@ async fn the_socket_of_a_different_runtime_is_reported() {
     node.end().await;
 }
 
+#[cfg(unix)] // A pipe has no relative path.
 #[test]
 fn a_relative_socket_path_is_wrong_usage() {
     let outcome = crate::run(&["reload", "--socket", "run/criswitch.sock"]);
@@ -100,7 +105,7 @@ fn a_relative_socket_path_is_wrong_usage() {
 #[tokio::test]
 async fn a_removed_file_is_recognized_by_a_relative_path() {
     let node = Node::start("").await;
-    let socket = node.files.path("criswitch.sock");
+    let socket = shown(&node.files.path("criswitch.sock"));
     std::fs::remove_file(node.files.main()).unwrap();
     let mut reload = command(&["reload", "--socket", text(&socket)]);
     reload.args(["--config", "criswitch.toml"]);
@@ -109,6 +114,6 @@ async fn a_removed_file_is_recognized_by_a_relative_path() {
     let outcome = outcome.await.unwrap();
     let told = String::from_utf8(outcome.stderr).unwrap();
     assert_eq!(outcome.status.code(), Some(78), "{told}");
-    assert!(told.contains("No such file"), "{told}");
+    assert!(portable(&told).contains("No such file"), "{told}");
     node.end().await;
 }

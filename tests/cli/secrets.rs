@@ -7,6 +7,7 @@ use criswitch::codec::cri;
 use prost::Message;
 use tonic::Code;
 
+use crate::config_files::native;
 use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
 use crate::told::Told;
 use crate::{command, main_file, text};
@@ -127,7 +128,7 @@ async fn nobody_reads_them(format: &str, named: &str) {
     let files = main_file("");
     let path = files.main();
     let directory = path.parent().unwrap();
-    std::fs::write(&path, configure(directory, format)).unwrap();
+    std::fs::write(&path, native(&configure(directory, format))).unwrap();
     let runc = Sim::new("runc");
     runc.serve_on(&directory.join("runc"));
     runc.add_image(IMAGE);

@@ -7,13 +7,14 @@ use std::thread::JoinHandle;
 
 use criswitch::codec::cri::VersionRequest;
 
-use crate::config_files::ConfigFiles;
+use crate::config_files::{ConfigFiles, native};
+use crate::processes;
 use crate::support::{Client, Sim};
 use crate::{command, main_file, run, run_beside, text};
 
 /// A daemon, which is killed if the test ends first.
 pub(crate) struct Daemon {
-    process: Child,
+    process: Option<Child>,
     /// The log before the daemon serves.
     pub(crate) before_serving: Vec<String>,
     log: Option<JoinHandle<Vec<String>>>,
@@ -26,6 +27,7 @@ impl Daemon {
 
     /// Starts the daemon and waits until it logs that it serves.
     pub(crate) async fn start_as(mut serve: Command) -> Daemon {
+        processes::with_own_state(&serve);
         let mut process = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = process.stderr.take().unwrap();
         Daemon::of(process, stderr).await
@@ -44,7 +46,7 @@ impl Daemon {
             (said, std::thread::spawn(|| lines.collect()))
         });
         let mut daemon = Daemon {
-            process,
+            process: Some(process),
             before_serving: Vec::new(),
             log: None,
         };
@@ -70,15 +72,8 @@ impl Daemon {
     }
 
     pub(crate) async fn ends_after(mut self, signal: &str) -> Option<i32> {
-        let pid = self.process.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", signal, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-        let ended = tokio::task::spawn_blocking(move || self.process.wait().unwrap().code());
+        let (process, signal) = (self.process.take().unwrap(), signal.to_owned());
+        let ended = tokio::task::spawn_blocking(move || processes::end(process, &signal));
         tokio::time::timeout(crate::support::PATIENCE, ended)
             .await
             .unwrap()
@@ -88,8 +83,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
+        if let Some(process) = &mut self.process {
+            process.kill().ok();
+            process.wait().ok();
+        }
     }
 }
 
@@ -103,10 +100,11 @@ pub(crate) fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
     );
     let config =
         format!("listen = {listen:?}\ndefault_handler = 'runc'\n[handlers]\nrunc = {backend:?}");
-    std::fs::write(path, config).unwrap();
+    std::fs::write(path, native(&config)).unwrap();
     (files, listen, backend)
 }
 
+#[cfg(unix)] // Windows has no signals.
 #[tokio::test]
 async fn serve_answers_on_its_socket_until_a_signal_and_exits_with_0() {
     for signal in ["TERM", "INT"] {
@@ -125,13 +123,14 @@ async fn serve_answers_on_its_socket_until_a_signal_and_exits_with_0() {
     }
 }
 
+#[cfg(unix)] // Wine lets a second process create an instance of a pipe.
 #[tokio::test]
 async fn serve_that_cannot_listen_reports_the_reason_and_exits_with_1() {
     let (files, listen, _) = one_backend();
     let _first = Daemon::start(&files).await;
     let second = run_beside(&["serve", "--config", text(&files.main())]).await;
     assert_eq!(second.code, 1);
-    let why = format!("criswitch: another process serves {};", listen.display());
+    let why = format!("criswitch: another process serves {}", listen.display());
     assert!(second.stderr.starts_with(&why), "{}", second.stderr);
 }
 
@@ -146,13 +145,13 @@ async fn serve_with_the_state_of_another_process_reports_a_hint_and_exits_with_1
     let _first = Daemon::start(&first).await;
     let second = run_beside(&["serve", "--config", text(&second.main())]).await;
     assert_eq!(second.code, 1);
-    let why = format!(
-        "another criswitch saves its state in {}; stop it",
-        state.display()
-    );
-    assert!(second.stderr.contains(&why), "{}", second.stderr);
+    let place = format!("{}; stop it", state.display());
+    for why in ["another criswitch saves its state in ", &place] {
+        assert!(second.stderr.contains(why), "{}", second.stderr);
+    }
 }
 
+#[cfg(unix)] // A pipe has no file and no mode.
 #[test]
 fn serve_that_cannot_create_its_socket_reports_a_hint() {
     let rest = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
@@ -175,6 +174,7 @@ fn serve_that_cannot_create_its_socket_reports_a_hint() {
     }
 }
 
+#[cfg(unix)] // A pipe has no file and no mode.
 #[test]
 fn a_lock_that_is_a_link_is_not_followed() {
     let (files, listen, _) = one_backend();

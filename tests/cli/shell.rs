@@ -80,6 +80,7 @@ fn completions_offer_commands_options_formats_handlers_and_backends() {
 }
 
 /// bash itself loads the script and asks for the completions of `criswitch pods -o w`.
+#[cfg(unix)] // bash is a program of Unix.
 #[test]
 fn bash_completes_a_word_with_the_script() {
     let program = Path::new(env!("CARGO_BIN_EXE_criswitch"));

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use crate::config_files::ConfigFiles;
+use crate::processes;
 use crate::support::PATIENCE;
 use crate::{command, text};
 
@@ -24,6 +25,7 @@ impl Told {
 
     /// Starts the daemon with this command and waits until it serves.
     pub(crate) fn start_as(mut serve: Command) -> Told {
+        processes::with_own_state(&serve);
         let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = channel();

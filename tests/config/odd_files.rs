@@ -1,8 +1,8 @@
 //! Objects that are not regular files, and files that are removed while criswitch reads them.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixListener;
+#[cfg(unix)]
+use std::os::unix::{fs::symlink, net::UnixListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use criswitch::config::{Config, Problems};
 use expect_test::expect;
+#[cfg(unix)]
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::RUNC;
@@ -28,10 +29,12 @@ pub(crate) fn load_in_time(main: &Path) -> Result<Config, Problems> {
         .expect("it does not wait for anybody")
 }
 
+#[cfg(unix)] // For the tests below.
 fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
+#[cfg(unix)] // Windows has no such files.
 #[test]
 fn pipes_devices_and_sockets_are_reported_without_waiting() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
@@ -52,6 +55,7 @@ fn pipes_devices_and_sockets_are_reported_without_waiting() {
         conf.d/to-zero.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place"#]].assert_eq(&files.stable(&problems.to_string()));
 }
 
+#[cfg(unix)] // Windows has no such files.
 #[test]
 fn a_main_file_that_is_a_pipe_is_not_waited_for() {
     let files = ConfigFiles::of(&[("conf.d/a.toml", b"shutdown_timeout = '1s'")]);
@@ -60,6 +64,7 @@ fn a_main_file_that_is_a_pipe_is_not_waited_for() {
     assert!(problems.to_string().contains("it is a pipe"), "{problems}");
 }
 
+#[cfg(unix)] // Windows fills a file of 1 TiB.
 #[test]
 fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
     let padded = |bytes: usize| format!("{RUNC}#{}", "x".repeat(bytes - RUNC.len() - 1));
@@ -100,6 +105,7 @@ fn a_panic_while_reading_is_a_problem_with_a_reason() {
         .assert_eq(&problems.to_string());
 }
 
+#[cfg(unix)] // Windows replaces no file that is open.
 #[test]
 fn a_drop_in_removed_during_a_read_is_ignored() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use criswitch::config::{LogFormat, MODULES};
 
+use crate::config_files::portable;
 use crate::{RUNC, load};
 
 #[test]
@@ -59,7 +60,7 @@ fn metrics_are_served_on_a_socket_or_a_loopback_address_or_nowhere() {
         "/run/metrics.sock",
     ] {
         let config = load(&format!("metrics.listen = '{listen}'\n{RUNC}"));
-        assert_eq!(config.metrics.unwrap().to_string(), listen);
+        assert_eq!(portable(&config.metrics.unwrap().to_string()), listen);
     }
     assert_eq!(load(&format!("metrics.listen = ''\n{RUNC}")).metrics, None);
 }

@@ -41,6 +41,7 @@ fn shown(path: &Path) -> String {
     text
 }
 
+#[cfg(unix)] // The shipped files have paths of Unix.
 #[test]
 fn the_main_file_loads() {
     expect![[r#"
@@ -52,6 +53,7 @@ fn the_main_file_loads() {
     .assert_eq(&shown(&shipped("criswitch.toml")));
 }
 
+#[cfg(unix)] // The shipped files have paths of Unix.
 #[test]
 fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
     let text = main_file();
@@ -94,6 +96,7 @@ fn uncommented(line: &str) -> &str {
     line.strip_prefix('#').filter(row).unwrap_or(line)
 }
 
+#[cfg(unix)] // The shipped files have paths of Unix.
 #[test]
 fn each_example_loads_and_begins_with_its_purpose() {
     let entries = std::fs::read_dir(shipped("examples")).unwrap();

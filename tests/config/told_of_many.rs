@@ -53,6 +53,7 @@ fn problems_are_ordered_by_place_and_not_by_time() {
     assert!(told.ends_with("\nand 101 more problems"), "{told}");
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_line_as_long_as_a_file_is_read_in_time() {
     let uids = vec!["-1"; 300_000].join(",");

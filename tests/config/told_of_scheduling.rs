@@ -31,7 +31,7 @@ fn a_text_that_is_no_quantity_is_reported() {
         "1e99999999999",
     ] {
         let config = format!(
-            "default_handler = 'a'\n[handlers]\na = {{ socket = '/a', overhead = {{ cpu = '{cpu}' }} }}"
+            "default_handler = 'a'\n[handlers]\na = {{ socket = '/run/a.sock', overhead = {{ cpu = '{cpu}' }} }}"
         );
         let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", config.as_bytes())]);
         let problems = criswitch::config::Config::load(&files.main()).expect_err(cpu);

@@ -107,6 +107,7 @@ fn criswitchs_own_socket_is_no_backend() {
     );
 }
 
+#[cfg(unix)] // The path of a pipe has no `..`.
 #[test]
 fn a_metrics_socket_that_is_already_used_is_reported() {
     told(

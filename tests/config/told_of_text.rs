@@ -4,6 +4,7 @@ use expect_test::expect;
 
 use crate::{RUNC, told, told_of};
 
+#[cfg(unix)] // A pipe has no relative path.
 #[test]
 fn all_problems_of_all_files_are_reported_at_once_in_order_of_place() {
     let main = "shutdown_timout = '10s'\ndefault_handler = 'runcc'\n[handlers]\nrunc = 'run/a.sock'\nKata = 'vm'";
@@ -27,6 +28,7 @@ fn all_problems_of_all_files_are_reported_at_once_in_order_of_place() {
     );
 }
 
+#[cfg(unix)] // The hints name `allow_uids`.
 #[test]
 fn an_unknown_key_is_reported_with_the_nearest_known_one() {
     let head = "lsten = '/run/x.sock'\nreload = false";
@@ -65,6 +67,7 @@ fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
     );
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_wrong_type_is_reported_with_a_valid_value() {
     told(
@@ -119,6 +122,7 @@ fn a_wrong_type_is_reported_with_a_valid_value() {
     );
 }
 
+#[cfg(unix)] // The hints name `allow_uids`.
 #[test]
 fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
     told(
@@ -159,6 +163,7 @@ fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
     );
 }
 
+#[cfg(unix)] // The hints name `allow_uids`.
 #[test]
 fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
     told(
@@ -260,6 +265,7 @@ fn a_column_counts_characters() {
     );
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_key_in_two_files_is_reported_with_both_places() {
     let main = "default_handler = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
@@ -291,6 +297,7 @@ fn a_missing_file_is_reported() {
     );
 }
 
+#[cfg(unix)] // Windows reports a different error.
 #[test]
 fn an_unreadable_file_is_reported() {
     // The mode of a file does not stop root from reading it. This test therefore replaces a file with a directory, and

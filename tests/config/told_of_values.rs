@@ -48,6 +48,7 @@ fn a_bad_name_is_reported() {
     );
 }
 
+#[cfg(unix)] // The values are paths of sockets.
 #[test]
 fn a_text_that_is_no_socket_path_is_reported() {
     let long = format!("/run/{}", "x".repeat(103));
@@ -77,6 +78,7 @@ fn a_text_that_is_no_socket_path_is_reported() {
     );
 }
 
+#[cfg(unix)] // The values are paths of sockets.
 #[test]
 fn a_socket_path_with_a_meaning_for_the_kubelet_is_rejected_for_listen() {
     let main = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
@@ -118,6 +120,7 @@ fn a_bad_duration_is_reported() {
     );
 }
 
+#[cfg(unix)] // `user` is an error on Windows.
 #[test]
 fn a_user_that_the_node_does_not_have_is_reported() {
     for (user, expected) in [
@@ -186,6 +189,7 @@ fn a_wait_beyond_its_limit_is_reported() {
     );
 }
 
+#[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_number_that_is_no_user_id_is_reported() {
     told(
@@ -262,6 +266,7 @@ fn a_bad_log_format_is_reported() {
     );
 }
 
+#[cfg(unix)] // The values are paths of sockets.
 #[test]
 fn metrics_are_for_this_node_only() {
     told_of_values(

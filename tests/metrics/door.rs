@@ -1,5 +1,6 @@
 //! The address of metrics, the readers that may connect, and calls that do not wait for readers.
 
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +14,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::logged::Logged;
 use crate::page::{Page, ask, connected, converse, rig};
-use crate::support::{PATIENCE, Rig, Sim};
+use crate::support::{PATIENCE, Rig, Sim, sockets};
 
 async fn one() -> Rig {
     rig("", [Sim::new("runc")]).await
 }
 
+#[cfg(unix)] // A pipe has no file and no mode.
 #[tokio::test]
 async fn the_socket_is_for_root_only_and_is_removed_at_the_end() {
     let mut rig = one().await;
@@ -90,7 +92,7 @@ async fn an_oversized_request_is_rejected_and_idle_readers_are_disconnected() {
 /// A criswitch that serves no clients and has this address for metrics.
 fn switch(directory: &std::path::Path, listen: &str) -> Arc<Switch> {
     let path = directory.join("criswitch.toml");
-    let at = directory.display();
+    let at = sockets::text(directory);
     let table = format!(
         "default_handler = \"runc\"\nmetrics.listen = \"{listen}\"\n[handlers]\nrunc = \"{at}/runc.sock\"\n"
     );
@@ -131,7 +133,8 @@ async fn an_address_in_use_is_logged_once_and_retried_until_it_is_free() {
 async fn a_reader_that_sends_no_request_is_disconnected() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("m.sock");
-    let switch = switch(directory.path(), socket.to_str().unwrap());
+    let listen = format!("{}/m.sock", sockets::text(directory.path()));
+    let switch = switch(directory.path(), &listen);
     let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
     // These are more readers than criswitch serves at once.

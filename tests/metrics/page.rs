@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use criswitch::platform::connect::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::UnixStream;
 
-use crate::support::{PATIENCE, Rig, Sim};
+use crate::support::{PATIENCE, Rig, Sim, connect};
 
 /// A criswitch that serves metrics at `m.sock`. Each of `sims` is a backend with one handler of the same name. `keys`
 /// are more lines of the configuration.
@@ -129,10 +129,10 @@ pub async fn ask(socket: &Path, line: &str) -> String {
 }
 
 /// Connects as soon as the socket has a listener.
-pub async fn connected(socket: &Path) -> UnixStream {
+pub async fn connected(socket: &Path) -> Stream {
     let connected = async {
         loop {
-            match UnixStream::connect(socket).await {
+            match connect(socket).await {
                 Ok(stream) => return stream,
                 Err(_) => tokio::task::yield_now().await,
             }

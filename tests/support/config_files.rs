@@ -4,19 +4,28 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+#[path = "native.rs"]
+mod native;
+
+pub(crate) use native::{native, portable};
+
 /// The files of a configuration. Dropping this value removes them.
 pub(crate) struct ConfigFiles {
     folder: TempDir,
 }
 
 impl ConfigFiles {
-    /// Writes each text to its path below the directory. The main file is `criswitch.toml`.
+    /// Writes each text to its path below the directory, with the addresses of this system. The main file is
+    /// `criswitch.toml`.
     pub(crate) fn of(files: &[(&str, &[u8])]) -> ConfigFiles {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = folder.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
+            match std::str::from_utf8(text) {
+                Ok(text) => std::fs::write(path, native(text)).unwrap(),
+                Err(_) => std::fs::write(path, text).unwrap(),
+            }
         }
         ConfigFiles { folder }
     }
@@ -26,8 +35,9 @@ impl ConfigFiles {
         self.folder.path().join("criswitch.toml")
     }
 
-    /// `text` without the directory's name, which changes from run to run.
+    /// `text` with the addresses of Unix, and without the directory's name, which changes from run to run.
     pub(crate) fn stable(&self, text: &str) -> String {
-        text.replace(&format!("{}/", self.folder.path().display()), "")
+        let directory = self.folder.path().join("").display().to_string();
+        portable(text).replace(&directory, "")
     }
 }

@@ -99,12 +99,15 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
 /// Identifies a pipe for `criswitch discover`.
 pub type Inode = u64;
 
-/// The pipe of an address.
+/// The pipe of an address. Windows connects to the pipe for a moment.
 ///
 /// # Errors
-/// None: a pipe can be examined only by a connection.
+/// If there is no such pipe. A pipe that is busy or denies access exists.
 pub fn socket_at(path: &Path) -> io::Result<Inode> {
-    file_id(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+        _ => file_id(path).ok_or_else(|| io::ErrorKind::NotFound.into()),
+    }
 }
 
 /// Identifies the pipe that an address names.
@@ -152,6 +155,12 @@ mod tests {
         let (one, other) = (parse(r"\\.\pipe\A").unwrap(), parse(r"\\.\pipe\a").unwrap());
         assert!(identity(&one).is(&identity(&other)));
         assert_eq!(file_id(&one), file_id(&other));
+    }
+
+    #[test]
+    fn an_absent_pipe_is_no_socket() {
+        let error = socket_at(Path::new(r"\\.\pipe\criswitch-absent")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -143,6 +143,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::platform::address::socket_at;
     use crate::platform::connect::dial;
 
     /// More clients than instances of the pipe that wait for a client.
@@ -160,6 +161,7 @@ mod tests {
                 stream.write_all(&[7; 100]).await.unwrap();
             }
         };
+        assert!(socket_at(path).is_ok());
         let read = || async {
             let (mut stream, _) = dial(path).unwrap().stream().await.unwrap();
             let mut bytes = Vec::new();

@@ -34,6 +34,7 @@ main() {
   export CARGO_TARGET_DIR=$HERE/target CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$WINE CRISWITCH_COMMIT=0123456789ab
   cargo clippy --quiet --locked --target "$TARGET" --lib --bins -- -D warnings
   run_tests
+  count_tests
   test_the_service
 }
 
@@ -61,9 +62,10 @@ make_prefix() {
 # Runs the tests, and each failed test up to two more times. Wine is slow, so a test may wait in vain while other tests
 # run. Wine replaces a file in two steps, so a test that reads a state file may find no file.
 run_tests() {
-  local log=$HERE/tests.log name arguments=()
+  local log name arguments=()
   for name in "${SKIPPED[@]}"; do arguments+=(--skip "$name"); done
-  for _ in 1 2 3; do
+  for round in 1 2 3; do
+    log=$HERE/tests-$round.log
     cargo_test "${arguments[@]}" 2>&1 | tee "$log" && return
     mapfile -t arguments < <(sed -n 's/^    \([a-z0-9_]*::[a-z0-9_:]*\)$/\1/p' "$log" | sort -u)
     [ "${#arguments[@]}" -gt 0 ] || return
@@ -75,7 +77,52 @@ run_tests() {
 
 cargo_test() {
   cargo test --quiet --locked --target "$TARGET" --no-fail-fast --lib --test switch --test merge --test table \
-    --test interface -- "$@"
+    --test interface --test corpora --test config --test metrics --test cli -- "$@"
+}
+
+# Prints how many tests ran, and how many tests are not for Windows, with the reasons. The tests `layers` and `readme`
+# examine the sources and are not built for Windows, and neither are those of other programs, such as systemd.
+count_tests() {
+  local ran skipped
+  ran=$(sum_of passed failed)
+  skipped=$(sum_of "filtered out")
+  echo "$ran tests ran, and $skipped were skipped because of Wine."
+  only_for_unix | awk -F '\t' '
+    { of[$2] += $1; all += $1 }
+    END {
+      print all " further tests are for Unix only:"
+      for (reason in of) printf "%5d  %s\n", of[reason], reason | "sort -k1,1nr -k2"
+    }'
+}
+
+# sum_of WORD...: the sum of these counts in the results of the first round.
+sum_of() {
+  local word
+  for word in "$@"; do
+    sed -n "s/^test result: .* \([0-9]*\) $word;.*/\1/p" "$HERE/tests-1.log"
+  done | awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+# Prints the number of tests and the reason for each `cfg(unix)` that has a reason, before a test or a module.
+only_for_unix() {
+  local file
+  find tests -name '*.rs' | sort | while read -r file; do
+    awk '
+      /^mod [a-z_]* \{/ { folder = $2 "/" }
+      /^\}/ { folder = "" }
+      sub(/^ *#\[cfg\(unix\)\] \/\/ /, "") { reason = $0; path = ""; next }
+      reason == "" || /^ *\/\/\// { next }
+      /^ *#\[path = / { split($0, parts, "\""); path = parts[2]; next }
+      /^ *#\[(tokio::)?test/ { print 1 "\t" reason }
+      /^ *(pub )?mod [a-z_]*;/ {
+        sub(/;$/, "")
+        print (path == "" ? folder $NF ".rs" : path) "\t" reason
+      }
+      { reason = "" }' "$file" | while IFS=$'\t' read -r tests reason; do
+      [ "$tests" = 1 ] || tests=$(grep -cE '^ *#\[(tokio::)?test' "$(dirname "$file")/$tests" || true)
+      printf '%s\t%s\n' "$tests" "$reason"
+    done
+  done
 }
 
 # Installs the service with the configuration of the zip file, starts it, reloads it, and removes it.
