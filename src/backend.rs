@@ -41,6 +41,7 @@ use crate::config::address::Address;
 use crate::errors;
 use crate::limits::budget::Budget;
 use crate::ownership::BackendId;
+use crate::platform::users::UserId;
 use crate::rpc::{List, Row};
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
@@ -193,7 +194,7 @@ impl Backend {
     }
 
     /// The user that may serve the socket, by the configuration.
-    pub(crate) fn user(&self) -> Option<u32> {
+    pub(crate) fn user(&self) -> Option<UserId> {
         self.settings.lock().config.user
     }
 
@@ -325,7 +326,7 @@ impl Backend {
     /// Like [`Backend::connect`], but fails if the backend's socket is `own`, the socket that criswitch listens on.
     pub(crate) async fn open(&self, own: Option<&Address>) -> Result<Opened, String> {
         let opened = self.dialer.open(&self.socket, own, &self.files).await?;
-        self.meet(opened.peer);
+        self.meet(opened.server);
         Ok(opened)
     }
 

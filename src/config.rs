@@ -141,7 +141,7 @@ pub struct BackendConfig {
     /// omit the backend until it answers.
     pub required: bool,
     /// The user, besides root, whose process may serve the socket without a warning.
-    pub user: Option<u32>,
+    pub user: Option<UserId>,
     /// The file and line of the backend's row, else of the first handler row with the backend's socket; `None` if no
     /// file names the backend.
     pub origin: Option<Origin>,

@@ -14,13 +14,24 @@ use windows as os;
 
 pub use os::{address, connect, files, listen, passed, paths, process, service, trust, users};
 
-/// A process at the other end of a connection, as the kernel reports it. An unknown id is `None`.
+/// The process of a client, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The user of the process.
     pub uid: Option<u32>,
     /// The id of the process.
     pub pid: Option<i32>,
+}
+
+/// The process that serves a backend's socket, as the kernel reports it. An unknown fact is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The user of the process.
+    pub user: Option<users::UserId>,
+    /// The id of the process.
+    pub pid: Option<i32>,
+    /// Whether the process is an administrator's, or runs as the user of criswitch.
+    pub is_own: bool,
 }
 
 /// The size and free space of a file system. Other programs may use the file system too.

@@ -12,7 +12,7 @@ use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::flood::{CountedIo, Flooded};
 use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
-use crate::platform::Peer;
+use crate::platform::Server;
 pub(crate) use crate::platform::address::FileId;
 use crate::platform::address::file_id;
 use crate::platform::connect::{self, Dialed};
@@ -55,7 +55,7 @@ pub(crate) struct Opened {
     /// The file that was at the socket's path before criswitch connected.
     pub(crate) file: Option<FileId>,
     /// The process that listens at the socket.
-    pub(crate) peer: Option<Peer>,
+    pub(crate) server: Option<Server>,
 }
 
 impl Dialer {
@@ -74,8 +74,8 @@ impl Dialer {
                 let (address, own) = (address.clone(), own.cloned());
                 let dialed = files.run(move || dial(&address, own.as_ref())).await;
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
-                let (stream, peer) = stream.stream().await.map_err(refused)?;
-                handshake(CountedIo::of_backend(stream), file, peer).await
+                let (stream, server) = stream.stream().await.map_err(refused)?;
+                handshake(CountedIo::of_backend(stream), file, server).await
             }
             Dialer::Memory(dial) => {
                 let pipe = dial(address).map_err(refused)?;
@@ -128,7 +128,7 @@ fn refused(error: io::Error) -> String {
 async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     (io, flooded): (I, Flooded),
     file: Option<FileId>,
-    peer: Option<Peer>,
+    server: Option<Server>,
 ) -> Result<Opened, String> {
     let shaken = h2::client::Builder::new()
         .enable_push(false)
@@ -148,6 +148,6 @@ async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         connection,
         flooded,
         file,
-        peer,
+        server,
     })
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
 use crate::backend::lists::{Lists, Snapshot};
-use crate::platform::Peer;
+use crate::platform::Server;
 use crate::rpc::{List, Row};
 
 /// The facts that a backend last reported. Replies are stored encoded.
@@ -31,7 +31,7 @@ pub struct Known {
     /// The file systems of the backend's images.
     pub(crate) disks: Disks,
     /// The process that listened at the socket when criswitch last connected.
-    pub(crate) peer: Option<Peer>,
+    pub(crate) server: Option<Server>,
     /// When the backend last sent a complete unary reply.
     pub(crate) answered: Option<Instant>,
     /// How many replies to list calls had a cached list of the backend.

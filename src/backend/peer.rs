@@ -1,25 +1,27 @@
-//! The user whose process serves a backend's socket, as the kernel reports it (`SO_PEERCRED`).
+//! The user whose process serves a backend's socket, as the kernel reports it.
 
 use super::Backend;
 use crate::config::wording;
-use crate::platform::{Peer, users};
+use crate::platform::Server;
+use crate::platform::users::{self, UserId};
 
 impl Backend {
     /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,
     /// criswitch's own user or the configured user, or if the user is unknown.
-    pub fn unexpected_user(&self) -> Option<u32> {
-        let uid = self.known.lock().peer?.uid?;
-        (!users::is_own(uid) && self.user() != Some(uid)).then_some(uid)
+    pub fn unexpected_user(&self) -> Option<UserId> {
+        let server = self.known.lock().server?;
+        let user = server.user?;
+        (!server.is_own && self.user() != Some(user)).then_some(user)
     }
 
     /// Logs the process that serves the socket, once for each process.
-    pub(super) fn meet(&self, peer: Option<Peer>) {
-        let last = std::mem::replace(&mut self.known.lock().peer, peer);
-        if let Some(peer) = peer
-            && last != Some(peer)
+    pub(super) fn meet(&self, server: Option<Server>) {
+        let last = std::mem::replace(&mut self.known.lock().server, server);
+        if let Some(server) = server
+            && last != Some(server)
         {
             let (backend, socket) = (self.name(), &self.socket);
-            let Peer { uid, pid } = peer;
+            let (uid, pid) = (server.user.map(users::logged), server.pid);
             tracing::info!(%backend, %socket, uid, pid, "a process serves the backend's socket");
             self.warn_of_unexpected_user();
         }
@@ -27,9 +29,9 @@ impl Backend {
 
     /// Logs a warning if an unexpected user serves the socket.
     pub(super) fn warn_of_unexpected_user(&self) {
-        if let Some(uid) = self.unexpected_user() {
+        if let Some(user) = self.unexpected_user() {
             let (backend, socket) = (self.name(), &self.socket);
-            let what = wording::unexpected_user(uid);
+            let (what, uid) = (wording::unexpected_user(user), users::logged(user));
             tracing::warn!(%backend, %socket, uid, "{what}");
         }
     }

@@ -18,6 +18,7 @@ use criswitch::codec::cri::{
 };
 use criswitch::codec::frames;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
+use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, Row};
 use futures_util::future::join_all;
 use prost::Message;
@@ -50,7 +51,7 @@ pub(super) struct Probed {
     /// The ids of the backend's pods.
     pub(super) pods: BTreeSet<String>,
     /// The user whose process serves the backend's socket, if that user is neither root nor configured.
-    pub(super) unexpected_user: Option<u32>,
+    pub(super) unexpected_user: Option<UserId>,
     /// Whether criswitch serves the socket.
     pub(super) is_switch: bool,
 }

@@ -102,7 +102,7 @@ struct KnownBackend {
     timeouts: Timeouts,
     auto_register: bool,
     required: bool,
-    user: Option<u32>,
+    user: Option<UserId>,
 }
 
 struct FoundHandler {
@@ -154,7 +154,7 @@ impl Checker<'_> {
         };
         let allowed = row.value.iter().flatten();
         allowed
-            .filter_map(|user| self.parsed(user, value::allowed_user))
+            .filter_map(|user| self.parsed(user, value::user))
             .collect()
     }
 

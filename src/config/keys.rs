@@ -114,7 +114,7 @@ pub enum ConfigValue {
     /// True or false.
     Boolean(bool),
     /// A user id; `None` if it is not set.
-    User(Option<u32>),
+    User(Option<UserId>),
     /// User ids.
     Users(Vec<UserId>),
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Config;
 use super::value::{self, Wrong};
-use crate::platform::{trust, users};
+use crate::platform::trust;
+use crate::platform::users::{self, UserId};
 
 /// Returns a sentence for each file or directory that users besides root and criswitch's own user may write. Checks the
 /// files of the configuration, the directories of the configuration, socket and state, and all directories above. Reads
@@ -40,12 +41,12 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
     notes
 }
 
-/// The number of a user, from a number or a name.
-pub(super) fn user(text: &str) -> Result<u32, Wrong> {
-    if users::ARE_INTEGERS && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return value::uid(text);
+/// The user that serves a backend's socket, from an id or a name.
+pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
+    match users::named(text) {
+        Some(found) => found.map_err(|(what, hint)| value::wrong(what, hint)),
+        None => value::user(text),
     }
-    users::number(text).map_err(|(what, hint)| value::wrong(what, hint))
 }
 
 /// The directories above `path`, after all symbolic links are resolved; none if `path` does not exist yet.

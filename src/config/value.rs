@@ -145,13 +145,8 @@ pub(super) fn size_like(number: &str) -> String {
 }
 
 /// A user id. The largest number is not a user: chown(2) takes it for "no change".
-pub(super) fn uid(text: &str) -> Result<u32, Wrong> {
-    let uid = text.parse().ok().filter(|uid| *uid != u32::MAX);
-    uid.ok_or_else(|| wrong(format!("{text} is not a user id"), "0 to 4294967294"))
-}
-
-/// A user that may connect.
-pub(super) fn allowed_user(text: &str) -> Result<UserId, Wrong> {
+/// A user.
+pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
     users::allowed(text).ok_or_else(|| {
         let what = format!("{text} is not {}", users::A_USER_ID);
         wrong(what, users::USER_ID_HINT)

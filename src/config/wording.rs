@@ -1,5 +1,7 @@
 //! Phrases that several modules show to people.
 
+use crate::platform::users::UserId;
+
 /// A number and its noun, in the plural unless the number is 1.
 pub fn counted(count: impl ToString, what: &str) -> String {
     match count.to_string().as_str() {
@@ -9,10 +11,10 @@ pub fn counted(count: impl ToString, what: &str) -> String {
 }
 
 /// The warning that an unexpected user, neither root nor configured, serves a backend's socket.
-pub fn unexpected_user(uid: u32) -> String {
+pub fn unexpected_user(user: UserId) -> String {
     format!(
-        "user {uid} serves the backend's socket and receives all requests, including credentials of pulls; if that \
-         is intended, set user = \"{uid}\" in the backend's row under [backends]"
+        "user {user} serves the backend's socket and receives all requests, including credentials of pulls; if that \
+         is intended, set user = \"{user}\" in the backend's row under [backends]"
     )
 }
 

@@ -2,6 +2,10 @@
 // No other crate can reach these items. A panic fails the test, as it should.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
+#![cfg_attr(
+    windows,
+    allow(dead_code, unused_imports, reason = "some tests are for Unix only")
+)]
 
 #[path = "../support/support.rs"]
 mod support;
@@ -14,3 +18,5 @@ mod page;
 mod prometheus;
 mod used;
 mod values;
+#[cfg(windows)]
+mod windows;

@@ -417,7 +417,7 @@ async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
     .await;
 }
 
-#[cfg(unix)] // No safe call reads these figures on Windows.
+#[cfg(unix)] // The mount point in the test is a path of Unix.
 #[tokio::test]
 async fn metrics_of_image_file_systems_exist_for_ten_minutes_after_image_fs_info() {
     let runc = Sim::new("runc").runtime_name(REAL).image("busybox:1.36");
@@ -516,7 +516,7 @@ async fn reloads_are_counted_and_a_removed_backend_leaves_no_metrics() {
     assert!(!page.text.contains("kata"), "{}", page.text);
 }
 
-#[cfg(unix)] // No safe call reads these figures on Windows.
+#[cfg(unix)] // The mount point in the test is a path of Unix.
 #[tokio::test]
 async fn the_page_has_every_family_of_the_table_in_its_order_and_the_process() {
     let runc = Sim::new("runc").runtime_name(REAL);

@@ -348,9 +348,8 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "user",
         kind: KeyKind::Text("user"),
-        example: "\"1000\"",
-        help: "The user (a name of `/etc/passwd` or a number) whose process serves the socket. criswitch warns about a process \
-               of any other user, except root and the user of criswitch.",
+        example: users::BACKEND_EXAMPLE,
+        help: users::BACKEND_HELP,
         value: Reader::Backend(|backend| ConfigValue::User(backend.user)),
         ..BACKEND
     },

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixStream;
 
-use crate::platform::Peer;
+use crate::platform::{Peer, Server, users};
 
 /// An open connection.
 pub type Stream = UnixStream;
@@ -30,10 +30,14 @@ impl Dialed {
     ///
     /// # Errors
     /// If the runtime cannot register the socket.
-    pub async fn stream(self) -> io::Result<(Stream, Option<Peer>)> {
+    pub async fn stream(self) -> io::Result<(Stream, Option<Server>)> {
         let stream = UnixStream::from_std(self.0.into())?;
-        let peer = Peer::of(&stream);
-        Ok((stream, peer))
+        let server = Peer::of(&stream).map(|peer| Server {
+            user: peer.uid,
+            pid: peer.pid,
+            is_own: peer.uid.is_some_and(users::is_own),
+        });
+        Ok((stream, server))
     }
 }
 

@@ -32,6 +32,16 @@ pub(crate) fn allowed(text: &str) -> Option<UserId> {
     text.parse().ok().filter(|uid| *uid != u32::MAX)
 }
 
+/// The user as a field of the log.
+pub(crate) fn logged(user: UserId) -> impl tracing::Value {
+    user
+}
+
+/// An example of the user of a backend, and the description of its key.
+pub(crate) const BACKEND_EXAMPLE: &str = "\"1000\"";
+pub(crate) const BACKEND_HELP: &str = "The user (a name of `/etc/passwd` or a number) whose process serves the socket. \
+    criswitch warns about a process of any other user, except root and the user of criswitch.";
+
 /// Root, who may always connect.
 pub(crate) const ROOT: u32 = 0;
 
@@ -64,11 +74,11 @@ pub fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The number of the user with this name.
-///
-/// # Errors
-/// If there is no such user: what is wrong, and a hint.
-pub(crate) fn number(name: &str) -> Result<u32, (String, &'static str)> {
+/// The user with this name, or what is wrong and a hint. `None` if the text is a number.
+pub(crate) fn named(name: &str) -> Option<Result<UserId, (String, &'static str)>> {
+    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     let users = fs::read(USERS).unwrap_or_default();
     let users = String::from_utf8_lossy(&users);
     let uid = users.lines().find_map(|line| {
@@ -76,7 +86,7 @@ pub(crate) fn number(name: &str) -> Result<u32, (String, &'static str)> {
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
     });
     let hint = "the user's number, such as \"1000\"";
-    uid.ok_or_else(|| (format!("{USERS} has no user {name:?}"), hint))
+    Some(uid.ok_or_else(|| (format!("{USERS} has no user {name:?}"), hint)))
 }
 
 impl Peer {

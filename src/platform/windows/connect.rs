@@ -1,6 +1,9 @@
 //! Connects to named pipes.
 
+use std::fs::File;
 use std::io;
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::OwnedHandle;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,9 +12,8 @@ use std::time::Duration;
 use interprocess::os::windows::named_pipe::pipe_mode::Bytes;
 use interprocess::os::windows::named_pipe::tokio::DuplexPipeStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::windows::named_pipe::{ClientOptions, NamedPipeClient};
 
-use crate::platform::Peer;
+use crate::platform::{Peer, Server};
 
 /// The error while every instance of a pipe has a client (`ERROR_PIPE_BUSY`). The server makes a further instance for
 /// each client, so the next attempt usually succeeds.
@@ -21,15 +23,15 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// How long a client tries to connect to a busy pipe.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
+/// Opens a pipe for reads and writes that do not block (`FILE_FLAG_OVERLAPPED`).
+const OVERLAPPED: u32 = 0x4000_0000;
+/// The server of a pipe can learn the identity of the client, but cannot act with its privileges
+/// (`SECURITY_IDENTIFICATION`).
+const IDENTIFICATION: u32 = 0x0001_0000;
+
 /// An open connection.
 #[derive(Debug)]
-pub struct Stream(End);
-
-#[derive(Debug)]
-enum End {
-    Client(NamedPipeClient),
-    Server(DuplexPipeStream<Bytes>),
-}
+pub struct Stream(DuplexPipeStream<Bytes>);
 
 /// A pipe to connect to.
 #[derive(Debug)]
@@ -44,24 +46,36 @@ pub fn dial(path: &Path) -> io::Result<Dialed> {
 }
 
 impl Dialed {
-    /// The connection. Waits while the pipe is busy. Needs a tokio runtime.
-    ///
-    /// The server of the pipe can learn the identity of criswitch but cannot act with its privileges: tokio sets
-    /// `SECURITY_IDENTIFICATION`.
+    /// The connection, and the process that serves the pipe. Waits while the pipe is busy. Needs a tokio runtime.
     ///
     /// # Errors
     /// If there is no such pipe, or if it is busy for `BUSY_LIMIT`.
-    pub async fn stream(self) -> io::Result<(Stream, Option<Peer>)> {
+    pub async fn stream(self) -> io::Result<(Stream, Option<Server>)> {
         let until = tokio::time::Instant::now() + BUSY_LIMIT;
         loop {
-            match ClientOptions::new().open(&self.0) {
+            match open(&self.0) {
                 Err(error) if is_busy(&error) && tokio::time::Instant::now() < until => {
                     tokio::time::sleep(BUSY_PAUSE).await;
                 }
-                opened => return Ok((Stream(End::Client(opened?)), None)),
+                opened => {
+                    let stream = opened?;
+                    let server = stream.server_process_id().ok().map(Server::with_id);
+                    return Ok((Stream(stream), server));
+                }
             }
         }
     }
+}
+
+fn open(path: &Path) -> io::Result<DuplexPipeStream<Bytes>> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    options
+        .custom_flags(OVERLAPPED)
+        .security_qos_flags(IDENTIFICATION);
+    let pipe = OwnedHandle::from(options.open(path)?);
+    let stream = DuplexPipeStream::try_from(pipe);
+    stream.map_err(|error| error.cause.unwrap_or(io::ErrorKind::InvalidInput.into()))
 }
 
 fn is_busy(error: &io::Error) -> bool {
@@ -70,17 +84,14 @@ fn is_busy(error: &io::Error) -> bool {
 
 impl Stream {
     pub(super) fn accepted(stream: DuplexPipeStream<Bytes>) -> Stream {
-        Stream(End::Server(stream))
+        Stream(stream)
     }
 }
 
 impl Peer {
     /// The client's process. Windows reports no user: the pipe's security descriptor has admitted the client.
     pub(crate) fn of(stream: &Stream) -> Option<Peer> {
-        let pid = match &stream.0 {
-            End::Client(_) => return None,
-            End::Server(stream) => stream.client_process_id().ok(),
-        };
+        let pid = stream.0.client_process_id().ok();
         Some(Peer {
             uid: None,
             pid: pid.map(u32::cast_signed),
@@ -94,10 +105,7 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.0 {
-            End::Client(stream) => Pin::new(stream).poll_read(context, into),
-            End::Server(stream) => Pin::new(stream).poll_read(context, into),
-        }
+        Pin::new(&mut self.0).poll_read(context, into)
     }
 }
 
@@ -108,10 +116,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.0 {
-            End::Client(stream) => Pin::new(stream).poll_write(context, bytes),
-            End::Server(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
+        Pin::new(&mut self.0).poll_write(context, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -124,10 +129,8 @@ impl AsyncWrite for Stream {
 }
 
 impl Drop for Stream {
-    /// Keeps interprocess from handing the pipe to a thread that waits until the client has read everything.
+    /// Keeps interprocess from handing the pipe to a thread that waits until the other end has read everything.
     fn drop(&mut self) {
-        if let End::Server(stream) = &self.0 {
-            stream.assume_flushed();
-        }
+        self.0.assume_flushed();
     }
 }

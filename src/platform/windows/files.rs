@@ -80,8 +80,29 @@ pub fn mode(_: &Metadata) -> u32 {
 }
 
 impl FreeSpace {
-    /// The file system of this path. No safe call measures it.
-    pub(crate) fn of(_: &Path) -> Option<FreeSpace> {
-        None
+    /// The file system of this path. `None` if the path does not exist. NTFS has no limit on files, so the inodes are
+    /// zero. May block.
+    pub(crate) fn of(path: &Path) -> Option<FreeSpace> {
+        let (mut available_bytes, mut bytes) = (0, 0);
+        let space = (Some(&mut available_bytes), Some(&mut bytes));
+        winsafe::GetDiskFreeSpaceEx(path.to_str(), space.0, space.1, None).ok()?;
+        Some(FreeSpace {
+            bytes,
+            available_bytes,
+            inodes: 0,
+            free_inodes: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_free_space_and_an_absent_one_has_none() {
+        let space = FreeSpace::of(&std::env::temp_dir()).unwrap();
+        assert!(0 < space.available_bytes && space.available_bytes <= space.bytes);
+        assert!(FreeSpace::of(Path::new(r"C:\criswitch-absent\x")).is_none());
     }
 }

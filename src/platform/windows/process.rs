@@ -7,6 +7,7 @@ use std::os::windows::io::AsHandle;
 
 use tokio::signal::windows;
 use windows_registry::LOCAL_MACHINE;
+use winsafe::{FILETIME, HPROCESS};
 
 use super::service::{self, LogFile};
 use crate::platform::ProcessStats;
@@ -18,6 +19,10 @@ const BOOT_ID: &str = "id";
 /// The key and the value with the id of this machine.
 const MACHINE_KEY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const MACHINE_ID: &str = "MachineGuid";
+/// The limit of Windows on the handles of a process.
+const MAX_HANDLES: f64 = 16_777_216.0;
+/// The Unix epoch in seconds since the epoch of Windows, which is the year 1601.
+const UNIX_EPOCH_SECONDS: f64 = 11_644_473_600.0;
 
 /// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a shutdown, and the
 /// stop of the service. The future
@@ -107,9 +112,29 @@ fn boot_id() -> io::Result<String> {
     Ok(id)
 }
 
+/// The seconds in a time of Windows, which counts units of 100 ns.
+fn seconds(time: &FILETIME) -> f64 {
+    let units = u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
+    units as f64 / 1e7
+}
+
+/// The figures have the same meaning as in Prometheus' own client: a descriptor is a handle, and the virtual memory is
+/// the private memory.
 impl ProcessStats {
-    /// No safe call reads the figures of the process.
     pub(crate) fn own() -> ProcessStats {
-        ProcessStats::default()
+        let process = HPROCESS::GetCurrentProcess();
+        let times = process.GetProcessTimes().ok();
+        let memory = process.GetProcessMemoryInfo().ok();
+        let memory = memory.as_ref();
+        let started = times.as_ref().map(|(start, ..)| seconds(start));
+        let cpu = |(.., kernel, user): &(_, _, _, _)| seconds(kernel) + seconds(user);
+        ProcessStats {
+            cpu_seconds: times.as_ref().map(cpu),
+            resident_bytes: memory.map(|memory| memory.WorkingSetSize as f64),
+            virtual_bytes: memory.map(|memory| memory.PrivateUsage as f64),
+            start_seconds: started.map(|started| started - UNIX_EPOCH_SECONDS),
+            open_fds: process.GetProcessHandleCount().ok().map(f64::from),
+            max_fds: Some(MAX_HANDLES),
+        }
     }
 }

@@ -2,13 +2,26 @@
 
 use std::fmt;
 
-use crate::platform::Peer;
+use serde::{Serialize, Serializer};
+use winsafe::{ConvertSidToStringSid, HPROCESS, SID, TokenInfo, co};
 
-/// A user or group that may connect: a security identifier such as `S-1-5-32-544`.
-#[derive(Clone, PartialEq, Eq, Hash, serde::Serialize)]
-pub struct Sid(String);
+use crate::platform::{Peer, Server};
 
-/// A user that may connect.
+/// The most numbers in a SID after `S-1-`: the authority and its 15 parts.
+const MOST_NUMBERS: usize = 16;
+/// The user of services, and the group of the administrators.
+const SYSTEM: &str = "S-1-5-18";
+const ADMINISTRATORS: &str = "S-1-5-32-544";
+
+/// A user or group: a security identifier such as `S-1-5-32-544`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sid {
+    numbers: [u64; MOST_NUMBERS],
+    /// How many of the numbers the SID has.
+    count: usize,
+}
+
+/// A user that may connect, or that serves a pipe.
 pub type UserId = Sid;
 
 /// The configuration key with the users that may connect, its default, an example, and its description.
@@ -46,27 +59,43 @@ pub(crate) fn own() -> u32 {
 impl Sid {
     /// Reads `S-1-` and numbers with dashes between them.
     pub(crate) fn parse(text: &str) -> Option<Sid> {
-        let mut parts = text.strip_prefix("S-1-")?.split('-');
-        let is_number = |part: &str| part.parse::<u64>().is_ok() && !part.starts_with('+');
-        let is_sid = (2..=16).contains(&parts.clone().count()) && parts.all(is_number);
-        is_sid.then(|| Sid(text.to_owned()))
+        let mut numbers = [0; MOST_NUMBERS];
+        let mut count = 0;
+        for part in text.strip_prefix("S-1-")?.split('-') {
+            let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
+            *numbers.get_mut(count)? = part.parse().ok().filter(|_| is_number)?;
+            count += 1;
+        }
+        (count > 1).then_some(Sid { numbers, count })
+    }
+
+    fn of(sid: &SID) -> Option<Sid> {
+        Sid::parse(&ConvertSidToStringSid(sid).ok()?)
+    }
+}
+
+impl Serialize for Sid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
 /// A string in quotes, as in a configuration file.
 impl fmt::Debug for Sid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        write!(f, "\"{self}\"")
     }
 }
 
 impl fmt::Display for Sid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str("S-1")?;
+        let mut numbers = self.numbers.iter().take(self.count);
+        numbers.try_for_each(|number| write!(f, "-{number}"))
     }
 }
 
-/// Whether a user with this number may always connect. Windows reports no number.
+/// Whether a client with this number may always connect. Windows reports no number.
 pub(crate) fn is_own(uid: u32) -> bool {
     uid == 0
 }
@@ -86,13 +115,64 @@ pub fn is_privileged() -> bool {
     true
 }
 
-/// The number of the user with this name.
-///
-/// # Errors
-/// Always: Windows has no numbers of users.
-pub(crate) fn number(_: &str) -> Result<u32, (String, &'static str)> {
-    let what = "Windows does not report the user of a pipe's server";
-    Err((what.to_owned(), "removing the key"))
+/// The user with this name: `None`, because a user is configured by its SID.
+pub(crate) fn named(_: &str) -> Option<Result<UserId, (String, &'static str)>> {
+    None
+}
+
+/// The user as a field of the log.
+pub(crate) fn logged(user: UserId) -> impl tracing::Value {
+    tracing::field::display(user)
+}
+
+/// An example of the user of a backend, and the description of its key.
+pub(crate) const BACKEND_EXAMPLE: &str = "\"S-1-5-19\"";
+pub(crate) const BACKEND_HELP: &str = "The security identifier (SID) of the user whose process serves the pipe. \
+    criswitch warns about a process of any other user, except SYSTEM, administrators and the user of criswitch.";
+
+impl Server {
+    /// The process with this id. Its user is unknown if criswitch may not examine the process.
+    pub(super) fn with_id(pid: u32) -> Server {
+        let process = HPROCESS::OpenProcess(co::PROCESS::QUERY_LIMITED_INFORMATION, false, pid);
+        let users = process.ok().and_then(|process| Users::of(&process));
+        let own = Users::of(&HPROCESS::GetCurrentProcess()).map(|own| own.user);
+        Server {
+            user: users.as_ref().map(|users| users.user),
+            pid: Some(pid.cast_signed()),
+            is_own: users.is_some_and(|users| users.is_own(own)),
+        }
+    }
+}
+
+/// The users of a process.
+struct Users {
+    user: Sid,
+    /// The owner of the objects that the process creates. For a process with the privileges of an administrator, this
+    /// is the group of the administrators.
+    owner: Option<Sid>,
+}
+
+impl Users {
+    fn of(process: &HPROCESS) -> Option<Users> {
+        let token = process.OpenProcessToken(co::TOKEN::QUERY).ok()?;
+        let user = token.GetTokenInformation(co::TOKEN_INFORMATION_CLASS::User);
+        let owner = token.GetTokenInformation(co::TOKEN_INFORMATION_CLASS::Owner);
+        let TokenInfo::User(user) = user.ok()? else {
+            return None;
+        };
+        let owner = match owner {
+            Ok(TokenInfo::Owner(owner)) => owner.Owner().and_then(|owner| Sid::of(owner)),
+            _ => None,
+        };
+        let user = Sid::of(user.User.Sid()?)?;
+        Some(Users { user, owner })
+    }
+
+    /// Whether the process is SYSTEM's or an administrator's, or runs as the user `own`.
+    fn is_own(&self, own: Option<Sid>) -> bool {
+        let user = Some(self.user);
+        user == own || user == Sid::parse(SYSTEM) || self.owner == Sid::parse(ADMINISTRATORS)
+    }
 }
 
 impl Peer {
@@ -119,8 +199,32 @@ mod tests {
             "BA",
             "S-1-5-18)(A;;GA;;;WD",
             "S-1-5-+1",
+            "S-1-5-",
         ] {
             assert_eq!(Sid::parse(text), None, "{text}");
         }
+        let longest = "S-1".to_owned() + &"-1".repeat(MOST_NUMBERS);
+        assert_eq!(Sid::parse(&longest).unwrap().to_string(), longest);
+        assert_eq!(Sid::parse(&(longest + "-1")), None);
+    }
+
+    #[test]
+    fn a_server_of_the_system_of_an_administrator_or_of_criswitchs_user_is_expected() {
+        let sid = |text| Sid::parse(text).unwrap();
+        let (own, other) = (sid("S-1-5-21-1-2-3-1000"), sid("S-1-5-21-1-2-3-1001"));
+        let is_own = |user, owner| Users { user, owner }.is_own(Some(own));
+        assert!(is_own(sid(SYSTEM), None));
+        assert!(is_own(own, Some(own)));
+        assert!(is_own(other, Some(sid(ADMINISTRATORS))));
+        assert!(!is_own(other, Some(other)));
+        assert!(!is_own(other, None));
+    }
+
+    #[test]
+    fn the_user_of_this_process_is_known_and_expected() {
+        let server = Server::with_id(std::process::id());
+        assert!(server.user.is_some() && server.is_own, "{server:?}");
+        let none = Server::with_id(u32::MAX);
+        assert!(none.user.is_none() && !none.is_own, "{none:?}");
     }
 }

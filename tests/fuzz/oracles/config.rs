@@ -295,7 +295,7 @@ fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
 }
 
 /// A backend's name, socket, timeouts, `auto_register`, and its user.
-type Backend = (String, String, [Duration; 2], bool, Option<u32>);
+type Backend = (String, String, [Duration; 2], bool, Option<users::UserId>);
 
 fn backends(config: &Config) -> BTreeSet<Backend> {
     let backends = config.table.backends.iter();

@@ -268,7 +268,6 @@ async fn criswitch_connects_less_and_less_often_to_a_backend_that_dies_once_it_i
     );
 }
 
-#[cfg(unix)] // Windows does not report the user of a pipe's server.
 #[tokio::test]
 async fn the_process_that_serves_a_socket_is_logged_once_however_often_criswitch_connects() {
     let logged = Logged::here();
