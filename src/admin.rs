@@ -1,4 +1,5 @@
-//! The service `criswitch.admin.v1`: state of the daemon, reload and forget. criswitch serves it on the CRI socket.
+//! The service `criswitch.admin.v1`: state of the daemon, reload, its dry run, and forget. criswitch serves it on the CRI
+//! socket.
 
 mod state;
 
@@ -20,8 +21,8 @@ use tower::Service;
 use crate::call::reply::{self, Body, Reply};
 use crate::codec::admin::admin_server::{Admin, AdminServer};
 use crate::codec::admin::{
-    ForgetRequest, ForgetResponse, GetStateRequest, ReloadRequest, ReloadResponse, State,
-    WatchStateRequest,
+    ForgetRequest, ForgetResponse, GetStateRequest, PlanReloadRequest, PlanReloadResponse,
+    ReloadRequest, ReloadResponse, State, WatchStateRequest,
 };
 use crate::codec::grpc;
 use crate::errors;
@@ -29,6 +30,7 @@ use crate::limits::budget::Budget;
 use crate::limits::places::User;
 use crate::limits::{ADMIN_LIMIT, MAX_ADMIN_REQUEST};
 use crate::switch::Switch;
+use crate::switch::dry_run;
 use crate::switch::forget;
 use crate::switch::reload;
 use crate::telemetry::counters::Reason;
@@ -155,6 +157,23 @@ impl Admin for AdminService {
         let reload = state::reload(&outcome.ok_or_else(errors::too_many_reloads)?);
         Ok(Response::new(ReloadResponse {
             reload: Some(reload),
+            restart_problems: state::restart_problems(switch),
+        }))
+    }
+
+    async fn plan_reload(
+        &self,
+        _request: Request<PlanReloadRequest>,
+    ) -> Result<Response<PlanReloadResponse>, Status> {
+        let switch = &self.0;
+        let plan = dry_run::plan(switch).await;
+        let plan = plan.ok_or_else(errors::unread_configuration)?;
+        Ok(Response::new(PlanReloadResponse {
+            would_change: plan.would_change(),
+            changes: plan.changes,
+            problems: plan.problems.join("\n"),
+            next_start: plan.next_start,
+            undo: plan.undo,
             restart_problems: state::restart_problems(switch),
         }))
     }

@@ -7,6 +7,7 @@ mod check;
 mod columns;
 mod complete;
 mod discover;
+mod dry_run;
 mod features;
 mod forget;
 mod health;
@@ -41,6 +42,8 @@ use terminal::Shown;
 
 /// The command failed at run time.
 const FAILED: u8 = 1;
+/// A dry run found changes.
+const WOULD_CHANGE: u8 = 2;
 /// The command line is wrong (sysexits' EX_USAGE).
 const USAGE: u8 = 64;
 /// criswitch is not running or not reachable (sysexits' EX_UNAVAILABLE).
@@ -67,8 +70,9 @@ Examples:
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
-Exit codes: 0 success, 1 failure at run time, 64 wrong usage,
-69 criswitch is not running (status), 78 wrong configuration.";
+Exit codes: 0 success, 1 failure at run time, 2 a reload would change
+something (reload --dry-run), 64 wrong usage, 69 criswitch is not
+running (status), 78 wrong configuration.";
 
 const SERVE_CODES: &str = "\
 Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
@@ -88,7 +92,8 @@ Exit codes: 0 printed, 78 the configuration is wrong.";
 const RELOAD_CODES: &str = "\
 Exit codes: 0 applied, 1 criswitch is not reachable, uses a different
 file, or did not report the outcome, 78 rejected: the previous
-configuration stays in use.";
+configuration stays in use. With --dry-run: 0 nothing would change,
+2 something would change, 78 the reload would be rejected.";
 
 const FORGET_CODES: &str = "\
 Exit codes: 0 forgotten, 1 not forgotten: criswitch is not reachable, no
@@ -224,6 +229,9 @@ struct Reload {
     daemon: Daemon,
     #[command(flatten)]
     output: Output,
+    /// Show what a reload would change and whether that can be undone, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Args)]
@@ -252,6 +260,8 @@ enum Verdict {
     Fine,
     /// The command printed the problems.
     NotFine,
+    /// A reload would change something.
+    WouldChange,
     /// A runtime other than criswitch serves on the socket.
     NotRunning,
     /// The command printed every problem of the configuration.
@@ -273,6 +283,7 @@ pub(crate) fn run() -> ExitCode {
     match command.run() {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::NotFine) => ExitCode::from(FAILED),
+        Ok(Verdict::WouldChange) => ExitCode::from(WOULD_CHANGE),
         Ok(Verdict::NotRunning) => ExitCode::from(NOT_RUNNING),
         Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
         Err(error) => failed(&error, encoding, status),

@@ -13,6 +13,7 @@ use crate::codec::protobuf::Malformed;
 use crate::config::address::Address;
 use crate::config::{Handler, Table};
 use crate::rpc::Kind;
+use crate::store::file_work::FILE_LIMIT;
 
 /// The text of the log line if a backend's cgroup driver differs from the default backend's.
 pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \
@@ -305,6 +306,13 @@ pub(crate) fn too_many_reloads() -> Status {
     Status::aborted(
         "the outcome of this reload is not known any more, because many reloads followed; see the log of criswitch",
     )
+}
+
+/// The files of the configuration, or the sockets in it, cannot be read in time.
+pub(crate) fn unread_configuration() -> Status {
+    Status::unavailable(format!(
+        "the configuration or a socket in it cannot be read: its file system has not answered within {FILE_LIMIT:?}"
+    ))
 }
 
 /// No backend takes part in merged calls yet, because none has been reachable since it was added.

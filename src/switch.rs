@@ -1,6 +1,7 @@
 //! The state that all calls share, and its accessors. The submodules change this state.
 
 pub(crate) mod cached;
+pub(crate) mod dry_run;
 pub mod forget;
 pub(crate) mod handlers;
 pub(crate) mod image_references;
@@ -27,6 +28,7 @@ use crate::limits::budget::{Budget, Shares};
 use crate::limits::places::{AdminLimits, CallLimits};
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
+use crate::store::file_work::FileWork;
 use crate::store::{LastKnown, Store};
 use crate::switch::pod_requests::PodRequests;
 use crate::switch::reload::Reloads;
@@ -70,6 +72,8 @@ pub struct Switch {
     pub(crate) reload_wanted: Notify,
     /// Wakes the clients that wait for the end of a reload.
     pub(crate) reload_ended: Notify,
+    /// Reads the configuration for dry runs, one at a time.
+    pub(crate) dry_runs: FileWork,
     /// The store for the state on disk; `None` if the state is not saved.
     pub(crate) store: Option<Arc<Store>>,
     owners: Mutex<Owners>,
@@ -121,6 +125,7 @@ impl Switch {
             dialer: dialer.clone(),
             reload_wanted: Notify::new(),
             reload_ended: Notify::new(),
+            dry_runs: FileWork::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub mod auto_register;
 pub mod diff;
+pub(crate) mod undo;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,6 +37,39 @@ pub struct Live {
     before: Option<BackendId>,
 }
 
+/// The routing table after a reload that is not applied yet: the backends still have their old names and settings.
+pub(crate) struct Next {
+    pub(crate) live: Live,
+    /// The new names of backends that the configuration does not name, because other backends now have their names.
+    renamed: Vec<(BackendId, String)>,
+}
+
+impl Next {
+    /// The name that a backend has when the reload is applied.
+    pub(crate) fn name_of(&self, backend: &Backend) -> String {
+        let mut rows = self.live.config.table.backends.iter();
+        let row = rows.find(|row| row.id == backend.id).map(|row| &row.name);
+        let renamed = || self.renamed.iter().find(|(id, _)| *id == backend.id);
+        let name = row.or_else(|| renamed().map(|(_, name)| name));
+        name.map_or_else(|| backend.name().to_string(), String::clone)
+    }
+
+    /// Applies the new names and settings to the backends, and returns the table.
+    pub(crate) fn applied(self) -> Live {
+        for row in &self.live.config.table.backends {
+            if let Ok(backend) = self.live.backend(row.id) {
+                backend.configure(row);
+            }
+        }
+        for (id, name) in &self.renamed {
+            if let Ok(backend) = self.live.backend(*id) {
+                backend.rename(name);
+            }
+        }
+        self.live
+    }
+}
+
 impl Live {
     /// The table at the start. `kept` has the backends that the configuration does not name and that may still have
     /// pods or containers.
@@ -48,7 +82,10 @@ impl Live {
         let mut backends: Vec<_> = rows.map(|row| Arc::new(connect(row))).collect();
         for row in kept {
             let backend = connect(row);
-            take_another_name(&backend, &backends);
+            let taken: Vec<_> = backends.iter().map(|other| other.name()).collect();
+            if let Some(free) = free_name(&backend.name(), &taken) {
+                backend.rename(&free);
+            }
             backends.push(Arc::new(backend));
         }
         Live::of(config, backends, None, &[])
@@ -116,7 +153,7 @@ impl Live {
         rows.filter_map(|backend| backend.awaited_until()).min()
     }
 
-    /// The table after a reload. A backend whose socket is already known keeps its id. A backend that the configuration
+    /// The table after a reload, which is not applied yet. A backend whose socket is already known keeps its id. A backend that the configuration
     /// no longer names stays if `keep` returns true. `keep` also gets the backends that stay so far.
     pub(crate) fn next(
         &self,
@@ -126,28 +163,32 @@ impl Live {
         connect: impl Fn(&BackendConfig) -> Backend,
         keep: impl Fn(&Backend, &[Arc<Backend>]) -> bool,
         runs_pods: impl Fn(BackendId) -> bool,
-    ) -> Live {
+    ) -> Next {
         self.identify(&mut config.table, identities, next_id);
-        let backends = config.table.backends.iter();
-        let mut backends: Vec<_> = backends
+        let rows = config.table.backends.iter();
+        let mut taken: Vec<Arc<str>> = rows.map(|row| row.name.as_str().into()).collect();
+        let rows = config.table.backends.iter();
+        let mut backends: Vec<_> = rows
             .map(|row| match self.backend(row.id) {
-                Ok(backend) => {
-                    backend.configure(row);
-                    Arc::clone(backend)
-                }
+                Ok(backend) => Arc::clone(backend),
                 Err(_) => Arc::new(connect(row)),
             })
             .collect();
+        let mut renamed = Vec::new();
         for backend in &self.backends {
             let named = backends.iter().any(|named| named.id == backend.id);
             if !named && keep(backend, &backends) {
-                take_another_name(backend, &backends);
+                let name = backend.name();
+                let free = free_name(&name, &taken);
+                taken.push(free.as_deref().unwrap_or(&name).into());
+                renamed.extend(free.map(|free| (backend.id, free)));
                 backends.push(Arc::clone(backend));
             }
         }
         let before = Some(self.speaker());
         let before = before.filter(|id| backends.iter().any(|backend| backend.id == *id));
-        Live::of(config, backends, before, &self.held(runs_pods))
+        let live = Live::of(config, backends, before, &self.held(runs_pods));
+        Next { live, renamed }
     }
 
     /// Sets the ids of the backends in `table`. A backend keeps its id if its socket is already known, even under a
@@ -274,18 +315,18 @@ impl Live {
     }
 }
 
-/// Renames `backend`, which the configuration no longer names, if a backend in `named` has the same name.
-fn take_another_name(backend: &Backend, named: &[Arc<Backend>]) {
-    let taken = |name: &str| named.iter().any(|other| *other.name() == *name);
-    let name = backend.name();
-    // Leave room for the suffix: the result must still be a valid DNS label.
-    let short = name.get(..LONGEST_KEPT).unwrap_or(&name);
-    let mut names = (1..).map(|count| match count {
-        1 => name.to_string(),
-        2 => format!("{short}-old"),
-        _ => format!("{short}-old-{}", count - 1),
-    });
-    if let Some(free) = names.find(|name| !taken(name)) {
-        backend.rename(&free);
+/// A new name for a backend that the configuration does not name, if a different backend has its `name`. `None` if the
+/// name is not in `taken`.
+fn free_name(name: &str, taken: &[Arc<str>]) -> Option<String> {
+    let is_taken = |name: &str| taken.iter().any(|other| **other == *name);
+    if !is_taken(name) {
+        return None;
     }
+    // Leave room for the suffix: the result must still be a valid DNS label.
+    let short = name.get(..LONGEST_KEPT).unwrap_or(name);
+    let mut names = (1..).map(|count| match count {
+        1 => format!("{short}-old"),
+        _ => format!("{short}-old-{count}"),
+    });
+    names.find(|name| !is_taken(name))
 }

@@ -76,6 +76,8 @@ mod probe;
 mod processes;
 #[path = "cli/reload.rs"]
 mod reload;
+#[path = "cli/reload_dry_run.rs"]
+mod reload_dry_run;
 #[path = "cli/reload_listen.rs"]
 mod reload_listen;
 #[cfg(unix)] // The tests make files, links and modes of Unix.

@@ -4,18 +4,23 @@ use std::fs;
 use std::path::{self, Path};
 
 use anyhow::bail;
-use criswitch::codec::admin::{ReloadResponse, State, reload};
+use criswitch::codec::admin::{PlanReloadResponse, ReloadResponse, State, reload};
 use criswitch::config::Problems;
 use serde_json::{Value as Json, json};
 
-use super::{Daemon, Reload, Verdict, output, print, terminal};
+use super::running::Running;
+use super::{Daemon, Reload, Verdict, dry_run, output, print, terminal};
 
 impl Reload {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let response = runtime.block_on(ask(&self.daemon))?;
+        if self.dry_run {
+            let plan = runtime.block_on(ask(&self.daemon, "no dry run", Running::plan_reload))?;
+            return self.show_plan(&plan);
+        }
+        let response = runtime.block_on(ask(&self.daemon, "not reloaded", Running::reload))?;
         let problems = problems(&response);
         match self.output.encoding() {
             Some(encoding) => print(encoding.document(json(&response)?)?).map(drop)?,
@@ -29,20 +34,37 @@ impl Reload {
         terminal::complain(&lines);
         Ok(Verdict::WrongConfiguration)
     }
+
+    fn show_plan(&self, plan: &PlanReloadResponse) -> anyhow::Result<Verdict> {
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(dry_run::json(plan)?)?,
+            None => dry_run::text(plan),
+        })?;
+        if let Some(complaint) = dry_run::complaint(plan) {
+            terminal::complain(&complaint);
+        }
+        Ok(dry_run::verdict(plan))
+    }
 }
 
-async fn ask(daemon: &Daemon) -> anyhow::Result<ReloadResponse> {
+/// Connects to the daemon that uses the configuration file, and sends the request. `failed` begins the error if the
+/// connection fails.
+async fn ask<T>(
+    daemon: &Daemon,
+    failed: &str,
+    request: impl AsyncFnOnce(&Running) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let running = daemon.connect().await;
     let running = running.map_err(|error| match daemon.socket {
         // Problems of the files need no context.
         _ if error.is::<Problems>() => error,
-        Some(_) => error.context("not reloaded"),
-        None => error.context(
-            "not reloaded (if you changed `listen`, restart criswitch or set `listen` back)",
-        ),
+        Some(_) => error.context(failed.to_owned()),
+        None => error.context(format!(
+            "{failed} (if you changed `listen`, restart criswitch or set `listen` back)"
+        )),
     })?;
     same_file(&daemon.file.path, &running.state().await?)?;
-    running.reload().await
+    request(&running).await
 }
 
 /// Checks that `path` is the file that the daemon reloads. A daemon always reloads the file with which it was started.

@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use criswitch::backend::connect::Dialer;
 use criswitch::codec::admin::admin_client::AdminClient;
 use criswitch::codec::admin::{
-    Backend, ForgetRequest, GetStateRequest, ReloadRequest, ReloadResponse, State,
+    Backend, ForgetRequest, GetStateRequest, PlanReloadRequest, PlanReloadResponse, ReloadRequest,
+    ReloadResponse, State,
 };
 use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch::codec::cri::{
@@ -123,6 +124,24 @@ impl Running {
         let mut admin = self.admin.clone();
         let reload = admin.reload(ReloadRequest {});
         self.answer("Reload", reload).await
+    }
+
+    /// The changes that a reload would make now.
+    ///
+    /// # Errors
+    /// The call fails, or the daemon is an earlier version that does not have the call.
+    pub(super) async fn plan_reload(&self) -> anyhow::Result<PlanReloadResponse> {
+        let mut admin = self.admin.clone();
+        let plan = admin.plan_reload(PlanReloadRequest {});
+        match self.reply("PlanReload", plan).await? {
+            Err(status) if status.code() == Code::Unimplemented => bail!(
+                "{}: the running criswitch is an earlier version that has no dry run; restart it with this version, {}, or \
+                 run `criswitch check`",
+                self.socket,
+                env!("CARGO_PKG_VERSION")
+            ),
+            plan => plan.map_err(|status| self.failed("PlanReload", &status)),
+        }
     }
 
     pub(super) async fn forget(&self, backend: String) -> anyhow::Result<()> {

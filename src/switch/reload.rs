@@ -12,8 +12,8 @@ use crate::config::address::{Address, Identities};
 use crate::config::{Applies, Config, KEYS, Problems, Table};
 use crate::ownership::BackendId;
 use crate::switch::Switch;
-use crate::topology::Live;
 use crate::topology::auto_register::Disputed;
+use crate::topology::{Live, Next};
 
 /// The most outcomes that are remembered.
 const RECENT: usize = 8;
@@ -21,7 +21,7 @@ const RECENT: usize = 8;
 /// The outcomes of reloads.
 #[derive(Debug)]
 pub struct Reloads {
-    next_id: BackendId,
+    pub(super) next_id: BackendId,
     /// How many reloads have begun.
     pub begun: u64,
     /// How many reloads have ended.
@@ -75,23 +75,29 @@ impl Reloads {
 /// Applies `loaded`, unless it has problems. Calls in flight keep the routing table that they began with. Backends that
 /// own pods stay until these pods end. Blocks on the disk, because it reads the backends' socket files.
 pub fn reload(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
-    let identities = Identities::of(sockets(switch, &loaded));
+    let identities = Identities::of(sockets(known_sockets(switch), &loaded));
     reload_with(switch, loaded, &identities)
 }
 
 /// Like [`reload`], but reads the disk on another thread.
 pub async fn reload_beside(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
-    let sockets = sockets(switch, &loaded);
+    let sockets = sockets(known_sockets(switch), &loaded);
     let identities = tokio::task::spawn_blocking(|| Identities::of(sockets)).await;
     reload_with(switch, loaded, &identities.unwrap_or_default())
 }
 
-/// Returns the sockets of the current backends and of the backends in `loaded`.
-fn sockets(switch: &Switch, loaded: &Result<Config, Problems>) -> Vec<Address> {
+/// The sockets of the current backends.
+pub(super) fn known_sockets(switch: &Switch) -> Vec<Address> {
     let live = switch.live();
-    let here = live.backends.iter().map(|backend| &backend.socket);
+    let sockets = live.backends.iter().map(|backend| backend.socket.clone());
+    sockets.collect()
+}
+
+/// Returns the `known` sockets and the sockets of the backends in `loaded`.
+pub(super) fn sockets(mut known: Vec<Address>, loaded: &Result<Config, Problems>) -> Vec<Address> {
     let rows = loaded.iter().flat_map(|config| &config.table.backends);
-    here.chain(rows.map(|row| &row.socket)).cloned().collect()
+    known.extend(rows.map(|row| row.socket.clone()));
+    known
 }
 
 fn reload_with(
@@ -156,28 +162,46 @@ fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<C
     if !fixed.is_empty() {
         return Err(fixed.join("\n"));
     }
-    let connect = |row: &_| {
-        let backend = Backend::new(row, switch.max_message, switch.dialer.clone());
-        if switch.store.is_some() {
-            backend.begin_saving();
-        }
-        backend
-    };
     let mut reloads = switch.reloads();
+    let next = next(switch, &before, config, identities, &mut reloads.next_id);
+    drop(reloads);
+    let changes = changes(switch, &before, &next);
+    apply(switch, &before, next.applied());
+    Ok(changes)
+}
+
+/// Computes the table after a reload, and changes nothing. New backends get ids from `next_id` on.
+pub(super) fn next(
+    switch: &Switch,
+    before: &Live,
+    config: Config,
+    identities: &Identities,
+    next_id: &mut BackendId,
+) -> Next {
+    let connect = |row: &_| Backend::new(row, switch.max_message, switch.dialer.clone());
     let keep = |backend: &Backend, others: &[Arc<Backend>]| is_needed(switch, backend, others);
     let runs_pods = |id| runs_pods(switch, id);
-    let after = before.next(
-        config,
-        identities,
-        &mut reloads.next_id,
-        connect,
-        keep,
-        runs_pods,
+    before.next(config, identities, next_id, connect, keep, runs_pods)
+}
+
+/// The changes from `before` to `next`.
+pub(super) fn changes(switch: &Switch, before: &Live, next: &Next) -> Changes {
+    let (owns, name_of) = (
+        |id| owned_by(switch, id),
+        |backend: &Backend| next.name_of(backend),
     );
-    drop(reloads);
-    warn_of_disputes(&before, &after);
+    Changes::between(before, &next.live, owns, name_of)
+}
+
+/// Replaces the table `before` by `after`.
+fn apply(switch: &Switch, before: &Live, after: Live) {
+    warn_of_disputes(before, &after);
     keep_rows(switch, &before.table, &after.table);
-    let changes = Changes::between(&before, &after, |id| owned_by(switch, id));
+    let is_new = |backend: &&Arc<Backend>| before.backend(backend.id).is_err();
+    if switch.store.is_some() {
+        let new = after.backends.iter().filter(is_new);
+        new.for_each(|backend| backend.begin_saving());
+    }
     for gone in before
         .backends
         .iter()
@@ -191,7 +215,6 @@ fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<C
         .iter()
         .for_each(|backend| backend.has_changed());
     switch.set_live(after);
-    Ok(changes)
 }
 
 /// Lets each pod keep the handler name that clients know, even if the new routing table has a different name for the
@@ -214,7 +237,11 @@ pub(crate) fn auto_register(switch: &Switch) {
     if after.table == before.table && after.disputed == before.disputed {
         return;
     }
-    let changes = Changes::between(&before, &after, |id| owned_by(switch, id));
+    let (owns, name_of) = (
+        |id| owned_by(switch, id),
+        |backend: &Backend| backend.name().to_string(),
+    );
+    let changes = Changes::between(&before, &after, owns, name_of);
     tracing::info!(%changes, "the handlers that backends report have changed");
     switch.set_live(after);
 }
@@ -318,7 +345,7 @@ fn warn_of_disputes(before: &Live, after: &Live) {
 }
 
 /// Returns the changed keys that need a restart, one line for each key.
-fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
+pub(super) fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
     let keys = KEYS.iter().filter(|key| key.applies == Applies::Restart);
     let values = keys.filter_map(|key| Some((key, key.value(before)?, key.value(after)?)));
     let changed = values.filter(|(_, from, to)| from != to);

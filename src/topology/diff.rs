@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::backend::Backend;
 use crate::codec::admin::{Changes, Moved, Retiring};
 use crate::config::wording::{self, counted};
 use crate::config::{Applies, Config, Handler, KEYS, Key};
@@ -33,16 +34,27 @@ impl Changes {
         self.lines == [NOTHING]
     }
 
+    /// Whether the reload changed nothing. A warning is not a change.
+    pub(crate) fn has_only_warnings(&self) -> bool {
+        let without = Changes {
+            warnings: Vec::new(),
+            lines: Vec::new(),
+            ..self.clone()
+        };
+        without == Changes::default()
+    }
+
     /// The changes from `before` to `after`. `owns` counts the pods and containers of a backend; `None` if they were
-    /// never listed.
+    /// never listed. `name_of` returns the name of a backend after the changes.
     pub(crate) fn between(
         before: &Live,
         after: &Live,
         owns: impl Fn(BackendId) -> Option<(u64, u64)>,
+        name_of: impl Fn(&Backend) -> String,
     ) -> Changes {
-        let mut changes = Changes::of_handlers(before, after);
+        let mut changes = Changes::of_handlers(before, after, &name_of);
         for backend in &after.backends {
-            let name = backend.name().to_string();
+            let name = name_of(backend);
             match before.backend(backend.id) {
                 Err(_) => changes.backends_added.push(name),
                 Ok(_) if is_left(before, after, backend.id) => {
@@ -61,11 +73,11 @@ impl Changes {
             .backends
             .iter()
             .filter(|backend| after.backend(backend.id).is_err());
-        changes.backends_removed = gone.map(|backend| backend.name().to_string()).collect();
+        changes.backends_removed = gone.map(|backend| name_of(backend)).collect();
         changes.settings = other_settings(&before.config, &after.config);
         let notes = after.config.notes.iter();
         let new_notes = notes.filter(|note| !before.config.notes.contains(note));
-        changes.warnings = other_cgroup_driver(before, after)
+        changes.warnings = other_cgroup_driver(before, after, &name_of)
             .into_iter()
             .chain(new_notes.cloned())
             .collect();
@@ -73,7 +85,7 @@ impl Changes {
         changes
     }
 
-    fn of_handlers(before: &Live, after: &Live) -> Changes {
+    fn of_handlers(before: &Live, after: &Live, name_of: &impl Fn(&Backend) -> String) -> Changes {
         let mut changes = Changes::default();
         for row in &after.table.handlers {
             match before
@@ -89,8 +101,8 @@ impl Changes {
                 {
                     changes.handlers_moved.push(Moved {
                         name: row.name.clone(),
-                        from: place(before, old),
-                        to: place(after, row),
+                        from: place(before, old, name_of),
+                        to: place(after, row, name_of),
                     });
                 }
                 Some(_) => {}
@@ -144,11 +156,15 @@ impl fmt::Display for Changes {
 
 /// Returns a warning if the backend that now answers for the node has a different cgroup driver from the backend that
 /// answered before.
-fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
+fn other_cgroup_driver(
+    before: &Live,
+    after: &Live,
+    name_of: impl Fn(&Backend) -> String,
+) -> Option<String> {
     let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
     let (old, new) = (speaker(before)?, speaker(after)?);
     let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
-    let (old, new) = (old.name(), new.name());
+    let (old, new) = (name_of(&old), name_of(&new));
     (ours != theirs).then(|| {
         format!("wrong cgroup driver: {new} uses a different driver than {old}, and the kubelet still uses the driver of {old}; set the same driver for both")
     })
@@ -160,12 +176,23 @@ fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
         || before.names(backend) && !after.names(backend)
 }
 
+/// The changed keys that only a start reads, so that a reload ignores them.
+pub(crate) fn next_start(before: &Config, after: &Config) -> Vec<String> {
+    changed_keys(Applies::NextStart, before, after)
+}
+
 /// The changed keys that no other line reports.
 fn other_settings(before: &Config, after: &Config) -> Vec<String> {
-    let reloaded = || KEYS.iter().filter(|key| key.applies == Applies::Reload);
-    let keys = reloaded().filter(|key| key.name != "default_handler");
-    let changed = keys.filter(|key| key.value(before) != key.value(after));
-    let mut others: Vec<_> = changed.map(|key| key.name.to_owned()).collect();
+    let mut others = changed_keys(Applies::Reload, before, after);
+    others.retain(|key| key != "default_handler");
+    others
+}
+
+/// The changed keys that apply at this time. A key of a backend is followed by the backend's name.
+fn changed_keys(applies: Applies, before: &Config, after: &Config) -> Vec<String> {
+    let keys = || KEYS.iter().filter(|key| key.applies == applies);
+    let changed = keys().filter(|key| key.value(before) != key.value(after));
+    let mut all: Vec<_> = changed.map(|key| key.name.to_owned()).collect();
     for row in &after.table.backends {
         let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) else {
             continue;
@@ -173,23 +200,23 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
         let is_changed = |key: &&Key| {
             let values = (key.value_of(old), key.value_of(row));
             // A backend without its own timeout inherits the global timeout. A change of the global key is already in
-            // `others`.
+            // `all`.
             let of_all = KEYS
                 .iter()
                 .find(|all| all.table.is_empty() && all.name == key.name);
             let of_all = of_all.map(|all| (all.value(before), all.value(after)));
             key.name != "socket" && values.0 != values.1 && of_all != Some(values)
         };
-        let fields = reloaded().filter(is_changed).map(|key| key.name);
-        let name = (old.name != row.name).then_some("name");
-        let fields = name.into_iter().chain(fields);
-        others.extend(fields.map(|field| format!("{field} of backend {}", row.name)));
+        let fields = keys().filter(is_changed).map(|key| key.name);
+        let is_renamed = applies == Applies::Reload && old.name != row.name;
+        let fields = is_renamed.then_some("name").into_iter().chain(fields);
+        all.extend(fields.map(|field| format!("{field} of backend {}", row.name)));
     }
-    others
+    all
 }
 
-fn place(live: &Live, row: &Handler) -> String {
+fn place(live: &Live, row: &Handler, name_of: impl Fn(&Backend) -> String) -> String {
     let backend = live.backend(row.backend);
-    let backend = backend.map_or_else(|_| "?".into(), |backend| backend.name());
+    let backend = backend.map_or_else(|_| "?".into(), |backend| name_of(backend));
     wording::place(&backend, &row.name, &row.backend_handler)
 }

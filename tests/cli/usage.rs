@@ -58,8 +58,9 @@ fn help_and_version_exit_with_0() {
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods
 
-        Exit codes: 0 success, 1 failure at run time, 64 wrong usage,
-        69 criswitch is not running (status), 78 wrong configuration.
+        Exit codes: 0 success, 1 failure at run time, 2 a reload would change
+        something (reload --dry-run), 64 wrong usage, 69 criswitch is not
+        running (status), 78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
     for command in crate::shell::commands() {

@@ -1,0 +1,93 @@
+//! `criswitch reload --dry-run`: shows the changes that a reload would make, and changes nothing.
+
+use criswitch::codec::admin::{Changes, PlanReloadResponse, Undo};
+use serde_json::{Value as Json, json};
+
+use super::terminal::{self, Shown};
+use super::{Verdict, output};
+
+/// The line for a reload that would change nothing.
+const NOTHING: &str = "nothing would change";
+/// The line before the changes of a configuration whose other keys need a restart.
+const REST: &str = "without the keys that need a restart, these changes would apply:";
+/// The line before the changes that a reload can undo.
+const UNDO: &str = "to undo: put the old files back, then criswitch reload";
+
+pub(super) fn verdict(plan: &PlanReloadResponse) -> Verdict {
+    match plan {
+        _ if !plan.problems.is_empty() => Verdict::WrongConfiguration,
+        _ if plan.would_change => Verdict::WouldChange,
+        _ => Verdict::Fine,
+    }
+}
+
+pub(super) fn json(plan: &PlanReloadResponse) -> anyhow::Result<Json> {
+    let mut json = serde_json::to_value(plan)?;
+    if let Some(json) = json.as_object_mut() {
+        let problems = plan.problems.lines();
+        let problems: Vec<Json> = problems.map(output::problem).collect();
+        json.insert("problems".to_owned(), json!(problems));
+    }
+    Ok(json)
+}
+
+/// The text on standard output.
+pub(super) fn text(plan: &PlanReloadResponse) -> Shown {
+    let Some(changes) = &plan.changes else {
+        return Shown::default();
+    };
+    let undo = plan.undo.iter().map(of_undo);
+    let heading = (!plan.undo.is_empty()).then(|| UNDO.to_owned());
+    let next_start = &plan.next_start;
+    let next_start = (!next_start.is_empty()).then(|| {
+        format!(
+            "a reload ignores these keys, the next start reads them: {}",
+            next_start.join(", ")
+        )
+    });
+    Shown::parts([
+        shown(of_changes(plan, changes)),
+        shown(heading.into_iter().chain(undo)),
+        shown(next_start),
+        shown(plan.restart_problems.iter().cloned()),
+    ])
+}
+
+/// The text on standard error: the problems for which a reload would be rejected.
+pub(super) fn complaint(plan: &PlanReloadResponse) -> Option<String> {
+    let problems = &plan.problems;
+    (!problems.is_empty())
+        .then(|| format!("{problems}\ncriswitch: a reload would be rejected and change nothing\n"))
+}
+
+fn of_changes(plan: &PlanReloadResponse, changes: &Changes) -> Vec<String> {
+    let lines = match plan.undo.is_empty() {
+        true => &changes.warnings,
+        false => &changes.lines,
+    };
+    let heading = match (plan.problems.is_empty(), plan.undo.is_empty()) {
+        (_, true) => Some(NOTHING),
+        (false, false) => Some(REST),
+        (true, false) => None,
+    };
+    let heading = heading.map(str::to_owned).into_iter();
+    heading.chain(lines.iter().cloned()).collect()
+}
+
+fn of_undo(undo: &Undo) -> String {
+    let Undo {
+        what,
+        complete,
+        effect,
+    } = undo;
+    match complete {
+        true => format!("{what}: {effect}"),
+        false => format!("{what} cannot be undone completely: {effect}"),
+    }
+}
+
+fn shown(lines: impl IntoIterator<Item = String>) -> Shown {
+    let lines = lines.into_iter();
+    let text: String = lines.map(|line| terminal::wrapped_first(&line)).collect();
+    text.into()
+}

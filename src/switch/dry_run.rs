@@ -1,0 +1,65 @@
+//! The changes that a reload would make now. Changes nothing: no backend connects, no state is saved, no outcome is
+//! remembered.
+
+use crate::codec::admin::{Changes, Undo};
+use crate::config::Config;
+use crate::config::address::Identities;
+use crate::switch::{Switch, reload};
+use crate::topology::diff;
+use crate::topology::undo::undo;
+
+/// The outcome of a dry run.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// The changes; `None` if the files have problems. If keys need a restart, the changes without these keys.
+    pub(crate) changes: Option<Changes>,
+    /// The problems for which the reload would be rejected.
+    pub(crate) problems: Vec<String>,
+    /// The changed keys that only a start reads.
+    pub(crate) next_start: Vec<String>,
+    /// The state after a reload with the old files, for each change.
+    pub(crate) undo: Vec<Undo>,
+}
+
+impl Plan {
+    /// Whether the reload would change anything. A rejected reload changes nothing.
+    pub(crate) fn would_change(&self) -> bool {
+        let changes = self.changes.as_ref().filter(|_| self.problems.is_empty());
+        changes.is_some_and(|changes| !changes.has_only_warnings())
+    }
+}
+
+/// Reads the configuration files, and computes the changes as a reload does. Returns `None` if the file system of the
+/// files or sockets does not answer.
+pub(crate) async fn plan(switch: &Switch) -> Option<Plan> {
+    let path = switch.live().config.path.clone();
+    let known = reload::known_sockets(switch);
+    let read = move || {
+        let loaded = Config::load(&path);
+        let identities = Identities::of(reload::sockets(known, &loaded));
+        (loaded, identities)
+    };
+    let (loaded, identities) = switch.dry_runs.run(read).await?;
+    Some(match loaded {
+        Ok(config) => of_config(switch, config, &identities),
+        Err(problems) => Plan {
+            problems: vec![problems.to_string()],
+            ..Plan::default()
+        },
+    })
+}
+
+fn of_config(switch: &Switch, config: Config, identities: &Identities) -> Plan {
+    let before = switch.live();
+    let problems = reload::fixed_keys(&before.config, &config);
+    // The reload itself advances the counter, so the ids of this plan are used again.
+    let mut next_id = switch.reloads().next_id;
+    let next = reload::next(switch, &before, config, identities, &mut next_id);
+    let changes = reload::changes(switch, &before, &next);
+    Plan {
+        problems,
+        next_start: diff::next_start(&before.config, &next.live.config),
+        undo: undo(&changes, &before, &next.live),
+        changes: Some(changes),
+    }
+}
