@@ -38,6 +38,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
         )
         .field_attribute("Reload.result", "#[serde(flatten)]")
+        // The commands print labels in the order of their keys.
+        .btree_map(".criswitch.admin.v1")
         .build_transport(false)
         .compile_fds(protox::compile([admin], ["proto"])?)?;
     Ok(())

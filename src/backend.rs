@@ -33,7 +33,7 @@ use tonic::Status;
 use crate::backend::connect::{Dialer, FileId, Opened};
 use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
-use crate::backend::state::{Link, State};
+use crate::backend::state::{Failing, Link, State};
 use crate::backend::wire::{Driver, Wire};
 use crate::codec::protobuf::{self, Malformed};
 use crate::config::BackendConfig;
@@ -136,6 +136,7 @@ impl Backend {
     /// A backend that is not connected yet.
     pub fn new(config: &BackendConfig, max_message: usize, dialer: Dialer) -> Backend {
         let link = Link {
+            ready_until: None,
             state: State::Connecting,
             since: SystemTime::now(),
             transitions: 0,
@@ -273,6 +274,29 @@ impl Backend {
         self.link.borrow().clone()
     }
 
+    /// Whether the backend fails, and since when. A change from down to unresponsive or back does not restart the time.
+    pub(crate) fn failing(&self) -> Failing {
+        let Link {
+            state, ready_until, ..
+        } = self.link();
+        match (state, ready_until.or_else(|| self.answered())) {
+            (State::Ready(_), _) => Failing::No,
+            (_, Some(since)) => Failing::Since(since),
+            (_, None) => Failing::NeverAnswered,
+        }
+    }
+
+    /// Waits for a change of the connection's state or of the saved facts that happens after this call.
+    pub(crate) fn next_change(&self) -> impl Future<Output = ()> + use<> {
+        let (mut link, mut made) = (self.link.subscribe(), self.changes());
+        async move {
+            tokio::select! {
+                _ = link.changed() => {}
+                _ = made.changed() => {}
+            }
+        }
+    }
+
     /// The facts that the backend last reported.
     pub fn known(&self) -> Known {
         self.known.lock().clone()
@@ -358,6 +382,9 @@ impl Backend {
             if changed {
                 link.since = since;
                 link.transitions += 1;
+            }
+            if matches!(link.state, State::Ready(_)) && changed {
+                link.ready_until = Some(Instant::now());
             }
             link.failures += u64::from(matches!(state, State::Down(_)));
             link.state = state;

@@ -11,6 +11,7 @@ mod dry_run;
 mod features;
 mod forget;
 mod health;
+mod labels;
 mod log;
 mod man;
 mod manifests;
@@ -100,6 +101,10 @@ Exit codes: 0 forgotten, 1 not forgotten: criswitch is not reachable, no
 such backend, it answers or is connecting, or you did not confirm,
 78 the file after --config cannot be read.";
 
+const LABELS_CODES: &str = "\
+Exit codes: 0 printed or written, 1 criswitch is not reachable or the
+file cannot be written, 78 the file after --config cannot be read.";
+
 const CHECK_CODES: &str = "\
 Exit codes: 0 no problem, 1 a backend or the machine has a problem
 (--probe, --node), 78 the configuration is wrong.";
@@ -135,6 +140,9 @@ enum Command {
     /// Print a RuntimeClass for each handler, for kubectl apply -f -.
     #[command(after_help = MANIFESTS_CODES)]
     Manifests(Manifests),
+    /// Print the labels that describe this node to the scheduler.
+    #[command(after_help = LABELS_CODES)]
+    Labels(labels::Labels),
     /// Print a configuration for the runtimes of this node.
     Discover(discover::Discover),
     /// Show how criswitch routes each RPC of the CRI.
@@ -301,6 +309,7 @@ impl Command {
             Command::Reload(reload) => reload.output.encoding(),
             Command::Discover(discover) => discover.output.encoding(),
             Command::Manifests(manifests) => manifests.output.encoding(),
+            Command::Labels(labels) => labels.output.encoding(),
             _ => None,
         }
     }
@@ -327,6 +336,7 @@ impl Command {
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
             Command::Manifests(manifests) => manifests.run(),
+            Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
             Command::Completions { shell } => print(complete::script(shell)?),
             Command::Man { folder: None } => print(man::page(Cli::command())?),
@@ -399,13 +409,13 @@ impl Check {
 
 impl Manifests {
     fn run(self) -> anyhow::Result<Verdict> {
-        let table = Config::load(&self.file.path)?.table;
+        let config = Config::load(&self.file.path)?;
         print(match self.output.encoding() {
-            Some(Encoding::Json) => manifests::json(&table),
-            _ => manifests::yaml(&table)?,
+            Some(Encoding::Json) => manifests::json(&config),
+            _ => manifests::yaml(&config)?,
         })?;
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
-        terminal::complain(&manifests::left_out(&table));
+        terminal::complain(&manifests::left_out(&config));
         Ok(Verdict::Fine)
     }
 }

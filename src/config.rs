@@ -10,7 +10,7 @@ mod check;
 pub(crate) mod disk;
 mod files;
 pub mod keys;
-mod kubernetes;
+pub(crate) mod kubernetes;
 mod lines;
 mod log;
 mod metrics;
@@ -70,6 +70,10 @@ pub struct Config {
     pub allow_uids: Vec<UserId>,
     /// Whether criswitch reloads automatically when the files change.
     pub watch: bool,
+    /// The file for the labels of the node; `None` if criswitch writes no labels.
+    pub labels_file: Option<PathBuf>,
+    /// How long a backend may fail until the labels of its handlers are removed; [`Duration::MAX`] for no limit.
+    pub labels_failed_after: Duration,
     /// The levels and the format of log lines.
     pub log: LogConfig,
     /// The address that serves metrics; `None` if metrics are not served.

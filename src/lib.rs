@@ -24,8 +24,8 @@
 //! All of this runs on one thread. hyper runs each call in a task of its own, which ends when the client cancels the
 //! call or disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
 //! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
-//! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. Work that may block,
-//! such as reading a file, runs on other threads: docs/architecture.md lists it.
+//! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. One task writes the
+//! labels of the node. Work that may block, such as reading a file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -50,6 +50,7 @@
 //! | [`fanout`] | a call to several backends: merged lists, streams, images, status; cached lists for a silent backend, and why a list fails (`fallback`) |
 //! | `session` | the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its events |
 //! | [`dispatch`] | the path of a call |
+//! | [`node_labels`] | the labels of the node for the scheduler, and the file from which node-feature-discovery reads them |
 //! | `admin` | `criswitch.admin.v1`: the state of the daemon for commands, reload, forget |
 //! | [`server`] | the socket, the clients that may connect (`admission`, within `limits`), the layers around each call, shutdown |
 //! | [`metrics`] | the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read from |
@@ -105,6 +106,7 @@ pub mod fanout;
 mod forward;
 pub mod limits;
 pub mod metrics;
+pub mod node_labels;
 pub mod ownership;
 pub mod platform;
 pub mod rpc;
@@ -129,8 +131,10 @@ pub async fn serve(
     passed: Option<Result<server::PassedSocket, server::PassedError>>,
     shutdown: impl Future<Output = ()>,
 ) {
-    // Dropping these two values at the end of the function stops metrics and the connections to backends.
+    // Dropping these values at the end of the function stops metrics, the file of the labels, and the connections to
+    // backends.
     let _connected = keep_connected(&switch);
+    let _labels = node_labels::keep(&switch);
     let _metrics = metrics::keep_serving(&switch, passed);
     listener.serve(switch, shutdown).await;
 }

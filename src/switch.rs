@@ -72,6 +72,8 @@ pub struct Switch {
     pub(crate) reload_wanted: Notify,
     /// Wakes the clients that wait for the end of a reload.
     pub(crate) reload_ended: Notify,
+    /// Why the file of `labels_file` cannot be written; `None` if it can.
+    pub(crate) labels_problem: Mutex<Option<String>>,
     /// Reads the configuration for dry runs, one at a time.
     pub(crate) dry_runs: FileWork,
     /// The store for the state on disk; `None` if the state is not saved.
@@ -125,6 +127,7 @@ impl Switch {
             dialer: dialer.clone(),
             reload_wanted: Notify::new(),
             reload_ended: Notify::new(),
+            labels_problem: Mutex::default(),
             dry_runs: FileWork::default(),
         }
     }

@@ -39,6 +39,9 @@ mod forget;
 #[cfg(unix)] // FUSE is a part of Linux.
 #[path = "cli/hung_files.rs"]
 mod hung_files;
+#[cfg(unix)] // node-feature-discovery labels Linux nodes.
+#[path = "cli/labels.rs"]
+mod labels;
 #[path = "cli/log.rs"]
 mod log;
 #[cfg(unix)] // `check --node` is for Linux nodes.

@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::codec::admin;
 use crate::fanout::fallback;
 use crate::fanout::status::{self, Condition};
+use crate::node_labels::NodeLabels;
 use crate::rpc::{Kind, List};
 use crate::switch::Switch;
 use crate::switch::reload::{self, Outcome};
@@ -36,7 +37,19 @@ pub(super) async fn settled(switch: &Switch) -> Result<admin::State, Status> {
         backends: backends.collect::<Result<_, _>>()?,
         configuration: Some(configuration(&live)),
         reloads: Some(reloads(switch)),
+        node_labels: Some(node_labels(switch, &live)),
     })
+}
+
+fn node_labels(switch: &Switch, live: &Live) -> admin::NodeLabels {
+    let (NodeLabels { labels, notes }, _) = NodeLabels::of(switch);
+    let file = live.config.labels_file.as_ref();
+    admin::NodeLabels {
+        labels,
+        notes,
+        file: file.map_or_else(String::new, |file| file.display().to_string()),
+        file_problem: switch.labels_problem.lock().clone(),
+    }
 }
 
 fn handlers(live: &Live) -> Vec<admin::Handler> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use strum::{AsRefStr, VariantNames};
+use tokio::time::Instant;
 
 use crate::backend::wire::Wire;
 
@@ -16,6 +17,8 @@ pub struct Link {
     pub since: SystemTime,
     /// How many times the state has changed.
     pub transitions: u64,
+    /// When the state last stopped being [`State::Ready`]; `None` if it has not in this run of criswitch.
+    pub(crate) ready_until: Option<Instant>,
     /// How many connections have failed or ended.
     pub(crate) failures: u64,
 }
@@ -34,6 +37,17 @@ pub enum State {
     /// Connecting failed, or the last connection ended. The session retries after a pause, or when a call needs a
     /// connection.
     Down(Arc<str>),
+}
+
+/// Whether a backend answers, over changes between states that are not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failing {
+    /// The backend is ready.
+    No,
+    /// The backend is not ready. It last was at this time, or it last answered an earlier run of criswitch then.
+    Since(Instant),
+    /// criswitch knows of no answer of the backend.
+    NeverAnswered,
 }
 
 impl State {

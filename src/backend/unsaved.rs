@@ -77,6 +77,11 @@ impl Backend {
         self.saving.is_partial.load(Ordering::Relaxed)
     }
 
+    /// The numbers of the changes. A change before this call does not count as new.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.saving.made.subscribe()
+    }
+
     /// Waits for a change with a number above `number`. Returns the number of the last change.
     pub(crate) async fn changed_after(&self, number: u64) -> u64 {
         let mut made = self.saving.made.subscribe();

@@ -1,43 +1,61 @@
 //! `criswitch manifests`: a RuntimeClass for each handler of the table. Calls no backend.
 
-use criswitch::config::{Handler, Scheduling, Table, Toleration};
+use criswitch::config::{Config, Handler, Toleration};
+use criswitch::node_labels::handler_key;
 use criswitch::platform::paths::NODE_LABELS;
 use serde_json::{Value, json};
 
 /// The RuntimeClasses as YAML documents, for `kubectl apply -f -`.
-pub(super) fn yaml(table: &Table) -> anyhow::Result<String> {
-    let classes: Vec<Value> = table.handlers.iter().map(runtime_class).collect();
-    Ok(serde_saphyr::to_string_multiple(&classes)?)
+pub(super) fn yaml(config: &Config) -> anyhow::Result<String> {
+    Ok(serde_saphyr::to_string_multiple(&classes(config))?)
 }
 
 /// The RuntimeClasses as one JSON list, which kubectl accepts too.
-pub(super) fn json(table: &Table) -> String {
-    let classes: Vec<Value> = table.handlers.iter().map(runtime_class).collect();
+pub(super) fn json(config: &Config) -> String {
     format!(
         "{:#}\n",
-        json!({ "apiVersion": "v1", "kind": "List", "items": classes })
+        json!({ "apiVersion": "v1", "kind": "List", "items": classes(config) })
     )
 }
 
-/// One line for each backend with automatically registered handlers. The manifests omit these handlers.
-pub(super) fn left_out(table: &Table) -> String {
-    let rows = table
+fn classes(config: &Config) -> Vec<Value> {
+    let rows = config.table.handlers.iter();
+    rows.map(|row| runtime_class(row, config)).collect()
+}
+
+/// One line for each backend with automatically registered handlers, which the manifests omit, and for each handler
+/// whose name is too long for a label.
+pub(super) fn left_out(config: &Config) -> String {
+    let unlabelled = config
+        .table
+        .handlers
+        .iter()
+        .filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none());
+    let unlabelled = unlabelled.map(|row| {
+        let name = &row.name;
+        format!(
+            "criswitch: the RuntimeClass of handler {name:?} selects no label, because the name is too long for a label; use a \
+             name of at most 55 characters, or node_selector\n"
+        )
+    });
+    let rows = config
+        .table
         .backends
         .iter()
         .filter(|backend| backend.auto_register);
-    rows
+    let omitted = rows
         .map(|backend| {
             let name = &backend.name;
             format!(
                 "criswitch: the output omits automatically registered handlers of backend {name:?}; add a row under [handlers] \
                  for each one that needs a RuntimeClass\n"
             )
-        })
-        .collect()
+        });
+    omitted.chain(unlabelled).collect()
 }
 
 /// A RuntimeClass (node.k8s.io/v1) of Kubernetes 1.37.
-fn runtime_class(row: &Handler) -> Value {
+fn runtime_class(row: &Handler, config: &Config) -> Value {
     let overhead = &row.scheduling.overhead;
     let overhead = (!overhead.is_empty()).then(|| json!({ "podFixed": overhead }));
     object([
@@ -46,12 +64,20 @@ fn runtime_class(row: &Handler) -> Value {
         ("metadata", Some(json!({ "name": row.name }))),
         ("handler", Some(json!(row.name))),
         ("overhead", overhead),
-        ("scheduling", scheduling(&row.scheduling)),
+        ("scheduling", scheduling(row, config)),
     ])
 }
 
-fn scheduling(row: &Scheduling) -> Option<Value> {
-    let (mut selector, tolerations) = (row.node_selector.clone(), &row.tolerations);
+fn scheduling(row: &Handler, config: &Config) -> Option<Value> {
+    let (mut selector, tolerations) = (
+        row.scheduling.node_selector.clone(),
+        &row.scheduling.tolerations,
+    );
+    // Without labels on the nodes, pods with this selector would never be scheduled.
+    let is_labelled = config.labels_file.is_some();
+    if let Some(label) = is_labelled.then(|| handler_key(&row.name)).flatten() {
+        selector.entry(label).or_insert_with(|| "true".to_owned());
+    }
     for (label, value) in NODE_LABELS {
         let label = selector.entry((*label).to_owned());
         label.or_insert_with(|| (*value).to_owned());

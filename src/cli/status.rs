@@ -329,7 +329,8 @@ fn faults(daemon: &DaemonStatus) -> String {
     terminal::wrapped(&text)
 }
 
-/// Lines about the removal of backends that no file names, and about lists that would fail after a restart.
+/// Lines about the removal of backends that no file names, about lists that would fail after a restart, and about labels
+/// that cannot be written.
 fn outlook(state: &State) -> String {
     let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
     let removals = unnamed.map(|backend| removal(&backend.name));
@@ -337,7 +338,14 @@ fn outlook(state: &State) -> String {
         .backends
         .iter()
         .filter_map(|backend| backend.restart_problem.clone());
-    let lines = removals.chain(costs);
+    let labels = state.node_labels.iter().filter_map(|labels| {
+        let cause = labels.file_problem.as_ref()?;
+        Some(format!(
+            "the labels of the node cannot be written to {}: {cause}",
+            labels.file
+        ))
+    });
+    let lines = removals.chain(costs).chain(labels);
     lines.map(|line| terminal::wrapped_first(&line)).collect()
 }
 

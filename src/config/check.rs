@@ -62,6 +62,8 @@ pub(super) fn check(
         state_dir: check.value("state_dir", value::directory),
         allow_uids: check.users(),
         watch: check.value("watch", value::boolean),
+        labels_file: check.value("labels_file", value::labels_file),
+        labels_failed_after: check.duration("labels_failed_after"),
         listen: listen?,
         log: LogConfig {
             levels: levels?,

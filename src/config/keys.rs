@@ -15,7 +15,7 @@ use super::value::{duration_text, size};
 use super::{BackendConfig, Config};
 use crate::platform::users::UserId;
 pub use table::KEYS;
-pub(super) use table::SOCKET_EXAMPLE;
+pub(super) use table::{LABELS_EXAMPLE, SOCKET_EXAMPLE};
 
 /// The tables, each with the heading of its keys in the documentation.
 pub const TABLES: [(&str, &str); 7] = [

@@ -76,7 +76,8 @@ pub(super) fn label_value(text: &str) -> Result<String, Wrong> {
     Err(wrong(what, rule))
 }
 
-fn is_name(text: &str) -> bool {
+/// Whether the text is a label value that is not empty, or the name in a label key.
+pub(crate) fn is_name(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let ends = [text.bytes().next(), text.bytes().next_back()];
     text.len() <= MAX_NAME

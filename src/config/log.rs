@@ -10,7 +10,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The modules of criswitch that can have a level of their own.
-pub const MODULES: [&str; 21] = [
+pub const MODULES: [&str; 22] = [
     "admin",
     "backend",
     "call",
@@ -23,6 +23,7 @@ pub const MODULES: [&str; 21] = [
     "forward",
     "limits",
     "metrics",
+    "node_labels",
     "ownership",
     "platform",
     "rpc",

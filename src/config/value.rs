@@ -1,11 +1,11 @@
 //! Parses single values: sockets, names, durations, sizes.
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, is_separator};
 use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::keys::Limits;
+use super::keys::{LABELS_EXAMPLE, Limits};
 use crate::config::address::Address;
 use crate::platform::paths;
 use crate::platform::users::{self, UserId};
@@ -77,6 +77,28 @@ pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
         path => Err(wrong(
             format!("{path:?} is not an absolute path"),
             paths::STATE_EXAMPLES[1],
+        )),
+    }
+}
+
+/// An absolute path of a file that node-feature-discovery reads; `None` if `text` is empty.
+pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    let path = Path::new(text);
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    match name {
+        _ if text.is_empty() => Ok(None),
+        _ if !path.is_absolute() => Err(wrong(
+            format!("{text:?} is not an absolute path"),
+            LABELS_EXAMPLE,
+        )),
+        Some(name) if !name.starts_with('.') && !text.ends_with(is_separator) => {
+            Ok(Some(path.into()))
+        }
+        _ => Err(wrong(
+            format!(
+                "{text:?} is a directory or a hidden file, which node-feature-discovery does not read"
+            ),
+            LABELS_EXAMPLE,
         )),
     }
 }

@@ -25,7 +25,7 @@ use crate::call::{Call, Failed};
 use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::rpc;
-use crate::rpc::fields::status_request;
+use crate::rpc::fields::{runtime_handler, runtime_handler_features, status_request};
 use crate::switch::Switch;
 use crate::switch::reload;
 use crate::topology::Live;
@@ -223,6 +223,24 @@ pub(crate) fn identity(known: &Known) -> [String; 3] {
     let said = |field| text(&known.version, field).unwrap_or_default().into_owned();
     let driver = known.cgroup_driver.map(cgroup_driver_name);
     [said(2), said(3), driver.unwrap_or_default().to_owned()]
+}
+
+/// The features of this handler in a `StatusResponse`, by the CRI's names. None if the status cannot be decoded.
+pub(crate) fn features_of(status: &[u8], handler: &str) -> Vec<&'static str> {
+    let found = merged::advertised(status, handler).ok().flatten();
+    let has = |field| {
+        let path = [runtime_handler::FEATURES, field];
+        found.is_some_and(|found| protobuf::varint(found, &path).is_ok_and(|value| value != 0))
+    };
+    let features = [
+        (
+            "recursive_read_only_mounts",
+            runtime_handler_features::RECURSIVE_READ_ONLY_MOUNTS,
+        ),
+        ("user_namespaces", runtime_handler_features::USER_NAMESPACES),
+    ];
+    let features = features.into_iter().filter(|(_, field)| has(*field));
+    features.map(|(name, _)| name).collect()
 }
 
 /// The name of a `CgroupDriver` of the CRI.

@@ -76,6 +76,7 @@ messages! {
     runtime_status: RuntimeStatus { CONDITIONS = 1 },
     runtime_condition: RuntimeCondition { TYPE = 1, STATUS = 2, REASON = 3, MESSAGE = 4 },
     runtime_handler: RuntimeHandler { NAME = 1, FEATURES = 2 },
+    runtime_handler_features: RuntimeHandlerFeatures { RECURSIVE_READ_ONLY_MOUNTS = 1, USER_NAMESPACES = 2 },
     runtime_config_response: RuntimeConfigResponse { LINUX = 1 },
     linux_runtime_configuration: LinuxRuntimeConfiguration { CGROUP_DRIVER = 1 },
 }

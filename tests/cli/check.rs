@@ -27,22 +27,24 @@ fn check_shows_the_settings_and_the_routing_table() {
     let outcome = run(&["check", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
-        KEY               VALUE
-        listen            /run/criswitch/other.sock
-        default_handler   runc
-        shutdown_timeout  1m 30s
-        max_message       16MiB
-        start_wait        30s
-        list_timeout      2s
-        stats_timeout     2s
-        stale_lists       unlimited
-        runtime_dir       -
-        state_dir         -
-        allow_uids        [0]
-        watch             false
-        log.level         info
-        log.format        auto
-        metrics.listen    -
+        KEY                  VALUE
+        listen               /run/criswitch/other.sock
+        default_handler      runc
+        shutdown_timeout     1m 30s
+        max_message          16MiB
+        start_wait           30s
+        list_timeout         2s
+        stats_timeout        2s
+        stale_lists          unlimited
+        runtime_dir          -
+        state_dir            -
+        allow_uids           [0]
+        watch                false
+        labels_file          -
+        labels_failed_after  5m
+        log.level            info
+        log.format           auto
+        metrics.listen       -
 
         HANDLER  BACKEND  BACKEND HANDLER
         gvisor   crio     runsc
@@ -189,6 +191,8 @@ fn check_prints_the_configuration_as_json() {
             }
           ],
           "hash": "fd19f2070bcbc047",
+          "labelsFailedAfterMs": 300000,
+          "labelsFile": null,
           "lackingFeatures": null,
           "listTimeoutMs": 2000,
           "listen": "/run/criswitch/other.sock",

@@ -187,3 +187,36 @@ fn a_wrong_configuration_prints_no_manifests() {
     let outcome = run(&["manifests", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
 }
+
+#[test]
+fn with_labels_file_each_class_selects_the_label_of_its_handler() {
+    let long = "x".repeat(56);
+    let table = format!(
+        "default_handler = 'runc'\nlabels_file = '/etc/labels'\n[handlers]\nrunc = 'b'\n{long} = 'b'\n\
+         kata = {{ backend = 'b', node_selector = {{ 'criswitch.io/handler.kata' = 'no', zone = 'a' }} }}\n\
+         [backends]\nb = '/run/b.sock'\n"
+    );
+    let files = main_file(&table);
+    let outcome = run(&["manifests", "--config", text(&files.main())]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    let note = format!("the RuntimeClass of handler {long:?} selects no label");
+    assert!(outcome.stderr.contains(&note), "{}", outcome.stderr);
+    let classes: Vec<Value> = serde_saphyr::from_multiple(&outcome.stdout).unwrap();
+    let selectors = classes
+        .iter()
+        .map(|class| (&class["handler"], &class["scheduling"]["nodeSelector"]));
+    assert_eq!(
+        selectors.collect::<Vec<_>>(),
+        [
+            (
+                &json!("kata"),
+                &json!({ "criswitch.io/handler.kata": "no", "zone": "a" })
+            ),
+            (
+                &json!("runc"),
+                &json!({ "criswitch.io/handler.runc": "true" })
+            ),
+            (&json!(long), &Value::Null),
+        ]
+    );
+}

@@ -107,6 +107,16 @@ async fn the_json_of_a_daemon_has_this_shape() {
                 "state": "string",
                 "text": "string"
               },
+              "nodeLabels": {
+                "file": "string",
+                "fileProblem": null,
+                "labels": {
+                  "criswitch.io/backend.runc.runtime": "string",
+                  "criswitch.io/backend.runc.version": "string",
+                  "criswitch.io/handler.runc": "string"
+                },
+                "notes": []
+              },
               "pid": "number",
               "problems": [],
               "reloads": {
@@ -268,6 +278,8 @@ async fn the_json_of_a_configuration_has_this_shape() {
                 }
               ],
               "hash": "string",
+              "labelsFailedAfterMs": "number",
+              "labelsFile": null,
               "lackingFeatures": [],
               "listTimeoutMs": "number",
               "listen": "string",

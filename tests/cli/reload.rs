@@ -137,6 +137,12 @@ impl Node {
         self.daemon.whole_log("TERM").await
     }
 
+    /// Ends the daemon, and returns the files and the exit status of the daemon.
+    pub(crate) async fn end_with_files(self) -> (Files, Option<i32>) {
+        let ended = self.daemon.ends_after("TERM").await;
+        (self.files, ended)
+    }
+
     pub(crate) async fn end(self) {
         assert_eq!(self.daemon.ends_after("TERM").await, Some(0));
         drop((self.old, self.new));

@@ -33,6 +33,7 @@ fn help_and_version_exit_with_0() {
           check        Report every problem of the configuration, or show the routing
                        table
           manifests    Print a RuntimeClass for each handler, for kubectl apply -f -
+          labels       Print the labels that describe this node to the scheduler
           discover     Print a configuration for the runtimes of this node
           routes       Show how criswitch routes each RPC of the CRI
           completions  Print the completion script for a shell

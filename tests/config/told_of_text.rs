@@ -38,11 +38,11 @@ fn an_unknown_key_is_reported_with_the_nearest_known_one() {
         &format!("{head}\n{RUNC}\n{tables}"),
         expect![[r#"
             criswitch.toml:1:1: unknown key "lsten"; try "listen"
-            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics"
+            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "labels_file", "labels_failed_after", "handlers", "backends", "log", "metrics"
             criswitch.toml:8:1: unknown key "levle"; try "level"
             criswitch.toml:9:1: unknown key "colour"; try one of "level", "format"
             criswitch.toml:11:1: unknown key "port"; try "listen"
-            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
+            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "labels_file", "labels_failed_after", "handlers", "backends", "log", "metrics""#]],
     );
 }
 
@@ -195,7 +195,7 @@ fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
         expect![[r#"
             criswitch.toml:1:1: the key "default" has a new name; try "default_handler"
             criswitch.toml:2:1: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
-            criswitch.toml:3:1: unknown key "adopt"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
+            criswitch.toml:3:1: unknown key "adopt"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "labels_file", "labels_failed_after", "handlers", "backends", "log", "metrics""#]],
     );
 }
 

@@ -268,6 +268,26 @@ fn a_bad_log_format_is_reported() {
 
 #[cfg(unix)] // The values are paths of sockets.
 #[test]
+fn a_labels_file_that_node_feature_discovery_does_not_read_is_reported() {
+    told_of_values(
+        "labels_file",
+        &[
+            "features.d/criswitch",
+            "/",
+            "/features.d/",
+            "/features.d/.criswitch",
+            "/..",
+        ],
+        expect![[r#"
+            criswitch.toml:1:15: "features.d/criswitch" is not an absolute path; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch"
+            criswitch.toml:1:15: "/" is a directory or a hidden file, which node-feature-discovery does not read; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch"
+            criswitch.toml:1:15: "/features.d/" is a directory or a hidden file, which node-feature-discovery does not read; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch"
+            criswitch.toml:1:15: "/features.d/.criswitch" is a directory or a hidden file, which node-feature-discovery does not read; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch"
+            criswitch.toml:1:15: "/.." is a directory or a hidden file, which node-feature-discovery does not read; try "/etc/kubernetes/node-feature-discovery/features.d/criswitch""#]],
+    );
+}
+
+#[test]
 fn metrics_are_for_this_node_only() {
     told_of_values(
         "metrics.listen",

@@ -67,6 +67,9 @@ const SOCKET: KeyKind = KeyKind::Text("socket path");
 /// A socket path that a backend could have.
 pub(in crate::config) const SOCKET_EXAMPLE: &str = paths::BACKEND_EXAMPLE;
 
+/// A file that node-feature-discovery reads.
+pub(in crate::config) const LABELS_EXAMPLE: &str = paths::LABELS_EXAMPLE;
+
 /// Every key, in the order of `config/criswitch.toml`.
 pub static KEYS: &[Key] = &[
     Key {
@@ -204,6 +207,29 @@ pub static KEYS: &[Key] = &[
                checks the files every 2 s and waits until two checks in a row find the same files. The files may \
                be symbolic links, as in a mounted ConfigMap.",
         value: Reader::Config(|config| ConfigValue::Boolean(config.watch)),
+        ..KEY
+    },
+    Key {
+        name: "labels_file",
+        kind: KeyKind::Text("file"),
+        default: Some(""),
+        example: LABELS_EXAMPLE,
+        help: "The file for the labels of the node, such as `criswitch.io/handler.kata=true`: a feature file of \
+               node-feature-discovery. criswitch replaces the file when the labels change, and leaves it when criswitch \
+               stops. The directory must exist, and systemd's unit must allow criswitch to write there \
+               (`ReadWritePaths=`). If the key is set, `criswitch manifests` prints RuntimeClasses that select the \
+               label of their handler. \"\" means no file.",
+        value: Reader::Config(|config| ConfigValue::path(config.labels_file.as_deref())),
+        ..KEY
+    },
+    Key {
+        name: "labels_failed_after",
+        kind: KeyKind::Duration,
+        default: Some("5m"),
+        limits: AGE,
+        help: "How long a backend may fail until the labels of the backend and of its handlers are removed. They are \
+               set again when the backend is ready.",
+        value: Reader::Config(|config| ConfigValue::Duration(config.labels_failed_after)),
         ..KEY
     },
     Key {

@@ -289,7 +289,7 @@ fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malforme
 }
 
 /// Returns the `RuntimeHandler` with this name in a `StatusResponse`.
-fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
+pub(super) fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
     for handler in protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS])? {
         if protobuf::bytes(handler, &[runtime_handler::NAME])? == name.as_bytes() {
             return Ok(Some(handler));

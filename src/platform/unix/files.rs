@@ -1,6 +1,6 @@
 //! Files: opening them without waiting, their modes and owners, and directories.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::hash::Hash;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -55,6 +55,14 @@ pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
 /// Sets the mode of a file that `options` create.
 pub fn with_mode(options: &mut OpenOptions, mode: u32) -> &mut OpenOptions {
     options.mode(mode)
+}
+
+/// Sets the mode of an open file.
+///
+/// # Errors
+/// If the mode cannot be changed.
+pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
 }
 
 /// Creates a directory and all directories above it, with this mode. Changes no existing directory.

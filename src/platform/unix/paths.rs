@@ -13,6 +13,10 @@ pub(crate) const BACKEND_EXAMPLE: &str = "\"/run/containerd/containerd.sock\"";
 /// A directory for the state of this boot, and one for the state that survives a reboot, as a file has them.
 pub(crate) const STATE_EXAMPLES: [&str; 2] = ["\"/run/criswitch/state\"", "\"/var/lib/criswitch\""];
 
+/// A feature file of node-feature-discovery, as a configuration file has it.
+pub(crate) const LABELS_EXAMPLE: &str =
+    "\"/etc/kubernetes/node-feature-discovery/features.d/criswitch\"";
+
 /// The well-known addresses of backends in the order of precedence, and the names of the backends there.
 pub const WELL_KNOWN: &[(&str, &str)] = &[
     ("containerd", "/run/containerd/containerd.sock"),

@@ -40,6 +40,14 @@ pub fn with_mode(options: &mut OpenOptions, _: u32) -> &mut OpenOptions {
     options
 }
 
+/// Changes nothing: Windows has no modes.
+///
+/// # Errors
+/// None.
+pub(crate) fn set_mode(_: &File, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
 /// Creates a directory and all directories above it.
 ///
 /// # Errors

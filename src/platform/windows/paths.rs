@@ -21,6 +21,9 @@ pub(crate) const STATE_EXAMPLES: [&str; 2] = [
     r"'C:\ProgramData\criswitch\state'",
 ];
 
+/// A file for the labels of the node, as a configuration file has it.
+pub(crate) const LABELS_EXAMPLE: &str = r"'C:\ProgramData\criswitch\labels'";
+
 /// The well-known addresses of backends in the order of precedence, and the names of the backends there.
 pub const WELL_KNOWN: &[(&str, &str)] = &[
     ("containerd", "npipe:////./pipe/containerd-containerd"),

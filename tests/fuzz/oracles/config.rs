@@ -205,6 +205,8 @@ fn says_the_same_again(config: &Config) {
     assert_eq!(again.stale_lists, config.stale_lists);
     assert_eq!(again.allow_uids, config.allow_uids);
     assert_eq!(again.watch, config.watch);
+    assert_eq!(again.labels_file, config.labels_file);
+    assert_eq!(again.labels_failed_after, config.labels_failed_after);
     assert_eq!(again.log, config.log);
     assert_eq!(again.metrics, config.metrics);
     assert_eq!(again.table.default.name, config.table.default.name);
@@ -225,6 +227,13 @@ fn written(config: &Config) -> String {
     line("stale_lists", quoted(&duration_text(config.stale_lists)));
     line(users::KEY, format!("{:?}", config.allow_uids));
     line("watch", config.watch.to_string());
+    let labels = config
+        .labels_file
+        .as_ref()
+        .map(|file| file.display().to_string());
+    line("labels_file", quoted(&labels.unwrap_or_default()));
+    let failed_after = duration_text(config.labels_failed_after);
+    line("labels_failed_after", quoted(&failed_after));
     line("log.level", quoted(&config.log.levels.to_string()));
     line("log.format", quoted(config.log.format.as_ref()));
     let metrics = config.metrics.as_ref().map(ToString::to_string);

@@ -49,6 +49,7 @@ build_partners() {
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
   build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver} || return
   build_partner etcd "" go.etcd.io/etcd/server/v3 || return
+  build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-worker || return
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache, named after a hash of everything that affects

@@ -11,7 +11,7 @@ AWAY_S=${CRISWITCH_AWAY_S:-25}
 
 setup_file() {
   rm -rf "$DIR/manifests" "$DIR/cluster.sock.state"
-  mkdir -p "$DIR/manifests"
+  mkdir -p "$DIR/manifests" "$DIR/features.d"
   have_images
   start_cluster
   start_switch cluster
@@ -59,6 +59,35 @@ teardown_file() {
   equal "the containers" "$before" "$(runs_now)"
   never_unready
   remove_all_pods
+}
+
+@test "node-feature-discovery reads the labels that criswitch writes, also after a containerd fails and returns" {
+  local labels
+  wait_for 20 "the labels" in_features boxed
+  labels=$(nfd_labels)
+  equal "the labels of the worker" "$(grep -v '^#' "$DIR/features.d/criswitch" | LC_ALL=C sort)" "$labels"
+  has "the labels" criswitch.io/handler.boxed=true "$labels"
+  has "the labels" criswitch.io/handler.runc=true "$labels"
+  has "the labels" criswitch.io/backend.old.runtime=containerd "$labels"
+  has "the labels" criswitch.io/backend.old.version=1.6.20 "$labels"
+  has "the labels" criswitch.io/backend.new.version=2. "$labels"
+  end_program KILL containerd-1
+  wait_for 20 "the end of the label" not_in_features boxed
+  labels=$(nfd_labels)
+  has "the labels" criswitch.io/handler.runc=true "$labels"
+  lacks "the labels" criswitch.io/handler.boxed "$labels"
+  start_containerd 1
+  wait_for 20 "the label" in_features boxed
+  has "the labels" criswitch.io/handler.boxed=true "$(nfd_labels)"
+}
+
+# in_features HANDLER / not_in_features HANDLER: a condition for wait_for.
+in_features() {
+  grep -F "criswitch.io/handler.$1=true" "$DIR/features.d/criswitch"
+}
+
+not_in_features() {
+  ! in_features "$1"
 }
 
 # pods_come_and_go END: creates and deletes pods of the running containerd, one after another, until $SECONDS reaches

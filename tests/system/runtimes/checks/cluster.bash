@@ -38,6 +38,19 @@ start_node() {
   start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig"
 }
 
+# nfd_labels: prints the labels that a worker of node-feature-discovery would give the node from the files of the folder
+# features.d, sorted. The worker reads files below /etc/kubernetes only, so it has a mount namespace with a separate /etc.
+nfd_labels() {
+  local log=$BATS_TEST_TMPDIR/nfd features=/etc/kubernetes/node-feature-discovery/features.d
+  # shellcheck disable=SC2016 # The inner shell expands these.
+  NODE_NAME=node KUBERNETES_NAMESPACE=suite unshare --mount sh -c '
+    mount -t tmpfs tmpfs /etc && mkdir -p "$2" && mount --bind "$1" "$2" &&
+      exec nfd-worker -v=1 -oneshot -no-publish -metrics 0 -kubeconfig "$3" -feature-sources local -label-sources local
+  ' sh "$DIR/features.d" "$features" "$DIR/cluster/kubeconfig" >"$log" 2>&1 ||
+    fail "the worker failed: $(cat "$log")" || return
+  sed -n 's,^\t\(criswitch\.io/[^:]*\): "\{0\,1\}\([^"]*\)"\{0\,1\}$,\1=\2,p' "$log" | LC_ALL=C sort
+}
+
 # create_pod NAME CLASS [JQ-FILTER]: creates a pod of this RuntimeClass, or without one if CLASS is empty. The filter
 # changes the pod. The container of the unchanged pod does not end.
 create_pod() {
