@@ -4,4 +4,5 @@ pub mod counters;
 pub(crate) mod log_limit;
 pub mod log_queue;
 pub(crate) mod redact;
+pub mod rejections;
 pub(crate) mod trace;

@@ -13,6 +13,7 @@ use crate::rpc::{Kind, List};
 use crate::switch::Switch;
 use crate::switch::reload::{self, Outcome};
 use crate::switch::saved::{self, BRIEF_WAIT};
+use crate::telemetry::rejections::Rejection;
 use crate::topology::Live;
 
 /// The state of the daemon. Just after a start, waits briefly for backends that are not listed yet.
@@ -38,6 +39,13 @@ pub(super) async fn settled(switch: &Switch) -> Result<admin::State, Status> {
         configuration: Some(configuration(&live)),
         reloads: Some(reloads(switch)),
         node_labels: Some(node_labels(switch, &live)),
+        rejections: switch
+            .counts
+            .rejections
+            .all()
+            .into_iter()
+            .map(rejection)
+            .collect(),
     })
 }
 
@@ -154,6 +162,22 @@ fn reloads(switch: &Switch) -> admin::Reloads {
         rejected: reloads.rejected,
         last: reloads.last.as_ref().map(reload),
         recent: reloads.recent.iter().map(reload).collect(),
+    }
+}
+
+fn rejection(pod: Rejection) -> admin::Rejection {
+    let [first, last] = [pod.first, pod.last].map(humantime::format_rfc3339_seconds);
+    admin::Rejection {
+        namespace: pod.namespace,
+        name: pod.name,
+        uid: pod.uid,
+        handler: pod.handler,
+        backend: pod.backend,
+        code: pod.code,
+        error: pod.error,
+        first: first.to_string(),
+        last: last.to_string(),
+        times: pod.times,
     }
 }
 

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
@@ -28,6 +28,7 @@ use crate::rpc::{self, Kind, LogRule, Row};
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
 use crate::telemetry::redact;
+use crate::telemetry::rejections::Rejection;
 use crate::telemetry::trace::Trace;
 use crate::topology::Live;
 use subject::PodName;
@@ -228,6 +229,7 @@ impl CallLog {
         }
         let elapsed = self.started.elapsed();
         self.count(end.code, elapsed);
+        self.remember(end);
         let _in_span = self.span.enter();
         // The unit is milliseconds, the precision microseconds.
         let elapsed_ms = elapsed.as_micros() as f64 / 1000.0;
@@ -301,6 +303,38 @@ impl CallLog {
         self.last_line(|| match failing.failed() {
             Some(failed) => tracing::warn!(%code, error, failed, elapsed_ms, "call failed"),
             None => tracing::debug!(%code, error, elapsed_ms, "call failed"),
+        });
+    }
+
+    /// Remembers the pod of a `RunPodSandbox` that failed, until the pod is created.
+    fn remember(&self, end: &CallEnd<'_>) {
+        let Some(pod) = self.pod.get() else {
+            return;
+        };
+        if self.row.name != rpc::RUN_POD_SANDBOX.name || end.is_given_up {
+            return;
+        }
+        let rejections = &self.counts.rejections;
+        if end.code == Code::Ok {
+            return rejections.created(&pod.namespace, &pod.name, &pod.uid);
+        }
+        let now = SystemTime::now();
+        let backend = self.backend.get().map(|backend| backend.name().to_string());
+        rejections.note(Rejection {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            handler: self
+                .handler
+                .get()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            backend: backend.unwrap_or_default(),
+            code: code_name(end.code),
+            error: end.shown().unwrap_or_default(),
+            first: now,
+            last: now,
+            times: 1,
         });
     }
 

@@ -14,6 +14,7 @@ use strum::{AsRefStr, VariantArray};
 use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
+use crate::telemetry::rejections::Rejections;
 
 /// The limit on handlers whose `RunPodSandbox` calls are counted separately. Each reload may add new handlers.
 const MOST_HANDLERS: usize = 4096;
@@ -69,6 +70,8 @@ pub struct Counts {
     pub calls: Ended,
     /// Ended calls of `RunPodSandbox`, by handler. The key is empty if the routing table does not have the handler.
     pub pods: Ended<Arc<str>>,
+    /// The last pods that were not created.
+    pub rejections: Rejections,
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
     refused: [AtomicU64; Reason::VARIANTS.len()],

@@ -119,6 +119,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
               },
               "pid": "number",
               "problems": [],
+              "rejections": [],
               "reloads": {
                 "begun": "number",
                 "count": "number",
