@@ -8,6 +8,7 @@ mod columns;
 mod complete;
 mod discover;
 mod dry_run;
+mod explain;
 mod features;
 mod forget;
 mod health;
@@ -37,6 +38,7 @@ use clap_complete::{ArgValueCandidates, Shell};
 use criswitch::config::address::Address;
 use criswitch::config::{Config, DEFAULT_PATH, Problems};
 use criswitch::platform::service;
+use manifests::Objects;
 use output::{Encoding, ListOutput, Output};
 use running::Running;
 use terminal::Shown;
@@ -67,6 +69,7 @@ Examples:
   criswitch reload          apply a changed configuration
   criswitch status --watch  show the status every 2 seconds
   criswitch pods -o wide --backend old
+  criswitch explain -f pod.yaml
   criswitch manifests | kubectl apply -f -
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
@@ -86,6 +89,16 @@ running or not reachable, 78 the file after --config cannot be read.";
 const PODS_CODES: &str = "\
 Exit codes: 0 shown, 1 criswitch is not reachable or has no such backend
 or handler, 78 the file after --config cannot be read.";
+
+const EXPLAIN_CODES: &str = "\
+Examples:
+  criswitch explain gvisor         the handler, its features and pods
+  criswitch explain default/web    where the pod is, or why it is not
+  criswitch explain -f pod.yaml    which handlers can run the pod
+
+Exit codes: 0 explained; with --file: 0 each pod can run in its handler,
+1 one cannot. 1 criswitch is not reachable or knows no such handler or
+pod, or the file cannot be read, 78 the configuration is wrong.";
 
 const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 78 the configuration is wrong.";
@@ -137,6 +150,9 @@ enum Command {
     /// Report every problem of the configuration, or show the routing table.
     #[command(after_help = CHECK_CODES)]
     Check(Check),
+    /// Show why a pod is where it is, or which handlers can run a pod.
+    #[command(after_help = EXPLAIN_CODES)]
+    Explain(explain::Explain),
     /// Print a RuntimeClass for each handler, for kubectl apply -f -.
     #[command(after_help = MANIFESTS_CODES)]
     Manifests(Manifests),
@@ -260,6 +276,9 @@ struct Manifests {
     file: File,
     #[command(flatten)]
     output: Output,
+    /// Print admission policies instead, which reject pods that the runtime of their RuntimeClass cannot run.
+    #[arg(long)]
+    policy: bool,
 }
 
 /// The result of a command that ran to its end.
@@ -310,6 +329,7 @@ impl Command {
             Command::Discover(discover) => discover.output.encoding(),
             Command::Manifests(manifests) => manifests.output.encoding(),
             Command::Labels(labels) => labels.output.encoding(),
+            Command::Explain(explain) => explain.output.encoding(),
             _ => None,
         }
     }
@@ -335,6 +355,7 @@ impl Command {
             Command::Forget(forget) => forget.run(),
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
+            Command::Explain(explain) => explain.run(),
             Command::Manifests(manifests) => manifests.run(),
             Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
@@ -410,12 +431,16 @@ impl Check {
 impl Manifests {
     fn run(self) -> anyhow::Result<Verdict> {
         let config = Config::load(&self.file.path)?;
+        let objects = match self.policy {
+            true => Objects::Policies,
+            false => Objects::RuntimeClasses,
+        };
         print(match self.output.encoding() {
-            Some(Encoding::Json) => manifests::json(&config),
-            _ => manifests::yaml(&config)?,
+            Some(Encoding::Json) => objects.json(&config),
+            _ => objects.yaml(&config)?,
         })?;
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
-        terminal::complain(&manifests::left_out(&config));
+        terminal::complain(&objects.left_out(&config));
         Ok(Verdict::Fine)
     }
 }

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::compatibility::Kind;
 use crate::config::address::Address;
 use crate::ownership::BackendId;
 use crate::platform::paths;
@@ -115,6 +116,8 @@ pub struct Handler {
     pub backend: BackendId,
     /// The backend's name for the handler; empty for the backend's own default.
     pub backend_handler: String,
+    /// The kind of runtime that the row names. Routing does not use it.
+    pub kind: Option<Kind>,
     /// The file and line of the row; `None` if the handler was registered automatically.
     pub origin: Option<Origin>,
     /// Settings for the handler's RuntimeClass. Routing does not use them.

@@ -39,6 +39,7 @@
 //! | [`telemetry`] | the log's queue, limits on repeated log lines, counters, trace ids |
 //! | [`store`] | the state files for the next start; file work off the thread that serves calls |
 //! | [`ownership`] | which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); one query to all backends for several unknown ids (`lookup`) |
+//! | [`compatibility`] | the pods that a kind of runtime cannot run: the table of known limits, for `criswitch explain` and `criswitch manifests --policy` |
 //! | [`config`] | `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every problem; `watch` reports changed files |
 //! | [`errors`] | every status that criswitch makes itself |
 //! | [`limits`] | the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
@@ -99,6 +100,7 @@ mod admin;
 pub mod backend;
 pub mod call;
 pub mod codec;
+pub mod compatibility;
 pub mod config;
 pub mod dispatch;
 pub mod errors;

@@ -34,6 +34,10 @@ mod discover_places;
 mod discover_write;
 #[path = "cli/documented.rs"]
 mod documented;
+#[path = "cli/explain.rs"]
+mod explain;
+#[path = "cli/explain_running.rs"]
+mod explain_running;
 #[path = "cli/forget.rs"]
 mod forget;
 #[cfg(unix)] // FUSE is a part of Linux.
@@ -52,6 +56,8 @@ mod machine;
 mod man;
 #[path = "cli/manifests.rs"]
 mod manifests;
+#[path = "cli/manifests_policy.rs"]
+mod manifests_policy;
 #[path = "cli/nobody.rs"]
 mod nobody;
 #[cfg(unix)] // `check --node` is for Linux nodes.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 #[path = "readme/comments.rs"]
 mod comments;
 
+use criswitch::compatibility::LIMITS;
 use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -74,6 +75,49 @@ fn families() -> String {
     table
 }
 
+/// The names of the limits that tests/system/runtimes/checks/25-limits.bats confirms with real pods.
+fn confirmed() -> Vec<String> {
+    let checks = shipped("tests/system/runtimes/checks/25-limits.bats");
+    let names = checks
+        .lines()
+        .filter_map(|line| line.strip_prefix("@test \""));
+    let names = names.filter_map(|line| Some(line.split_once(':')?.0.to_owned()));
+    names.collect()
+}
+
+fn limits() -> String {
+    let confirmed = confirmed();
+    let mut table = String::from(
+        "| Limit | Kinds | Fields | Effect | What happens, and what to do | Confirmed | Source |\n|---|---|---|---|---|---|---|\n",
+    );
+    for limit in LIMITS {
+        let kinds: Vec<_> = limit.kinds.iter().map(|kind| kind.title()).collect();
+        let feature = limit
+            .feature
+            .map(|name| format!("any without the feature `{name}`"));
+        let kinds = [
+            Some(kinds.join(", ")).filter(|kinds| !kinds.is_empty()),
+            feature,
+        ];
+        let kinds: Vec<_> = kinds.into_iter().flatten().collect();
+        let fields: Vec<_> = limit
+            .field_names()
+            .map(|field| format!("`{field}`"))
+            .collect();
+        let (id, effect, source) = (limit.id, limit.effect.as_ref(), limit.source);
+        let (kinds, fields) = (kinds.join("; "), fields.join(" "));
+        let is_confirmed = confirmed.iter().any(|name| name == id);
+        let is_confirmed = if is_confirmed { "yes" } else { "" };
+        writeln!(
+            table,
+            "| `{id}` | {kinds} | {fields} | {effect} | {} {} | {is_confirmed} | [{}]({}) |",
+            limit.reason, limit.remedy, source.title, source.url
+        )
+        .unwrap();
+    }
+    table
+}
+
 /// Checks that `own` is the text between the two comments `mark` in a document. `UPDATE_EXPECT=1` writes `own` there.
 #[track_caller]
 fn assert_between(document: &str, mark: &str, own: &str) {
@@ -92,6 +136,14 @@ fn assert_between(document: &str, mark: &str, own: &str) {
 fn the_documented_rpcs_and_metrics_are_those_of_the_tables() {
     assert_between("docs/rpcs.md", "routes", &table());
     assert_between("docs/metrics.md", "metrics", &families());
+}
+
+#[test]
+fn the_documented_limits_are_those_of_the_table_and_each_confirmation_names_a_limit() {
+    assert_between("docs/compatibility.md", "limits", &limits());
+    for name in confirmed() {
+        assert!(LIMITS.iter().any(|limit| limit.id == name), "{name}");
+    }
 }
 
 /// The value of the unit's key `name`, in MiB.

@@ -1,57 +1,77 @@
-//! `criswitch manifests`: a RuntimeClass for each handler of the table. Calls no backend.
+//! `criswitch manifests`: a RuntimeClass for each handler of the table, or admission policies. Calls no backend.
 
-use criswitch::config::{Config, Handler, Toleration};
+pub(super) mod policy;
+
+use criswitch::config::{Config, Handler, Table, Toleration};
 use criswitch::node_labels::handler_key;
 use criswitch::platform::paths::NODE_LABELS;
 use serde_json::{Value, json};
 
-/// The RuntimeClasses as YAML documents, for `kubectl apply -f -`.
-pub(super) fn yaml(config: &Config) -> anyhow::Result<String> {
-    Ok(serde_saphyr::to_string_multiple(&classes(config))?)
+/// The objects that the command prints.
+#[derive(Clone, Copy)]
+pub(super) enum Objects {
+    RuntimeClasses,
+    Policies,
 }
 
-/// The RuntimeClasses as one JSON list, which kubectl accepts too.
-pub(super) fn json(config: &Config) -> String {
-    format!(
-        "{:#}\n",
-        json!({ "apiVersion": "v1", "kind": "List", "items": classes(config) })
-    )
+impl Objects {
+    fn of(self, config: &Config) -> Vec<Value> {
+        let rows = config.table.handlers.iter();
+        match self {
+            Objects::RuntimeClasses => rows.map(|row| runtime_class(row, config)).collect(),
+            Objects::Policies => policy::objects(&config.table),
+        }
+    }
+
+    /// The objects as YAML documents, for `kubectl apply -f -`.
+    pub(super) fn yaml(self, config: &Config) -> anyhow::Result<String> {
+        Ok(serde_saphyr::to_string_multiple(&self.of(config))?)
+    }
+
+    /// The objects as one JSON list, which kubectl accepts too.
+    pub(super) fn json(self, config: &Config) -> String {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": self.of(config) });
+        format!("{list:#}\n")
+    }
+
+    /// One line for each handler or backend that the objects omit, and for each RuntimeClass without a label.
+    pub(super) fn left_out(self, config: &Config) -> String {
+        let auto_registered = auto_registered(&config.table);
+        match self {
+            Objects::RuntimeClasses => auto_registered + &unlabelled(config),
+            Objects::Policies => auto_registered + &policy::left_out(&config.table),
+        }
+    }
 }
 
-fn classes(config: &Config) -> Vec<Value> {
+/// One line for each handler whose name is too long for a label.
+fn unlabelled(config: &Config) -> String {
     let rows = config.table.handlers.iter();
-    rows.map(|row| runtime_class(row, config)).collect()
-}
-
-/// One line for each backend with automatically registered handlers, which the manifests omit, and for each handler
-/// whose name is too long for a label.
-pub(super) fn left_out(config: &Config) -> String {
-    let unlabelled = config
-        .table
-        .handlers
-        .iter()
-        .filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none());
-    let unlabelled = unlabelled.map(|row| {
+    let rows = rows.filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none());
+    rows.map(|row| {
         let name = &row.name;
         format!(
             "criswitch: the RuntimeClass of handler {name:?} selects no label, because the name is too long for a label; use a \
              name of at most 55 characters, or node_selector\n"
         )
-    });
-    let rows = config
-        .table
+    })
+    .collect()
+}
+
+/// One line for each backend with automatically registered handlers. The manifests omit these handlers.
+fn auto_registered(table: &Table) -> String {
+    let rows = table
         .backends
         .iter()
         .filter(|backend| backend.auto_register);
-    let omitted = rows
-        .map(|backend| {
-            let name = &backend.name;
-            format!(
-                "criswitch: the output omits automatically registered handlers of backend {name:?}; add a row under [handlers] \
-                 for each one that needs a RuntimeClass\n"
-            )
-        });
-    omitted.chain(unlabelled).collect()
+    rows.map(|backend| {
+        let name = &backend.name;
+        format!(
+            "criswitch: the output omits automatically registered handlers of backend {name:?}; add a row under [handlers] \
+             for each one that needs a RuntimeClass\n"
+        )
+    })
+    .collect()
 }
 
 /// A RuntimeClass (node.k8s.io/v1) of Kubernetes 1.37.

@@ -2,7 +2,7 @@
 //! nothing.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -17,6 +17,7 @@ use criswitch::codec::cri::{
     StatusResponse, VersionRequest, VersionResponse,
 };
 use criswitch::codec::frames;
+use criswitch::compatibility::Kind;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, Row};
@@ -62,6 +63,8 @@ pub(super) struct Configured {
     /// The handler for pods that name no handler.
     pub(super) default: Option<String>,
     pub(super) handlers: Vec<String>,
+    /// The kinds of runtime of the handlers, as far as the handlers' configuration shows them.
+    pub(super) kinds: BTreeMap<String, Kind>,
 }
 
 impl Probed {
@@ -85,6 +88,15 @@ impl Probed {
             ),
             ("mount_options", features.mount_options),
         ])
+    }
+
+    /// The kind of runtime of a handler, as far as the backend reports it. The empty name is the backend's own default.
+    pub(super) fn kind_of(&self, handler: &str) -> Option<Kind> {
+        let name = match handler {
+            "" => self.configured.default.as_deref()?,
+            name => name,
+        };
+        self.configured.kinds.get(name).copied()
     }
 
     /// The features of a handler of this backend, by the CRI's names. The empty name is the backend's own default.
@@ -283,7 +295,18 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
         handlers: handlers
             .map(|all| all.keys().cloned().collect())
             .unwrap_or_default(),
+        kinds: handlers.into_iter().flatten().filter_map(kind).collect(),
     })
+}
+
+/// The name and the kind of a handler in containerd's configuration.
+fn kind((name, handler): (&String, &Value)) -> Option<(String, Kind)> {
+    let text = |pointer| handler.pointer(pointer).and_then(Value::as_str);
+    let binary = text("/options/BinaryName").unwrap_or_default();
+    Some((
+        name.clone(),
+        Kind::of_runtime(text("/runtimeType")?, binary)?,
+    ))
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.

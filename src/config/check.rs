@@ -15,6 +15,7 @@ use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
 use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
+use crate::compatibility::Kind;
 use crate::config::address::{self, Address, Identity};
 use crate::config::metrics::MetricsListen;
 use crate::platform::paths;
@@ -111,6 +112,7 @@ struct FoundHandler {
     name: At<String>,
     backend: BackendConfig,
     backend_handler: String,
+    kind: Option<Kind>,
     scheduling: Scheduling,
 }
 
@@ -285,12 +287,15 @@ impl Checker<'_> {
         self.label("handler", &row.name);
         let route = row.value.as_ref()?;
         let scheduling = self.scheduling(&route.scheduling);
+        let kind = route.kind.as_ref();
+        let kind = kind.and_then(|text| self.parsed(text, value::kind));
         let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
         let same_name = || row.name.value.clone();
         Some(FoundHandler {
             name: row.name.clone(),
             backend: backend.checked()?,
             backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
+            kind,
             scheduling,
         })
     }
@@ -441,6 +446,7 @@ fn arrange(
             origin: Some(row.name.place.origin()),
             name: row.name.value,
             backend_handler: row.backend_handler,
+            kind: row.kind,
             scheduling: row.scheduling,
         })
     };

@@ -100,6 +100,9 @@ pub enum Applies {
     /// The value applies to the output of `criswitch manifests` only.
     #[strum(to_string = "`criswitch manifests`")]
     Manifests,
+    /// The value applies to the output of `criswitch explain` and of `criswitch manifests --policy` only.
+    #[strum(to_string = "`criswitch explain`")]
+    Commands,
 }
 
 /// The value of a key.

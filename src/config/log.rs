@@ -10,12 +10,13 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The modules of criswitch that can have a level of their own.
-pub const MODULES: [&str; 22] = [
+pub const MODULES: [&str; 23] = [
     "admin",
     "backend",
     "call",
     "cli",
     "codec",
+    "compatibility",
     "config",
     "dispatch",
     "errors",

@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf, is_separator};
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use strum::VariantArray;
 
 use super::keys::{LABELS_EXAMPLE, Limits};
+use super::problem::nearest;
+use crate::compatibility::Kind;
 use crate::config::address::Address;
 use crate::platform::paths;
 use crate::platform::users::{self, UserId};
@@ -49,6 +52,14 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
         return Err(wrong(format!("\"listen\" is {path}: {why}"), &hint));
     }
     Ok(address)
+}
+
+/// Parses the kind of runtime of a handler.
+pub(super) fn kind(text: &str) -> Result<Kind, Wrong> {
+    text.parse().map_err(|_| {
+        let hint = nearest(text, Kind::VARIANTS.iter().map(AsRef::as_ref)).unwrap_or_default();
+        wrong(format!("{text:?} is not a kind of runtime"), &hint)
+    })
 }
 
 /// Checks the name of a handler or backend. The name must be an RFC 1123 label, because a RuntimeClass requires this.

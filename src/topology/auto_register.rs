@@ -102,6 +102,7 @@ fn handler(name: &str, backend: BackendId) -> Handler {
         backend,
         backend_handler: name.to_owned(),
         origin: None,
+        kind: None,
         scheduling: Scheduling::default(),
     }
 }

@@ -201,12 +201,20 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
     let node = Node::start("").await;
     let config = node.files.main();
     let mut shown = String::new();
-    for arguments in [&["check", "--probe", "--node"][..], &["status"], &["pods"]] {
+    node.files.write("pod.yaml", "{ kind: Pod, spec: {} }");
+    let pod = node.files.path("pod.yaml");
+    for arguments in [
+        &["check", "--probe", "--node"][..],
+        &["status"],
+        &["pods"],
+        &["explain", "runc"],
+        &["explain", "-f", text(&pod)],
+    ] {
         let arguments = [arguments, &["--config", text(&config)]].concat();
         shown += &run_beside(&arguments).await.stdout;
     }
     let ours: BTreeSet<_> = headers(&shown).iter().map(|it| it.join(" ")).collect();
-    assert_eq!(ours.len(), 9, "{ours:#?}");
+    assert_eq!(ours.len(), 11, "{ours:#?}");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(sources.join("docs")).unwrap();
     let chapters = chapters.map(|file| file.unwrap().path());

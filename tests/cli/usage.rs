@@ -32,6 +32,7 @@ fn help_and_version_exit_with_0() {
           forget       Forget a backend whose runtime is gone for good, and its pods
           check        Report every problem of the configuration, or show the routing
                        table
+          explain      Show why a pod is where it is, or which handlers can run a pod
           manifests    Print a RuntimeClass for each handler, for kubectl apply -f -
           labels       Print the labels that describe this node to the scheduler
           discover     Print a configuration for the runtimes of this node
@@ -55,6 +56,7 @@ fn help_and_version_exit_with_0() {
           criswitch reload          apply a changed configuration
           criswitch status --watch  show the status every 2 seconds
           criswitch pods -o wide --backend old
+          criswitch explain -f pod.yaml
           criswitch manifests | kubectl apply -f -
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods

@@ -43,7 +43,7 @@ fn block(key: &Key) -> String {
     match key.applies {
         Applies::Restart => about += " A change needs a restart.",
         Applies::NextStart => about += " A change applies at the next start.",
-        Applies::Reload | Applies::Manifests => {}
+        Applies::Reload | Applies::Manifests | Applies::Commands => {}
     }
     let value = key.quoted(key.default.unwrap_or("runc"));
     format!("{}{} = {value}\n", commented(&about), key.own_name())

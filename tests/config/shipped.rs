@@ -64,6 +64,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
     expect![[r#"
         criswitch.toml
           default runc
+          boxed -> crio "box"
           crun -> crio "crun"
           fc -> kata "fc"
           gvisor -> crio "runsc"

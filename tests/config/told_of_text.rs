@@ -59,7 +59,7 @@ fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
         e = { socket = '/run/e.sock', list_timout = '5s', auto_registr = true }",
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
-            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "overhead", "node_selector", "tolerations"
+            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "kind", "overhead", "node_selector", "tolerations"
             criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "stale_lists", "auto_register", "required", "user"
             criswitch.toml:7:15: unknown key "socet"; try "socket"
             criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout"

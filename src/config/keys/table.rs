@@ -251,6 +251,15 @@ pub static KEYS: &[Key] = &[
         ..HANDLER
     },
     Key {
+        name: "kind",
+        kind: KeyKind::Text("kind"),
+        example: "\"gvisor\"",
+        applies: Applies::Commands,
+        help: "The kind of runtime: \"runc\", \"crun\", \"gvisor\", \"kata\" or \"runhcs\". Without it, the kind follows from \
+               the backend's configuration if the backend reports it, else from the beginning of the handler's name.",
+        ..HANDLER
+    },
+    Key {
         name: "overhead",
         kind: KeyKind::Table,
         example: "{ cpu = \"250m\", memory = \"120Mi\" }",

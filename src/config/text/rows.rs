@@ -23,6 +23,7 @@ pub(in crate::config) struct Route {
     /// `None` if the target's problem is already reported.
     pub(in crate::config) target: Option<At<RowTarget>>,
     pub(in crate::config) backend_handler: Option<String>,
+    pub(in crate::config) kind: Option<At<String>>,
     pub(in crate::config) scheduling: Scheduling,
 }
 
@@ -45,6 +46,7 @@ impl Walk<'_> {
             _ => self.text(entry, SOCKET_EXAMPLE).map(|text| Route {
                 target: Some(text.map(RowTarget::guess)),
                 backend_handler: None,
+                kind: None,
                 scheduling: Scheduling::default(),
             }),
         };
@@ -58,6 +60,7 @@ impl Walk<'_> {
         let mut fields = self.fields("handlers", fields);
         let mut text = |name| fields.texts.remove(name);
         let (backend, socket, backend_handler) = (text("backend"), text("socket"), text("handler"));
+        let kind = text("kind");
         let target = match (backend, socket) {
             (Some(backend), None) => Some(backend.map(RowTarget::Backend)),
             (None, Some(socket)) => Some(socket.map(RowTarget::Socket)),
@@ -69,6 +72,7 @@ impl Walk<'_> {
         Route {
             target,
             backend_handler: backend_handler.map(|text| text.value),
+            kind,
             scheduling: self.scheduling(&fields),
         }
     }

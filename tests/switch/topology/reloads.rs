@@ -310,7 +310,7 @@ async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
                 let name = format!("\"{}\" cannot change from ", key.name);
                 assert!(outcome.unwrap_err().contains(&name), "{name}");
             }
-            Applies::Manifests => panic!("{}", key.name),
+            Applies::Manifests | Applies::Commands => panic!("{}", key.name),
         }
         with("").unwrap();
     }

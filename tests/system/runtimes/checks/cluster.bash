@@ -18,7 +18,7 @@ start_cluster() {
     --secure-port "${ports[2]}" --cert-dir "$folder" --service-cluster-ip-range 10.99.0.0/24 \
     --service-account-issuer https://cluster.test --service-account-signing-key-file "$folder/key" \
     --service-account-key-file "$folder/key" --token-auth-file "$folder/tokens" --authorization-mode AlwaysAllow \
-    --disable-admission-plugins ServiceAccount
+    --allow-privileged --disable-admission-plugins ServiceAccount
   wait_for 60 "the kube-apiserver" api readyz
   api api/v1/namespaces POST <<<'{"metadata": {"name": "suite"}}' >/dev/null
   api apis/node.k8s.io/v1/runtimeclasses POST <<<'{"metadata": {"name": "boxed"}, "handler": "boxed"}' >/dev/null

@@ -1,0 +1,191 @@
+//! `criswitch explain`: why a pod runs where it runs, and which handlers can run a pod.
+
+mod fit;
+mod handler;
+mod manifest;
+mod pod;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{ArgGroup, Args};
+use clap_complete::ArgValueCandidates;
+use criswitch::codec::admin::State;
+use criswitch::compatibility::Kind;
+use criswitch::config::{Config, Handler, Scheduling, Table};
+
+use super::manifests::policy;
+use super::output::Output;
+use super::probe::{self, Probe};
+use super::running::Running;
+use super::{Daemon, Verdict, complete, print};
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true))]
+pub(super) struct Explain {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    pub(super) output: Output,
+    /// A handler, the id of a pod (its beginning is enough), or a pod as NAMESPACE/NAME.
+    #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
+    subject: Option<String>,
+    /// A file with pods or workloads as YAML: show which handlers of this node can run them. `-` is standard input.
+    #[arg(long, short, value_name = "FILE", group = "what")]
+    file: Option<PathBuf>,
+}
+
+/// The kind of runtime of a handler, and how it is known.
+#[derive(Clone, Copy)]
+pub(super) struct KnownKind {
+    pub(super) kind: Kind,
+    pub(super) from: &'static str,
+}
+
+/// The facts about this node that need no daemon: the configuration, and the answers of the backends.
+struct Node {
+    config: Config,
+    probes: Vec<Probe>,
+}
+
+impl Explain {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        match (&self.file, &self.subject) {
+            (Some(file), _) => self.explain_file(file),
+            (None, Some(subject)) => self.explain_running(subject),
+            (None, None) => bail!("neither a handler, nor a pod, nor a file is given"),
+        }
+    }
+
+    fn explain_file(&self, file: &std::path::Path) -> anyhow::Result<Verdict> {
+        let pods = manifest::read(file)?;
+        let node = self.node()?;
+        let fits = fit::of_pods(&node, pods);
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(fit::json(&fits))?,
+            None => fit::text(&fits)?.into(),
+        })?;
+        match fits.iter().all(fit::PodFits::is_fine) {
+            true => Ok(Verdict::Fine),
+            false => Ok(Verdict::NotFine),
+        }
+    }
+
+    fn explain_running(&self, subject: &str) -> anyhow::Result<Verdict> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let daemon = runtime.block_on(self.ask(subject))?;
+        if let Some(row) = daemon.state.handlers.iter().find(|row| row.name == subject) {
+            let node = self.node();
+            let explained = handler::explain(&daemon, row, node.as_ref().ok());
+            return print(match self.output.encoding() {
+                Some(encoding) => encoding.document(explained.json())?,
+                None => explained.text()?.into(),
+            });
+        }
+        let explained = pod::explain(&daemon, subject)?;
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(explained.json())?,
+            None => explained.text().into(),
+        })
+    }
+
+    async fn ask(&self, subject: &str) -> anyhow::Result<Answers> {
+        let running = self.daemon.connect().await?;
+        let state = running.state().await?;
+        let is_handler = state.handlers.iter().any(|row| row.name == subject);
+        let pods = match pods(&running, &state).await {
+            // A handler is explained without its pods, because its backend may be the one that is down.
+            Err(_) if is_handler => None,
+            pods => Some(pods?),
+        };
+        // Read the state after the list, because the daemon learns owners from the list.
+        let state = running.state().await?;
+        Ok(Answers { state, pods })
+    }
+
+    fn node(&self) -> anyhow::Result<Node> {
+        let mut config = Config::load(&self.daemon.file.path)?;
+        let probes = probe::probe(&config)?;
+        add_registered(&mut config.table, &probes);
+        Ok(Node { config, probes })
+    }
+}
+
+/// The answers of the daemon.
+struct Answers {
+    state: State,
+    /// `None` if the lists of the daemon fail.
+    pods: Option<Vec<criswitch::codec::cri::PodSandbox>>,
+}
+
+async fn pods(
+    running: &Running,
+    state: &State,
+) -> anyhow::Result<Vec<criswitch::codec::cri::PodSandbox>> {
+    running.pods(state).await
+}
+
+impl Node {
+    fn probe(&self, row: &Handler) -> Option<&Probe> {
+        self.probes.get(row.backend)
+    }
+
+    /// The kind that the row names, else the kind that the backend reports, else the kind in the handler's name.
+    fn kind(&self, row: &Handler) -> Option<KnownKind> {
+        let known = |from| move |kind| KnownKind { kind, from };
+        let found = self.probe(row).and_then(|probe| probe.as_ref().ok());
+        let reported = found.and_then(|found| found.kind_of(&row.backend_handler));
+        let written = row.kind.map(known("the row"));
+        written
+            .or_else(|| reported.map(known("the backend's configuration")))
+            .or_else(|| policy::kind(row).map(known("the handler's name")))
+    }
+
+    /// The features of a row's handler, and the features that all backends have: the CRI has one value of these for the
+    /// node. `None` if the row's backend does not answer.
+    fn features(&self, row: &Handler) -> Option<Vec<&'static str>> {
+        let found = self.probe(row)?.as_ref().ok()?;
+        let all_have = |feature: &&'static str| {
+            let mut answers = self.probes.iter().flatten();
+            answers.all(|found| found.feature_names().contains(feature))
+        };
+        let of_node = found.feature_names().into_iter().filter(all_have);
+        let features = found.features_of(&row.backend_handler).into_iter();
+        Some(features.chain(of_node).collect())
+    }
+
+    fn backend(&self, row: &Handler) -> &str {
+        let backend = self.config.table.backends.get(row.backend);
+        backend.map_or("", |backend| backend.name.as_str())
+    }
+}
+
+/// Adds a row for each handler that criswitch registers automatically.
+fn add_registered(table: &mut Table, probes: &[Probe]) {
+    let backends = table
+        .backends
+        .iter()
+        .filter(|backend| backend.auto_register);
+    let mut rows = Vec::new();
+    for backend in backends {
+        let found = probes.get(backend.id).and_then(|probe| probe.as_ref().ok());
+        for name in found.into_iter().flat_map(|found| found.handler_names()) {
+            let is_new =
+                table.handler(name).is_none() && rows.iter().all(|row: &Handler| row.name != name);
+            if is_new {
+                rows.push(Handler {
+                    name: name.to_owned(),
+                    backend: backend.id,
+                    backend_handler: name.to_owned(),
+                    kind: None,
+                    origin: None,
+                    scheduling: Scheduling::default(),
+                });
+            }
+        }
+    }
+    table.handlers.extend(rows);
+    table.handlers.sort_by(|a, b| a.name.cmp(&b.name));
+}

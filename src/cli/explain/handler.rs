@@ -1,0 +1,197 @@
+//! `criswitch explain HANDLER`: the row, the backend, its features, its limits and its pods.
+
+use criswitch::codec::admin::{Backend, Handler as Row, State, reload};
+use criswitch::codec::cri::PodSandboxState;
+use criswitch::compatibility::{LIMITS, Limit};
+use criswitch::config::wording::counted;
+use serde_json::{Value, json};
+
+use super::{Answers, KnownKind, Node};
+use crate::cli::columns::columns;
+use crate::cli::terminal;
+
+/// The facts about a handler.
+pub(super) struct Explained {
+    row: Row,
+    backend: Option<Backend>,
+    is_default: bool,
+    changed: String,
+    kind: Option<KnownKind>,
+    /// `None` if the backend does not answer, or the configuration cannot be read.
+    features: Option<Vec<&'static str>>,
+    /// All pods of the handler, and the ready ones; `None` if the lists of the daemon fail.
+    pods: Option<(usize, usize)>,
+    limits: Vec<&'static Limit>,
+}
+
+pub(super) fn explain(daemon: &Answers, row: &Row, node: Option<&Node>) -> Explained {
+    let state = &daemon.state;
+    let known = node.and_then(|node| Some((node, node.config.table.handler(&row.name)?)));
+    let kind = known.and_then(|(node, row)| node.kind(row));
+    let features = known.and_then(|(node, row)| node.features(row));
+    let pods = daemon.pods.as_ref().map(|pods| {
+        let its = pods.iter().filter(|pod| pod.runtime_handler == row.name);
+        let ready = its.clone();
+        let ready = ready.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
+        (its.count(), ready.count())
+    });
+    let applies = |limit: &&Limit| limit.applies(kind.map(|it| it.kind), features.as_deref());
+    let limits = LIMITS.iter().filter(applies).collect();
+    Explained {
+        backend: state
+            .backends
+            .iter()
+            .find(|it| it.name == row.backend)
+            .cloned(),
+        is_default: state.default_handler == row.name,
+        changed: changed(state, &row.name),
+        kind,
+        features,
+        pods,
+        limits,
+        row: row.clone(),
+    }
+}
+
+/// Since when the row is as it is, as far as the daemon remembers its reloads.
+fn changed(state: &State, name: &str) -> String {
+    let recent = state
+        .reloads
+        .as_ref()
+        .map(|reloads| reloads.recent.as_slice());
+    let recent = recent.unwrap_or_default();
+    for outcome in recent.iter().rev() {
+        let Some(reload::Result::Changes(changes)) = &outcome.result else {
+            continue;
+        };
+        let (number, at) = (outcome.number, &outcome.at);
+        if changes.handlers_added.iter().any(|added| added == name) {
+            return format!("added by reload {number} at {at}");
+        }
+        if let Some(moved) = changes
+            .handlers_moved
+            .iter()
+            .find(|moved| moved.name == name)
+        {
+            let (from, to) = (&moved.from, &moved.to);
+            return format!("moved from {from} to {to} by reload {number} at {at}");
+        }
+    }
+    match recent.first() {
+        Some(first) if first.number > 1 => {
+            format!("unchanged since before reload {}", first.number)
+        }
+        _ => "unchanged since criswitch started".to_owned(),
+    }
+}
+
+impl Explained {
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        let default = if self.is_default {
+            ", the default handler"
+        } else {
+            ""
+        };
+        let mut lines = vec![format!("handler {}{default}", self.row.name)];
+        lines.push(format!("  row: {}, {}", self.row.origin, self.changed));
+        lines.push(format!("  backend: {}", self.backend_text()));
+        lines.push(format!("  kind of runtime: {}", self.kind_text()));
+        lines.push(format!("  features: {}", self.features_text()));
+        lines.push(match self.pods {
+            Some((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
+            None => "  pods: unknown, because lists fail now (criswitch status)".to_owned(),
+        });
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let text = terminal::wrapped(&text);
+        if self.limits.is_empty() {
+            return Ok(text);
+        }
+        let rows = self.limits.iter().map(|limit| {
+            let fields: Vec<_> = limit.field_names().collect();
+            [
+                limit.id.to_owned(),
+                limit.effect.as_ref().to_owned(),
+                fields.join(" "),
+            ]
+        });
+        let table = columns(&["LIMIT", "EFFECT", "FIELDS"], rows)?;
+        let count = counted(self.limits.len(), "known limit");
+        let more = format!(
+            "{count}; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md\n"
+        );
+        Ok(format!("{text}\n{table}\n{}", terminal::wrapped(&more)))
+    }
+
+    fn backend_text(&self) -> String {
+        let called = match self.row.backend_handler.as_str() {
+            "" => ", as its own default".to_owned(),
+            same if same == self.row.name => String::new(),
+            other => format!(", as {other}"),
+        };
+        let Some(backend) = &self.backend else {
+            return self.row.backend.clone();
+        };
+        let Backend {
+            name,
+            socket,
+            state,
+            since,
+            ..
+        } = backend;
+        let runtime = match (backend.runtime.as_str(), backend.version.as_str()) {
+            ("", _) => String::new(),
+            (runtime, version) => format!(", {runtime} {version}"),
+        };
+        let cause = backend.cause.as_ref().map(|cause| format!(": {cause}"));
+        format!(
+            "{name} ({socket}){called}{runtime}, {state} since {since}{}",
+            cause.unwrap_or_default()
+        )
+    }
+
+    fn kind_text(&self) -> String {
+        match self.kind {
+            Some(KnownKind { kind, from }) => format!("{}, from {from}", kind.title()),
+            None => "unknown, so no limits of it are known; set `kind` in the row".to_owned(),
+        }
+    }
+
+    fn features_text(&self) -> String {
+        match self.features.as_deref() {
+            None => "unknown, because the backend does not answer".to_owned(),
+            Some([]) => "none".to_owned(),
+            Some(features) => features.join(", "),
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let backend = self.backend.as_ref();
+        let limits = self.limits.iter().map(|limit| {
+            json!({
+                "limit": limit.id,
+                "effect": limit.effect.as_ref(),
+                "fields": limit.field_names().collect::<Vec<_>>(),
+                "reason": limit.reason,
+                "remedy": limit.remedy,
+                "source": { "title": limit.source.title, "url": limit.source.url },
+            })
+        });
+        json!({
+            "handler": self.row.name,
+            "isDefault": self.is_default,
+            "origin": self.row.origin,
+            "changed": self.changed,
+            "backend": self.row.backend,
+            "backendHandler": self.row.backend_handler,
+            "socket": backend.map(|it| &it.socket),
+            "state": backend.map(|it| &it.state),
+            "since": backend.map(|it| &it.since),
+            "kind": self.kind.map(|it| it.kind.as_ref().to_owned()),
+            "kindFrom": self.kind.map(|it| it.from),
+            "features": self.features,
+            "pods": self.pods.map(|(pods, _)| pods),
+            "readyPods": self.pods.map(|(_, ready)| ready),
+            "limits": limits.collect::<Vec<_>>(),
+        })
+    }
+}

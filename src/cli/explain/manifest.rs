@@ -1,0 +1,120 @@
+//! The pods in a YAML file: pods, and the pod templates of workloads.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use serde_json::Value;
+
+/// The largest file that is read, in bytes.
+const MOST: u64 = 16 << 20;
+/// The path of standard input.
+const STDIN: &str = "-";
+
+/// The workloads with a pod template, each with the path of the template.
+const TEMPLATES: [(&str, &str); 8] = [
+    ("Deployment", "spec.template"),
+    ("DaemonSet", "spec.template"),
+    ("StatefulSet", "spec.template"),
+    ("ReplicaSet", "spec.template"),
+    ("ReplicationController", "spec.template"),
+    ("Job", "spec.template"),
+    ("CronJob", "spec.jobTemplate.spec.template"),
+    ("PodTemplate", "template"),
+];
+
+/// A pod, or the pod template of a workload.
+pub(super) struct Manifest {
+    /// The kind of the object, such as `Deployment`.
+    pub(super) object: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// The pod, with a `spec`.
+    pub(super) pod: Value,
+    /// The text before `spec` in the names of the pod's fields, such as `spec.template.`.
+    pub(super) prefix: String,
+}
+
+/// Reads the pods of a file. Objects without pods are skipped.
+///
+/// # Errors
+/// The file cannot be read, is not YAML, or has no pod.
+pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Manifest>> {
+    let name = match path == Path::new(STDIN) {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let text = text(path).with_context(|| format!("cannot read {name}"))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| {
+        let (line, column) = error
+            .location()
+            .map_or((1, 1), |at| (at.line(), at.column()));
+        let error = error.without_snippet().to_string();
+        let what = error.lines().next().unwrap_or_default();
+        anyhow!("{name}:{line}:{column}: not valid YAML: {what}")
+    })?;
+    let mut pods = Vec::new();
+    for (index, document) in documents.iter().enumerate() {
+        let added = add(document, &mut pods);
+        added.with_context(|| format!("{name}: document {}", index + 1))?;
+    }
+    ensure!(
+        !pods.is_empty(),
+        "{name} has no pod; try a Pod, a Deployment, DaemonSet, StatefulSet, ReplicaSet, Job or CronJob, or a List of them"
+    );
+    Ok(pods)
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    match path == Path::new(STDIN) {
+        true => io::stdin().lock().take(MOST).read_to_string(&mut text),
+        false => fs::File::open(path)?.take(MOST).read_to_string(&mut text),
+    }?;
+    Ok(text)
+}
+
+fn add(object: &Value, pods: &mut Vec<Manifest>) -> anyhow::Result<()> {
+    if object.is_null() {
+        return Ok(());
+    }
+    let Some(kind) = object.get("kind").and_then(Value::as_str) else {
+        bail!("the object has no `kind`");
+    };
+    if kind.ends_with("List") {
+        let items = object.get("items").and_then(Value::as_array);
+        return items
+            .into_iter()
+            .flatten()
+            .try_for_each(|item| add(item, pods));
+    }
+    let template = TEMPLATES.iter().find(|(workload, _)| *workload == kind);
+    let path = match (kind, template) {
+        ("Pod", _) => "",
+        (_, Some((_, path))) => path,
+        _ => return Ok(()),
+    };
+    let text = |field: &str| {
+        let value = object
+            .get("metadata")
+            .and_then(|metadata| metadata.get(field));
+        value.and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let mut steps = path.split('.').filter(|step| !step.is_empty());
+    let pod = steps.try_fold(object, |value, step| value.get(step));
+    let pod = pod.filter(|pod| pod.get("spec").is_some_and(Value::is_object));
+    let dot = if path.is_empty() { "" } else { "." };
+    let (name, prefix) = (text("name"), format!("{path}{dot}"));
+    let Some(pod) = pod else {
+        bail!("{kind} {name:?} has no {prefix}spec");
+    };
+    pods.push(Manifest {
+        object: kind.to_owned(),
+        namespace: text("namespace"),
+        name,
+        pod: pod.clone(),
+        prefix,
+    });
+    Ok(())
+}

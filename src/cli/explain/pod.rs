@@ -1,0 +1,224 @@
+//! `criswitch explain ID` and `NAMESPACE/NAME`: the backend of a pod and the reason, or why the pod was rejected.
+
+use anyhow::{anyhow, bail};
+use criswitch::codec::admin::{Handler as Row, Rejection, State};
+use criswitch::codec::cri::{PodSandbox, PodSandboxMetadata};
+use serde_json::{Value, json};
+
+use super::Answers;
+use crate::cli::running::owners;
+use crate::cli::terminal;
+
+/// The shortest beginning of an id. A shorter text is probably a misspelt handler.
+const SHORTEST: usize = 4;
+
+/// The facts about the pods that the user named.
+pub(super) struct Explained {
+    pods: Vec<Pod>,
+    rejections: Vec<Rejection>,
+}
+
+/// A pod that exists.
+struct Pod {
+    id: String,
+    metadata: PodSandboxMetadata,
+    /// The row of the pod, by the name that clients see; empty if it is unknown.
+    handler: String,
+    backend: String,
+    /// The row of this name in the current routing table.
+    now: Option<Row>,
+    default: String,
+}
+
+pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explained> {
+    let state = &daemon.state;
+    let names = |metadata: &PodSandboxMetadata| format!("{}/{}", metadata.namespace, metadata.name);
+    let is_name = subject.contains('/');
+    let is_meant = |pod: &&PodSandbox| match is_name {
+        true => pod.metadata.as_ref().is_some_and(|it| names(it) == subject),
+        false => subject.len() >= SHORTEST && pod.id.starts_with(subject),
+    };
+    let pods = daemon.pods.iter().flatten().filter(is_meant);
+    let pods: Vec<_> = pods.map(|pod| found(state, pod)).collect();
+    let rejections = state.rejections.iter().filter(|pod| match is_name {
+        true => format!("{}/{}", pod.namespace, pod.name) == subject,
+        false => !subject.is_empty() && pod.uid == subject,
+    });
+    let rejections: Vec<_> = rejections.cloned().collect();
+    if !is_name && pods.len() > 1 {
+        bail!(
+            "{subject:?} is the beginning of the ids of {} pods; give more of the id",
+            pods.len()
+        );
+    }
+    if pods.is_empty() && rejections.is_empty() {
+        return Err(unknown(state, subject));
+    }
+    Ok(Explained { pods, rejections })
+}
+
+fn found(state: &State, pod: &PodSandbox) -> Pod {
+    let handler = &pod.runtime_handler;
+    let backend = owners(state).get(pod.id.as_str()).copied();
+    Pod {
+        id: pod.id.clone(),
+        metadata: pod.metadata.clone().unwrap_or_default(),
+        handler: handler.clone(),
+        backend: backend.unwrap_or_default().to_owned(),
+        now: state
+            .handlers
+            .iter()
+            .find(|row| row.name == *handler)
+            .cloned(),
+        default: state.default_handler.clone(),
+    }
+}
+
+fn unknown(state: &State, subject: &str) -> anyhow::Error {
+    if subject.contains('/') {
+        return anyhow!(
+            "no backend lists a pod {subject:?}, and it is not among the last 32 pods that were not created. If it was \
+             rejected before, or before criswitch started, look for its name in the log: journalctl -u criswitch | grep \
+             RunPodSandbox. If the kubelet or the API server rejected it, criswitch has never seen it: kubectl describe pod"
+        );
+    }
+    let handlers: Vec<_> = state.handlers.iter().map(|row| row.name.as_str()).collect();
+    anyhow!(
+        "no handler, no id of a pod and no uid of a rejected pod is {subject:?}; the handlers are: {}. For a pod by its name: \
+         NAMESPACE/NAME",
+        handlers.join(", ")
+    )
+}
+
+impl Explained {
+    pub(super) fn text(&self) -> String {
+        let pods = self.pods.iter().map(Pod::text);
+        let rejections = self.rejections.iter().map(rejected);
+        let parts: Vec<_> = pods.chain(rejections).collect();
+        terminal::wrapped(&parts.join("\n"))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rejections = self.rejections.iter().map(|pod| {
+            json!({
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+                "handler": pod.handler,
+                "backend": pod.backend,
+                "code": pod.code,
+                "error": pod.error,
+                "first": pod.first,
+                "last": pod.last,
+                "times": pod.times,
+            })
+        });
+        json!({
+            "pods": self.pods.iter().map(Pod::json).collect::<Vec<_>>(),
+            "rejections": rejections.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Pod {
+    fn text(&self) -> String {
+        let PodSandboxMetadata {
+            namespace,
+            name,
+            uid,
+            ..
+        } = &self.metadata;
+        let (id, backend) = (&self.id, &self.backend);
+        let backend = if backend.is_empty() {
+            "unknown"
+        } else {
+            backend
+        };
+        format!(
+            "pod {namespace}/{name} (id {id}, uid {uid})\n  backend: {backend}\n  created by: {}\n  now: {}\n",
+            self.then(),
+            self.now()
+        )
+    }
+
+    /// The row that the pod was created by.
+    fn then(&self) -> String {
+        match self.handler.as_str() {
+            "" => "unknown: the backend reports no handler, and criswitch did not create the pod"
+                .to_owned(),
+            handler => format!("row {handler}"),
+        }
+    }
+
+    /// The place of a new pod of the same row, by the current table.
+    fn now(&self) -> String {
+        match &self.now {
+            None if self.handler.is_empty() => {
+                format!(
+                    "a pod without a RuntimeClass gets the default handler {}",
+                    self.default
+                )
+            }
+            None => format!(
+                "the table has no row {} any more: a new pod of this RuntimeClass is rejected, and this pod stays where it is",
+                self.handler
+            ),
+            Some(row) if row.backend == self.backend => {
+                format!(
+                    "row {} ({}) routes to the same backend",
+                    row.name, row.origin
+                )
+            }
+            Some(row) => format!(
+                "row {} ({}) routes to backend {}: a new pod of this RuntimeClass runs there, and this pod stays where it is",
+                row.name, row.origin, row.backend
+            ),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "namespace": self.metadata.namespace,
+            "name": self.metadata.name,
+            "uid": self.metadata.uid,
+            "backend": (!self.backend.is_empty()).then_some(&self.backend),
+            "handler": (!self.handler.is_empty()).then_some(&self.handler),
+            "rowNow": self.now.as_ref().map(|row| json!({
+                "name": row.name,
+                "backend": row.backend,
+                "backendHandler": row.backend_handler,
+                "origin": row.origin,
+            })),
+            "why": self.then(),
+            "now": self.now(),
+        })
+    }
+}
+
+fn rejected(pod: &Rejection) -> String {
+    let place = match (pod.handler.as_str(), pod.backend.as_str()) {
+        ("", _) => "rejected by criswitch: the routing table has no such handler".to_owned(),
+        (handler, "") => format!("rejected by criswitch, before any backend got it; row {handler}"),
+        (handler, backend) => format!("backend {backend} did not create it; row {handler}"),
+    };
+    let Rejection {
+        namespace,
+        name,
+        uid,
+        code,
+        error,
+        first,
+        last,
+        times,
+        ..
+    } = pod;
+    let error = terminal::plain(error);
+    let times = match times {
+        1 => format!("once, at {last}"),
+        times => format!("{times} times, first at {first}, last at {last}"),
+    };
+    format!(
+        "pod {namespace}/{name} (uid {uid}) was not created\n  {place}\n  {code}: {error}\n  {times}\n"
+    )
+}

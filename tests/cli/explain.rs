@@ -1,0 +1,307 @@
+//! `criswitch explain -f`: which handlers of a node can run the pods of a YAML file.
+
+use criswitch::codec::cri::RuntimeHandlerFeatures;
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::Sim;
+use crate::{Outcome, main_file, run, run_beside, text};
+
+const TABLE: &str = "
+    default_handler = 'runc'
+    [handlers]
+    runc = 'containerd'
+    gvisor = { backend = 'containerd', handler = 'runsc' }
+    boxed = { backend = 'containerd', handler = 'sandbox' }
+    kata = 'crio'
+    [backends]
+    containerd = 'SOCKETS/a'
+    crio = 'SOCKETS/b'";
+
+/// A configuration like containerd's: `sandbox` is gVisor by its type, although its name does not say so.
+fn containerd() -> Sim {
+    let sim = Sim::new("containerd").handlers(["runc", "runsc", "sandbox"]);
+    let sim = sim.features(
+        "runc",
+        RuntimeHandlerFeatures {
+            user_namespaces: true,
+            recursive_read_only_mounts: true,
+        },
+    );
+    sim.set(|settings| {
+        settings.config = Some(json!({ "containerd": { "defaultRuntimeName": "runc", "runtimes": {
+            "runc": { "runtimeType": "io.containerd.runc.v2", "options": {} },
+            "runsc": { "runtimeType": "io.containerd.runsc.v1" },
+            "sandbox": { "runtimeType": "io.containerd.runc.v2", "options": { "BinaryName": "/opt/runsc" } },
+        } } }));
+    })
+}
+
+/// A node with two backends.
+struct Node {
+    folder: TempDir,
+}
+
+impl Node {
+    fn start() -> Node {
+        let folder = tempfile::tempdir().unwrap();
+        containerd().serve_on(&folder.path().join("a"));
+        let crio = Sim::new("cri-o").handlers(["kata"]);
+        crio.serve_on(&folder.path().join("b"));
+        Node { folder }
+    }
+
+    async fn explain(&self, arguments: &[&str], pod: &str) -> Outcome {
+        let files = main_file(&TABLE.replace("SOCKETS", text(self.folder.path())));
+        let (main, file) = (files.main(), self.folder.path().join("pod.yaml"));
+        std::fs::write(&file, pod).unwrap();
+        let explain = ["explain", "--config", text(&main), "-f", text(&file)];
+        let mut outcome = run_beside(&[&explain[..], arguments].concat()).await;
+        outcome.stdout = outcome.stdout.replace(text(self.folder.path()), "DIR");
+        outcome.stderr = outcome.stderr.replace(text(self.folder.path()), "DIR");
+        outcome
+    }
+
+    async fn shows(&self, pod: &str, code: i32, expected: Expect) {
+        let outcome = self.explain(&[], pod).await;
+        assert_eq!(
+            (outcome.code, outcome.stderr.as_str()),
+            (code, ""),
+            "{}",
+            outcome.stdout
+        );
+        expected.assert_eq(&outcome.stdout);
+    }
+
+    async fn json(&self, pod: &str, code: i32) -> Value {
+        let outcome = self.explain(&["-o", "json"], pod).await;
+        assert_eq!(
+            (outcome.code, outcome.stderr.as_str()),
+            (code, ""),
+            "{}",
+            outcome.stdout
+        );
+        serde_json::from_str(&outcome.stdout).unwrap()
+    }
+}
+
+const HOST_POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: { name: agent, namespace: kube-system }
+spec:
+  runtimeClassName: gvisor
+  hostNetwork: true
+  containers:
+  - name: main
+    image: example.com/agent
+    securityContext: { privileged: true }
+";
+
+#[tokio::test]
+async fn each_handler_is_shown_with_the_reasons_and_the_best_one_comes_first() {
+    Node::start().shows(HOST_POD, 1, expect![[r#"
+        Pod kube-system/agent: RuntimeClass gvisor
+
+        HANDLER  BACKEND     KIND             FITS  WHY
+        runc     containerd  runc             yes   no known limit is about this pod
+        gvisor   containerd  gVisor           no    1 limit prevents the pod
+        boxed    containerd  gVisor           no    1 limit prevents the pod
+        kata     crio        Kata Containers  no    1 limit prevents the pod
+
+        gvisor: does not run: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
+        gvisor: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
+
+        boxed: does not run: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
+        boxed: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
+
+        kata: does not run: spec.hostNetwork: The pod runs in a virtual machine, which cannot use the network of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-host-network] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
+        kata: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its virtual machine: it gets the devices of the guest, not those of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-privileged] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
+    "#]]).await;
+}
+
+const DEPLOYMENT: &str = "
+apiVersion: v1
+kind: Service
+metadata: { name: web }
+spec: { ports: [{ port: 80 }] }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web }
+spec:
+  template:
+    spec:
+      initContainers:
+      - { name: setup, securityContext: { privileged: true } }
+      containers:
+      - { name: web, image: example.com/web }
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: { name: nightly, namespace: jobs }
+spec: { jobTemplate: { spec: { template: { spec: { hostUsers: false, runtimeClassName: boxed, containers: [{ name: job }] } } } } }
+";
+
+#[tokio::test]
+async fn pods_of_workloads_are_checked_with_the_fields_of_their_file() {
+    let json = Node::start().json(DEPLOYMENT, 1).await;
+    let [web, nightly] = json["pods"].as_array().unwrap().as_slice() else {
+        panic!("{json}")
+    };
+    assert_eq!(
+        (web["kind"].as_str(), web["name"].as_str()),
+        (Some("Deployment"), Some("web"))
+    );
+    assert_eq!(
+        (&web["class"], &web["handler"], &web["fits"]),
+        (&json!(null), &json!("runc"), &json!(true))
+    );
+    let handlers = |pod: &Value| pod["handlers"].as_array().unwrap().clone();
+    let names: Vec<_> = handlers(web)
+        .iter()
+        .map(|it| it["handler"].clone())
+        .collect();
+    assert_eq!(names, ["runc", "boxed", "gvisor", "kata"]);
+    let fields = &handlers(web)[1]["reasons"][0]["fields"];
+    let field = "spec.template.spec.initContainers[0].securityContext.privileged";
+    assert_eq!(*fields, json!([field]));
+    assert_eq!(nightly["fits"], false);
+    let boxed = handlers(nightly)
+        .into_iter()
+        .find(|it| it["handler"] == "boxed")
+        .unwrap();
+    assert_eq!(boxed["kind"], "gvisor");
+    assert_eq!(boxed["kindFrom"], "the backend's configuration");
+    assert_eq!(boxed["reasons"][0]["limit"], "host-users");
+    let field = "spec.jobTemplate.spec.template.spec.hostUsers";
+    assert_eq!(boxed["reasons"][0]["fields"], json!([field]));
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
+    let node = Node::start();
+    std::fs::remove_file(node.folder.path().join("b")).unwrap();
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { runtimeClassName: nosuch, containers: [] } }";
+    let outcome = node.explain(&[], pod).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    let shown = outcome.stdout;
+    assert!(
+        shown.contains("RuntimeClass nosuch, which is the name of no handler of this node"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains(
+            "kata: unknown: backend \"crio\" does not answer, so its features are unknown"
+        ),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn a_handler_that_its_backend_lacks_does_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    Sim::new("containerd")
+        .handlers(["runc"])
+        .serve_on(&folder.path().join("a"));
+    Sim::new("cri-o")
+        .handlers(["kata"])
+        .serve_on(&folder.path().join("b"));
+    let json = Node { folder }
+        .json(
+            "{ kind: Pod, metadata: { name: web }, spec: { containers: [] } }",
+            0,
+        )
+        .await;
+    let handlers = json["pods"][0]["handlers"].as_array().unwrap();
+    let last = handlers
+        .iter()
+        .find(|it| it["handler"] == "gvisor")
+        .unwrap();
+    assert_eq!(
+        (&last["handler"], &last["fits"]),
+        (&json!("gvisor"), &json!(false))
+    );
+    assert_eq!(
+        last["missing"],
+        "backend \"containerd\" has no handler \"runsc\""
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_file_is_reported_with_its_place() {
+    let node = Node::start();
+    for (file, error) in [
+        ("kind: Pod\nspec: [\n", "DIR/pod.yaml:"),
+        (
+            "kind: Pod\nmetadata: {name: a\nspec: {}\n",
+            "not valid YAML",
+        ),
+        (
+            "kind: Pod\nmetadata: { name: web }\n",
+            "document 1: Pod \"web\" has no spec",
+        ),
+        ("{}", "document 1: the object has no `kind`"),
+        ("kind: Service\n", "DIR/pod.yaml has no pod"),
+        ("", "DIR/pod.yaml has no pod"),
+    ] {
+        let outcome = node.explain(&[], file).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{file}");
+        assert!(outcome.stderr.contains(error), "{}", outcome.stderr);
+    }
+    let outcome = run(&["explain", "-f", "/nonexistent/pod.yaml"]);
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("cannot read /nonexistent/pod.yaml"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn explain_needs_a_subject_and_takes_only_one() {
+    for arguments in [&["explain"][..], &["explain", "runc", "-f", "pod.yaml"]] {
+        assert_eq!(run(arguments).code, 64, "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_may_name_the_kind_of_its_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    Sim::new("cri-o")
+        .handlers(["box"])
+        .serve_on(&folder.path().join("a"));
+    let socket = folder.path().join("a");
+    let table = format!(
+        "default_handler = 'box'\n[handlers]\nbox = {{ socket = {socket:?}, kind = 'gvisor' }}"
+    );
+    let (files, pod) = (main_file(&table), folder.path().join("pod.yaml"));
+    std::fs::write(&pod, HOST_POD.replace("gvisor", "box")).unwrap();
+    let outcome = run_beside(&[
+        "explain",
+        "--json",
+        "--config",
+        text(&files.main()),
+        "-f",
+        text(&pod),
+    ])
+    .await;
+    assert_eq!(outcome.code, 1, "{}", outcome.stderr);
+    let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let row = &json["pods"][0]["handlers"][0];
+    assert_eq!(
+        (&row["kind"], &row["kindFrom"]),
+        (&json!("gvisor"), &json!("the row"))
+    );
+    let wrong = table.replace("gvisor", "gviser");
+    let outcome = run(&["check", "--config", text(&main_file(&wrong).main())]);
+    assert_eq!(outcome.code, 78);
+    assert!(
+        outcome
+            .stderr
+            .contains("\"gviser\" is not a kind of runtime; try \"gvisor\""),
+        "{}",
+        outcome.stderr
+    );
+}

@@ -1,0 +1,179 @@
+//! `criswitch explain` with a handler, and with a pod that runs or was rejected.
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::reload::Node;
+use crate::{Outcome, run_beside, text};
+
+async fn explain(node: &Node, arguments: &[&str]) -> Outcome {
+    let main = node.files.main();
+    run_beside(&[&["explain", "--config", text(&main)], arguments].concat()).await
+}
+
+async fn json(node: &Node, subject: &str) -> Value {
+    let outcome = explain(node, &["-o", "json", subject]).await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+/// Replaces the directory and times.
+async fn shows(node: &Node, subject: &str, expected: Expect) {
+    let outcome = explain(node, &[subject]).await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    let shown = outcome.stdout.replace(text(&node.files.path("")), "/DIR/");
+    let is_time = |word: &str| word.starts_with("20") && word.trim_end_matches(',').ends_with('Z');
+    let word = |word: &str| {
+        if is_time(word) {
+            "TIME".to_owned()
+        } else {
+            word.to_owned()
+        }
+    };
+    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n";
+    expected.assert_eq(&shown.lines().map(line).collect::<String>());
+}
+
+async fn two_backends() -> Node {
+    let node = Node::start("").await;
+    node.write("", &node.kata());
+    assert_eq!(node.reload().await.code, 0);
+    node.until("kata", Code::Ok).await;
+    node
+}
+
+#[tokio::test]
+async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
+    let node = two_backends().await;
+    shows(
+        &node,
+        "runc",
+        expect![[r#"
+        handler runc, the default handler
+          row: /DIR/criswitch.toml:6, unchanged since criswitch started
+          backend: runc (/DIR/old.sock), old 1.0.0, ready since TIME
+          kind of runtime: runc, from the handler's name
+          features: supplemental_groups_policy
+          pods: 0 (0 ready)
+
+        LIMIT                    EFFECT  FIELDS
+        host-users               fails   spec.hostUsers
+        recursive-read-only      fails   spec.containers[*].volumeMounts[*].recursiveReadOnly
+        host-users-host-network  fails   spec.hostUsers spec.hostNetwork
+        node-sysctls             fails   spec.securityContext.sysctls[*].name
+
+        4 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+    "#]],
+    )
+    .await;
+    shows(&node, "kata", expect![[r#"
+        handler kata
+          row: /DIR/criswitch.toml:7, added by reload 1 at TIME
+          backend: kata (/DIR/new.sock), new 1.0.0, ready since TIME
+          kind of runtime: Kata Containers, from the handler's name
+          features: supplemental_groups_policy
+          pods: 1 (1 ready)
+
+        LIMIT                    EFFECT   FIELDS
+        host-users               fails    spec.hostUsers
+        recursive-read-only      fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
+        host-users-host-network  fails    spec.hostUsers spec.hostNetwork
+        kata-host-network        fails    spec.hostNetwork
+        kata-host-pid            weakens  spec.hostPID
+        kata-privileged          weakens  spec.containers[*].securityContext.privileged
+        kata-mount-propagation   weakens  spec.containers[*].volumeMounts[*].mountPropagation
+        kata-host-sockets        fails    spec.volumes[*].hostPath.type
+        kata-apparmor            weakens  spec.securityContext.appArmorProfile.type spec.containers[*].securityContext.appArmorProfile.type
+        kata-selinux             weakens  spec.securityContext.seLinuxOptions spec.containers[*].securityContext.seLinuxOptions
+
+        10 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+    "#]]).await;
+    let kata = json(&node, "kata").await;
+    assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));
+    assert_eq!(kata["kindFrom"], "the handler's name");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_is_shown_with_the_row_that_created_it_and_the_row_of_now() {
+    let node = two_backends().await;
+    let id = node.client().run_pod("kata", "web").await.unwrap();
+    let by_id = json(&node, &id[..8]).await;
+    assert_eq!(by_id["pods"][0]["id"], id);
+    assert_eq!(
+        (&by_id["pods"][0]["backend"], &by_id["pods"][0]["handler"]),
+        (&json!("kata"), &json!("kata"))
+    );
+    // The row moves to the other backend: the pod stays.
+    node.write(
+        "",
+        &format!(
+            "kata = {:?}\n[backends]\nother = {:?}",
+            node.old.socket(),
+            node.new.socket()
+        ),
+    );
+    let reload = node.reload().await;
+    assert_eq!(reload.code, 0, "{}", reload.stderr);
+    let name = by_id["pods"][0]["namespace"].as_str().unwrap().to_owned() + "/web";
+    let moved = json(&node, &name).await;
+    let pod = &moved["pods"][0];
+    assert_eq!(pod["handler"], "kata");
+    assert_ne!(pod["rowNow"]["backend"], pod["backend"]);
+    let now = pod["now"].as_str().unwrap();
+    assert!(
+        now.contains("a new pod of this RuntimeClass runs there, and this pod stays where it is"),
+        "{now}"
+    );
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_rejected_pod_is_shown_with_the_reason_until_it_is_created() {
+    let node = two_backends().await;
+    for _ in 0..3 {
+        node.client().run_pod("nosuch", "lost").await.unwrap_err();
+    }
+    let namespace = node.info().await["rejections"][0]["namespace"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let name = format!("{namespace}/lost");
+    shows(
+        &node,
+        &name,
+        expect![[r#"
+            pod default/lost (uid uid-of-lost) was not created
+              rejected by criswitch: the routing table has no such handler
+              InvalidArgument: no runtime for "nosuch" is configured; criswitch has handlers: kata, runc
+              3 times, first at TIME last at TIME
+        "#]],
+    )
+    .await;
+    let found = json(&node, &name).await;
+    assert_eq!(
+        (&found["rejections"][0]["times"], &found["pods"]),
+        (&json!(3), &json!([]))
+    );
+    node.client().run_pod("runc", "lost").await.unwrap();
+    let created = json(&node, &name).await;
+    assert_eq!(created["rejections"], json!([]));
+    assert_eq!(created["pods"][0]["backend"], "runc");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn an_unknown_pod_or_handler_is_an_error_that_says_where_to_look() {
+    let node = two_backends().await;
+    for (subject, part) in [
+        ("default/nosuch", "journalctl -u criswitch"),
+        ("nosuch", "the handlers are: kata, runc"),
+        ("", "the handlers are: kata, runc"),
+    ] {
+        let outcome = explain(&node, &[subject]).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+    }
+    node.end().await;
+}

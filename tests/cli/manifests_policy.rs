@@ -1,0 +1,173 @@
+//! `criswitch manifests --policy`: the admission policies for kubectl.
+
+use criswitch::compatibility::{Effect, Kind, LIMITS};
+use expect_test::expect;
+use serde_json::Value;
+
+use crate::{main_file, run, text};
+
+const TABLE: &str = "
+    default_handler = 'runc'
+    [handlers]
+    runc = '/run/containerd/containerd.sock'
+    boxed = { socket = '/run/gvisor.sock', handler = 'runsc' }
+    windows = { socket = '/run/windows.sock', kind = 'runhcs' }
+    other = { socket = '/run/other.sock', handler = 'wasm' }";
+
+/// The policies and bindings as YAML documents, and standard error.
+fn objects() -> (Vec<Value>, String) {
+    let files = main_file(TABLE);
+    let outcome = run(&["manifests", "--policy", "--config", text(&files.main())]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    (
+        serde_saphyr::from_multiple(&outcome.stdout).unwrap(),
+        outcome.stderr,
+    )
+}
+
+fn named<'o>(objects: &'o [Value], kind: &str, name: &str) -> &'o Value {
+    let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    objects
+        .iter()
+        .find(is)
+        .unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+#[test]
+fn each_class_of_a_known_kind_has_a_policy_that_rejects_and_one_that_warns() {
+    let (objects, stderr) = objects();
+    let names: Vec<_> = objects
+        .iter()
+        .map(|it| it["metadata"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "criswitch-boxed",
+            "criswitch-boxed",
+            "criswitch-boxed-warnings",
+            "criswitch-boxed-warnings",
+            "criswitch-runc",
+            "criswitch-runc",
+            "criswitch-windows",
+            "criswitch-windows",
+        ]
+    );
+    let binding = named(
+        &objects,
+        "ValidatingAdmissionPolicyBinding",
+        "criswitch-boxed",
+    );
+    assert_eq!(binding["spec"]["policyName"], "criswitch-boxed");
+    assert_eq!(
+        binding["spec"]["validationActions"],
+        serde_json::json!(["Deny"])
+    );
+    let binding = named(
+        &objects,
+        "ValidatingAdmissionPolicyBinding",
+        "criswitch-boxed-warnings",
+    );
+    assert_eq!(
+        binding["spec"]["validationActions"],
+        serde_json::json!(["Warn", "Audit"])
+    );
+    let policy = named(&objects, "ValidatingAdmissionPolicy", "criswitch-boxed");
+    let condition = &policy["spec"]["matchConditions"][0]["expression"];
+    assert_eq!(
+        condition,
+        "object.spec.?runtimeClassName.orValue('') == 'boxed'"
+    );
+    expect![[r#"
+        criswitch: handler "other" has no policy, because its kind of runtime is unknown; set `kind` in its row under [handlers], such as kind = "gvisor"
+    "#]]
+    .assert_eq(&stderr);
+}
+
+#[test]
+fn a_policy_has_the_expressions_and_the_reasons_of_the_table() {
+    let (objects, _) = objects();
+    let classes = [
+        ("boxed", Kind::Gvisor),
+        ("runc", Kind::Runc),
+        ("windows", Kind::Runhcs),
+    ];
+    for (class, kind) in classes {
+        for (effect, suffix) in [(Effect::Fails, ""), (Effect::Weakens, "-warnings")] {
+            let limits = LIMITS
+                .iter()
+                .filter(|it| it.effect == effect && it.applies(Some(kind), None));
+            let limits: Vec<_> = limits.collect();
+            if limits.is_empty() {
+                continue;
+            }
+            let policy = named(
+                &objects,
+                "ValidatingAdmissionPolicy",
+                &format!("criswitch-{class}{suffix}"),
+            );
+            let validations = policy["spec"]["validations"].as_array().unwrap();
+            assert_eq!(validations.len(), limits.len());
+            for (validation, limit) in validations.iter().zip(limits) {
+                assert_eq!(validation["expression"], format!("!({})", limit.cel()));
+                let message = validation["message"].as_str().unwrap();
+                for part in [
+                    limit.reason,
+                    limit.remedy,
+                    limit.source.url,
+                    kind.title(),
+                    class,
+                ] {
+                    assert!(message.contains(part), "{message}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_json_is_a_list_of_the_same_policies() {
+    let files = main_file(TABLE);
+    let outcome = run(&[
+        "manifests",
+        "--policy",
+        "-o",
+        "json",
+        "--config",
+        text(&files.main()),
+    ]);
+    let list: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(list["items"], Value::from(objects().0));
+}
+
+/// The pods that the real kube-apiserver rejects in tests/system/runtimes/checks/97-policies.bats: each meets its limit
+/// here too, and the pod that fits meets none.
+#[test]
+fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
+    let file = include_str!("../system/runtimes/config/misfits.json");
+    let file: Value = serde_json::from_str(file).unwrap();
+    let misfits = file["misfits"].as_object().unwrap();
+    let pod = |misfit: &Value| {
+        let mut spec = file["fit"].clone();
+        spec.as_object_mut()
+            .unwrap()
+            .extend(misfit.as_object().unwrap().clone());
+        serde_json::json!({ "spec": spec })
+    };
+    for limit in LIMITS
+        .iter()
+        .filter(|limit| !limit.kinds.is_empty() && limit.effect != Effect::Note)
+    {
+        let misfit = misfits
+            .get(limit.id)
+            .unwrap_or_else(|| panic!("no misfit for {}", limit.id));
+        assert!(!limit.fields(&pod(misfit)).is_empty(), "{}", limit.id);
+    }
+    for name in misfits.keys() {
+        assert!(LIMITS.iter().any(|limit| limit.id == name), "{name}");
+    }
+    let fit = pod(&serde_json::json!({}));
+    for limit in LIMITS {
+        assert!(limit.fields(&fit).is_empty(), "{}", limit.id);
+    }
+}

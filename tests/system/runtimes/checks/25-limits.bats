@@ -1,0 +1,264 @@
+# Known limits of runtimes. A check whose name begins with the name of a limit confirms it: real pods fail on gVisor, and
+# the same pods work on runc and crun, or the other way round. docs/compatibility.md names these limits as confirmed.
+
+load helpers.bash
+
+setup_file() {
+  have_images
+  shared_folder
+  mkdir -p "$DIR/tools"
+  gcc -static -Os -o "$DIR/tools/probe" "$REAL/images/probe.c"
+  chmod 4755 "$DIR/tools/probe"
+}
+
+setup() {
+  CASE=limit-$BATS_TEST_NUMBER
+}
+
+teardown() {
+  end_background
+  remove_pods
+}
+
+teardown_file() {
+  umount -R "$DIR/shared" 2>/dev/null || true
+}
+
+# shared_folder: mounts $DIR/shared, whose mounts reach containers that ask for them.
+shared_folder() {
+  mkdir -p "$DIR/shared" && mount -t tmpfs tmpfs "$DIR/shared" && mount --make-shared "$DIR/shared" &&
+    mkdir "$DIR/shared/below"
+}
+
+# runs HANDLER SHELL-COMMAND [POD-FILTER [CONTAINER-FILTER]]: runs a pod with a container, waits for the end of the
+# container, and prints its output. If the pod or container is not created or started, prints `refused:` and the reason.
+runs() {
+  local name=$CASE-$1 pod id out
+  pod=$(cri runp --runtime "$1" "$(pod_config "$name" "${3:-.}")" 2>&1 </dev/null) || { echo "refused: $pod"; return; }
+  id=$(cri create --no-pull "$pod" "$(container_config "$name" "$2" "${4:-.}")" "$DIR/pod-$name.json" 2>&1 </dev/null) ||
+    { echo "refused: $id"; return; }
+  out=$(cri start "$id" 2>&1 </dev/null) || { echo "refused: $out"; return; }
+  wait_for 30 "the end of the container" is_in_state "$id" CONTAINER_EXITED || return
+  cut -d' ' -f4- "$DIR/logs/$name/$name.log"
+}
+
+# works_on_others EXPECTED ARGUMENT...: checks that runs prints this part on runc and on crun.
+works_on_others() {
+  local expected=$1 handler
+  for handler in runc crun; do
+    has "$handler" "$expected" "$(runs "$handler" "${@:2}")" || return
+  done
+}
+
+# namespace KIND: the jq filter for a pod that shares this namespace with the node.
+namespace() {
+  echo ".linux.security_context.namespace_options.$1 = 2"
+}
+
+# mounts PATH [JQ-OBJECT]: the jq filter for a container with this path of the node at /node.
+mounts() {
+  echo ".mounts = [{host_path: \"$1\", container_path: \"/node\"} + ${2:-{\}}]"
+}
+
+@test "gvisor-host-network: a pod has no network interface of the node" {
+  # shellcheck disable=SC2010 # Names of interfaces have no spaces.
+  interface=$(ls /sys/class/net | grep -v '^lo$' | head -n 1)
+  [ -n "$interface" ] || skip "the node has no network interface"
+  command='echo interfaces; cat /proc/net/dev'
+  works_on_others "$interface:" "$command" "$(namespace network)" "$(namespace network)"
+  seen=$(runs gvisor "$command" "$(namespace network)" "$(namespace network)")
+  echo "# gvisor: $seen" >&3
+  has gvisor interfaces "$seen"
+  lacks gvisor "$interface:" "$seen"
+}
+
+@test "gvisor-host-pid: the processes of the node are invisible" {
+  works_on_others containerd ps "$(namespace pid)" "$(namespace pid)"
+  seen=$(runs gvisor ps "$(namespace pid)" "$(namespace pid)")
+  echo "# gvisor: $seen" >&3
+  has gvisor ps "$seen"
+  lacks gvisor containerd "$seen"
+}
+
+@test "gvisor-host-ipc: the IPC namespace of the node is not shared" {
+  command='readlink /proc/self/ns/ipc || echo none'
+  node=$(readlink /proc/self/ns/ipc)
+  works_on_others "$node" "$command" "$(namespace ipc)" "$(namespace ipc)"
+  seen=$(runs gvisor "$command" "$(namespace ipc)" "$(namespace ipc)")
+  echo "# gvisor: $seen" >&3
+  lacks gvisor "$node" "$seen"
+  lacks gvisor refused "$seen"
+}
+
+# with_disk COMMAND...: runs the command with a block device of the node in $DEVICE, and detaches the device.
+with_disk() {
+  local code=0
+  truncate -s 1M "$DIR/disk"
+  DEVICE=$(losetup -f --show "$DIR/disk") || { skip "the node has no loop devices"; return; }
+  "$@" || code=$?
+  losetup -d "$DEVICE"
+  return "$code"
+}
+
+# cannot_read PATH FILTER POD-FILTER: checks that a container reads 4 bytes at the path on runc and crun, and none on
+# gVisor.
+cannot_read() {
+  local seen command="echo read \$(head -c 4 $1 | wc -c) bytes"
+  works_on_others "read 4 bytes" "$command" "$3" "$2" || return
+  seen=$(runs gvisor "$command" "$3" "$2")
+  echo "# gvisor: $seen" >&3
+  lacks gvisor "read 4 bytes" "$seen"
+}
+
+PRIVILEGED='.linux.security_context.privileged = true'
+
+@test "gvisor-privileged: a privileged container cannot use a device of the node" {
+  reads_device() { cannot_read "$DEVICE" "$PRIVILEGED" "$PRIVILEGED"; }
+  with_disk reads_device
+}
+
+@test "gvisor-bidirectional-mounts: a container that passes mounts on does not start" {
+  filter=$(mounts "$DIR/shared" '{propagation: 2}')
+  works_on_others started 'echo started' . "$filter"
+  seen=$(runs gvisor 'echo started' . "$filter")
+  echo "# gvisor: $seen" >&3
+  has gvisor "must specify private or slave" "$seen"
+}
+
+@test "gvisor-host-sockets: a connection to a socket of the node is refused" {
+  in_background "$BATS_TEST_TMPDIR/server" "$DIR/tools/probe" serve "$DIR/node.sock"
+  wait_for 10 "the server's socket" test -S "$DIR/node.sock"
+  filter="$(mounts "$DIR/node.sock") | .mounts += [{host_path: \"$DIR/tools\", container_path: \"/tools\"}]"
+  works_on_others served '/tools/probe ask /node 2>&1' . "$filter"
+  seen=$(runs gvisor '/tools/probe ask /node 2>&1' . "$filter")
+  echo "# gvisor: $seen" >&3
+  lacks gvisor served "$seen"
+}
+
+@test "gvisor-host-devices: a device of the node does not work in a volume" {
+  reads_volume() {
+    cannot_read /node "$(mounts "$DEVICE") | $PRIVILEGED" "$PRIVILEGED"
+  }
+  with_disk reads_volume
+}
+
+@test "gvisor-block-volumes: a block device of the node does not work" {
+  reads_block() {
+    cannot_read /dev/volume \
+      ".devices = [{host_path: \"$DEVICE\", container_path: \"/dev/volume\", permissions: \"rw\"}]" .
+  }
+  with_disk reads_block
+}
+
+@test "gvisor-sysctls: a sysctl of the pod is ignored" {
+  filter='.linux.sysctls = {"net.ipv4.tcp_keepalive_time": "1234"}'
+  command='cat /proc/sys/net/ipv4/tcp_keepalive_time'
+  works_on_others 1234 "$command" "$filter"
+  seen=$(runs gvisor "$command" "$filter")
+  echo "# gvisor: $seen" >&3
+  lacks gvisor 1234 "$seen"
+  lacks gvisor refused "$seen"
+}
+
+@test "node-sysctls: runc and crun do not start a pod with a sysctl of the node" {
+  filter='.linux.sysctls = {"vm.max_map_count": "262144"}'
+  for handler in runc crun; do
+    seen=$(runs "$handler" 'echo started' "$filter")
+    echo "# $handler: $seen" >&3
+    has "$handler" refused "$seen"
+    has "$handler" vm.max_map_count "$seen"
+    has "$handler, a sysctl of the pod" started "$(runs "$handler" 'echo started' \
+      '.metadata.name = "other" | .metadata.uid = "other" | .linux.sysctls = {"net.ipv4.tcp_keepalive_time": "1234"}')"
+  done
+}
+
+@test "gvisor-seccomp: a seccomp profile is ignored" {
+  jq -n '{defaultAction: "SCMP_ACT_ALLOW", syscalls: [{names: ["mkdir", "mkdirat"], action: "SCMP_ACT_ERRNO"}]}' \
+    >"$DIR/deny.json"
+  filter=".linux.security_context.seccomp = {profile_type: 2, localhost_ref: \"$DIR/deny.json\"}"
+  command='mkdir /tmp/made 2>&1 && echo made'
+  works_on_others "Operation not permitted" "$command" . "$filter"
+  seen=$(runs gvisor "$command" . "$filter")
+  echo "# gvisor: $seen" >&3
+  has gvisor made "$seen"
+}
+
+@test "gvisor-setuid: the setuid bit of a program is ignored" {
+  filter="$(mounts "$DIR/tools") | .linux.security_context.run_as_user.value = 1000"
+  works_on_others "user 0" '/node/probe who' . "$filter"
+  equal gvisor "user 1000" "$(runs gvisor '/node/probe who' . "$filter")"
+}
+
+@test "gvisor-port-forward: port-forward does not reach the pod" {
+  for handler in runc crun gvisor; do
+    pod=$(run_pod "$handler" "$CASE-$handler")
+    id=$(run_container "$pod" "$CASE-$handler" web 'echo page >/www/index.html; exec httpd -f -p 8080 -h /www')
+    wait_for 10 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
+    in_background "$BATS_TEST_TMPDIR/forward-$handler" crictl --config "$DIR/crictl-criswitch.yaml" port-forward "$pod" :8080
+    wait_for 10 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
+    port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$BATS_TEST_TMPDIR/forward-$handler" | head -n 1)
+    seen=$(timeout 10 busybox wget -q -O - "http://127.0.0.1:$port/" 2>&1 || true)
+    if [ "$handler" = gvisor ]; then
+      lacks "$handler: the page" page "$seen"
+    else
+      equal "$handler: the page" page "$seen"
+    fi
+  done
+}
+
+@test "recursive-read-only: gVisor does not start a container with a recursive read-only mount" {
+  filter=$(mounts "$DIR/shared" '{readonly: true, recursive_read_only: true}')
+  has runc started "$(runs runc 'echo started' . "$filter")"
+  seen=$(runs gvisor 'echo started' . "$filter")
+  echo "# gvisor: $seen" >&3
+  has gvisor refused "$seen"
+}
+
+@test "host-users: a handler without the feature gives a pod no user namespace" {
+  filter='.linux.security_context.namespace_options.userns_options = {mode: 0,
+    uids: [{host_id: 100000, container_id: 0, length: 65536}], gids: [{host_id: 100000, container_id: 0, length: 65536}]}'
+  lacking=0
+  for handler in runc crun gvisor; do
+    feature=$(cri info | jq "[.runtimeHandlers[] | select(.name == \"$handler\") | .features.user_namespaces] | any")
+    seen=$(runs "$handler" 'cat /proc/self/uid_map' "$filter" "$filter")
+    echo "# $handler: feature $feature: $seen" >&3
+    if [ "$feature" = false ]; then
+      lacks "$handler" 100000 "$seen"
+      lacking=$((lacking + 1))
+    fi
+  done
+  [ "$lacking" -gt 0 ]
+}
+
+@test "explain finds the kinds of the handlers, and rejects for gVisor what gVisor refuses" {
+  cat >"$DIR/explained.yaml" <<'YAML'
+apiVersion: v1
+kind: Pod
+metadata: {name: agent}
+spec:
+  hostNetwork: true
+  runtimeClassName: sandboxed
+  containers:
+  - name: main
+    volumeMounts: [{name: mounts, mountPath: /mnt, mountPropagation: Bidirectional}]
+YAML
+  run "$CRISWITCH" explain --config "$DIR/criswitch.toml" -o json -f "$DIR/explained.yaml"
+  equal "exit code of explain" 1 "$status"
+  equal "kinds and fits" '["crun crun true","gvisor gvisor false","runc runc true","sandboxed gvisor false"]' \
+    "$(jq -c '[.pods[0].handlers[] | "\(.handler) \(.kind) \(.fits)"] | sort' <<<"$output")"
+  has "the limits of sandboxed" '"gvisor-host-network","gvisor-bidirectional-mounts"' \
+    "$(jq -c '[.pods[0].handlers[] | select(.handler == "sandboxed") | .reasons[].limit]' <<<"$output")"
+}
+
+@test "explain shows a handler, a pod and a rejected pod of the running node" {
+  id=$(run_pod sandboxed "$CASE")
+  has "a handler" "kind of runtime: gVisor, from the backend's configuration" \
+    "$("$CRISWITCH" explain --config "$DIR/criswitch.toml" sandboxed)"
+  has "a pod" "created by: row sandboxed" "$("$CRISWITCH" explain --config "$DIR/criswitch.toml" "${id:0:12}")"
+  cri runp --runtime gvisor "$(pod_config refused '.metadata.uid = "refused" | .linux.sysctls = {"x": "y"} |
+    .linux.security_context.namespace_options.network = 9')" >/dev/null 2>&1 || true
+  run cri runp --runtime nosuch "$(pod_config lost)"
+  seen=$("$CRISWITCH" explain --config "$DIR/criswitch.toml" suite/lost)
+  has "a rejected pod" "pod suite/lost (uid uid-lost) was not created" "$seen"
+  has "a rejected pod" 'no runtime for "nosuch" is configured' "$seen"
+}
