@@ -27,6 +27,7 @@ mod running;
 mod serve;
 mod status;
 mod terminal;
+mod trial;
 mod watch;
 
 use std::io::{self, ErrorKind, Write};
@@ -67,6 +68,7 @@ Examples:
   criswitch check -o json   print the result as JSON
   criswitch serve           serve until SIGTERM, then finish calls
   criswitch reload          apply a changed configuration
+  criswitch try --all       start a pod of each handler
   criswitch status --watch  show the status every 2 seconds
   criswitch pods -o wide --backend old
   criswitch explain -f pod.yaml
@@ -76,7 +78,7 @@ Examples:
 
 Exit codes: 0 success, 1 failure at run time, 2 a reload would change
 something (reload --dry-run), 64 wrong usage, 69 criswitch is not
-running (status), 78 wrong configuration.";
+running (status, try), 78 wrong configuration.";
 
 const SERVE_CODES: &str = "\
 Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
@@ -147,6 +149,8 @@ enum Command {
     /// Forget a backend whose runtime is gone for good, and its pods.
     #[command(after_help = FORGET_CODES)]
     Forget(Forget),
+    /// Start a pod of a handler, look at its isolation, and remove it.
+    Try(trial::Try),
     /// Report every problem of the configuration, or show the routing table.
     #[command(after_help = CHECK_CODES)]
     Check(Check),
@@ -327,6 +331,7 @@ impl Command {
             Command::Routes(output) => output.encoding(),
             Command::Reload(reload) => reload.output.encoding(),
             Command::Discover(discover) => discover.output.encoding(),
+            Command::Try(trial) => trial.output.encoding(),
             Command::Manifests(manifests) => manifests.output.encoding(),
             Command::Labels(labels) => labels.output.encoding(),
             Command::Explain(explain) => explain.output.encoding(),
@@ -337,7 +342,7 @@ impl Command {
     /// The exit status of the command if it fails.
     fn failure(&self) -> u8 {
         match self {
-            Command::Status(_) => NOT_RUNNING,
+            Command::Status(_) | Command::Try(_) => NOT_RUNNING,
             _ => FAILED,
         }
     }
@@ -353,6 +358,7 @@ impl Command {
             Command::Pods(pods) => pods.run(),
             Command::Reload(reload) => reload.run(),
             Command::Forget(forget) => forget.run(),
+            Command::Try(trial) => trial.run(),
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
             Command::Explain(explain) => explain.run(),

@@ -12,7 +12,9 @@ mod windows;
 #[cfg(windows)]
 use windows as os;
 
-pub use os::{address, connect, files, listen, passed, paths, process, service, trust, users};
+pub use os::{
+    address, connect, files, kernel, listen, passed, paths, process, service, trust, users,
+};
 
 /// The process of a client, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,4 +54,26 @@ pub(crate) struct ProcessStats {
     pub(crate) start_seconds: Option<f64>,
     pub(crate) open_fds: Option<f64>,
     pub(crate) max_fds: Option<f64>,
+}
+
+/// A kernel, as this machine or a container sees it. `None` if it does not show a fact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Such as `6.12.9`.
+    pub release: Option<String>,
+    /// The whole text about the kernel and its build.
+    pub version: Option<String>,
+    /// A random id, different in each boot of each kernel.
+    pub boot_id: Option<String>,
+}
+
+/// The kernel that a container sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelReport {
+    /// The kernel's own facts.
+    pub kernel: Kernel,
+    /// Whether the processors show that they are those of a virtual machine.
+    pub has_hypervisor: bool,
+    /// The line of the kernel's log that names a userspace kernel.
+    pub log: Option<String>,
 }

@@ -110,6 +110,10 @@ mod status;
 mod terminal;
 #[path = "cli/told.rs"]
 mod told;
+#[path = "cli/trial.rs"]
+mod trial;
+#[path = "cli/trial_images.rs"]
+mod trial_images;
 #[cfg(unix)] // Windows has no modes.
 #[path = "cli/trust.rs"]
 mod trust;

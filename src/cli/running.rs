@@ -1,4 +1,4 @@
-//! The client with which `status`, `pods`, `reload` and `forget` call the daemon.
+//! The client with which `status`, `pods`, `reload`, `forget` and `try` call the daemon.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use criswitch::codec::admin::{
     Backend, ForgetRequest, GetStateRequest, PlanReloadRequest, PlanReloadResponse, ReloadRequest,
     ReloadResponse, State,
 };
+use criswitch::codec::cri::image_service_client::ImageServiceClient;
 use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch::codec::cri::{
     ListPodSandboxRequest, PodSandbox, StatusRequest, StatusResponse, VersionRequest,
@@ -39,6 +40,7 @@ pub(super) struct Running {
     pub(super) socket: Address,
     admin: AdminClient<Channel>,
     runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
     /// Whether the server has sent a reply over this connection.
     answered: Cell<bool>,
 }
@@ -56,12 +58,24 @@ impl Running {
         let (wire, _) = connected.map_err(|cause| not_there(socket, &cause))?;
         let (channel, origin) = (Channel(wire), Uri::from_static("http://localhost"));
         let runtime = RuntimeServiceClient::with_origin(channel.clone(), origin.clone());
+        let images = ImageServiceClient::with_origin(channel.clone(), origin.clone());
         Ok(Running {
             socket: socket.clone(),
             admin: AdminClient::with_origin(channel, origin).max_decoding_message_size(MAX_MESSAGE),
             runtime: runtime.max_decoding_message_size(MAX_MESSAGE),
+            images: images.max_decoding_message_size(MAX_MESSAGE),
             answered: Cell::new(false),
         })
+    }
+
+    /// A client of the daemon's RuntimeService, for calls with limits of their own.
+    pub(super) fn runtime(&self) -> RuntimeServiceClient<Channel> {
+        self.runtime.clone()
+    }
+
+    /// A client of the daemon's ImageService, for calls with limits of their own.
+    pub(super) fn images(&self) -> ImageServiceClient<Channel> {
+        self.images.clone()
     }
 
     /// The `Status` of the daemon or runtime.

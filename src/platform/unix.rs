@@ -4,6 +4,7 @@ mod access;
 pub mod address;
 pub mod connect;
 pub mod files;
+pub mod kernel;
 pub mod listen;
 pub mod passed;
 pub mod paths;

@@ -6,6 +6,7 @@
 pub mod address;
 pub mod connect;
 pub mod files;
+pub mod kernel;
 pub mod listen;
 pub mod passed;
 pub mod paths;

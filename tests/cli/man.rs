@@ -121,7 +121,7 @@ fn the_page_of_criswitch_has_the_sections_of_an_administrators_command_in_order(
     for (code, meaning) in [
         (0, "success"),
         (64, "wrong usage"),
-        (69, "criswitch is not running (status)"),
+        (69, "criswitch is not running (status, try)"),
     ] {
         assert!(
             page.contains(&format!(".TP\n{code}\n{meaning}\n")),

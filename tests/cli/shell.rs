@@ -69,6 +69,10 @@ fn completions_offer_commands_options_formats_handlers_and_backends() {
     assert_eq!(of(&["--handler", ""]), ["gvisor", "plain", "runc"]);
     assert_eq!(of(&["--backend", ""]), ["runc", "crio", "old"]);
     assert_eq!(of(&["--backend", "c"]), ["crio"]);
+    let tried = offered(&["criswitch", "try", "--config", text(&config), ""]);
+    for handler in ["gvisor", "plain", "runc"] {
+        assert!(tried.iter().any(|it| it == handler), "{tried:?}");
+    }
     let joined = format!("--config={}", text(&config));
     assert_eq!(
         offered(&["criswitch", "pods", &joined, "--backend", "c"]),

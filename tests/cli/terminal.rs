@@ -209,12 +209,13 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
         &["pods"],
         &["explain", "runc"],
         &["explain", "-f", text(&pod)],
+        &["try", "--all"],
     ] {
         let arguments = [arguments, &["--config", text(&config)]].concat();
         shown += &run_beside(&arguments).await.stdout;
     }
     let ours: BTreeSet<_> = headers(&shown).iter().map(|it| it.join(" ")).collect();
-    assert_eq!(ours.len(), 11, "{ours:#?}");
+    assert_eq!(ours.len(), 12, "{ours:#?}");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(sources.join("docs")).unwrap();
     let chapters = chapters.map(|file| file.unwrap().path());

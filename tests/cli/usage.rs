@@ -30,6 +30,7 @@ fn help_and_version_exit_with_0() {
           reload       Make the daemon reload its configuration, and show what has
                        changed
           forget       Forget a backend whose runtime is gone for good, and its pods
+          try          Start a pod of a handler, look at its isolation, and remove it
           check        Report every problem of the configuration, or show the routing
                        table
           explain      Show why a pod is where it is, or which handlers can run a pod
@@ -54,6 +55,7 @@ fn help_and_version_exit_with_0() {
           criswitch check -o json   print the result as JSON
           criswitch serve           serve until SIGTERM, then finish calls
           criswitch reload          apply a changed configuration
+          criswitch try --all       start a pod of each handler
           criswitch status --watch  show the status every 2 seconds
           criswitch pods -o wide --backend old
           criswitch explain -f pod.yaml
@@ -63,7 +65,7 @@ fn help_and_version_exit_with_0() {
 
         Exit codes: 0 success, 1 failure at run time, 2 a reload would change
         something (reload --dry-run), 64 wrong usage, 69 criswitch is not
-        running (status), 78 wrong configuration.
+        running (status, try), 78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
     for command in crate::shell::commands() {

@@ -1,5 +1,7 @@
 //! Containers of a simulated runtime.
 
+use std::path::Path;
+
 use criswitch::codec::cri::{self, ContainerEventType, ContainerState, PodSandboxState};
 use tonic::Status;
 
@@ -142,11 +144,34 @@ impl Store {
                 "container is already in {state} state"
             )));
         }
+        if self.settings.without_shell.contains(&container.image) {
+            let text = "exec: \"sh\": executable file not found in $PATH";
+            return Err(Status::unknown(format!(
+                "failed to create containerd task: {text}"
+            )));
+        }
         container.state = ContainerState::ContainerRunning;
         container.started_at = now();
         let (id, pod) = (container.id.clone(), container.pod.clone());
+        if self.settings.writes_logs {
+            self.write_log(key)?;
+        }
         self.tell(&id, &pod, ContainerEventType::ContainerStartedEvent);
         Ok(())
+    }
+
+    /// Writes the last word of a container's command to its log, in the format of the CRI.
+    fn write_log(&self, key: &str) -> Answer<()> {
+        let container = self.container(key)?;
+        let pod = self.pod(&container.pod)?;
+        let path = Path::new(&pod.config.log_directory).join(&container.config.log_path);
+        let word = container.config.command.last().cloned();
+        let line = format!(
+            "2026-01-01T00:00:00.0Z stdout F {}\n",
+            word.unwrap_or_default()
+        );
+        let written = std::fs::write(&path, line);
+        written.map_err(|error| Status::unknown(format!("{}: {error}", path.display())))
     }
 
     /// Stops a container. An unknown container counts as stopped.
@@ -229,9 +254,12 @@ impl Store {
         Ok(())
     }
 
-    /// Runs nothing: the returned output is the command.
+    /// Runs nothing: the output is that of the settings, else the command.
     pub fn exec_sync(&self, request: &cri::ExecSyncRequest) -> Answer<cri::ExecSyncResponse> {
         self.running(&request.container_id)?;
+        if let Some(executed) = &self.settings.executed {
+            return Ok(executed.clone());
+        }
         Ok(cri::ExecSyncResponse {
             stdout: format!("{}\n", request.cmd.join(" ")).into_bytes(),
             ..Default::default()

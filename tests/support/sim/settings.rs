@@ -31,6 +31,12 @@ pub struct Settings {
     pub items_a_message: usize,
     /// Whether a stream list begins with a message without items.
     pub empty_message_first: bool,
+    /// The reply to ExecSync. `None` means that the output is the command.
+    pub executed: Option<cri::ExecSyncResponse>,
+    /// Whether a container that starts writes the last word of its command to its log.
+    pub writes_logs: bool,
+    /// Ids of images with which no container starts, because they have no shell.
+    pub without_shell: Vec<String>,
 }
 
 /// The form of image ids.
@@ -64,6 +70,9 @@ impl Settings {
             ],
             items_a_message: 2,
             empty_message_first: false,
+            executed: None,
+            writes_logs: false,
+            without_shell: Vec::new(),
         }
     }
 

@@ -1,0 +1,135 @@
+//! The steps of a try: the name, the time and the error of each. In text output each step is printed when it ends.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value as Json, json};
+
+use super::call::Failure;
+use crate::cli::is_read;
+use crate::cli::terminal::{plain, wrapped};
+
+/// The width of the names of steps.
+const WIDTH: usize = 18;
+
+/// The name of a step that creates the pod.
+pub(super) const CREATE_POD: &str = "create pod";
+
+/// A step that has ended.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    time: Duration,
+    error: Option<String>,
+}
+
+/// The steps so far.
+pub(super) struct Steps {
+    prints: bool,
+    done: Vec<Step>,
+    current: Option<(&'static str, Instant)>,
+}
+
+impl Steps {
+    /// No steps. If `prints` is set, each step is printed when it ends.
+    pub(super) fn new(prints: bool) -> Steps {
+        Steps {
+            prints,
+            done: Vec::new(),
+            current: None,
+        }
+    }
+
+    /// Runs a step and measures its time.
+    pub(super) async fn run<T>(
+        &mut self,
+        name: &'static str,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        self.current = Some((name, Instant::now()));
+        let result = work.await;
+        self.end(result.as_ref().err().map(|failure| failure.text.clone()));
+        result
+    }
+
+    /// Ends the current step, if there is one, because the user interrupted it.
+    pub(super) fn interrupt(&mut self) {
+        self.end(Some("interrupted".to_owned()));
+    }
+
+    fn end(&mut self, error: Option<String>) {
+        let Some((name, since)) = self.current.take() else {
+            return;
+        };
+        let step = Step {
+            name,
+            time: since.elapsed(),
+            error,
+        };
+        self.print(&step.text());
+        self.done.push(step);
+    }
+
+    /// Prints a line below the steps.
+    pub(super) fn say(&self, name: &str, text: &str) {
+        self.print(&line(name, text));
+    }
+
+    /// Prints a line, wrapped to the width of a terminal.
+    pub(super) fn print(&self, line: &str) {
+        if self.prints {
+            // A reader that has closed the pipe must not keep the pod from its removal.
+            is_read(&wrapped(line).into()).ok();
+        }
+    }
+
+    /// The last step.
+    pub(super) fn last(&self) -> Option<&Step> {
+        self.done.last()
+    }
+
+    /// The time of all steps.
+    pub(super) fn time(&self) -> Duration {
+        self.done.iter().map(|step| step.time).sum()
+    }
+
+    pub(super) fn json(&self) -> Json {
+        self.done.iter().map(Step::json).collect()
+    }
+}
+
+impl Step {
+    fn text(&self) -> String {
+        let time = short(self.time);
+        match &self.error {
+            None => line(self.name, &time),
+            Some(error) => line(self.name, &format!("failed after {time}: {error}")),
+        }
+    }
+
+    fn json(&self) -> Json {
+        json!({
+            "name": self.name,
+            "milliseconds": milliseconds(self.time),
+            "error": self.error,
+        })
+    }
+}
+
+/// A line about a step or a fact of a try.
+fn line(name: &str, text: &str) -> String {
+    format!("  {name:WIDTH$}{}\n", plain(text))
+}
+
+/// A duration in milliseconds, with their fraction in microseconds.
+pub(super) fn milliseconds(time: Duration) -> f64 {
+    // The figure is exact up to a year.
+    time.as_micros() as f64 / 1000.0
+}
+
+/// A duration for people: `312 ms`, `1.25 s`.
+pub(super) fn short(time: Duration) -> String {
+    match time.as_millis() {
+        0 => format!("{:.1} ms", milliseconds(time)),
+        under @ 1..1000 => format!("{under} ms"),
+        _ => format!("{:.2} s", time.as_secs_f64()),
+    }
+}

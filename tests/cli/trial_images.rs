@@ -1,0 +1,180 @@
+//! The images of `criswitch try`, and pods that end during a try.
+
+use std::process::{Child, Command, Stdio};
+
+use tonic::Status;
+
+use crate::reload::Node;
+use crate::text;
+use crate::trial::{assert_nothing_is_left, node, try_on};
+
+/// Starts `criswitch try kata`.
+fn start(node: &Node) -> Child {
+    let mut command = crate::command(&["try", "kata", "--config", text(&node.files.main())]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn interrupt(process: &Child) {
+    let pid = process.id().to_string();
+    let kill = Command::new("kill").args(["-s", "INT", &pid]).status();
+    assert!(kill.unwrap().success());
+}
+
+/// The exit code and the standard output of a process.
+async fn end(process: Child) -> (Option<i32>, String) {
+    let output = tokio::task::spawn_blocking(|| process.wait_with_output().unwrap());
+    let output = output.await.unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stdout).unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn ctrl_c_during_each_step_removes_the_pod() {
+    let node = node().await;
+    for rpc in [
+        "CreateContainer",
+        "StartContainer",
+        "ExecSync",
+        "StopContainer",
+    ] {
+        node.new.hold(rpc);
+        let process = start(&node);
+        node.new
+            .until(|journal| journal.held.iter().any(|held| held == rpc))
+            .await;
+        interrupt(&process);
+        node.new
+            .until(|journal| journal.cancelled.iter().any(|it| it == rpc))
+            .await;
+        node.new.release(rpc);
+        let (code, stdout) = end(process).await;
+        assert_eq!(code, Some(1), "{rpc}: {stdout}");
+        assert!(stdout.contains("failed after "), "{stdout}");
+        assert!(stdout.ends_with("failed: interrupted\n"), "{stdout}");
+        assert_nothing_is_left(&node);
+    }
+    node.end().await;
+}
+
+#[tokio::test]
+async fn ctrl_c_while_the_pod_is_created_waits_for_its_id_and_removes_it() {
+    let node = node().await;
+    node.new.hold_reply("RunPodSandbox");
+    let process = start(&node);
+    node.new.until_done("RunPodSandbox").await;
+    interrupt(&process);
+    node.new.release("RunPodSandbox");
+    let (code, stdout) = end(process).await;
+    assert_eq!(code, Some(1), "{stdout}");
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_exists_although_its_creation_failed_is_found_by_its_label_and_removed() {
+    let node = node().await;
+    // The runtime creates the pod, and its reply is lost.
+    node.new.hold_reply("RunPodSandbox");
+    let process = start(&node);
+    node.new.until_done("RunPodSandbox").await;
+    assert_eq!(node.new.pods().len(), 1);
+    node.new.stop().await;
+    node.new.release("RunPodSandbox");
+    node.new.start();
+    let (code, stdout) = end(process).await;
+    assert_eq!(code, Some(1), "{stdout}");
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn images_without_a_shell_are_skipped() {
+    let node = node().await;
+    let busybox = node.new.images()[0].id.clone();
+    node.new.add_image("example.com/tools:1");
+    node.new
+        .clone()
+        .set(|settings| settings.without_shell = vec![busybox]);
+    let outcome = try_on(&node, &["kata"]).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    let skipped = "docker.io/library/busybox:1.36 has no shell";
+    assert!(outcome.stdout.contains(skipped), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("example.com/tools:1"),
+        "{}",
+        outcome.stdout
+    );
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn images_that_all_lack_a_shell_are_named() {
+    let node = node().await;
+    let busybox = node.new.images()[0].id.clone();
+    node.new
+        .clone()
+        .set(|settings| settings.without_shell = vec![busybox]);
+    let outcome = try_on(&node, &["kata"]).await;
+    assert_eq!(outcome.code, 1);
+    let expected = "these images have no shell: docker.io/library/busybox:1.36; name an image with a shell: --image IMAGE";
+    assert!(outcome.stdout.contains(expected), "{}", outcome.stdout);
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn without_an_image_the_error_says_what_to_do() {
+    let node = Node::start("").await;
+    node.old.add_image("registry.k8s.io/pause:3.10");
+    let outcome = try_on(&node, &["runc"]).await;
+    assert_eq!(outcome.code, 1);
+    let expected =
+        "the backend has no image with a shell; pull one there, or name one: --image IMAGE";
+    assert!(outcome.stdout.contains(expected), "{}", outcome.stdout);
+    assert!(node.old.calls("RunPodSandbox").is_empty());
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_named_image_is_pulled_only_if_the_backend_of_the_handler_lacks_it() {
+    let node = node().await;
+    for (image, pulls) in [
+        ("docker.io/library/busybox:1.36", 0),
+        ("example.com/new:1", 1),
+    ] {
+        let outcome = try_on(&node, &["kata", "--image", image]).await;
+        assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+        assert_eq!(node.new.calls("PullImage").len(), pulls, "{image}");
+        assert_eq!(outcome.stdout.contains("pull image"), pulls == 1);
+    }
+    assert!(node.old.calls("PullImage").is_empty());
+    node.new.fail("PullImage", Status::unknown("no such host"));
+    let outcome = try_on(&node, &["kata", "--image", "example.com/other:1"]).await;
+    assert_eq!(outcome.code, 1);
+    let words = "pull image: PullImage returned Unknown: no such host";
+    assert!(outcome.stdout.contains(words), "{}", outcome.stdout);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_something_else_stops_is_tried_again() {
+    let node = node().await;
+    node.new.hold("ExecSync");
+    let process = start(&node);
+    let is_held = |held: &[String]| held.iter().any(|rpc| rpc == "ExecSync");
+    node.new.until(|journal| is_held(&journal.held)).await;
+    // The exit code of a container that a kubelet kills.
+    node.new.exit(&node.new.containers()[0].id, 137);
+    node.new.release("ExecSync");
+    let (code, stdout) = end(process).await;
+    assert_eq!(code, Some(0), "{stdout}");
+    let again = "because something else, such as a kubelet, stopped the pod";
+    assert!(stdout.contains(again), "{stdout}");
+    assert_eq!(node.new.calls("RunPodSandbox").len(), 2);
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
