@@ -34,8 +34,8 @@ pub(crate) fn host_kernel() -> String {
     )
 }
 
-const GVISOR: &str =
-    "version=Linux version 4.19.0-gvisor #1 SMP\nrelease=4.19.0-gvisor\nboot_id=0a\n";
+/// gVisor has no file with the release.
+const GVISOR: &str = "version=Linux version 4.19.0-gvisor #1 SMP\nlog=Starting gVisor...\n";
 const KATA: &str =
     "version=Linux version 6.12.8 (kata)\nrelease=6.12.8\nboot_id=0b\nhypervisor=yes\n";
 
@@ -224,6 +224,8 @@ async fn a_name_that_promises_a_different_isolation_is_a_warning() {
     let warning = json["problems"][0]["what"].as_str().unwrap();
     let promise = "the name \"runc\" promises a host kernel, but the pod has a userspace kernel";
     assert!(warning.contains(promise), "{warning}");
+    let isolation = &json["tries"][0]["isolation"];
+    assert_eq!(isolation["release"], "4.19.0-gvisor");
     node.end().await;
 }
 

@@ -91,6 +91,31 @@ async fn a_pod_that_exists_although_its_creation_failed_is_found_by_its_label_an
 }
 
 #[tokio::test]
+async fn a_pod_whose_container_is_starting_is_removed_later() {
+    let node = node().await;
+    node.new.hold("StartContainer");
+    let process = start(&node);
+    let is_held = |held: &[String]| held.iter().any(|rpc| rpc == "StartContainer");
+    node.new.until(|journal| is_held(&journal.held)).await;
+    let words = "container is in starting state, can't be removed";
+    for rpc in ["RemoveContainer", "RemovePodSandbox"] {
+        node.new.fail(rpc, Status::unknown(words));
+    }
+    interrupt(&process);
+    node.new
+        .until(|journal| journal.calls_of("RemovePodSandbox").count() > 1)
+        .await;
+    for rpc in ["RemoveContainer", "RemovePodSandbox"] {
+        node.new.heal(rpc);
+    }
+    node.new.release("StartContainer");
+    let (code, stdout) = end(process).await;
+    assert_eq!(code, Some(1), "{stdout}");
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+#[tokio::test]
 async fn images_without_a_shell_are_skipped() {
     let node = node().await;
     let busybox = node.new.images()[0].id.clone();

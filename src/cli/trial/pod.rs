@@ -30,6 +30,9 @@ pub(super) const NAMESPACE: &str = "criswitch-try";
 pub(super) const LABEL: &str = "io.criswitch.try";
 /// The limit on all calls that remove a pod after a failure.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
+/// The number of removals of one pod, and the time between two of them.
+const REMOVALS: u32 = 20;
+const REMOVAL_PERIOD: Duration = Duration::from_millis(500);
 /// The time within which a line that a container wrote is in its log.
 const LOG_LIMIT: Duration = Duration::from_secs(10);
 const LOG_PERIOD: Duration = Duration::from_millis(20);
@@ -351,6 +354,17 @@ impl<'a> TrialPod<'a> {
         if self.id.is_none() {
             return Ok(());
         }
+        // A runtime does not remove a container that is starting, even if the call that starts it was cancelled.
+        for _ in 1..REMOVALS {
+            if self.remove_once().await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(REMOVAL_PERIOD).await;
+        }
+        self.remove_once().await
+    }
+
+    async fn remove_once(&mut self) -> Result<(), Failure> {
         if self.container.is_some() {
             // The removal of the pod also removes its containers, so only the result of that counts.
             self.stop_container().await.ok();

@@ -45,16 +45,24 @@ impl KernelReport {
                 .find(|(name, _)| *name == key)
                 .map(|(_, value)| value.trim().to_owned())
         };
+        let version = value("version");
         KernelReport {
             kernel: Kernel {
-                release: value("release"),
-                version: value("version"),
+                release: value("release").or_else(|| release_in(version.as_deref()?)),
+                version,
                 boot_id: value("boot_id"),
             },
             has_hypervisor: value("hypervisor").is_some(),
             log: value("log"),
         }
     }
+}
+
+/// The release in a version: `4.19.0-gvisor` in `Linux version 4.19.0-gvisor #1 SMP ...`. gVisor has no file with the
+/// release.
+fn release_in(version: &str) -> Option<String> {
+    let rest = version.strip_prefix("Linux version ")?;
+    rest.split_whitespace().next().map(str::to_owned)
 }
 
 impl Kernel {
