@@ -34,6 +34,7 @@ mod discover_places;
 mod discover_write;
 #[path = "cli/documented.rs"]
 mod documented;
+#[cfg(unix)] // The configurations of these tests name Unix sockets.
 #[path = "cli/explain.rs"]
 mod explain;
 #[path = "cli/explain_running.rs"]
@@ -110,8 +111,10 @@ mod status;
 mod terminal;
 #[path = "cli/told.rs"]
 mod told;
+#[cfg(unix)] // `criswitch try` was tried on Linux only.
 #[path = "cli/trial.rs"]
 mod trial;
+#[cfg(unix)] // `criswitch try` was tried on Linux only.
 #[path = "cli/trial_images.rs"]
 mod trial_images;
 #[cfg(unix)] // Windows has no modes.

@@ -188,6 +188,7 @@ fn a_wrong_configuration_prints_no_manifests() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
 }
 
+#[cfg(unix)] // node-feature-discovery labels Linux nodes.
 #[test]
 fn with_labels_file_each_class_selects_the_label_of_its_handler() {
     let long = "x".repeat(56);

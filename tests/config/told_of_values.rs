@@ -287,6 +287,7 @@ fn a_labels_file_that_node_feature_discovery_does_not_read_is_reported() {
     );
 }
 
+#[cfg(unix)] // The paths are of Unix sockets.
 #[test]
 fn metrics_are_for_this_node_only() {
     told_of_values(

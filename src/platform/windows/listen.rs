@@ -161,7 +161,6 @@ mod tests {
                 stream.write_all(&[7; 100]).await.unwrap();
             }
         };
-        assert!(socket_at(path).is_ok());
         let read = || async {
             let (mut stream, _) = dial(path).unwrap().stream().await.unwrap();
             let mut bytes = Vec::new();
@@ -170,6 +169,7 @@ mod tests {
         };
         let clients = futures_util::future::join_all((0..CLIENTS).map(|_| read()));
         tokio::join!(serve, clients);
+        assert!(socket_at(path).is_ok());
     }
 
     #[tokio::test]

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # A cluster of one node: etcd, a kube-apiserver and the kubelet. There is no scheduler, so pods name their node.
 
-# start_cluster: starts etcd and the kube-apiserver.
+# start_cluster: starts etcd and the kube-apiserver of a new cluster.
 start_cluster() {
   local folder=$DIR/cluster ports
+  rm -rf "$folder"
   mkdir -p "$folder"
   mapfile -t ports < <(shuf -i 30000-39999 -n 3)
   keep_as api.port <<<"${ports[2]}"
