@@ -34,7 +34,6 @@ mod discover_places;
 mod discover_write;
 #[path = "cli/documented.rs"]
 mod documented;
-#[cfg(unix)] // The configurations of these tests name Unix sockets.
 #[path = "cli/explain.rs"]
 mod explain;
 #[path = "cli/explain_running.rs"]

@@ -5,7 +5,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::Sim;
+use crate::support::{Sim, sockets};
 use crate::{Outcome, main_file, run, run_beside, text};
 
 const TABLE: &str = "
@@ -41,6 +41,8 @@ fn containerd() -> Sim {
 /// A node with two backends.
 struct Node {
     folder: TempDir,
+    /// The configuration, with `SOCKETS` for the directory of the sockets.
+    table: String,
 }
 
 impl Node {
@@ -49,17 +51,25 @@ impl Node {
         containerd().serve_on(&folder.path().join("a"));
         let crio = Sim::new("cri-o").handlers(["kata"]);
         crio.serve_on(&folder.path().join("b"));
-        Node { folder }
+        Node {
+            folder,
+            table: TABLE.to_owned(),
+        }
     }
 
     async fn explain(&self, arguments: &[&str], pod: &str) -> Outcome {
-        let files = main_file(&TABLE.replace("SOCKETS", text(self.folder.path())));
+        let files = main_file(
+            &self
+                .table
+                .replace("SOCKETS", &sockets::text(self.folder.path())),
+        );
         let (main, file) = (files.main(), self.folder.path().join("pod.yaml"));
         std::fs::write(&file, pod).unwrap();
         let explain = ["explain", "--config", text(&main), "-f", text(&file)];
         let mut outcome = run_beside(&[&explain[..], arguments].concat()).await;
-        outcome.stdout = outcome.stdout.replace(text(self.folder.path()), "DIR");
-        outcome.stderr = outcome.stderr.replace(text(self.folder.path()), "DIR");
+        for shown in [&mut outcome.stdout, &mut outcome.stderr] {
+            *shown = shown.replace(text(&file), "DIR/pod.yaml");
+        }
         outcome
     }
 
@@ -181,8 +191,8 @@ async fn pods_of_workloads_are_checked_with_the_fields_of_their_file() {
 
 #[tokio::test]
 async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
-    let node = Node::start();
-    std::fs::remove_file(node.folder.path().join("b")).unwrap();
+    let mut node = Node::start();
+    node.table = TABLE.replace("SOCKETS/b", "SOCKETS/absent");
     let pod = "{ kind: Pod, metadata: { name: web }, spec: { runtimeClassName: nosuch, containers: [] } }";
     let outcome = node.explain(&[], pod).await;
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
@@ -208,7 +218,8 @@ async fn a_handler_that_its_backend_lacks_does_not_fit() {
     Sim::new("cri-o")
         .handlers(["kata"])
         .serve_on(&folder.path().join("b"));
-    let json = Node { folder }
+    let table = TABLE.to_owned();
+    let json = Node { folder, table }
         .json(
             "{ kind: Pod, metadata: { name: web }, spec: { containers: [] } }",
             0,
