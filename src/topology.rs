@@ -153,8 +153,9 @@ impl Live {
         rows.filter_map(|backend| backend.awaited_until()).min()
     }
 
-    /// The table after a reload, which is not applied yet. A backend whose socket is already known keeps its id. A backend that the configuration
-    /// no longer names stays if `keep` returns true. `keep` also gets the backends that stay so far.
+    /// The table after a reload, which is not applied yet. A backend whose socket is already known keeps its id. A
+    /// backend that the configuration no longer names stays if `keep` returns true. `keep` also gets the backends that
+    /// stay so far.
     pub(crate) fn next(
         &self,
         mut config: Config,

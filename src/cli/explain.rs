@@ -5,19 +5,19 @@ mod handler;
 mod manifest;
 mod pod;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::State;
+use criswitch::codec::cri::PodSandbox;
 use criswitch::compatibility::Kind;
 use criswitch::config::{Config, Handler, Scheduling, Table};
 
 use super::manifests::policy;
 use super::output::Output;
 use super::probe::{self, Probe};
-use super::running::Running;
 use super::{Daemon, Verdict, complete, print};
 
 #[derive(Args)]
@@ -57,7 +57,7 @@ impl Explain {
         }
     }
 
-    fn explain_file(&self, file: &std::path::Path) -> anyhow::Result<Verdict> {
+    fn explain_file(&self, file: &Path) -> anyhow::Result<Verdict> {
         let pods = manifest::read(file)?;
         let node = self.node()?;
         let fits = fit::of_pods(&node, pods);
@@ -95,7 +95,7 @@ impl Explain {
         let running = self.daemon.connect().await?;
         let state = running.state().await?;
         let is_handler = state.handlers.iter().any(|row| row.name == subject);
-        let pods = match pods(&running, &state).await {
+        let pods = match running.pods(&state).await {
             // A handler is explained without its pods, because its backend may be the one that is down.
             Err(_) if is_handler => None,
             pods => Some(pods?),
@@ -117,14 +117,7 @@ impl Explain {
 struct Answers {
     state: State,
     /// `None` if the lists of the daemon fail.
-    pods: Option<Vec<criswitch::codec::cri::PodSandbox>>,
-}
-
-async fn pods(
-    running: &Running,
-    state: &State,
-) -> anyhow::Result<Vec<criswitch::codec::cri::PodSandbox>> {
-    running.pods(state).await
+    pods: Option<Vec<PodSandbox>>,
 }
 
 impl Node {

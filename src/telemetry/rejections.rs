@@ -21,7 +21,8 @@ pub struct Rejection {
     pub name: String,
     /// The uid.
     pub uid: String,
-    /// The row of the handler; empty if the routing table has no row with the name in the request.
+    /// The row of the handler; empty if the call ended before criswitch chose a row, for example because there is none
+    /// with the name in the request.
     pub handler: String,
     /// The backend of the handler; empty if the call was sent to none.
     pub backend: String,

@@ -261,6 +261,10 @@ async fn a_wrong_file_is_reported_with_its_place() {
         assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{file}");
         assert!(outcome.stderr.contains(error), "{}", outcome.stderr);
     }
+    let outcome = node.explain(&[], &" ".repeat((16 << 20) + 1)).await;
+    assert_eq!(outcome.code, 1);
+    let error = "DIR/pod.yaml is larger than 16 MiB";
+    assert!(outcome.stderr.contains(error), "{}", outcome.stderr);
     let outcome = run(&["explain", "-f", "/nonexistent/pod.yaml"]);
     assert_eq!(outcome.code, 1);
     assert!(

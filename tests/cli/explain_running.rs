@@ -145,7 +145,7 @@ async fn a_rejected_pod_is_shown_with_the_reason_until_it_is_created() {
         &name,
         expect![[r#"
             pod default/lost (uid uid-of-lost) was not created
-              rejected by criswitch: the routing table has no such handler
+              rejected by criswitch, before it chose a row
               InvalidArgument: no runtime for "nosuch" is configured; criswitch has handlers: kata, runc
               3 times, first at TIME last at TIME
         "#]],

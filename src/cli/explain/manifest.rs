@@ -46,6 +46,10 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Manifest>> {
         false => path.display().to_string(),
     };
     let text = text(path).with_context(|| format!("cannot read {name}"))?;
+    ensure!(
+        text.len() as u64 <= MOST,
+        "{name} is larger than 16 MiB; split it"
+    );
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| {
         let (line, column) = error
             .location()
@@ -68,9 +72,10 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Manifest>> {
 
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
+    let most = MOST + 1;
     match path == Path::new(STDIN) {
-        true => io::stdin().lock().take(MOST).read_to_string(&mut text),
-        false => fs::File::open(path)?.take(MOST).read_to_string(&mut text),
+        true => io::stdin().lock().take(most).read_to_string(&mut text),
+        false => fs::File::open(path)?.take(most).read_to_string(&mut text),
     }?;
     Ok(text)
 }

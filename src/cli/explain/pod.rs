@@ -198,7 +198,7 @@ impl Pod {
 
 fn rejected(pod: &Rejection) -> String {
     let place = match (pod.handler.as_str(), pod.backend.as_str()) {
-        ("", _) => "rejected by criswitch: the routing table has no such handler".to_owned(),
+        ("", _) => "rejected by criswitch, before it chose a row".to_owned(),
         (handler, "") => format!("rejected by criswitch, before any backend got it; row {handler}"),
         (handler, backend) => format!("backend {backend} did not create it; row {handler}"),
     };
