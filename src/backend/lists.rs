@@ -190,6 +190,16 @@ impl Lists {
         }
     }
 
+    /// Whether `message` is the cached list, and has exactly the items that the backend owns:
+    /// [`Lists::changed_nothing`] was called with the same `changes`.
+    pub(crate) fn is_current(&self, list: List, message: &Bytes, changes: u64) -> bool {
+        self.kept.get(&list).is_some_and(|kept| {
+            let last = kept.last.as_ref();
+            kept.unchanged_at == Some(changes)
+                && last.is_some_and(|last| is_same(&last.message, message))
+        })
+    }
+
     /// Adds a created item to the cached list, because a client knows the item. The item stays until criswitch caches a
     /// list that it requested later.
     pub(crate) fn add(&mut self, list: List, item: Bytes) {
@@ -325,6 +335,22 @@ mod tests {
         assert_eq!(lists.get(List::Pods).unwrap().message, BA);
         keep(&mut lists, BA);
         assert!(repeats(&mut lists, AB, 7), "the items are still the same");
+    }
+
+    #[test]
+    fn a_cached_list_is_current_until_an_item_or_a_fact_changes() {
+        let is_current = |lists: &Lists, changes| {
+            let message = lists.message(List::Pods).unwrap();
+            lists.is_current(List::Pods, &message, changes)
+        };
+        let mut lists = Lists::default();
+        keep(&mut lists, AB);
+        assert!(!is_current(&lists, 7), "not recorded");
+        learned(&mut lists, AB);
+        assert!(is_current(&lists, 7));
+        assert!(!is_current(&lists, 8), "later facts");
+        lists.add(List::Pods, Bytes::from_static(b"c"));
+        assert!(!is_current(&lists, 7), "a created item");
     }
 
     #[test]

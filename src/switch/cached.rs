@@ -15,24 +15,30 @@ pub(crate) fn own_items(
     switch: &Switch,
     list: List,
     backend: &Backend,
-    message: &[u8],
+    message: &Bytes,
     request: &[u8],
 ) -> Option<Bytes> {
     let Some(kind) = list.kind() else {
         return filter(list, message, request, |_| true).ok();
     };
     let owners = switch.owners();
+    // Lists of pods and containers must agree: the kubelet crashes on a container whose pod is in no list of pods.
+    if kind == Kind::Container && (owners.has_stray(backend.id) || has_later_pod(backend, &owners))
+    {
+        return None;
+    }
+    let lists = backend.known().lists;
+    if request.is_empty() && lists.is_current(list, message, owners.changes()) {
+        return Some(message.clone());
+    }
     // The counts are compared first, because that is quicker than a look-up of every item.
     if owners.count_of(kind, backend.id) > protobuf::fields(message).count() {
         return None;
     }
     let mut missing = owners.of(kind, backend.id);
     // An item that was created after the list was requested may occur twice, so only its first occurrence is returned.
-    let filtered = filter(list, message, request, |id| missing.remove(id));
-    // Lists of pods and containers must agree: the kubelet crashes on a container whose pod is in no list of pods.
-    let torn = kind == Kind::Container
-        && (owners.has_stray(backend.id) || has_later_pod(backend, &owners));
-    (missing.is_empty() && !torn).then_some(filtered.ok()?)
+    let filtered = filter(list, message, request, |id| missing.remove(id)).ok()?;
+    missing.is_empty().then_some(filtered)
 }
 
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.
