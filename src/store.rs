@@ -25,6 +25,7 @@
 mod file;
 pub mod file_work;
 mod lock;
+pub mod replace;
 mod saved;
 #[cfg(test)]
 mod tests;

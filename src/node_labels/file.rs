@@ -2,9 +2,8 @@
 //! must not remove labels of the node.
 
 use std::convert::Infallible;
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{NodeLabels, feature_file};
-use crate::platform::files;
 use crate::store::file_work::FileWork;
+use crate::store::replace::{self, Access};
 use crate::switch::Switch;
 
 /// The shortest time between two looks at the labels, because the facts of a backend may change often.
@@ -102,7 +101,7 @@ impl Writer {
         let new = wanted.clone();
         let work = move || {
             if let Some(old) = old {
-                remove(&old)?;
+                replace::remove(&old)?;
             }
             new.map_or(Ok(()), |(path, content)| replace(&path, &content))
         };
@@ -114,15 +113,8 @@ impl Writer {
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Creates or replaces the file at `path`, unless it has this content. node-feature-discovery never reads a part of the
-/// content: criswitch writes a hidden file in the same directory, which node-feature-discovery ignores, and renames it.
+/// content, and ignores the hidden new file beside it.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -130,27 +122,5 @@ pub fn replace(path: &Path, content: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|now| now == content.as_bytes()) {
         return Ok(());
     }
-    let Some(name) = path.file_name() else {
-        return Err(io::ErrorKind::IsADirectory.into());
-    };
-    let mut hidden = OsString::from(".");
-    hidden.push(name);
-    hidden.push(".new");
-    let new = path.with_file_name(hidden);
-    let written = write(&new, content).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        fs::remove_file(&new).ok();
-    }
-    written
-}
-
-/// Writes a new file. Removes an existing file first, because a different user may own it. Follows no link.
-fn write(path: &Path, content: &str) -> io::Result<()> {
-    remove(path)?;
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    let mut file = files::with_mode(&mut options, MODE).open(path)?;
-    // The umask of the process may have cleared bits of the mode.
-    files::set_mode(&file, MODE)?;
-    file.write_all(content.as_bytes())
+    replace::replace(path, content, &Access::Mode(MODE))
 }

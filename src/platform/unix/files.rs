@@ -65,6 +65,18 @@ pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
+/// Gives an open file the user and the group of `old`.
+///
+/// # Errors
+/// If they differ and cannot be changed: only root may give a file to a different user.
+pub(crate) fn set_owner(file: &File, old: &Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    match (new.uid(), new.gid()) == (old.uid(), old.gid()) {
+        true => Ok(()),
+        false => std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid())),
+    }
+}
+
 /// Creates a directory and all directories above it, with this mode. Changes no existing directory.
 ///
 /// # Errors
