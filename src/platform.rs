@@ -13,8 +13,12 @@ mod windows;
 use windows as os;
 
 pub use os::{
-    address, connect, files, kernel, listen, passed, paths, process, service, trust, users,
+    address, connect, files, kernel, listen, passed, paths, process, service, trust, usage, users,
 };
+
+use std::iter::Sum;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// The process of a client, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,4 +80,56 @@ pub struct KernelReport {
     pub has_hypervisor: bool,
     /// The line of the kernel's log that names a userspace kernel.
     pub log: Option<String>,
+}
+
+/// Memory and processor time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The memory that is in use now, in bytes.
+    pub memory_bytes: u64,
+    /// The processor time since the start.
+    pub cpu: Duration,
+}
+
+/// The memory and processor time of everything that the runtime started for a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodUsage {
+    /// The directories of the pod's cgroups.
+    pub cgroups: Vec<PathBuf>,
+    /// The usage that the kernel counts in these cgroups.
+    pub in_cgroups: Usage,
+    /// The processes outside of these cgroups.
+    pub processes: Vec<ProcessUsage>,
+}
+
+/// The memory and processor time of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// The id of the process.
+    pub id: i32,
+    /// The name of its program.
+    pub name: String,
+    /// Its memory, and its processor time with that of its ended children.
+    pub usage: Usage,
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Usage>>(all: I) -> Usage {
+        all.fold(Usage::default(), |sum, usage| Usage {
+            memory_bytes: sum.memory_bytes + usage.memory_bytes,
+            cpu: sum.cpu + usage.cpu,
+        })
+    }
+}
+
+impl PodUsage {
+    /// The usage of the processes outside of the pod's cgroups.
+    pub fn outside(&self) -> Usage {
+        self.processes.iter().map(|process| process.usage).sum()
+    }
+
+    /// The usage of all of the pod.
+    pub fn total(&self) -> Usage {
+        [self.in_cgroups, self.outside()].into_iter().sum()
+    }
 }

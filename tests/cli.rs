@@ -21,6 +21,9 @@ mod support;
 mod accept;
 #[path = "cli/away.rs"]
 mod away;
+#[cfg(unix)] // Windows has no cgroups.
+#[path = "cli/cgroups.rs"]
+mod cgroups;
 #[path = "cli/check.rs"]
 mod check;
 #[cfg(unix)] // The well-known pipes are in no directory.

@@ -11,4 +11,5 @@ pub mod paths;
 pub mod process;
 pub mod service;
 pub mod trust;
+pub mod usage;
 pub mod users;
