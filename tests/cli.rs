@@ -119,6 +119,9 @@ mod trial;
 #[cfg(unix)] // `criswitch try` was tried on Linux only.
 #[path = "cli/trial_images.rs"]
 mod trial_images;
+#[cfg(unix)] // Windows has no cgroups.
+#[path = "cli/trial_measure.rs"]
+mod trial_measure;
 #[cfg(unix)] // Windows has no modes.
 #[path = "cli/trust.rs"]
 mod trust;

@@ -68,7 +68,10 @@ async fn ask<T>(
 }
 
 /// Checks that `path` is the file that the daemon reloads. A daemon always reloads the file with which it was started.
-fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It is a different file.
+pub(super) fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     let its = state.configuration.clone().unwrap_or_default().path;
     // A missing file has no canonical path. The daemon reports that the file is missing.
     let full = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());

@@ -1,34 +1,48 @@
-//! `criswitch try`: starts a pod of a handler through the daemon, looks at its isolation, and removes it.
+//! `criswitch try`: starts a pod of a handler through the daemon, looks at its isolation, and removes it. `--measure`
+//! then measures what such pods cost.
 //!
 //! The pod is removed after each failure and after Ctrl-C. The command removes no other pod.
 
 mod call;
+mod cost;
 mod images;
 mod isolation;
+mod measure;
 mod pod;
+mod pods;
+mod row;
 mod steps;
 
-use std::pin::Pin;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler, State};
+use criswitch::config::duration_text;
 use criswitch::platform::process::shutdown;
+use criswitch::platform::usage::Machine;
 use criswitch::platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
 use super::output::{self, Output};
 use super::running::Running;
-use super::{Daemon, Verdict, complete, print, terminal};
+use super::{Daemon, Verdict, complete, print, reload, terminal};
 use call::Failure;
+use cost::Cost;
 use images::Candidate;
 use isolation::Observed;
+use measure::Measurement;
 use pod::{PodSettings, Started, TrialPod};
+use pods::{Interrupt, Pods, Stopped};
+use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
 /// The number of pods that are created if something else, such as a kubelet, stops the pods of a try.
 const ATTEMPTS: usize = 3;
+/// The limit on `--idle`. The container of a pod sleeps for an hour.
+const MOST_IDLE: Duration = Duration::from_secs(600);
 const HEADER: [&str; 6] = [
     "HANDLER",
     "BACKEND",
@@ -37,6 +51,13 @@ const HEADER: [&str; 6] = [
     "ISOLATION",
     "TIME",
 ];
+
+/// The use of a written overhead.
+const NEXT: &str = "\
+The configuration has the new overhead. The running criswitch needs no reload for
+it, because routing does not use it. `criswitch manifests` prints the RuntimeClass
+with it.
+";
 
 pub(super) const HELP: &str = "\
 criswitch try creates a pod and a container of the handler through the
@@ -58,14 +79,30 @@ Rules:
   A warning says that the name of the handler promises a different
   isolation: gvisor, runsc, kata, runc, crun and runhcs-*.
 
+  --measure also makes an empty pod and a pod with a container that
+  sleeps, each 5 times (--runs), and leaves each alone for 1 second
+  (--idle). It adds the memory and the processor time of the pod's
+  cgroups to those of the processes outside of them that run for the
+  pod, such as a shim. It needs root, and Linux.
+
+  The overhead is for the row of the handler. Its memory is the largest
+  value of the pods with a container, rounded up to 1 MiB. Its cpu is
+  their mean processor time while idle, rounded to 1 m and omitted if
+  that is 0. --write puts it into the row.
+
 Examples:
   criswitch try gvisor      try one handler
   criswitch try --all       try each handler in turn
   criswitch try kata --image docker.io/library/busybox:1.36
+  criswitch try --all --measure
+                            compare what pods of the handlers cost
+  criswitch try kata --measure --write
+                            write the overhead into the configuration
 
 Exit codes: 0 each tried handler starts pods, 1 a handler does not, or
-there is no such handler, 69 criswitch is not running or not reachable,
-78 the file after --config cannot be read.";
+there is no such handler, or its pods cannot be measured or its row not
+written, 69 criswitch is not running or not reachable, 78 the file after
+--config cannot be read.";
 
 /// The arguments of `criswitch try`.
 #[derive(Args)]
@@ -83,10 +120,25 @@ pub(super) struct Try {
     /// Give the pod the network of this machine, without a network plugin.
     #[arg(long)]
     host_network: bool,
+    /// Also measure memory, processor time and latency of pods, and print the overhead for the configuration.
+    #[arg(long)]
+    measure: bool,
+    /// The number of runs of each measured pod.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "measure", value_parser = value_parser!(u8).range(1..=100))]
+    runs: u8,
+    /// How long to leave each measured pod alone. A longer time makes the idle processor time more exact.
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "measure", value_parser = idle)]
+    idle: Duration,
+    /// Write the overhead into the row of the handler, in the configuration of the running daemon.
+    #[arg(long, requires = "measure")]
+    write: bool,
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
     pub(super) output: Output,
+    /// Look for the cgroups and processes of the pods below this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
 }
 
 /// The outcome of one handler.
@@ -101,20 +153,23 @@ struct Tried<'a> {
     /// The step that failed, and why.
     failure: Option<String>,
     warning: Option<String>,
+    /// `None` if the pods were not measured.
+    cost: Option<Cost>,
+    /// The row with the overhead, or why it was not written; `None` without `--write`.
+    written: Option<Result<WrittenRow, String>>,
     /// The pods that may be left, and how to remove them.
     leftovers: Vec<String>,
 }
 
-/// The end of one pod.
-enum Attempt {
-    Ended,
-    Interrupted,
-    /// Something else stopped the pod, so that another pod may work.
-    Disturbed,
+/// The facts that all tries of a command share.
+struct Session<'a> {
+    daemon: &'a Running,
+    /// Where to measure pods; `None` without `--measure`.
+    machine: Option<Machine>,
+    /// The main file of the configuration; `None` without `--write`.
+    written: Option<&'a Path>,
+    interrupt: Interrupt,
 }
-
-/// The future that ends at Ctrl-C.
-type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Try {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
@@ -129,13 +184,27 @@ impl Try {
         let state = daemon.state().await?;
         let handlers = match self.handlers(&state) {
             Ok(handlers) => handlers,
-            Err(unknown) => return self.unknown(&unknown),
+            Err(unknown) => return self.reject(&unknown),
         };
-        let mut interrupt: Interrupt = Box::pin(shutdown()?);
+        let machine = self.measure.then(|| Machine::at(&self.root)).transpose();
+        let machine = match machine {
+            Ok(machine) => machine,
+            Err(error) => return self.reject(&format!("pods cannot be measured: {error}")),
+        };
+        let main = self.write.then_some(self.daemon.file.path.as_path());
+        if let Some(Err(error)) = main.map(|main| reload::same_file(main, &state)) {
+            return self.reject(&error.to_string());
+        }
+        let mut session = Session {
+            daemon: &daemon,
+            machine,
+            written: main,
+            interrupt: Box::pin(shutdown()?),
+        };
         let mut tried = Vec::new();
         for handler in handlers {
             let mut one = Tried::new(&state, handler, self.output.encoding().is_none());
-            let is_interrupted = self.try_one(&daemon, &mut one, &mut interrupt).await;
+            let is_interrupted = self.try_one(&mut session, &mut one).await;
             one.conclude();
             tried.push(one);
             if is_interrupted {
@@ -162,7 +231,7 @@ impl Try {
         })
     }
 
-    fn unknown(&self, problem: &str) -> anyhow::Result<Verdict> {
+    fn reject(&self, problem: &str) -> anyhow::Result<Verdict> {
         if let Some(encoding) = self.output.encoding() {
             let problems = [output::problem(problem)];
             print(encoding.document(json!({ "tries": [], "problems": problems }))?)?;
@@ -172,98 +241,61 @@ impl Try {
     }
 
     /// Tries a handler. Returns whether the user interrupted it.
-    async fn try_one(
-        &self,
-        daemon: &Running,
-        tried: &mut Tried<'_>,
-        interrupt: &mut Interrupt,
-    ) -> bool {
+    async fn try_one(&self, session: &mut Session<'_>, tried: &mut Tried<'_>) -> bool {
         tried.steps.print(&tried.title());
-        loop {
-            tried.attempts += 1;
-            match self.attempt(daemon, tried, interrupt).await {
-                Attempt::Disturbed if tried.attempts < ATTEMPTS => tried.steps.say(
-                    "again",
-                    "because something else, such as a kubelet, stopped the pod",
-                ),
-                Attempt::Interrupted => return true,
-                Attempt::Ended | Attempt::Disturbed => return false,
-            }
+        let row = session
+            .written
+            .map(|main| row::find(main, &tried.handler.name));
+        if let Some(Err(problem)) = row {
+            tried.failure = Some(format!("{problem:#}"));
+            return false;
         }
+        let stopped = self.work(session, tried).await.err();
+        let is_interrupted = matches!(stopped, Some(Stopped::Interrupted));
+        tried.failure = stopped.map(|stopped| match stopped {
+            Stopped::Failed(why) => why,
+            Stopped::Interrupted => "interrupted".to_owned(),
+        });
+        if let (Some(main), Some(cost)) = (session.written, &tried.cost) {
+            let written = row::write(main, &tried.handler.name, &cost.overhead());
+            tried.written = Some(written.map_err(|error| format!("{error:#}")));
+        }
+        is_interrupted
     }
 
-    /// Makes one pod, and removes it in any case.
-    async fn attempt(
-        &self,
-        daemon: &Running,
-        tried: &mut Tried<'_>,
-        interrupt: &mut Interrupt,
-    ) -> Attempt {
-        let settings = PodSettings {
-            handler: &tried.handler.name,
-            backend: &tried.handler.backend,
-            cgroup_driver: tried.backend.cgroup_driver.as_deref(),
-            host_network: self.host_network,
-        };
-        let mut pod = match TrialPod::new(daemon, &settings) {
-            Ok(pod) => pod,
-            Err(failure) => {
-                tried.failure = Some(failure.text);
-                return Attempt::Ended;
-            }
+    /// Starts a pod, and then measures pods if the user wants that.
+    async fn work(&self, session: &mut Session<'_>, tried: &mut Tried<'_>) -> Result<(), Stopped> {
+        let mut pods = Pods {
+            daemon: session.daemon,
+            settings: PodSettings {
+                handler: &tried.handler.name,
+                backend: &tried.handler.backend,
+                cgroup_driver: tried.backend.cgroup_driver.as_deref(),
+                host_network: self.host_network,
+            },
+            interrupt: &mut session.interrupt,
+            leftovers: &mut tried.leftovers,
         };
         let work = Work {
-            daemon,
+            daemon: session.daemon,
             handler: &tried.handler.name,
             image: self.image.as_deref(),
-            steps: &mut tried.steps,
         };
-        let worked = tokio::select! {
-            // After an interruption no further pod is created.
-            biased;
-            () = interrupt.as_mut() => None,
-            worked = work.run(&mut pod) => Some(worked),
-        };
-        let attempt = match worked {
-            None => {
-                tried.steps.interrupt();
-                tried.failure = Some("interrupted".to_owned());
-                Attempt::Interrupted
-            }
-            Some(Ok((image, report))) => {
-                tried.image = Some(image);
-                tried.observed = Some(isolation::observe(report, &Kernel::own()));
-                tried.failure = None;
-                Attempt::Ended
-            }
-            Some(Err(failure)) => {
-                let was_stopped = pod.was_stopped().await;
-                tried.failure = Some(self.words(&tried.steps, &failure, was_stopped));
-                match was_stopped {
-                    true => Attempt::Disturbed,
-                    false => Attempt::Ended,
-                }
-            }
-        };
-        tried.leftovers.extend(pod.clean_up().await.err());
-        attempt
-    }
-
-    /// Why a step failed, and what to try if the runtime's words do not say it.
-    fn words(&self, steps: &Steps, failure: &Failure, was_stopped: bool) -> String {
-        let step = steps.last().map_or("", |step| step.name);
-        let text = &failure.text;
-        let lower = text.to_lowercase();
-        let is_network = step == CREATE_POD && (lower.contains("network") || lower.contains("cni"));
-        let hint = if was_stopped {
-            "; something else stopped the pod, such as a kubelet, which stops each pod that it does not know: stop the \
-             kubelet during the try"
-        } else if is_network && !self.host_network {
-            "; if the network plugin needs a pod that the API server knows, try --host-network"
-        } else {
-            ""
-        };
-        format!("{step}: {text}{hint}")
+        let tries = (&mut tried.attempts, ATTEMPTS);
+        let run = async |pod: &mut TrialPod<'_>, steps: &mut Steps| work.run(pod, steps).await;
+        let (image, report) = pods.with_pod(&mut tried.steps, tries, run).await?;
+        tried.observed = Some(isolation::observe(report, &Kernel::own()));
+        tried.image = Some(image.name);
+        if let Some(machine) = &session.machine {
+            let measurement = Measurement {
+                machine,
+                image: image.spec,
+                runs: self.runs.into(),
+                idle: self.idle,
+            };
+            tried.cost = Some(measurement.run(&mut pods, &tried.steps).await?);
+        }
+        Ok(())
     }
 
     fn report(&self, tried: &[Tried<'_>]) -> anyhow::Result<Verdict> {
@@ -271,15 +303,36 @@ impl Try {
             let problems: Vec<Json> = tried.iter().flat_map(Tried::problems).collect();
             let tries: Vec<Json> = tried.iter().map(Tried::json).collect();
             print(encoding.document(json!({ "tries": tries, "problems": problems }))?)?;
-        } else if self.all {
-            let table = columns(&HEADER, tried.iter().map(Tried::row))?;
-            print(format!("\n{table}"))?;
+        } else {
+            self.print_tables(tried)?;
         }
-        let is_fine = |tried: &Tried<'_>| tried.failure.is_none() && tried.leftovers.is_empty();
-        match tried.iter().all(is_fine) {
+        match tried.iter().all(Tried::is_fine) {
             true => Ok(Verdict::Fine),
             false => Ok(Verdict::NotFine),
         }
+    }
+
+    fn print_tables(&self, tried: &[Tried<'_>]) -> anyhow::Result<()> {
+        if self.all {
+            let table = columns(&HEADER, tried.iter().map(Tried::row))?;
+            print(format!("\n{table}"))?;
+        }
+        let costs = tried.iter().filter_map(|tried| {
+            let cost = tried.cost.as_ref()?;
+            Some(cost.rows(&tried.handler.name))
+        });
+        let costs: Vec<_> = costs.flatten().collect();
+        if !costs.is_empty() {
+            let table = columns(&cost::HEADER, costs)?;
+            print(format!("\n{table}"))?;
+        }
+        if tried
+            .iter()
+            .any(|tried| matches!(tried.written, Some(Ok(_))))
+        {
+            print(NEXT)?;
+        }
+        Ok(())
     }
 }
 
@@ -289,70 +342,75 @@ struct Work<'a> {
     handler: &'a str,
     /// The image that the user names.
     image: Option<&'a str>,
-    steps: &'a mut Steps,
 }
 
 impl Work<'_> {
-    /// Makes the pod, looks at its kernel, and removes it. Returns the name of the image and the kernel. After a
-    /// failure the pod may exist.
-    async fn run(mut self, pod: &mut TrialPod<'_>) -> Result<(String, KernelReport), Failure> {
+    /// Makes the pod, looks at its kernel, and removes it. Returns the image and the kernel. After a failure the pod may
+    /// exist.
+    async fn run(
+        &self,
+        pod: &mut TrialPod<'_>,
+        steps: &mut Steps,
+    ) -> Result<(Candidate, KernelReport), Failure> {
         // A kubelet may stop the pod soon, so everything that takes time comes first.
-        let candidates = self.candidates().await?;
-        self.steps.run(CREATE_POD, pod.create()).await?;
-        let image = self.start_container(pod, candidates).await?;
+        let candidates = self.candidates(steps).await?;
+        steps.run(CREATE_POD, pod.create()).await?;
+        let image = start_container(pod, steps, candidates).await?;
         let executed = pod.execute(kernel::look());
-        let output = self.steps.run("execute command", executed).await?;
-        self.steps.run("read log", pod.read_log()).await?;
-        let stopped = pod.stop_container();
-        self.steps.run("stop container", stopped).await?;
-        let removed = pod.remove_container();
-        self.steps.run("remove container", removed).await?;
-        self.steps.run("stop pod", pod.stop()).await?;
-        self.steps.run("remove pod", pod.remove()).await?;
+        let output = steps.run("execute command", executed).await?;
+        steps.run("read log", pod.read_log()).await?;
+        pod.end_container(steps).await?;
+        pod.end(steps).await?;
         Ok((image, KernelReport::parse(&output)))
     }
 
-    async fn candidates(&mut self) -> Result<Vec<Candidate>, Failure> {
+    async fn candidates(&self, steps: &mut Steps) -> Result<Vec<Candidate>, Failure> {
         let (daemon, handler) = (self.daemon, self.handler);
         let Some(name) = self.image else {
             let present = images::present(daemon, handler);
-            return self.steps.run("find image", present).await;
+            return steps.run("find image", present).await;
         };
         let has = images::has(daemon, handler, name);
-        if !self.steps.run("find image", has).await? {
+        if !steps.run("find image", has).await? {
             let pull = images::pull(daemon, handler, name);
-            self.steps.run("pull image", pull).await?;
+            steps.run("pull image", pull).await?;
         }
         Ok(vec![images::named(name)])
     }
+}
 
-    /// Starts a container of the first image that has a shell, and returns the image's name.
-    async fn start_container(
-        &mut self,
-        pod: &mut TrialPod<'_>,
-        candidates: Vec<Candidate>,
-    ) -> Result<String, Failure> {
-        let mut without_shell = Vec::new();
-        for Candidate { name, spec } in candidates {
-            let created = pod.create_container(&spec);
-            self.steps.run("create container", created).await?;
-            let started = pod.start_container();
-            match self.steps.run("start container", started).await? {
-                Started::Runs => {
-                    self.steps.say("image", &name);
-                    return Ok(name);
-                }
-                Started::NoShell => {
-                    self.steps.say("image", &format!("{name} has no shell"));
-                    without_shell.push(name);
-                }
+/// The value of `--idle`.
+fn idle(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match time <= MOST_IDLE {
+        true => Ok(time),
+        false => Err(format!("more than {}", duration_text(MOST_IDLE))),
+    }
+}
+
+/// Starts a container of the first image that has a shell, and returns the image.
+async fn start_container(
+    pod: &mut TrialPod<'_>,
+    steps: &mut Steps,
+    candidates: Vec<Candidate>,
+) -> Result<Candidate, Failure> {
+    let mut without_shell = Vec::new();
+    for image in candidates {
+        match pod.run_container(steps, &image.spec).await? {
+            Started::Runs => {
+                steps.say("image", &image.name);
+                return Ok(image);
+            }
+            Started::NoShell => {
+                steps.say("image", &format!("{} has no shell", image.name));
+                without_shell.push(image.name);
             }
         }
-        Err(Failure::new(format!(
-            "these images have no shell: {}; name an image with a shell: --image IMAGE",
-            without_shell.join(", ")
-        )))
     }
+    Err(Failure::new(format!(
+        "these images have no shell: {}; name an image with a shell: --image IMAGE",
+        without_shell.join(", ")
+    )))
 }
 
 impl<'a> Tried<'a> {
@@ -368,6 +426,8 @@ impl<'a> Tried<'a> {
             observed: None,
             failure: None,
             warning: None,
+            cost: None,
+            written: None,
             leftovers: Vec::new(),
         }
     }
@@ -406,16 +466,32 @@ impl<'a> Tried<'a> {
             Some(failure) => format!("failed: {failure}"),
         };
         self.steps.say("result", &result);
-        for problem in self.warning.iter().chain(&self.leftovers) {
+        if let Some(cost) = &self.cost {
+            self.steps.say("row", &row::line(&cost.overhead()));
+        }
+        if let Some(Ok(written)) = &self.written {
+            self.steps.say("written", &written.text());
+        }
+        for problem in self.complaints() {
             let name = &self.handler.name;
             terminal::complain(&format!("criswitch: handler {name}: {problem}\n"));
         }
     }
 
+    /// The problems besides the failure of a step.
+    fn complaints(&self) -> impl Iterator<Item = &String> {
+        let unwritten = self.written.iter().filter_map(|it| it.as_ref().err());
+        self.warning.iter().chain(unwritten).chain(&self.leftovers)
+    }
+
+    fn is_fine(&self) -> bool {
+        let is_written = self.written.as_ref().is_none_or(Result::is_ok);
+        self.failure.is_none() && is_written && self.leftovers.is_empty()
+    }
+
     fn problems(&self) -> Vec<Json> {
         let name = &self.handler.name;
-        let failure = self.failure.iter();
-        let problems = failure.chain(&self.warning).chain(&self.leftovers);
+        let problems = self.failure.iter().chain(self.complaints());
         let problems = problems.map(|problem| format!("handler {name}: {problem}"));
         problems.map(|problem| output::problem(&problem)).collect()
     }
@@ -449,6 +525,8 @@ impl<'a> Tried<'a> {
             "milliseconds": milliseconds(self.steps.time()),
             "isolation": observed.map(Observed::json),
             "warning": self.warning,
+            "cost": self.cost.as_ref().map(Cost::json),
+            "written": self.written.as_ref().and_then(|it| Some(it.as_ref().ok()?.json())),
             "leftovers": self.leftovers,
         })
     }

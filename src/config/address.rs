@@ -15,7 +15,7 @@ pub use address::{AddressError, MAX_PATH_BYTES};
 pub struct Address(PathBuf);
 
 /// Whether a text is meant as an address, not as the name of a backend or an IP address with a port.
-pub(super) fn is_like(text: &str) -> bool {
+pub fn is_like(text: &str) -> bool {
     text.contains(['/', '\\'])
 }
 

@@ -9,7 +9,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use crate::run;
 
 /// In the documents, one of these words after "criswitch" means that the line quotes a message, not a command.
-const MESSAGES: [&str; 4] = ["cannot", "does", "has", "is"];
+const MESSAGES: [&str; 5] = ["cannot", "does", "has", "is", "wrote"];
 
 /// The lines of code in a document.
 fn code(text: &str) -> Vec<String> {

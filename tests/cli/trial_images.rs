@@ -15,14 +15,14 @@ fn start(node: &Node) -> Child {
     command.spawn().unwrap()
 }
 
-fn interrupt(process: &Child) {
+pub(crate) fn interrupt(process: &Child) {
     let pid = process.id().to_string();
     let kill = Command::new("kill").args(["-s", "INT", &pid]).status();
     assert!(kill.unwrap().success());
 }
 
 /// The exit code and the standard output of a process.
-async fn end(process: Child) -> (Option<i32>, String) {
+pub(crate) async fn end(process: Child) -> (Option<i32>, String) {
     let output = tokio::task::spawn_blocking(|| process.wait_with_output().unwrap());
     let output = output.await.unwrap();
     (

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use super::call::{Failure, LIMIT, reply};
+use super::steps::Steps;
 use crate::cli::running::Running;
 
 /// The namespace of the pods.
@@ -59,7 +60,7 @@ pub(super) struct PodSettings<'a> {
     pub(super) host_network: bool,
 }
 
-/// A pod that is removed by [`TrialPod::remove`] or [`TrialPod::clean_up`].
+/// A pod that is removed by [`TrialPod::end`] or [`TrialPod::clean_up`].
 pub(super) struct TrialPod<'a> {
     daemon: &'a Running,
     handler: &'a str,
@@ -161,7 +162,18 @@ impl<'a> TrialPod<'a> {
         Ok(())
     }
 
-    pub(super) async fn create_container(&mut self, image: &ImageSpec) -> Result<(), Failure> {
+    /// Creates and starts a container, in two steps.
+    pub(super) async fn run_container(
+        &mut self,
+        steps: &mut Steps,
+        image: &ImageSpec,
+    ) -> Result<Started, Failure> {
+        let created = self.create_container(image);
+        steps.run("create container", created).await?;
+        steps.run("start container", self.start_container()).await
+    }
+
+    async fn create_container(&mut self, image: &ImageSpec) -> Result<(), Failure> {
         let config = ContainerConfig {
             metadata: Some(ContainerMetadata {
                 name: CONTAINER.to_owned(),
@@ -190,7 +202,7 @@ impl<'a> TrialPod<'a> {
         Ok(())
     }
 
-    pub(super) async fn start_container(&mut self) -> Result<Started, Failure> {
+    async fn start_container(&mut self) -> Result<Started, Failure> {
         let request = StartContainerRequest {
             container_id: self.container_id(),
         };
@@ -253,7 +265,7 @@ impl<'a> TrialPod<'a> {
         })
     }
 
-    pub(super) async fn stop_container(&self) -> Result<(), Failure> {
+    async fn stop_container(&self) -> Result<(), Failure> {
         let request = StopContainerRequest {
             container_id: self.container_id(),
             timeout: 0,
@@ -263,7 +275,7 @@ impl<'a> TrialPod<'a> {
         reply(LIMIT, "StopContainer", stopped).await.map(drop)
     }
 
-    pub(super) async fn remove_container(&mut self) -> Result<(), Failure> {
+    async fn remove_container(&mut self) -> Result<(), Failure> {
         let request = RemoveContainerRequest {
             container_id: self.container_id(),
         };
@@ -274,11 +286,31 @@ impl<'a> TrialPod<'a> {
         Ok(())
     }
 
-    pub(super) async fn stop(&self) -> Result<(), Failure> {
+    /// The ids of the pod and of its container, as far as they exist.
+    pub(super) fn ids(&self) -> Vec<&str> {
+        let ids = self.id.iter().chain(&self.container);
+        ids.map(String::as_str).collect()
+    }
+
+    /// Stops and removes the container, in two steps.
+    pub(super) async fn end_container(&mut self, steps: &mut Steps) -> Result<(), Failure> {
+        let stopped = self.stop_container();
+        steps.run("stop container", stopped).await?;
+        let removed = self.remove_container();
+        steps.run("remove container", removed).await
+    }
+
+    /// Stops and removes the pod, in two steps.
+    pub(super) async fn end(&mut self, steps: &mut Steps) -> Result<(), Failure> {
+        steps.run("stop pod", self.stop()).await?;
+        steps.run("remove pod", self.remove()).await
+    }
+
+    async fn stop(&self) -> Result<(), Failure> {
         stop(self.daemon, self.pod_id()).await
     }
 
-    pub(super) async fn remove(&mut self) -> Result<(), Failure> {
+    async fn remove(&mut self) -> Result<(), Failure> {
         remove(self.daemon, self.pod_id()).await?;
         self.id = None;
         Ok(())

@@ -1,0 +1,109 @@
+//! The pods of one handler. Each pod is removed in any case, and made again if something else stops it.
+
+use std::pin::Pin;
+
+use super::call::Failure;
+use super::pod::{PodSettings, TrialPod};
+use super::steps::{CREATE_POD, Steps};
+use crate::cli::running::Running;
+
+/// The future that ends at Ctrl-C.
+pub(super) type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Makes the pods of one handler.
+pub(super) struct Pods<'a> {
+    pub(super) daemon: &'a Running,
+    pub(super) settings: PodSettings<'a>,
+    pub(super) interrupt: &'a mut Interrupt,
+    /// The pods that may be left, and how to remove them.
+    pub(super) leftovers: &'a mut Vec<String>,
+}
+
+/// Why no pod was made.
+pub(super) enum Stopped {
+    /// The step that failed, and why.
+    Failed(String),
+    Interrupted,
+}
+
+/// Why the work in one pod ended early.
+enum Cut {
+    Failed(String),
+    Interrupted,
+    /// Something else stopped the pod, so that another pod may work.
+    Disturbed(String),
+}
+
+impl Pods<'_> {
+    /// Works in a new pod. If something else stops the pod, works in another pod, in at most `most` pods. `tries` counts
+    /// them.
+    pub(super) async fn with_pod<T>(
+        &mut self,
+        steps: &mut Steps,
+        (tries, most): (&mut usize, usize),
+        mut work: impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, Failure>,
+    ) -> Result<T, Stopped> {
+        loop {
+            *tries += 1;
+            match self.once(steps, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(Cut::Disturbed(_)) if *tries < most => steps.say(
+                    "again",
+                    "because something else, such as a kubelet, stopped the pod",
+                ),
+                Err(Cut::Interrupted) => return Err(Stopped::Interrupted),
+                Err(Cut::Failed(why) | Cut::Disturbed(why)) => return Err(Stopped::Failed(why)),
+            }
+        }
+    }
+
+    /// Makes one pod, and removes it in any case.
+    async fn once<T>(
+        &mut self,
+        steps: &mut Steps,
+        work: &mut impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, Failure>,
+    ) -> Result<T, Cut> {
+        let mut pod = TrialPod::new(self.daemon, &self.settings)
+            .map_err(|failure| Cut::Failed(failure.text))?;
+        let worked = tokio::select! {
+            // After an interruption no further pod is created.
+            biased;
+            () = self.interrupt.as_mut() => None,
+            worked = work(&mut pod, steps) => Some(worked),
+        };
+        let worked = match worked {
+            None => {
+                steps.interrupt();
+                Err(Cut::Interrupted)
+            }
+            Some(Ok(done)) => Ok(done),
+            Some(Err(failure)) => {
+                let was_stopped = pod.was_stopped().await;
+                let why = self.words(steps, &failure, was_stopped);
+                Err(match was_stopped {
+                    true => Cut::Disturbed(why),
+                    false => Cut::Failed(why),
+                })
+            }
+        };
+        self.leftovers.extend(pod.clean_up().await.err());
+        worked
+    }
+
+    /// Why a step failed, and what to try if the runtime's words do not say it.
+    fn words(&self, steps: &Steps, failure: &Failure, was_stopped: bool) -> String {
+        let step = steps.last().map_or("", |step| step.name);
+        let text = &failure.text;
+        let lower = text.to_lowercase();
+        let is_network = step == CREATE_POD && (lower.contains("network") || lower.contains("cni"));
+        let hint = if was_stopped {
+            "; something else stopped the pod, such as a kubelet, which stops each pod that it does not know: stop the \
+             kubelet during the try"
+        } else if is_network && !self.settings.host_network {
+            "; if the network plugin needs a pod that the API server knows, try --host-network"
+        } else {
+            ""
+        };
+        format!("{step}: {text}{hint}")
+    }
+}
