@@ -47,9 +47,9 @@ build_partners() {
   build_partner containerd "no_btrfs no_devmapper no_zfs" \
     github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr} || return
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
-  build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver} || return
+  build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-scheduler,kubectl} || return
   build_partner etcd "" go.etcd.io/etcd/server/v3 || return
-  build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-worker || return
+  build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache, named after a hash of everything that affects
@@ -76,6 +76,10 @@ build_partner() {
   # containerd finds a shim by the name in the runtime type.
   [ ! -e "$folder/shim" ] || mv "$folder/shim" "$folder/containerd-shim-runsc-v1"
   [ ! -e "$folder/server" ] || mv "$folder/server" "$folder/etcd"
+  if [ "$name" = node-feature-discovery ]; then
+    cp "$(cd "$module" && go list -m -f '{{.Dir}}' "sigs.k8s.io/$name")/deployment/base/nfd-crds/nfd-api-crds.yaml" \
+      "$folder/" || return
+  fi
   touch "$folder/.done"
 }
 

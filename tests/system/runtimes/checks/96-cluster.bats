@@ -1,5 +1,5 @@
 # The kubelet of a cluster runs pods on two containerds behind criswitch, while one containerd is down and the kubelet
-# and criswitch restart.
+# and criswitch restart. The scheduler of the cluster finds the handlers by the labels that criswitch writes.
 
 load helpers.bash
 load faults.bash
@@ -32,8 +32,8 @@ teardown() {
 
 teardown_file() {
   # Nothing needs these programs any more, so they are killed.
-  for program in kubelet cluster apiserver etcd; do
-    [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
+  for program in nfd-worker nfd-master scheduler kubelet cluster apiserver etcd; do
+    [ ! -e "$DIR/$program.pid" ] || [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
   done
   remove_pods
 }
@@ -202,4 +202,37 @@ restart() {
       start_switch "$program" || return
     fi
   done
+}
+
+# From here on, pods of the class boxed need the label of their handler.
+@test "the scheduler places a pod of a RuntimeClass only while criswitch labels its handler" {
+  local free='del(.spec.nodeName)'
+  "$CRISWITCH" manifests --config "$DIR/cluster.toml" | kubectl_at_cluster apply -f - >/dev/null
+  start_scheduler
+  create_pod early boxed "$free"
+  create_pod other "" "$free"
+  wait_for 60 "a pod without a class" pod_is other "$RUNS"
+  wait_for 60 "the reason why no node fits" fits_no_node early
+  start_discovery
+  wait_for 60 "the pod on the labelled node" pod_is early "$RUNS"
+  equal "the overhead" '{"cpu":"3m","memory":"13Mi"}' "$(api api/v1/namespaces/suite/pods/early | jq -c .spec.overhead)"
+
+  end_program KILL containerd-1
+  wait_for 60 "a node without the label" node_lacks criswitch.io/handler.boxed
+  create_pod late boxed "$free"
+  wait_for 60 "the reason why no node fits" fits_no_node late
+  start_containerd 1
+  wait_for 60 "the pod on the labelled node" pod_is late "$RUNS"
+  remove_all_pods
+}
+
+# fits_no_node POD: succeeds when the scheduler has found no node that the pod selects; a condition for wait_for.
+fits_no_node() {
+  pod_is "$1" '.status.conditions[]? | select(.type == "PodScheduled")
+    | .status == "False" and (.message | contains("node(s) didn\u0027t match Pod\u0027s node affinity/selector"))'
+}
+
+# node_lacks LABEL: succeeds when the node does not have the label; a condition for wait_for.
+node_lacks() {
+  api api/v1/nodes/node | jq -e --arg key "$1" '.metadata.labels | has($key) | not'
 }

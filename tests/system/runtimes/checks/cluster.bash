@@ -1,12 +1,14 @@
 # shellcheck shell=bash
-# A cluster of one node: etcd, a kube-apiserver and the kubelet. There is no scheduler, so pods name their node.
+# A cluster of one node: etcd, a kube-apiserver and the kubelet. Pods name their node, except where start_scheduler is
+# used.
 
 # start_cluster: starts etcd and the kube-apiserver of a new cluster.
 start_cluster() {
   local folder=$DIR/cluster ports
   rm -rf "$folder"
   mkdir -p "$folder"
-  mapfile -t ports < <(shuf -i 30000-39999 -n 3)
+  # The kernel uses ports from 32768 on for connections.
+  mapfile -t ports < <(shuf -i 30000-32767 -n 3)
   keep_as api.port <<<"${ports[2]}"
   openssl genrsa -out "$folder/key" 2048 2>/dev/null
   echo 'token,admin,admin,system:masters' >"$folder/tokens"
@@ -14,13 +16,13 @@ start_cluster() {
     --listen-client-urls "http://127.0.0.1:${ports[0]}" --advertise-client-urls "http://127.0.0.1:${ports[0]}" \
     --listen-peer-urls "http://127.0.0.1:${ports[1]}" --initial-advertise-peer-urls "http://127.0.0.1:${ports[1]}" \
     --initial-cluster "default=http://127.0.0.1:${ports[1]}"
-  # The cluster has no controller that creates service accounts.
+  # The cluster has no controllers: none creates service accounts, and none removes the taint from a new node.
   start_program apiserver kube-apiserver --etcd-servers "http://127.0.0.1:${ports[0]}" --bind-address 127.0.0.1 \
     --secure-port "${ports[2]}" --cert-dir "$folder" --service-cluster-ip-range 10.99.0.0/24 \
     --service-account-issuer https://cluster.test --service-account-signing-key-file "$folder/key" \
     --service-account-key-file "$folder/key" --token-auth-file "$folder/tokens" --authorization-mode AlwaysAllow \
-    --allow-privileged --disable-admission-plugins ServiceAccount
-  wait_for 60 "the kube-apiserver" api readyz
+    --allow-privileged --disable-admission-plugins ServiceAccount,TaintNodesByCondition
+  wait_for 60 "the kube-apiserver" api readyz || fail "$(tail -n 5 "$DIR"/{etcd,apiserver}.log)" || return
   api api/v1/namespaces POST <<<'{"metadata": {"name": "suite"}}' >/dev/null
   api apis/node.k8s.io/v1/runtimeclasses POST <<<'{"metadata": {"name": "boxed"}, "handler": "boxed"}' >/dev/null
   render kubeconfig.yaml "$folder/kubeconfig" "PORT=${ports[2]}"
@@ -39,17 +41,40 @@ start_node() {
   start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig"
 }
 
-# nfd_labels: prints the labels that a worker of node-feature-discovery would give the node from the files of the folder
-# features.d, sorted. The worker reads files below /etc/kubernetes only, so it has a mount namespace with a separate /etc.
-nfd_labels() {
-  local log=$BATS_TEST_TMPDIR/nfd features=/etc/kubernetes/node-feature-discovery/features.d
+# start_scheduler: starts the kube-scheduler of the cluster.
+start_scheduler() {
+  start_program scheduler kube-scheduler --kubeconfig "$DIR/cluster/kubeconfig" --leader-elect=false --secure-port 0
+}
+
+# start_discovery: starts node-feature-discovery: the worker, which reads the folder features.d each second, and the
+# master, which labels the node.
+start_discovery() {
+  kubectl_at_cluster apply -f "$(dirname "$(command -v nfd-master)")/nfd-api-crds.yaml" >/dev/null &&
+    wait_for 30 "the resource of node-feature-discovery" api apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures || return
+  NODE_NAME=node start_program nfd-master nfd-master -kubeconfig "$DIR/cluster/kubeconfig" -metrics 0 -grpc-health 0
+  start_program nfd-worker nfd_worker -options '{"core": {"sleepInterval": "1s"}}'
+}
+
+# nfd_worker ARGUMENT...: runs a worker of node-feature-discovery on the files of the folder features.d. The worker
+# reads files below /etc/kubernetes only, so it has a mount namespace with a separate /etc.
+nfd_worker() {
+  local features=/etc/kubernetes/node-feature-discovery/features.d
   # shellcheck disable=SC2016 # The inner shell expands these.
-  NODE_NAME=node KUBERNETES_NAMESPACE=suite unshare --mount sh -c '
-    mount -t tmpfs tmpfs /etc && mkdir -p "$2" && mount --bind "$1" "$2" &&
-      exec nfd-worker -v=1 -oneshot -no-publish -metrics 0 -kubeconfig "$3" -feature-sources local -label-sources local
-  ' sh "$DIR/features.d" "$features" "$DIR/cluster/kubeconfig" >"$log" 2>&1 ||
-    fail "the worker failed: $(cat "$log")" || return
+  NODE_NAME=node KUBERNETES_NAMESPACE=suite exec unshare --mount sh -c '
+    mount -t tmpfs tmpfs /etc && mkdir -p "$1" && mount --bind "$2" "$1" && shift 2 && exec nfd-worker "$@"
+  ' sh "$features" "$DIR/features.d" -kubeconfig "$DIR/cluster/kubeconfig" -metrics 0 -grpc-health 0 \
+    -feature-sources local -label-sources local "$@"
+}
+
+# nfd_labels: prints the labels that a worker of node-feature-discovery would give the node, sorted.
+nfd_labels() {
+  local log=$BATS_TEST_TMPDIR/nfd
+  (nfd_worker -v=1 -oneshot -no-publish) >"$log" 2>&1 || fail "the worker failed: $(cat "$log")" || return
   sed -n 's,^\t\(criswitch\.io/[^:]*\): "\{0\,1\}\([^"]*\)"\{0\,1\}$,\1=\2,p' "$log" | LC_ALL=C sort
+}
+
+kubectl_at_cluster() {
+  kubectl --kubeconfig "$DIR/cluster/kubeconfig" "$@"
 }
 
 # create_pod NAME CLASS [JQ-FILTER]: creates a pod of this RuntimeClass, or without one if CLASS is empty. The filter
