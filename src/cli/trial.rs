@@ -166,8 +166,8 @@ struct Session<'a> {
     daemon: &'a Running,
     /// Where to measure pods; `None` without `--measure`.
     machine: Option<Machine>,
-    /// The main file of the configuration; `None` without `--write`.
-    written: Option<&'a Path>,
+    /// The main file of the configuration that gets the overhead; `None` without `--write`.
+    configuration: Option<&'a Path>,
     interrupt: Interrupt,
 }
 
@@ -198,7 +198,7 @@ impl Try {
         let mut session = Session {
             daemon: &daemon,
             machine,
-            written: main,
+            configuration: main,
             interrupt: Box::pin(shutdown()?),
         };
         let mut tried = Vec::new();
@@ -244,7 +244,7 @@ impl Try {
     async fn try_one(&self, session: &mut Session<'_>, tried: &mut Tried<'_>) -> bool {
         tried.steps.print(&tried.title());
         let row = session
-            .written
+            .configuration
             .map(|main| row::find(main, &tried.handler.name));
         if let Some(Err(problem)) = row {
             tried.failure = Some(format!("{problem:#}"));
@@ -256,7 +256,7 @@ impl Try {
             Stopped::Failed(why) => why,
             Stopped::Interrupted => "interrupted".to_owned(),
         });
-        if let (Some(main), Some(cost)) = (session.written, &tried.cost) {
+        if let (Some(main), Some(cost)) = (session.configuration, &tried.cost) {
             let written = row::write(main, &tried.handler.name, &cost.overhead());
             tried.written = Some(written.map_err(|error| format!("{error:#}")));
         }

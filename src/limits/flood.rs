@@ -49,8 +49,8 @@ pub(crate) const CAUSE: &str =
 
 /// The length in bytes of a frame's header, which has the frame's length, kind, flags and stream.
 const HEADER: u32 = 9;
-/// The length in bytes of the largest DATA frame that grpc-go accepts, with its header. Kubelet, containerd and CRI-O use
-/// grpc-go.
+/// The length in bytes of the largest DATA frame that grpc-go accepts, with its header. Kubelet, containerd and CRI-O
+/// use grpc-go.
 const FRAME: usize = HEADER as usize + (16 << 10);
 /// The size of the buffer for reads, and of the buffer for writes: four of the largest frames.
 const BATCH: usize = 4 * FRAME;

@@ -1,5 +1,5 @@
-//! The memory and the processor time of a pod on machines with cgroup v1, with cgroup v2, and with both: directories that
-//! look like `/proc` and `/sys/fs/cgroup`.
+//! The memory and the processor time of a pod on machines with cgroup v1, with cgroup v2, and with both: directories
+//! that look like `/proc` and `/sys/fs/cgroup`.
 
 use std::fs;
 use std::io;

@@ -17,8 +17,8 @@ use crate::{Outcome, run, run_beside, text};
 /// The overhead that the files of [`machine`] give.
 const ROW: &str = "overhead = { memory = \"7Mi\" }";
 
-/// The ids of pods and containers of a runtime, in their order: those of the try, then for each run those of an empty pod
-/// and of a pod with a container.
+/// The ids of pods and containers of a runtime, in their order: those of the try, then for each run those of an empty
+/// pod and of a pod with a container.
 fn ids(name: char, runs: usize) -> Vec<(String, bool)> {
     let kinds = [true, false].into_iter();
     let kinds = kinds.chain([true, true, false].into_iter().cycle().take(3 * runs));

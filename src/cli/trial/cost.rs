@@ -1,4 +1,4 @@
-//! The cost of the pods of a handler: the median and the spread of each figure, and the overhead that follows from them.
+//! The cost of the pods of a handler: the median and the spread of each figure, and the overhead that follows.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The memory and the processor time that a pod costs this machine: what the kernel counts in the pod's cgroups, and
 //! the processes outside of these cgroups that run for the pod, such as its shim.
 //!
-//! A runtime puts the id of a pod or container, 64 hex digits, into the name of its cgroup and into the arguments of the
-//! processes that it starts for it. Nothing else has this id.
+//! A runtime puts the id of a pod or container, 64 hex digits, into the name of its cgroup and into the arguments of
+//! the processes that it starts for it. Nothing else has this id.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -64,8 +64,8 @@ impl Machine {
         let mounts = MountInfos::from_file(proc.join("self/mountinfo")).map_err(io_error)?;
         let hierarchy = Hierarchy::of(root, &mounts.0);
         let hierarchy = hierarchy.ok_or_else(|| {
-            let what = "/proc/self/mountinfo has no mount of cgroup v2, and none of the controllers memory and cpuacct of \
-                        cgroup v1";
+            let what = "/proc/self/mountinfo has no mount of cgroup v2, and none of the controllers memory and cpuacct \
+                        of cgroup v1";
             io::Error::new(ErrorKind::NotFound, what)
         })?;
         Ok(Machine { proc, hierarchy })
@@ -79,7 +79,8 @@ impl Machine {
         let (cgroups, in_cgroups) = self.hierarchy.usage_of(ids)?;
         let processes = self.processes_of(ids)?;
         if cgroups.is_empty() && processes.is_empty() {
-            let what = "this machine has no cgroup and no process of the pod; run criswitch in the namespaces of the node";
+            let what = "this machine has no cgroup and no process of the pod; run criswitch in the namespaces of the \
+                        node";
             return Err(io::Error::new(ErrorKind::NotFound, what));
         }
         Ok(PodUsage {
@@ -214,8 +215,8 @@ fn chosen<'c>(candidates: &'c [Candidate], ids: &[&str]) -> Vec<&'c Candidate> {
         .collect()
 }
 
-/// The cgroups below `directory` whose names have an id, without those below such a cgroup: the kernel counts each cgroup
-/// together with those below it.
+/// The cgroups below `directory` whose names have an id, without those below such a cgroup: the kernel counts each
+/// cgroup together with those below it.
 fn topmost(directory: &Path, ids: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_owned()];

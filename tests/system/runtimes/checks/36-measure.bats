@@ -1,5 +1,6 @@
-# `criswitch try --measure` compared with the files of the cgroups and of the processes, which the shell reads during the
-# measurement. The shell finds the processes as the descendants of the shim, criswitch finds them by their arguments.
+# `criswitch try --measure` compared with the files of the cgroups and of the processes, which the shell reads during
+# the measurement. The shell finds the processes as the descendants of the shim; criswitch finds them by their
+# arguments.
 
 load helpers.bash
 load try.bash
@@ -7,8 +8,8 @@ load try.bash
 # The time that a measured pod is left alone, and the age of its container when the shell reads the files, in seconds.
 IDLE_S=6
 AGE_S=3
-# The largest difference of two readings of the memory, in percent, and of the processor time, in milliseconds: the kernel
-# counts processes in ticks of 10 ms, and a shim has about ten.
+# The largest difference of two readings of the memory, in percent, and of the processor time, in milliseconds: the
+# kernel counts processes in ticks of 10 ms, and a shim has about ten.
 MEMORY_PERCENT=10
 CPU_MS=50
 
@@ -46,9 +47,10 @@ cgroups_of() {
 
 # working_sets ID...: prints the sum of the working sets of the cgroups, in bytes.
 working_sets() {
-  local cgroup sum=0
+  local cgroup inactive sum=0
   for cgroup in $(cgroups_of memory "$@"); do
-    sum=$((sum + $(<"$cgroup/memory.usage_in_bytes") - $(awk '/^total_inactive_file/ {print $2}' "$cgroup/memory.stat")))
+    inactive=$(awk '/^total_inactive_file/ {print $2}' "$cgroup/memory.stat")
+    sum=$((sum + $(<"$cgroup/memory.usage_in_bytes") - inactive))
   done
   echo "$sum"
 }
@@ -62,8 +64,8 @@ cgroup_cpu() {
   echo "$sum"
 }
 
-# outside ID...: prints the pids of the shims and of their descendants that are in no cgroup with an id. gVisor has a shim
-# for the pod and one for the container.
+# outside ID...: prints the pids of the shims and of their descendants that are in no cgroup with an id. gVisor has a
+# shim for the pod and one for the container.
 outside() {
   local pids children pattern pid
   pattern=$(IFS='|' && echo "$*")
@@ -105,7 +107,8 @@ near() {
 # compare HANDLER: measures a pod, reads its files meanwhile, and compares the results.
 compare() {
   local cost out=$BATS_TEST_TMPDIR/$1.json ids pids in_cgroups outside cpu container
-  in_background "$out" "$CRISWITCH" try --config "$DIR/criswitch.toml" "$1" --measure --runs 1 --idle "${IDLE_S}s" -o json
+  in_background "$out" "$CRISWITCH" try --config "$DIR/criswitch.toml" "$1" --measure --runs 1 --idle "${IDLE_S}s" \
+    -o json
   wait_for 60 "the container of $1" sleeping
   read -ra ids <<<"$(sleeping)"
   mapfile -t pids < <(outside "${ids[@]}")
