@@ -7,12 +7,12 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::http2::IncomingBody;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, BodyStream, Empty, StreamBody};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
@@ -69,7 +69,7 @@ impl AdminCalls {
     /// Answers a call. The call counts towards the limit on calls until its reply is sent.
     pub(crate) fn answer(
         &self,
-        request: http::Request<Incoming>,
+        request: http::Request<IncomingBody>,
     ) -> impl Future<Output = Reply> + use<> {
         let mut calls = self.clone();
         async move {

@@ -1,13 +1,13 @@
 //! The path of a call: reads the request, finds its target, makes and runs its plan, and returns the reply.
 //!
-//! criswitch spawns no task for a call, so a client that disconnects ends its calls at the backends too.
+//! It spawns no task, so a client that disconnects ends its calls at the backends too.
 
 mod resolve;
 
 use std::sync::Arc;
 
+use crate::http2::IncomingBody;
 use futures_util::future::join_all;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -32,7 +32,7 @@ use crate::telemetry::counters::Reason;
 pub(crate) async fn serve(
     switch: Arc<Switch>,
     row: &'static Row,
-    request: http::Request<Incoming>,
+    request: http::Request<IncomingBody>,
     unread: Budget,
     log: Arc<CallLog>,
 ) -> Reply {
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
 async fn answer(
     switch: &Arc<Switch>,
     row: &'static Row,
-    request: http::Request<Incoming>,
+    request: http::Request<IncomingBody>,
     unread: &Budget,
     log: &CallLog,
 ) -> Result<Reply, Failed> {
@@ -95,7 +95,7 @@ async fn started(switch: &Switch, request: &Request) {
 async fn read(
     switch: &Switch,
     row: &'static Row,
-    request: http::Request<Incoming>,
+    request: http::Request<IncomingBody>,
     unread: &Budget,
 ) -> Result<Request, Status> {
     let (head, body) = request.into_parts();

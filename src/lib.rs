@@ -21,8 +21,8 @@
 //!     call::reply   the backend's reply unchanged, or the merged reply of fanout::merge
 //! ```
 //!
-//! All of this runs on one thread. hyper runs each call in a task of its own, which ends when the client cancels the
-//! call or disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
+//! All of this runs on one thread. Each call runs in a task of its own, which ends when the client cancels the call or
+//! disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
 //! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
 //! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. One task writes the
 //! labels of the node. Work that may block, such as reading a file, runs on other threads: docs/architecture.md lists it.
@@ -43,6 +43,7 @@
 //! | [`config`] | `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every problem; `watch` reports changed files |
 //! | [`errors`] | every status that criswitch makes itself |
 //! | [`limits`] | the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
+//! | [`http2`] | the body of a request or response, as it arrives over HTTP/2 |
 //! | [`backend`] | a backend: connections, calls, states; the facts known of it; its cached lists (`lists`), late replies (`absence`), unsaved changes (`unsaved`) |
 //! | [`topology`] | the current routing table and its backends; the next table after a reload; automatically registered handlers |
 //! | [`call`] | a decoded call: its target, its plan, the facts to learn from it, its log line, its reply |
@@ -53,7 +54,7 @@
 //! | [`dispatch`] | the path of a call |
 //! | [`node_labels`] | the labels of the node for the scheduler, and the file from which node-feature-discovery reads them |
 //! | `admin` | `criswitch.admin.v1`: the state of the daemon for commands, reload, forget |
-//! | [`server`] | the socket, the clients that may connect (`admission`, within `limits`), the layers around each call, shutdown |
+//! | [`server`] | the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections (`connection`), the layers around each call, shutdown |
 //! | [`metrics`] | the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read from |
 //!
 //! docs/architecture.md has the steps to add an RPC, a configuration key, a metric, a fact in `criswitch status` or a
@@ -78,7 +79,8 @@
 //!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`, `many_unread_streams_delay_no_other_call_to_their_backend`
 //! 6. Every buffer, queue, wait and fan-out has a named limit. The systemd unit's memory limits follow from their sum.
 //!    Tests: `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
-//! 7. criswitch spawns no task for a call. When the client disconnects or cancels, the backend's call is cancelled too.
+//! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call or
+//!    disconnects, the task ends, and the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
 //! 8. Only `backend::connect` connects, and only `errors` writes the text of a status. Only `rpc`, `call::route`,
 //!    `call::lesson` and `call::plan` read the columns of a row. `codec`, `rpc`, `ownership`, `call::route`,
@@ -106,6 +108,7 @@ pub mod dispatch;
 pub mod errors;
 pub mod fanout;
 mod forward;
+pub mod http2;
 pub mod limits;
 pub mod metrics;
 pub mod node_labels;

@@ -2,19 +2,16 @@
 //! shuts down.
 
 pub mod admission;
+mod connection;
 mod layers;
 
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 use tower::{Service, ServiceBuilder};
@@ -23,10 +20,10 @@ use crate::call::reply::Reply;
 use crate::config::address::Address;
 use crate::dispatch;
 use crate::errors::error_chain;
+use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::limits::places::User;
-use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
 use crate::platform::connect::Stream;
 use crate::platform::listen::{Acceptor, SocketFile};
 use crate::platform::users::UserId;
@@ -40,8 +37,6 @@ use crate::telemetry::log_limit::LogLimit;
 pub use crate::platform::listen::{BindError, Bound};
 pub use crate::platform::passed::{Passed, PassedError, PassedSocket};
 
-/// The most calls in flight on one connection. The kubelet has one connection for each CRI service.
-const MAX_STREAMS: u32 = 2000;
 /// The wait after a failed accept. The most likely cause of the failure is that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
@@ -110,9 +105,8 @@ impl Listener {
     /// for calls in flight. Longer calls end with a status. Clients in the queue of a passed socket wait for the next
     /// process.
     pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
-        let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
-        let mut shutdown = std::pin::pin!(shutdown);
+        let mut shutdown = pin!(shutdown);
         let mut failing = AcceptFailures::default();
         loop {
             tokio::select! {
@@ -125,11 +119,10 @@ impl Listener {
                             continue;
                         }
                     };
-                    let watcher = graceful.watcher();
                     let (switch, admission) = (Arc::clone(&switch), Arc::clone(&self.admission));
                     connections.spawn(async move {
                         let counts = Arc::clone(&switch.counts);
-                        if let Err((reason, cause)) = converse(stream, switch, place.0.user, watcher).await {
+                        if let Err((reason, cause)) = converse(stream, switch, place.0.user).await {
                             counts.refuse(reason);
                             admission.cut_off(&place.0, cause);
                         }
@@ -145,17 +138,16 @@ impl Listener {
         drop(socket);
         // Removes the socket's file on another thread: the file system may not answer, and calls are still in flight.
         let removed = tokio::task::spawn_blocking(move || file.map(SocketFile::remove));
-        finish(&switch, graceful).await;
+        finish(&switch, connections).await;
         removed.await.ok();
     }
 }
 
-/// Shuts down the connections that `graceful` watches. Waits at most `shutdown_timeout` for calls in flight. Longer
-/// calls end with a status.
-pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
+/// Shuts down the `connections`. Waits at most `shutdown_timeout` for calls in flight. Longer calls end with a status.
+pub async fn finish(switch: &Switch, mut connections: JoinSet<()>) {
     let timeout = switch.live().config.shutdown_timeout;
     subscribers::begin_end(switch);
-    let mut finished = std::pin::pin!(graceful.shutdown());
+    let mut finished = pin!(async { while connections.join_next().await.is_some() {} });
     if tokio::time::timeout(timeout, &mut finished).await.is_err() {
         tracing::warn!("calls were still in flight at the end of shutdown_timeout");
         switch.ending.over.set(timeout).ok();
@@ -207,25 +199,20 @@ async fn accept(socket: &Acceptor, failing: &mut AcceptFailures) -> Stream {
 ///
 /// # Errors
 /// The reason, if criswitch must close the connection.
-async fn converse(
-    mut stream: Stream,
-    switch: Arc<Switch>,
-    user: User,
-    watcher: Watcher,
-) -> Result<(), Closed> {
+async fn converse(mut stream: Stream, switch: Arc<Switch>, user: User) -> Result<(), Closed> {
     let preface = tokio::select! {
         sent = tokio::time::timeout(PREFACE_LIMIT, preface(&mut stream)) => match sent {
             Ok(Ok(preface)) => preface,
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(SILENT),
         },
-        // hyper's graceful shutdown waits for the HTTP/2 handshake, and a silent client never begins one.
+        // A silent client never begins the HTTP/2 handshake, after which it would get a GOAWAY.
         () = last_chance(&switch) => return Ok(()),
     };
     let unread = switch.unread.share();
     let (stream, flooded) = CountedIo::of_client(stream, preface);
     let ended = tokio::select! {
-        ended = watcher.watch(connection(stream, switch, user, unread.clone())) => ended,
+        ended = connection(stream, switch, user, unread.clone()) => ended,
         () = unread.lost() => return Err(SLOW),
     };
     if flooded.is_true() {
@@ -246,7 +233,7 @@ async fn last_chance(switch: &Switch) {
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-/// Reads as many bytes as the HTTP/2 preface has. hyper checks them.
+/// Reads as many bytes as the HTTP/2 preface has. h2 checks them.
 ///
 /// # Errors
 /// The client disconnected, or the socket cannot be read.
@@ -256,39 +243,20 @@ async fn preface(stream: &mut Stream) -> io::Result<[u8; PREFACE]> {
     Ok(preface)
 }
 
-/// An HTTP/2 connection of a client, as a future. It must be polled until the connection ends.
-pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
-
-/// Serves `switch` to a client. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe
-/// in memory. Unread replies count in `unread`.
-pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
+/// Serves `switch` to a client until the client disconnects, or until its calls in flight have ended after the begin of
+/// a shutdown. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe in memory. Unread
+/// replies count in `unread`.
+///
+/// # Errors
+/// If the connection breaks, or the client violates HTTP/2.
+pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
     switch: Arc<Switch>,
     user: User,
     unread: Budget,
-) -> Connection<
-    I,
-    impl hyper::service::Service<
-        http::Request<Incoming>,
-        Response = Reply,
-        Error = Infallible,
-        Future: Send,
-    >,
-> {
-    http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        // A reply has exactly the backend's headers, so hyper must not add a date.
-        .auto_date_header(false)
-        .max_concurrent_streams(MAX_STREAMS)
-        // If this process was paused, a client may have cancelled all its calls before criswitch reads them.
-        .max_pending_accept_reset_streams(MAX_STREAMS as usize)
-        .max_header_list_size(REQUEST_HEADERS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .serve_connection(
-            TokioIo::new(stream),
-            TowerToHyperService::new(service(switch, user, unread)),
-        )
+) -> Result<(), h2::Error> {
+    let closing = switch.ending.begun.clone().cancelled_owned();
+    connection::serve(stream, service(switch, user, unread), closing).await
 }
 
 /// Makes the service for the calls of one connection. Its layers are in the order in which a request passes them.
@@ -296,8 +264,12 @@ fn service(
     switch: Arc<Switch>,
     user: User,
     unread: Budget,
-) -> impl Service<http::Request<Incoming>, Response = Reply, Error = Infallible, Future: Send> + Clone
-{
+) -> impl Service<
+    http::Request<IncomingBody>,
+    Response = Reply,
+    Error = Infallible,
+    Future: Send + 'static,
+> {
     let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
     ServiceBuilder::new()
         .layer_fn(|inner| Routed::new(inner, &switch, user, &unread))

@@ -120,7 +120,7 @@ fn the_path_of_a_call_spawns_no_task() {
     let spawning = having(&["spawn(", "JoinSet"]);
     let on_path = |file: &&String| path.iter().any(|module| file.starts_with(module));
     assert_eq!(spawning.iter().find(on_path), None);
-    assert!(spawning.contains(&"server.rs".to_owned()));
+    assert!(spawning.contains(&"server/connection.rs".to_owned()));
 }
 
 #[test]

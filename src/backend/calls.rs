@@ -12,9 +12,10 @@ use tonic::{Code, Status};
 use super::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::repeat::Repeat;
-use crate::backend::wire::{Wire, WireBody};
+use crate::backend::wire::Wire;
 use crate::codec::frames;
 use crate::errors::{self, error_chain};
+use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, Unread};
 use crate::rpc::{List, ROWS, Row};
 use crate::telemetry::counters::code_name;
@@ -63,7 +64,7 @@ impl Backend {
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<http::Response<WireBody>, Status> {
+    ) -> Result<http::Response<IncomingBody>, Status> {
         let wire = self.wire().await?;
         let response = self.call_over(wire, row, headers, body).await?;
         self.nudges.heard.notify_waiters();
@@ -76,7 +77,7 @@ impl Backend {
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<http::Response<WireBody>, Status> {
+    ) -> Result<http::Response<IncomingBody>, Status> {
         let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;

@@ -7,18 +7,18 @@ use tonic::{Code, Status};
 
 use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
-use crate::backend::wire::WireBody;
 use crate::backend::{Backend, own_headers};
 use crate::codec::frames::{self, BadFrame};
 use crate::codec::grpc;
 use crate::errors::{self, error_chain};
+use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, Reservation};
 use crate::rpc::Row;
 
 /// Splits a backend's stream into messages. An HTTP/2 data frame may end anywhere in a message.
 pub(crate) struct Messages {
     head: http::response::Parts,
-    body: Option<WireBody>,
+    body: Option<IncomingBody>,
     buffer: BytesMut,
     /// The memory reserved for `buffer`.
     held: Reservation,
@@ -46,7 +46,7 @@ impl Messages {
     }
 
     /// The messages of `response`. The bytes of an incomplete message count towards `memory`.
-    fn of(response: http::Response<WireBody>, memory: &Budget) -> Messages {
+    fn of(response: http::Response<IncomingBody>, memory: &Budget) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
             head,

@@ -18,10 +18,10 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
-use crate::backend::wire::WireBody;
 use crate::codec::frames;
 use crate::codec::grpc::ok_trailers;
 use crate::errors;
+use crate::http2::IncomingBody;
 use crate::limits::budget::{self, Budget};
 use crate::rpc::{List, LogRule, Row};
 use crate::telemetry::counters::{Counts, Reason};
@@ -124,7 +124,7 @@ pub(crate) fn end(trailers: HeaderMap) -> Body {
 /// dropped, because the client may know newer items. If `whole` is set, the response lists all items, and the backend
 /// records whether the response failed.
 pub fn passed(
-    response: http::Response<WireBody>,
+    response: http::Response<IncomingBody>,
     backend: Arc<Backend>,
     list: Option<List>,
     whole: Option<List>,

@@ -2,8 +2,9 @@
 
 use std::task::{Context, Poll};
 
-use criswitch::backend::wire::{Wire, WireBody};
+use criswitch::backend::wire::Wire;
 use criswitch::errors::error_chain;
+use criswitch::http2::IncomingBody;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
@@ -17,7 +18,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(super) struct Channel(pub(super) Wire);
 
 impl Service<http::Request<Body>> for Channel {
-    type Response = http::Response<WireBody>;
+    type Response = http::Response<IncomingBody>;
     type Error = Failure;
     type Future = BoxFuture<'static, Result<Self::Response, Failure>>;
 

@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
+use crate::http2::IncomingBody;
 
 use crate::call::log::CallLog;
 use crate::call::reply::Reply;
@@ -28,7 +28,7 @@ pub(super) use unread::UnreadReply;
 /// A request, with the row of its RPC in the RPC table.
 pub(super) struct RpcRequest {
     pub(super) row: &'static Row,
-    pub(super) request: http::Request<Incoming>,
+    pub(super) request: http::Request<IncomingBody>,
 }
 
 /// A request, with the log line of its call.

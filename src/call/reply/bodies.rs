@@ -13,10 +13,10 @@ use http_body::{Frame, SizeHint};
 use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::wire::WireBody;
 use crate::call::Failed;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors::{self, error_chain};
+use crate::http2::IncomingBody;
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
 use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
@@ -24,7 +24,7 @@ use crate::telemetry::counters::{Counts, Reason};
 /// A backend's body that criswitch forwards without reading it. If the backend breaks off, the body ends with an error
 /// status.
 pub(super) struct PassedBody {
-    pub(super) inner: WireBody,
+    pub(super) inner: IncomingBody,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
     /// The list, if the body has all items of the list.
@@ -93,7 +93,7 @@ impl http_body::Body for WholeBody {
         self.0.is_empty()
     }
 
-    /// Returns a lower bound that includes the trailers. hyper would send an exact length as a header.
+    /// Returns a lower bound that includes the trailers.
     fn size_hint(&self) -> SizeHint {
         let mut hint = SizeHint::new();
         hint.set_lower(self.0.iter().map(|frame| size(frame) as u64).sum());

@@ -5,9 +5,9 @@ use std::future::ready;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::http2::IncomingBody;
 use futures_util::future::Either;
 use http::header::CONTENT_TYPE;
-use hyper::body::Incoming;
 use tower::Service;
 
 use super::{ReplyFuture, RpcRequest};
@@ -44,7 +44,7 @@ impl<S> Routed<S> {
     }
 }
 
-impl<S> Service<http::Request<Incoming>> for Routed<S>
+impl<S> Service<http::Request<IncomingBody>> for Routed<S>
 where
     S: Service<RpcRequest, Response = Reply, Error = Infallible>,
 {
@@ -56,7 +56,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: http::Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: http::Request<IncomingBody>) -> Self::Future {
         let path = request.uri().path();
         let rejected = if !is_grpc(&request) {
             self.counts.refuse(Reason::NotGrpc);
@@ -74,7 +74,7 @@ where
     }
 }
 
-fn is_grpc(request: &http::Request<Incoming>) -> bool {
+fn is_grpc(request: &http::Request<IncomingBody>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }

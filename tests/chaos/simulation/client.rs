@@ -19,7 +19,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::graceful::GracefulShutdown;
 use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -67,21 +66,17 @@ const CUT: &str = "the reply ended within a message";
 pub struct Client(SendRequest<Full<Bytes>>);
 
 impl Client {
-    /// Connects to `switch`. `tasks` runs the connection, and `graceful` may end the connection.
+    /// Connects to `switch`. `served` runs criswitch's end of the connection, and `tasks` the client's end.
     pub async fn connect(
         switch: &Arc<Switch>,
-        graceful: &GracefulShutdown,
+        served: &mut JoinSet<()>,
         tasks: &mut JoinSet<()>,
     ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let served = graceful.watch(server::connection(
-            theirs,
-            Arc::clone(switch),
-            User::Own,
-            switch.unread.share(),
-        ));
-        tasks.spawn(async move {
-            served.await.ok();
+        let unread = switch.unread.share();
+        let connection = server::connection(theirs, Arc::clone(switch), User::Own, unread);
+        served.spawn(async move {
+            connection.await.ok();
         });
         let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(ours)).await;
         let (send, connection) = shaken.expect("a pipe is always there");

@@ -13,7 +13,6 @@ use criswitch::config::address::Address;
 use criswitch::rpc::{Kind, Row};
 use criswitch::server;
 use criswitch::switch::Switch;
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::Client;
@@ -42,12 +41,12 @@ pub struct World {
     truth: Arc<Mutex<Truth>>,
     runtimes: Arc<Vec<Arc<Runtime>>>,
     switch: Arc<Switch>,
-    /// The tasks of the connections between clients and criswitch, on both sides.
+    /// The clients' ends of their connections.
     connections: JoinSet<()>,
     backends: JoinSet<Infallible>,
     clients: Vec<Client>,
-    /// Ends the clients' connections at a shutdown.
-    graceful: GracefulShutdown,
+    /// criswitch's ends of these connections.
+    served: JoinSet<()>,
     under_way: Vec<(Asked, AbortHandle)>,
     violations: Arc<Mutex<Vec<String>>>,
     sabotage: Option<Sabotage>,
@@ -92,7 +91,7 @@ impl World {
             connections: JoinSet::new(),
             backends: JoinSet::new(),
             clients: Vec::new(),
-            graceful: GracefulShutdown::new(),
+            served: JoinSet::new(),
             under_way: Vec::new(),
             violations: Arc::default(),
             sabotage,
@@ -111,12 +110,13 @@ impl World {
         self.truth().begin_places(&self.switch)?;
         self.backends = criswitch::keep_connected(&self.switch);
         self.connections = JoinSet::new();
+        self.served = JoinSet::new();
         self.clients.clear();
         // Lets the tasks of the backends begin before anything else happens.
         tokio::task::yield_now().await;
         for _ in 0..CLIENTS {
             self.clients
-                .push(Client::connect(&self.switch, &self.graceful, &mut self.connections).await);
+                .push(Client::connect(&self.switch, &mut self.served, &mut self.connections).await);
         }
         Ok(())
     }
@@ -237,10 +237,11 @@ impl World {
     async fn hand_over(&mut self, meanwhile: Meanwhile) -> Result<(), String> {
         let begun = Instant::now();
         self.truth().end_switch();
-        let graceful = std::mem::take(&mut self.graceful);
+        let served = std::mem::take(&mut self.served);
         if self.sabotage != Some(Sabotage::EndAbruptly) {
-            server::finish(&self.switch, graceful).await;
+            server::finish(&self.switch, served).await;
         } else {
+            drop(served);
             self.connections = JoinSet::new();
         }
         if begun.elapsed() > DRAIN + LAST_WORDS {

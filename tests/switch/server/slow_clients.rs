@@ -121,13 +121,15 @@ async fn unread_streams_count_with_the_full_windows_of_their_backends() {
     for backends in [1, 2] {
         let sims = ["runc", "kata"].map(Sim::new).into_iter().take(backends);
         let rig = Rig::start(sims).await;
-        rig.pods().await.unwrap();
+        // A stream has a message for each container.
+        rig.run("runc", "web").await;
         let large = part(100, vec![0; MESSAGE]);
         rig.sim("runc").append_raw("StreamContainers", large);
         let client = sipping(&rig.socket).await;
         let most = ONE / (backends * WINDOW);
         let kept = begin(&client, "StreamContainers", most + 1).await;
-        assert!(refused(&kept) > 0, "{backends}");
+        // criswitch rejects a call, or ends a stream that has begun.
+        until(async || rig.refused(Reason::Unread) > 0).await;
         assert!(rig.unread() <= ONE, "{}", rig.unread());
         drop(kept);
         until(async || rig.unread() == 0).await;

@@ -1,0 +1,137 @@
+//! One client's HTTP/2 connection, and the calls on it.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, TryFutureExt};
+use h2::server::{Connection, SendResponse};
+use h2::{Reason, SendStream};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tower::{Service, ServiceExt};
+
+use crate::call::reply::{Body, Reply};
+use crate::http2::IncomingBody;
+use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
+
+/// The most calls in flight on one connection. The kubelet has one connection for each CRI service.
+const MAX_STREAMS: u32 = 2000;
+/// How many calls begin before the tasks of the backends run. With more, a backend would wait until criswitch has read
+/// all requests that a client sent at once.
+const BEGUN_AT_ONCE: u32 = 4;
+
+/// Serves the calls on `io` with `service` until the client disconnects. When `closing` completes, sends GOAWAY, so that
+/// the client makes no further calls, and serves the calls in flight to their end.
+///
+/// # Errors
+/// If the connection breaks, or the client violates HTTP/2.
+pub(super) async fn serve<I, S>(
+    io: I,
+    mut service: S,
+    closing: impl Future<Output = ()>,
+) -> Result<(), h2::Error>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+    S: Service<http::Request<IncomingBody>, Response = Reply, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    let mut connection: Connection<I, Bytes> = h2::server::Builder::new()
+        .max_concurrent_streams(MAX_STREAMS)
+        // If this process was paused, a client may have cancelled all its calls before criswitch reads them.
+        .max_pending_accept_reset_streams(MAX_STREAMS as usize)
+        .max_header_list_size(REQUEST_HEADERS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake(io)
+        .await?;
+    let mut closing = pin!(closing.fuse());
+    loop {
+        for _ in 0..BEGUN_AT_ONCE {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut closing => {
+                    connection.graceful_shutdown();
+                    continue;
+                }
+                accepted = connection.accept() => accepted,
+            };
+            let Some(accepted) = accepted else {
+                return Ok(());
+            };
+            let (request, respond) = accepted?;
+            let Ok(ready) = service.ready().await;
+            let reply = ready.call(request.map(IncomingBody::from));
+            let reply = reply.unwrap_or_else(|never| match never {});
+            // The task ends when the connection ends, because h2 then resets all streams. An error of `send` says only
+            // that the client has cancelled the call or disconnected.
+            tokio::spawn(send(reply, respond).map(drop));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Sends the reply to a call.
+///
+/// # Errors
+/// If the client cancels the call or disconnects. Then `reply` is dropped at once.
+async fn send(
+    reply: impl Future<Output = Reply>,
+    mut respond: SendResponse<Bytes>,
+) -> Result<(), h2::Error> {
+    let reply = unless_reset(reply, |cx| respond.poll_reset(cx)).await?;
+    let (head, body) = reply.into_parts();
+    let is_end = body.is_end_stream();
+    let stream = respond.send_response(http::Response::from_parts(head, ()), is_end)?;
+    match is_end {
+        true => Ok(()),
+        false => send_body(body, stream).await,
+    }
+}
+
+async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), h2::Error> {
+    while let Some(Ok(frame)) = unless_reset(body.frame(), |cx| stream.poll_reset(cx)).await? {
+        match frame.into_data() {
+            Ok(data) => {
+                has_capacity(&mut stream, data.len()).await?;
+                stream.send_data(data, false)?;
+            }
+            Err(frame) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
+        }
+    }
+    stream.send_data(Bytes::new(), true)
+}
+
+/// Waits until the client may receive more data. h2 queues the whole of the next piece, so one byte is enough.
+async fn has_capacity(stream: &mut SendStream<Bytes>, length: usize) -> Result<(), h2::Error> {
+    if length == 0 {
+        return Ok(());
+    }
+    stream.reserve_capacity(1);
+    while stream.capacity() == 0 {
+        match poll_fn(|cx| stream.poll_capacity(cx)).await {
+            Some(capacity) => drop(capacity?),
+            None => return Err(Reason::CANCEL.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Awaits `future`.
+///
+/// # Errors
+/// If `reset` completes first: the client has cancelled the call or disconnected.
+async fn unless_reset<T>(
+    future: impl Future<Output = T>,
+    mut reset: impl FnMut(&mut Context<'_>) -> Poll<Result<Reason, h2::Error>>,
+) -> Result<T, h2::Error> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Ok(value)),
+        Poll::Pending => Poll::Ready(Err(ready!(reset(cx))?.into())),
+    })
+    .await
+}
