@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use foldhash::quality::RandomState;
 use tokio::time::Instant;
 
-use crate::codec::protobuf::{self, Edit, Malformed};
+use crate::codec::protobuf::{self, Edit};
 use crate::ownership::Mark;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
@@ -16,6 +17,9 @@ use crate::rpc::{List, StateChange};
 /// The most created items, and the most changed states, that criswitch adds to one cached list. A newer list replaces
 /// these additions, and the kubelet requests one every second.
 const MOST_CHANGED: usize = 1024;
+
+/// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// A complete list as the backend sent it; at most `max_message` bytes.
 #[derive(Clone, Debug)]
@@ -26,9 +30,39 @@ pub struct Snapshot {
     pub taken: Instant,
     /// The time of `taken` as a position in the order in which criswitch learned its facts.
     pub mark: Mark,
+    /// The result of [`Snapshot::print`], once it was needed.
+    print: OnceLock<Option<u64>>,
 }
 
 impl Snapshot {
+    /// A list that criswitch requested at `taken`, which is also the moment `mark`.
+    pub fn new(message: Bytes, taken: Instant, mark: Mark) -> Snapshot {
+        Snapshot {
+            message,
+            taken,
+            mark,
+            print: OnceLock::new(),
+        }
+    }
+
+    /// A hash of the items that does not depend on their order, because containerd lists items in a different order
+    /// each time. `None` if the list is not valid protobuf.
+    fn print(&self) -> Option<u64> {
+        *self.print.get_or_init(|| {
+            protobuf::fields(&self.message).try_fold(0_u64, |print, field| {
+                Some(print.wrapping_add(SEED.hash_one(field.ok()?.raw)))
+            })
+        })
+    }
+
+    /// Whether `other` has the same items, in any order.
+    fn has_items_of(&self, other: &Snapshot) -> bool {
+        is_same(&self.message, &other.message)
+            || self.message.len() == other.message.len()
+                && self.print().is_some()
+                && self.print() == other.print()
+    }
+
     /// The age of the list.
     pub fn age(&self) -> Duration {
         self.taken.elapsed()
@@ -40,8 +74,6 @@ impl Snapshot {
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     kept: BTreeMap<List, Kept>,
-    /// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
-    seed: RandomState,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -51,11 +83,9 @@ struct Kept {
     created: Vec<Created>,
     /// The states that changed since the list was requested, by the id of the item.
     states: BTreeMap<String, Changed>,
-    /// The value of [`Owners::changes`](crate::ownership::Owners::changes) when criswitch read `last` and learned
-    /// nothing new from it.
-    unchanged_at: Option<u64>,
-    /// The hash of the list's items. `None` for stats, and for a list that is not valid protobuf.
-    print: Option<u64>,
+    /// The value of [`Owners::changes`](crate::ownership::Owners::changes) after criswitch had learned `last`. While the
+    /// value is the same, criswitch would learn nothing new from `last`.
+    learned_at: Option<u64>,
     /// A list that was requested before this time may lack items.
     outdated: Option<Instant>,
 }
@@ -76,13 +106,6 @@ struct Changed {
 }
 
 impl Kept {
-    /// Values that differ if [`Lists::keep`] has changed the content of a list. The order of the items does not count.
-    /// The content of stats does not count either, because `keep_stats` compares it.
-    fn shape(&self) -> (bool, Option<u64>, usize, usize) {
-        let (created, states) = (self.created.len(), self.states.len());
-        (self.last.is_some(), self.print, created, states)
-    }
-
     /// The last complete list, then the items created since. An item may occur twice.
     fn with_created(&self) -> Option<Bytes> {
         let last = self.last.as_ref()?;
@@ -140,64 +163,56 @@ impl Lists {
         if later > Some(snapshot.taken) || kept.outdated >= Some(snapshot.taken) {
             return false;
         }
-        let before = kept.shape();
+        let additions = kept.created.len() + kept.states.len();
         kept.created.retain(|created| created.at >= snapshot.taken);
         kept.states
             .retain(|_, changed| changed.at >= snapshot.taken);
-        let last = kept.last.as_ref().map(|last| &last.message);
-        if !last.is_some_and(|last| is_same(last, &snapshot.message)) {
-            kept.unchanged_at = None;
-            // Stats need no hash: `keep_stats` compares their bytes.
-            if !list.is_stats() {
-                kept.print = print(&self.seed, &snapshot.message).ok();
-            }
+        let is_same = kept
+            .last
+            .as_ref()
+            .is_some_and(|last| match list.is_stats() {
+                // Stats need no hash, because `keep_stats` compares their bytes.
+                true => is_same(&last.message, &snapshot.message),
+                false => last.has_items_of(&snapshot),
+            });
+        if !is_same {
+            kept.learned_at = None;
         }
         kept.last = Some(snapshot);
-        before != kept.shape()
+        !is_same || additions != kept.created.len() + kept.states.len()
     }
 
-    /// Whether `message` has the items of the cached list, in any order, and criswitch learned nothing new from that
-    /// list when [`Owners::changes`](crate::ownership::Owners::changes) was `changes`. criswitch then need not read
-    /// `message`. Caches `message` in the place of the cached list: the order of the items may be new.
-    pub(crate) fn repeats(&mut self, list: List, message: &Bytes, changes: u64) -> bool {
-        let Some(kept) = self.kept.get_mut(&list) else {
-            return false;
-        };
-        let Some(last) = &mut kept.last else {
-            return false;
-        };
-        let has_its_items = || {
-            last.message.len() == message.len()
-                && kept.print.is_some()
-                && kept.print == print(&self.seed, message).ok()
-        };
-        let repeats = kept.unchanged_at == Some(changes)
-            && (is_same(&last.message, message) || has_its_items());
-        if repeats {
-            last.message = message.clone();
-        }
-        repeats
+    /// Whether `snapshot` has the items of the cached list, in any order, and criswitch would learn nothing new from
+    /// that list, because [`Lists::learned`] was called with the same `changes`. criswitch then need not decode
+    /// `snapshot`.
+    pub(crate) fn repeats(&self, list: List, snapshot: &Snapshot, changes: u64) -> bool {
+        let last = self.learned_list(list, changes);
+        last.is_some_and(|last| last.has_items_of(snapshot))
     }
 
-    /// Records that criswitch read `message` and learned nothing new from it, while
-    /// [`Owners::changes`](crate::ownership::Owners::changes) was `changes`. Does nothing if the cached list differs.
-    pub(crate) fn changed_nothing(&mut self, list: List, message: &Bytes, changes: u64) {
+    /// Records that criswitch has learned `message`, and would learn nothing new from it as long as
+    /// [`Owners::changes`](crate::ownership::Owners::changes) is `changes`. Does nothing if the cached list differs.
+    pub(crate) fn learned(&mut self, list: List, message: &Bytes, changes: u64) {
         if let Some(kept) = self.kept.get_mut(&list)
             && let Some(last) = &kept.last
             && is_same(&last.message, message)
         {
-            kept.unchanged_at = Some(changes);
+            kept.learned_at = Some(changes);
         }
     }
 
-    /// Whether `message` is the cached list, and has exactly the items that the backend owns:
-    /// [`Lists::changed_nothing`] was called with the same `changes`.
+    /// Whether `message` is the cached list, and has exactly the items that the backend owns: [`Lists::learned`] was
+    /// called with the same `changes`.
     pub(crate) fn is_current(&self, list: List, message: &Bytes, changes: u64) -> bool {
-        self.kept.get(&list).is_some_and(|kept| {
-            let last = kept.last.as_ref();
-            kept.unchanged_at == Some(changes)
-                && last.is_some_and(|last| is_same(&last.message, message))
-        })
+        let last = self.learned_list(list, changes);
+        last.is_some_and(|last| is_same(&last.message, message))
+    }
+
+    /// The cached list, if [`Lists::learned`] was called with the same `changes`.
+    fn learned_list(&self, list: List, changes: u64) -> Option<&Snapshot> {
+        let kept = self.kept.get(&list)?;
+        let last = kept.last.as_ref()?;
+        (kept.learned_at == Some(changes)).then_some(last)
     }
 
     /// Adds a created item to the cached list, because a client knows the item. The item stays until criswitch caches a
@@ -276,36 +291,28 @@ fn is_same(a: &Bytes, b: &Bytes) -> bool {
     std::ptr::eq(a.as_ref(), b.as_ref()) || a == b
 }
 
-/// A hash of the items that does not depend on their order, because containerd lists items in a different order each
-/// time.
-fn print(seed: &RandomState, message: &[u8]) -> Result<u64, Malformed> {
-    protobuf::fields(message).try_fold(0_u64, |print, field| {
-        Ok(print.wrapping_add(seed.hash_one(field?.raw)))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ownership::Owners;
 
-    /// Caches `message`, after which criswitch learned nothing new while the changes were 7.
+    fn snapshot(message: &'static [u8]) -> Snapshot {
+        let mark = Owners::default().mark();
+        Snapshot::new(Bytes::from_static(message), Instant::now(), mark)
+    }
+
+    fn keep(lists: &mut Lists, message: &'static [u8]) -> bool {
+        lists.keep(List::Pods, snapshot(message))
+    }
+
+    /// Caches `message`, which criswitch has learned while the changes were 7.
     fn learned(lists: &mut Lists, message: &'static [u8]) {
         keep(lists, message);
-        lists.changed_nothing(List::Pods, &Bytes::from_static(message), 7);
+        lists.learned(List::Pods, &Bytes::from_static(message), 7);
     }
 
-    fn keep(lists: &mut Lists, message: &'static [u8]) {
-        let snapshot = Snapshot {
-            message: Bytes::from_static(message),
-            taken: Instant::now(),
-            mark: Owners::default().mark(),
-        };
-        lists.keep(List::Pods, snapshot);
-    }
-
-    fn repeats(lists: &mut Lists, message: &'static [u8], changes: u64) -> bool {
-        lists.repeats(List::Pods, &Bytes::from_static(message), changes)
+    fn repeats(lists: &Lists, message: &'static [u8], changes: u64) -> bool {
+        lists.repeats(List::Pods, &snapshot(message), changes)
     }
 
     const AB: &[u8] = b"\x0a\x01a\x0a\x01b";
@@ -316,25 +323,26 @@ mod tests {
     fn a_list_repeats_while_its_items_and_all_facts_are_the_same() {
         let mut lists = Lists::default();
         keep(&mut lists, AB);
-        assert!(!repeats(&mut lists, AB, 7), "not recorded");
+        assert!(!repeats(&lists, AB, 7), "not recorded");
         learned(&mut lists, AB);
-        assert!(repeats(&mut lists, AB, 7));
-        assert!(!repeats(&mut lists, AB, 8), "later facts");
-        assert!(!repeats(&mut lists, AC, 7), "another item");
+        assert!(repeats(&lists, AB, 7));
+        assert!(!repeats(&lists, AB, 8), "later facts");
+        assert!(!repeats(&lists, AC, 7), "another item");
         keep(&mut lists, AC);
-        assert!(!repeats(&mut lists, AC, 7), "a new list");
-        lists.changed_nothing(List::Pods, &Bytes::from_static(AB), 7);
-        assert!(!repeats(&mut lists, AC, 7), "an old list");
+        assert!(!repeats(&lists, AC, 7), "a new list");
+        lists.learned(List::Pods, &Bytes::from_static(AB), 7);
+        assert!(!repeats(&lists, AC, 7), "an old list");
     }
 
     #[test]
     fn a_list_in_another_order_repeats_and_takes_the_place_of_the_cached_list() {
         let mut lists = Lists::default();
         learned(&mut lists, AB);
-        assert!(repeats(&mut lists, BA, 7));
+        assert!(repeats(&lists, BA, 7));
+        assert!(!keep(&mut lists, BA), "no item has changed");
         assert_eq!(lists.get(List::Pods).unwrap().message, BA);
-        keep(&mut lists, BA);
-        assert!(repeats(&mut lists, AB, 7), "the items are still the same");
+        assert!(repeats(&lists, AB, 7), "the items are still the same");
+        assert!(keep(&mut lists, AC), "an item has changed");
     }
 
     #[test]
@@ -358,7 +366,7 @@ mod tests {
         let mut lists = Lists::default();
         learned(&mut lists, b"\x0a\x01a\x12\x01b");
         for broken in [b"\x0a\x01a\x12\x02b", b"\x12\x01b\x0a\x02a"] {
-            assert!(!repeats(&mut lists, broken, 7));
+            assert!(!repeats(&lists, broken, 7));
         }
     }
 }

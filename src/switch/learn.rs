@@ -30,6 +30,13 @@ pub(crate) struct Asked {
     pub at: Instant,
 }
 
+impl Asked {
+    /// The list that criswitch requested at this moment.
+    pub(crate) fn snapshot(self, message: &Bytes) -> Snapshot {
+        Snapshot::new(message.clone(), self.at, self.mark)
+    }
+}
+
 /// Learns from the successful reply to `call`. Returns the message for the client, if it differs from the reply.
 ///
 /// # Errors
@@ -103,7 +110,7 @@ fn learn_listing(
 }
 
 /// Learns and caches a complete list. Returns the list for the client, if it differs from the reply. If the last list
-/// had the same items and changed nothing, the list is not decoded again.
+/// had the same items and nothing has changed since, the list is not decoded.
 pub(crate) fn learn_whole(
     switch: &Switch,
     list: List,
@@ -111,30 +118,30 @@ pub(crate) fn learn_whole(
     reply: &Bytes,
     asked: Asked,
 ) -> Result<Option<Bytes>, Status> {
-    let before = switch.owners().changes();
+    let snapshot = asked.snapshot(reply);
+    let changes = switch.owners().changes();
     if let Some(kind) = list.kind()
-        && backend.learn(|known| known.lists.repeats(list, reply, before))
+        && backend.learn(|known| known.lists.repeats(list, &snapshot, changes))
     {
         let message = listed_as(switch, list, backend, reply)?;
-        keep_list(list, backend, reply.clone(), asked);
+        backend.keep_list(list, snapshot);
         switch.owners().listed_again(kind, backend.id, asked.mark);
         settled(switch, list, backend, asked);
         return Ok(message);
     }
     let message = learn_list(switch, list, backend, reply, asked)?;
-    keep_whole(switch, list, backend, reply, asked);
+    backend.keep_list(list, snapshot);
+    settle(switch, list, backend, asked);
     let owners = switch.owners();
     let items = protobuf::fields(reply).flatten();
     let items = items.filter(|field| field.number == fields::ITEMS).count();
     // If the backend owns an item that the list lacks, the item may be newer than the list. The same list, requested
     // later, would remove the item, so the later list must be decoded.
     let is_all = |kind| owners.count_of(kind, backend.id) == items;
-    if owners.changes() == before
-        && owners.claims(backend.id) == 0
-        && list.kind().is_some_and(is_all)
-    {
+    if owners.claims(backend.id) == 0 && list.kind().is_some_and(is_all) {
+        let changes = owners.changes();
         drop(owners);
-        backend.learn(|known| known.lists.changed_nothing(list, reply, before));
+        backend.learn(|known| known.lists.learned(list, reply, changes));
     }
     Ok(message)
 }
@@ -177,17 +184,8 @@ pub(crate) fn keep_whole(
     message: &Bytes,
     asked: Asked,
 ) {
-    keep_list(list, backend, message.clone(), asked);
+    backend.keep_list(list, asked.snapshot(message));
     settle(switch, list, backend, asked);
-}
-
-fn keep_list(list: List, backend: &Backend, message: Bytes, asked: Asked) {
-    let snapshot = Snapshot {
-        message,
-        taken: asked.at,
-        mark: asked.mark,
-    };
-    backend.keep_list(list, snapshot);
 }
 
 /// Forgets the items that a complete list lacks. The list itself was learned before.
@@ -430,11 +428,7 @@ fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
 
 /// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
 pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
-    let snapshot = Snapshot {
-        message: message.clone(),
-        taken: asked.at,
-        mark: asked.mark,
-    };
+    let snapshot = asked.snapshot(message);
     let limit = backend.max_message;
     let mut is_new = false;
     backend.learn(|known| is_new = known.lists.keep_stats(list, snapshot, limit));

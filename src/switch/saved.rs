@@ -281,12 +281,7 @@ fn restore_list(switch: &Switch, backend: &Backend, list: List, message: Bytes, 
         tracing::error!(backend = %backend.name(), fault, "a saved list cannot be used");
         return;
     }
-    let snapshot = Snapshot {
-        message,
-        taken: at,
-        mark,
-    };
-    backend.keep_list(list, snapshot);
+    backend.keep_list(list, Snapshot::new(message, at, mark));
 }
 
 /// Returns the problems that a restart with this configuration and the state `found` would have, one sentence each.

@@ -219,11 +219,8 @@ async fn a_list_with_crictls_empty_image_spec_is_cached_after_a_pull() {
 #[tokio::test(start_paused = true)]
 async fn a_list_of_the_same_instant_as_a_pull_may_be_incomplete_and_is_not_cached() {
     let mut lists = Lists::default();
-    let asked_now = || Snapshot {
-        mark: Owners::default().mark(),
-        message: Bytes::new(),
-        taken: Instant::now(),
-    };
+    let mark = Owners::default().mark();
+    let asked_now = || Snapshot::new(Bytes::new(), Instant::now(), mark);
     lists.outdate(List::Images);
     lists.keep(List::Images, asked_now());
     assert!(lists.get(List::Images).is_none());
