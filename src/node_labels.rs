@@ -87,7 +87,15 @@ impl NodeLabels {
         let status = backend.known().status;
         let rows = table.handlers.iter();
         for row in rows.filter(|row| row.backend == backend.id) {
-            self.add_handler(row, &status);
+            match status::lacks(&status, &row.backend_handler) {
+                true => self.notes.push(format!(
+                    "handler {} has no labels: backend {} does not report the handler {:?}",
+                    row.name,
+                    backend.name(),
+                    row.backend_handler
+                )),
+                false => self.add_handler(row, &status),
+            }
         }
     }
 

@@ -25,7 +25,9 @@ use crate::call::{Call, Failed};
 use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::rpc;
-use crate::rpc::fields::{runtime_handler, runtime_handler_features, status_request};
+use crate::rpc::fields::{
+    runtime_handler, runtime_handler_features, status_request, status_response,
+};
 use crate::switch::Switch;
 use crate::switch::reload;
 use crate::topology::Live;
@@ -223,6 +225,14 @@ pub(crate) fn identity(known: &Known) -> [String; 3] {
     let said = |field| text(&known.version, field).unwrap_or_default().into_owned();
     let driver = known.cgroup_driver.map(cgroup_driver_name);
     [said(2), said(3), driver.unwrap_or_default().to_owned()]
+}
+
+/// Whether a `StatusResponse` lists handlers, but not this one. The empty name is the backend's own default, which every
+/// backend has.
+pub(crate) fn lacks(status: &[u8], handler: &str) -> bool {
+    let lists_any = protobuf::has(status, status_response::RUNTIME_HANDLERS);
+    let found = merged::advertised(status, handler);
+    !handler.is_empty() && lists_any == Ok(true) && found == Ok(None)
 }
 
 /// The features of this handler in a `StatusResponse`, by the CRI's names. None if the status cannot be decoded.

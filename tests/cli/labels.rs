@@ -165,14 +165,35 @@ async fn features_of_a_handler_and_the_version_of_a_runtime_become_labels_when_t
 }
 
 #[tokio::test]
+async fn a_handler_that_its_backend_does_not_report_has_no_label() {
+    let (node, head) = labelled("5m").await;
+    let file = node.files.path("features.d/criswitch");
+    node.new.stop().await;
+    let features = RuntimeHandlerFeatures::default();
+    drop(node.new.clone().features("kata", features));
+    node.new.start();
+    let boxed = "boxed = { backend = \"new\", handler = \"runsc\" }";
+    let named = format!("[backends]\nnew = {:?}", node.new.socket());
+    node.write(&head, &format!("{}\n{boxed}\n{named}", node.kata()));
+    assert_eq!(node.reload().await.code, 0);
+    let gone = |content: &str| content.contains("handler.kata=true") && !content.contains("boxed");
+    wait(&file, gone).await;
+    let printed = labels(&node, &[]).await;
+    let note = "handler boxed has no labels: backend new does not report the handler \"runsc\"\n";
+    assert_eq!((printed.code, printed.stderr.as_str()), (0, note));
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_handler_keeps_its_label_until_its_backend_has_failed_for_long_enough() {
     let (node, head) = labelled("unlimited").await;
     let file = node.files.path("features.d/criswitch");
     node.new.stop().await;
     while node.info().await["backends"][1]["state"] != "down" {}
     // The next content of the file shows that criswitch has computed the labels again.
-    let boxed = format!("boxed = {:?}", node.old.socket());
-    node.write(&head, &format!("{}\n{boxed}", node.kata()));
+    let boxed = "boxed = { backend = \"old\", handler = \"runc\" }";
+    let named = format!("[backends]\nold = {:?}", node.old.socket());
+    node.write(&head, &format!("{}\n{boxed}\n{named}", node.kata()));
     assert_eq!(node.reload().await.code, 0);
     let content = until(&file, "handler.boxed=true").await;
     assert!(content.contains("handler.kata=true"), "{content}");
