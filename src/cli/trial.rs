@@ -20,7 +20,7 @@ use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler, State};
 use criswitch::config::duration_text;
-use criswitch::platform::process::shutdown;
+use criswitch::platform::process::interrupt;
 use criswitch::platform::usage::Machine;
 use criswitch::platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
@@ -41,6 +41,8 @@ use steps::{CREATE_POD, Steps, milliseconds, short};
 
 /// The number of pods that are created if something else, such as a kubelet, stops the pods of a try.
 const ATTEMPTS: usize = 3;
+/// The least `--idle`.
+const LEAST_IDLE: Duration = Duration::from_millis(1);
 /// The limit on `--idle`. The container of a pod sleeps for an hour.
 const MOST_IDLE: Duration = Duration::from_secs(600);
 const HEADER: [&str; 6] = [
@@ -199,7 +201,7 @@ impl Try {
             daemon: &daemon,
             machine,
             configuration: main,
-            interrupt: Box::pin(shutdown()?),
+            interrupt: Box::pin(interrupt()?),
         };
         let mut tried = Vec::new();
         for handler in handlers {
@@ -382,6 +384,9 @@ impl Work<'_> {
 /// The value of `--idle`.
 fn idle(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < LEAST_IDLE {
+        return Err(format!("less than {}", duration_text(LEAST_IDLE)));
+    }
     match time <= MOST_IDLE {
         true => Ok(time),
         false => Err(format!("more than {}", duration_text(MOST_IDLE))),

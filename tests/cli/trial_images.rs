@@ -16,8 +16,12 @@ fn start(node: &Node) -> Child {
 }
 
 pub(crate) fn interrupt(process: &Child) {
+    signal(process, "INT");
+}
+
+fn signal(process: &Child, name: &str) {
     let pid = process.id().to_string();
-    let kill = Command::new("kill").args(["-s", "INT", &pid]).status();
+    let kill = Command::new("kill").args(["-s", name, &pid]).status();
     assert!(kill.unwrap().success());
 }
 
@@ -32,20 +36,20 @@ pub(crate) async fn end(process: Child) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn ctrl_c_during_each_step_removes_the_pod() {
+async fn ctrl_c_during_each_step_or_a_closed_terminal_removes_the_pod() {
     let node = node().await;
-    for rpc in [
-        "CreateContainer",
-        "StartContainer",
-        "ExecSync",
-        "StopContainer",
+    for (rpc, name) in [
+        ("CreateContainer", "INT"),
+        ("StartContainer", "INT"),
+        ("ExecSync", "HUP"),
+        ("StopContainer", "INT"),
     ] {
         node.new.hold(rpc);
         let process = start(&node);
         node.new
             .until(|journal| journal.held.iter().any(|held| held == rpc))
             .await;
-        interrupt(&process);
+        signal(&process, name);
         node.new
             .until(|journal| journal.cancelled.iter().any(|it| it == rpc))
             .await;

@@ -375,6 +375,7 @@ fn options_of_a_measurement_need_measure() {
         ("--runs", "0"),
         ("--runs", "101"),
         ("--idle", "11m"),
+        ("--idle", "0s"),
         ("--idle", "x"),
     ] {
         let outcome = run(&["try", "kata", "--measure", option, value]);

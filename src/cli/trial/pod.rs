@@ -256,7 +256,9 @@ impl<'a> TrialPod<'a> {
                 path.display(),
                 match path.exists() {
                     true => "has no line of the container",
-                    false => "does not exist",
+                    false => {
+                        "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see"
+                    }
                 },
             );
             Failure::new(format!(

@@ -29,6 +29,21 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Handles the signals that end a command: those of [`shutdown`], and that of a terminal that is closed. The future
+/// completes at the first one. Needs a tokio runtime.
+///
+/// # Errors
+/// If the signals cannot be handled.
+pub fn interrupt() -> io::Result<impl Future<Output = ()>> {
+    let (ends, mut hangup) = (shutdown()?, Hangup::handle()?);
+    Ok(async move {
+        tokio::select! {
+            () = ends => {}
+            () = hangup.received() => {}
+        }
+    })
+}
+
 /// Handles the signal that makes criswitch reload its configuration.
 #[derive(Debug)]
 pub struct Hangup(Signal);

@@ -2,7 +2,7 @@
 //! the processes outside of these cgroups that run for the pod, such as its shim.
 //!
 //! A runtime puts the id of a pod or container, 64 hex digits, into the name of its cgroup and into the arguments of
-//! the processes that it starts for it. Nothing else has this id.
+//! the processes that it starts for it. A command that names the id, such as `crictl exec`, counts too while it runs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -307,5 +307,9 @@ fn io_error(error: ProcError) -> io::Error {
         ProcError::NotFound(_) => ErrorKind::NotFound,
         _ => ErrorKind::Other,
     };
-    io::Error::new(kind, error.to_string())
+    let advice = match kind {
+        ErrorKind::PermissionDenied => "; run criswitch as root",
+        _ => "",
+    };
+    io::Error::new(kind, format!("{error}{advice}"))
 }

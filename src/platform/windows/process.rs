@@ -24,6 +24,14 @@ const MAX_HANDLES: f64 = 16_777_216.0;
 /// The Unix epoch in seconds since the epoch of Windows, which is the year 1601.
 const UNIX_EPOCH_SECONDS: f64 = 11_644_473_600.0;
 
+/// Handles the events that end a command, which are those of [`shutdown`].
+///
+/// # Errors
+/// If the events cannot be handled.
+pub fn interrupt() -> io::Result<impl Future<Output = ()>> {
+    shutdown()
+}
+
 /// Handles the events that end criswitch: Ctrl-C, Ctrl-Break, a closed console, a shutdown, and the stop of the
 /// service. The future completes at the first one. Needs a tokio runtime.
 ///
