@@ -280,7 +280,8 @@ struct Manifests {
     file: File,
     #[command(flatten)]
     output: Output,
-    /// Print admission policies instead, which reject pods that the runtime of their RuntimeClass cannot run.
+    /// Print admission policies instead: the API server then rejects a pod that the runtime of its RuntimeClass cannot
+    /// run.
     #[arg(long)]
     policy: bool,
 }

@@ -91,8 +91,8 @@ fn of_added(name: &str) -> Undo {
 fn of_retiring(Retiring { name, unnamed, .. }: &Retiring) -> Undo {
     let until = match unnamed {
         true => {
-            ", if its last pod has not ended by then; afterwards criswitch has deleted the cached lists and the counters of \
-             the backend, and lists omit it until it answers"
+            ". If its last pod ends first, criswitch has deleted the backend's cached lists and counters, and lists omit the \
+             backend until it answers"
         }
         false => "",
     };
