@@ -6,7 +6,7 @@
 mod table;
 mod test;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use strum::{AsRefStr, EnumString, VariantArray, VariantNames};
 
 pub use table::LIMITS;
@@ -159,6 +159,18 @@ impl Limit {
         tests.join(" && ")
     }
 
+    /// The limit as JSON, with these names of fields.
+    pub fn json(&self, fields: impl IntoIterator<Item = impl Into<Value>>) -> Value {
+        json!({
+            "limit": self.id,
+            "effect": self.effect.as_ref(),
+            "fields": fields.into_iter().collect::<Value>(),
+            "reason": self.reason,
+            "remedy": self.remedy,
+            "source": { "title": self.source.title, "url": self.source.url },
+        })
+    }
+
     /// The fields that the limit is about, as in the API's documentation.
     pub fn field_names(&self) -> impl Iterator<Item = &'static str> {
         let tests = std::iter::once(&self.test).chain(self.and);
@@ -181,8 +193,6 @@ pub fn findings(pod: &Value, kind: Option<Kind>, features: Option<&[&str]>) -> V
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-
-    use serde_json::json;
 
     use super::*;
 

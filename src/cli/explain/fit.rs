@@ -248,17 +248,8 @@ impl PodFits {
 
     fn json(&self) -> Value {
         let handlers = self.fits.iter().map(|fit| {
-            let reasons = fit.findings.iter().map(|found| {
-                let limit = found.limit;
-                json!({
-                    "limit": limit.id,
-                    "effect": limit.effect.as_ref(),
-                    "fields": self.fields(found).collect::<Vec<_>>(),
-                    "reason": limit.reason,
-                    "remedy": limit.remedy,
-                    "source": { "title": limit.source.title, "url": limit.source.url },
-                })
-            });
+            let found = fit.findings.iter();
+            let reasons = found.map(|found| found.limit.json(self.fields(found)));
             json!({
                 "handler": fit.handler,
                 "backend": fit.backend,

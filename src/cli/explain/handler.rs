@@ -166,16 +166,8 @@ impl Explained {
 
     pub(super) fn json(&self) -> Value {
         let backend = self.backend.as_ref();
-        let limits = self.limits.iter().map(|limit| {
-            json!({
-                "limit": limit.id,
-                "effect": limit.effect.as_ref(),
-                "fields": limit.field_names().collect::<Vec<_>>(),
-                "reason": limit.reason,
-                "remedy": limit.remedy,
-                "source": { "title": limit.source.title, "url": limit.source.url },
-            })
-        });
+        let limits = self.limits.iter();
+        let limits = limits.map(|limit| limit.json(limit.field_names()));
         json!({
             "handler": self.row.name,
             "isDefault": self.is_default,
