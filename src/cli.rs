@@ -457,6 +457,12 @@ fn socket(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
 }
 
+/// Runs the work of a command on this thread until it ends.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build()?.block_on(work)
+}
+
 /// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.
 fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
     is_read(&text.into()).map(|_| Verdict::Fine)

@@ -18,7 +18,7 @@ use criswitch::config::{Config, Handler, Scheduling, Table};
 use super::manifests::policy;
 use super::output::Output;
 use super::probe::{self, Probe};
-use super::{Daemon, Verdict, complete, print};
+use super::{Daemon, Verdict, block_on, complete, print};
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true))]
@@ -72,10 +72,7 @@ impl Explain {
     }
 
     fn explain_running(&self, subject: &str) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let daemon = runtime.block_on(self.ask(subject))?;
+        let daemon = block_on(self.ask(subject))?;
         if let Some(row) = daemon.state.handlers.iter().find(|row| row.name == subject) {
             let node = self.node();
             let explained = handler::explain(&daemon, row, node.as_ref().ok());

@@ -6,14 +6,11 @@ use anyhow::{bail, ensure};
 use criswitch::codec::admin::{Backend, State};
 
 use super::running::{self, Running};
-use super::{Forget, Verdict, pods, print, terminal};
+use super::{Forget, Verdict, block_on, pods, print, terminal};
 
 impl Forget {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(self.forget())
+        block_on(self.forget())
     }
 
     async fn forget(&self) -> anyhow::Result<Verdict> {

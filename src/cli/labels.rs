@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::output::Output;
 use super::terminal::{self, Shown};
-use super::{Daemon, Verdict, output, print};
+use super::{Daemon, Verdict, block_on, output, print};
 
 #[derive(Args)]
 pub(super) struct Labels {
@@ -28,10 +28,7 @@ pub(super) struct Labels {
 
 impl Labels {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let labels = runtime.block_on(ask(&self.daemon))?;
+        let labels = block_on(ask(&self.daemon))?;
         match (&self.kubectl, &self.file, self.output.encoding()) {
             (Some(node), ..) => print(kubectl(node, &labels)).map(drop)?,
             (_, Some(file), _) => {

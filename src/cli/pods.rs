@@ -14,7 +14,7 @@ use super::running::{Running, owners};
 use super::status::span;
 use super::terminal::Shown;
 use super::watch::watch;
-use super::{Pods, Verdict, print};
+use super::{Pods, Verdict, block_on, print};
 
 /// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;
@@ -41,10 +41,7 @@ struct OwnedPod {
 
 impl Pods {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
+        block_on(async {
             if self.watch {
                 let show = async || self.shown(&self.find().await?, Encoding::item);
                 return watch(self.output.encoding(), show).await;

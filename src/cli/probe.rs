@@ -26,6 +26,8 @@ use prost::Message;
 use serde_json::Value;
 use tonic::{Code, Status};
 
+use super::block_on;
+
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -136,12 +138,9 @@ pub(super) fn probe_all(
     backends: &[BackendConfig],
     max_message: usize,
 ) -> anyhow::Result<Vec<Probe>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let backends = backends.iter();
     let probes = backends.map(|backend| probe_one(backend, max_message));
-    Ok(runtime.block_on(join_all(probes)))
+    block_on(async { Ok(join_all(probes).await) })
 }
 
 /// Whether every backend answers and shares no pods with a different backend, and no backend reports that it lacks a

@@ -9,18 +9,15 @@ use criswitch::config::Problems;
 use serde_json::{Value as Json, json};
 
 use super::running::Running;
-use super::{Daemon, Reload, Verdict, dry_run, output, print, terminal};
+use super::{Daemon, Reload, Verdict, block_on, dry_run, output, print, terminal};
 
 impl Reload {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         if self.dry_run {
-            let plan = runtime.block_on(ask(&self.daemon, "no dry run", Running::plan_reload))?;
+            let plan = block_on(ask(&self.daemon, "no dry run", Running::plan_reload))?;
             return self.show_plan(&plan);
         }
-        let response = runtime.block_on(ask(&self.daemon, "not reloaded", Running::reload))?;
+        let response = block_on(ask(&self.daemon, "not reloaded", Running::reload))?;
         let problems = problems(&response);
         match self.output.encoding() {
             Some(encoding) => print(encoding.document(json(&response)?)?).map(drop)?,

@@ -17,7 +17,7 @@ use super::probe::features_of;
 use super::running::owners;
 use super::terminal::{self, Shown, plain};
 use super::watch::watch;
-use super::{Status, Verdict, print};
+use super::{Status, Verdict, block_on, print};
 
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
@@ -45,10 +45,7 @@ struct DaemonStatus {
 
 impl Status {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
+        block_on(async {
             if self.watch {
                 let show = async || self.shown(&self.ask().await?, Encoding::item);
                 return watch(self.output.encoding(), show).await;

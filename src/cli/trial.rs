@@ -28,7 +28,7 @@ use serde_json::{Value as Json, json};
 use super::columns::columns;
 use super::output::{self, Output};
 use super::running::Running;
-use super::{Daemon, Verdict, complete, print, reload, terminal};
+use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
 use call::Failure;
 use cost::Cost;
 use images::Candidate;
@@ -175,10 +175,7 @@ struct Session<'a> {
 
 impl Try {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(self.try_all())
+        block_on(self.try_all())
     }
 
     async fn try_all(&self) -> anyhow::Result<Verdict> {
