@@ -2,46 +2,21 @@
 
 use std::collections::BTreeSet;
 
+use criswitch::compatibility::{LIMITS, Limit};
 use criswitch::config::{Handler, Table};
 use serde_json::{Value, json};
 
 use super::probe::{Probe, Probed};
 
-/// The name of a feature, and the effect if the feature is missing.
-type Feature = (&'static str, &'static str);
-
-/// Features that the node has only if all backends have them, because the CRI has one value for all handlers.
-const OF_THE_NODE: [Feature; 3] = [
-    (
-        "supplemental_groups_policy",
-        "rejects every pod with `supplementalGroupsPolicy: Strict` (before 1.33 it silently applies `Merge`)",
-    ),
-    (
-        "user_namespaces_host_network",
-        "rejects every pod with `hostNetwork: true` and `hostUsers: false`",
-    ),
-    (
-        "mount_options",
-        "rejects every pod that mounts a volume with `bindMountOptions`",
-    ),
-];
-
-/// Features that the CRI reports for each handler.
-const OF_A_HANDLER: [Feature; 2] = [
-    (
-        "user_namespaces",
-        "starts no pod of such a handler with `hostUsers: false`",
-    ),
-    (
-        "recursive_read_only_mounts",
-        "starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`",
-    ),
-];
+/// Features that the CRI reports for each handler. The CRI has one value for all handlers of the other features, so the
+/// node has such a feature only if all backends have it.
+const OF_A_HANDLER: [&str; 2] = ["user_namespaces", "recursive_read_only_mounts"];
 
 /// A feature that some backends or handlers have and others lack.
 struct Lack<'a> {
     feature: &'static str,
-    effect: &'static str,
+    /// The limit of pods without the feature.
+    limit: &'static Limit,
     /// The backends without the feature.
     backends: BTreeSet<&'a str>,
     /// The handlers without the feature; `None` for a feature of the whole node.
@@ -61,29 +36,33 @@ pub(super) fn json(table: &Table, probes: &[Probe]) -> Value {
 }
 
 fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
-    let of_the_node = OF_THE_NODE.iter().filter_map(|(feature, effect)| {
-        let (_, without) = parted(backends(table, probes), |(_, found)| {
-            found.feature_names().contains(feature)
-        })?;
+    let limits = LIMITS.iter();
+    let limits = limits.filter_map(|limit| Some((limit, limit.feature?)));
+    let lacks = limits.filter_map(|(limit, feature)| {
+        let (backends, handlers) = match OF_A_HANDLER.contains(&feature) {
+            true => {
+                let (_, without) = parted(rows(table, probes), |(row, _, found)| {
+                    found.features_of(&row.backend_handler).contains(&feature)
+                })?;
+                let handlers = without.iter().map(|(row, ..)| row.name.as_str()).collect();
+                let backends = without.iter().map(|(_, backend, _)| *backend);
+                (backends.collect(), Some(handlers))
+            }
+            false => {
+                let (_, without) = parted(backends(table, probes), |(_, found)| {
+                    found.feature_names().contains(&feature)
+                })?;
+                (without.into_iter().map(|(name, _)| name).collect(), None)
+            }
+        };
         Some(Lack {
             feature,
-            effect,
-            backends: without.into_iter().map(|(name, _)| name).collect(),
-            handlers: None,
+            limit,
+            backends,
+            handlers,
         })
     });
-    let of_handlers = OF_A_HANDLER.iter().filter_map(|(feature, effect)| {
-        let (_, without) = parted(rows(table, probes), |(row, _, found)| {
-            found.features_of(&row.backend_handler).contains(feature)
-        })?;
-        Some(Lack {
-            feature,
-            effect,
-            backends: without.iter().map(|(_, backend, _)| *backend).collect(),
-            handlers: Some(without.iter().map(|(row, ..)| row.name.as_str()).collect()),
-        })
-    });
-    of_the_node.chain(of_handlers).collect()
+    lacks.collect()
 }
 
 /// The items for which `has` is true, and the rest; `None` if either part is empty.
@@ -120,7 +99,7 @@ fn rows<'a>(
 
 impl Lack<'_> {
     fn line(&self) -> String {
-        let (feature, effect) = (self.feature, self.effect);
+        let (feature, limit) = (self.feature, self.limit);
         let cause = match &self.handlers {
             None => format!(
                 "on the node because of {}",
@@ -131,7 +110,12 @@ impl Lack<'_> {
                 format!("for {handlers}, whose backend does not report it")
             }
         };
-        format!("feature {feature:?} is off {cause}: the kubelet {effect}\n")
+        let fields: Vec<_> = limit.field_names().collect();
+        let (fields, reason, remedy) = (fields.join(", "), limit.reason, limit.remedy);
+        let id = limit.id;
+        format!(
+            "feature {feature:?} is off {cause}. Pods with {fields}: {reason} {remedy} [{id}]\n"
+        )
     }
 
     fn json(&self) -> Value {
@@ -139,7 +123,7 @@ impl Lack<'_> {
             "feature": self.feature,
             "backends": self.backends,
             "handlers": self.handlers,
-            "effect": format!("the kubelet {}", self.effect),
+            "limit": self.limit.json(self.limit.field_names()),
         })
     }
 }

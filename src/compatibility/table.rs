@@ -95,7 +95,8 @@ pub const LIMITS: &[Limit] = &[
             fields: &["spec.securityContext.supplementalGroupsPolicy"],
             is: Is::OneOf(&["Strict"]),
         },
-        reason: "A backend of this node does not report the feature, so the kubelet rejects the pod.",
+        reason: "A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes \
+                 1.33, the kubelet silently applies `Merge`.",
         remedy: "Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature.",
         source: Source {
             title: "Kubernetes: Configure a Security Context for a Pod or Container, supplementalGroupsPolicy",
@@ -121,6 +122,22 @@ pub const LIMITS: &[Limit] = &[
         source: Source {
             title: "Kubernetes: User Namespaces",
             url: "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/",
+        },
+        ..GVISOR
+    },
+    Limit {
+        id: "bind-mount-options",
+        kinds: &[],
+        feature: Some("mount_options"),
+        test: Test {
+            fields: &["spec.containers[*].volumeMounts[*].bindMountOptions[*]"],
+            is: Is::Present,
+        },
+        reason: "A backend of this node does not report the feature, so the kubelet rejects the pod.",
+        remedy: "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
+        source: Source {
+            title: "Kubernetes: Set Bind Mount Options on Volume Mounts",
+            url: "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/",
         },
         ..GVISOR
     },

@@ -61,9 +61,10 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         host-users               fails   spec.hostUsers
         recursive-read-only      fails   spec.containers[*].volumeMounts[*].recursiveReadOnly
         host-users-host-network  fails   spec.hostUsers spec.hostNetwork
+        bind-mount-options       fails   spec.containers[*].volumeMounts[*].bindMountOptions[*]
         node-sysctls             fails   spec.securityContext.sysctls[*].name
 
-        4 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        5 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
     "#]],
     )
     .await;
@@ -79,6 +80,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         host-users               fails    spec.hostUsers
         recursive-read-only      fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
         host-users-host-network  fails    spec.hostUsers spec.hostNetwork
+        bind-mount-options       fails    spec.containers[*].volumeMounts[*].bindMountOptions[*]
         kata-host-network        fails    spec.hostNetwork
         kata-host-pid            weakens  spec.hostPID
         kata-privileged          weakens  spec.containers[*].securityContext.privileged
@@ -87,7 +89,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         kata-apparmor            weakens  spec.securityContext.appArmorProfile.type spec.containers[*].securityContext.appArmorProfile.type
         kata-selinux             weakens  spec.securityContext.seLinuxOptions spec.containers[*].securityContext.seLinuxOptions
 
-        10 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        11 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
     "#]]).await;
     let kata = json(&node, "kata").await;
     assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));

@@ -112,51 +112,108 @@ const ALL: RuntimeHandlerFeatures = RuntimeHandlerFeatures {
 async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_feature() {
     let crio = crio().features("crun", ALL);
     let crio = crio.set(|settings| settings.features.supplemental_groups_policy = false);
-    let node = Node::new()
-        .with("a", containerd().features("runc", ALL))
-        .with("b", crio);
+    let containerd = containerd().features("runc", ALL);
+    let containerd = containerd.set(|settings| settings.features.mount_options = true);
+    let node = Node::new().with("a", containerd).with("b", crio);
     let outcome = node.probe(&[], TWO).await;
     let (shown, _) = outcome.stdout.rsplit_once("\n\n").unwrap();
     let (_, shown) = shown.rsplit_once("\n\n").unwrap();
     expect![[r#"
-        feature "supplemental_groups_policy" is off on the node because of backend "crio": the kubelet rejects every pod with `supplementalGroupsPolicy: Strict` (before 1.33 it silently applies `Merge`)
-        feature "user_namespaces" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no pod of such a handler with `hostUsers: false`
-        feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`"#]].assert_eq(shown);
+        feature "user_namespaces" is off for handlers "crun", "gvisor", whose backend does not report it. Pods with spec.hostUsers: The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod. Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces. [host-users]
+        feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it. Pods with spec.containers[*].volumeMounts[*].recursiveReadOnly: The runtime does not report recursive read-only mounts, so the kubelet does not start the container. Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts. [recursive-read-only]
+        feature "supplemental_groups_policy" is off on the node because of backend "crio". Pods with spec.securityContext.supplementalGroupsPolicy: A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes 1.33, the kubelet silently applies `Merge`. Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature. [supplemental-groups]
+        feature "mount_options" is off on the node because of backend "crio". Pods with spec.containers[*].volumeMounts[*].bindMountOptions[*]: A backend of this node does not report the feature, so the kubelet rejects the pod. Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature. [bind-mount-options]"#]].assert_eq(shown);
     let json = node.json(TWO, 0).await;
     let lacking = serde_json::to_string_pretty(&json["lackingFeatures"]).unwrap();
     expect![[r#"
         [
           {
             "backends": [
-              "crio"
-            ],
-            "effect": "the kubelet rejects every pod with `supplementalGroupsPolicy: Strict` (before 1.33 it silently applies `Merge`)",
-            "feature": "supplemental_groups_policy",
-            "handlers": null
-          },
-          {
-            "backends": [
               "containerd",
               "crio"
             ],
-            "effect": "the kubelet starts no pod of such a handler with `hostUsers: false`",
             "feature": "user_namespaces",
             "handlers": [
               "crun",
               "gvisor"
-            ]
+            ],
+            "limit": {
+              "effect": "fails",
+              "fields": [
+                "spec.hostUsers"
+              ],
+              "limit": "host-users",
+              "reason": "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
+              "remedy": "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
+              "source": {
+                "title": "Kubernetes: User Namespaces",
+                "url": "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/"
+              }
+            }
           },
           {
             "backends": [
               "containerd",
               "crio"
             ],
-            "effect": "the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`",
             "feature": "recursive_read_only_mounts",
             "handlers": [
               "crun",
               "gvisor"
-            ]
+            ],
+            "limit": {
+              "effect": "fails",
+              "fields": [
+                "spec.containers[*].volumeMounts[*].recursiveReadOnly"
+              ],
+              "limit": "recursive-read-only",
+              "reason": "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
+              "remedy": "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts.",
+              "source": {
+                "title": "kubernetes/enhancements#3857: Recursive Read-only (RRO) mounts",
+                "url": "https://github.com/kubernetes/enhancements/issues/3857"
+              }
+            }
+          },
+          {
+            "backends": [
+              "crio"
+            ],
+            "feature": "supplemental_groups_policy",
+            "handlers": null,
+            "limit": {
+              "effect": "fails",
+              "fields": [
+                "spec.securityContext.supplementalGroupsPolicy"
+              ],
+              "limit": "supplemental-groups",
+              "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes 1.33, the kubelet silently applies `Merge`.",
+              "remedy": "Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature.",
+              "source": {
+                "title": "Kubernetes: Configure a Security Context for a Pod or Container, supplementalGroupsPolicy",
+                "url": "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"
+              }
+            }
+          },
+          {
+            "backends": [
+              "crio"
+            ],
+            "feature": "mount_options",
+            "handlers": null,
+            "limit": {
+              "effect": "fails",
+              "fields": [
+                "spec.containers[*].volumeMounts[*].bindMountOptions[*]"
+              ],
+              "limit": "bind-mount-options",
+              "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod.",
+              "remedy": "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
+              "source": {
+                "title": "Kubernetes: Set Bind Mount Options on Volume Mounts",
+                "url": "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/"
+              }
+            }
           }
         ]"#]].assert_eq(&lacking);
 }
