@@ -141,26 +141,55 @@ answer() {
   cat "$file"
 }
 
-@test "the API server rejects the misfits that the table rejects, and no other" {
+# by_the_table: prints each class, each misfit, and the worst effect of the limits that the misfit meets in the class by
+# `criswitch explain`: fails, weakens or none.
+by_the_table() {
+  jq '.fit as $fit | {kind: "List", items: [.misfits | to_entries[]
+      | {kind: "Pod", metadata: {name: .key}, spec: ($fit + .value)}]}' "$REAL/config/misfits.json" |
+    "$CRISWITCH" explain --config "$DIR/policies.toml" -o json -f - >"$BATS_TEST_TMPDIR/fits" || true
+  jq -r '.pods[] | .name as $limit | .handlers[] | [.reasons[].effect] as $effects
+      | (["fails", "weakens"] | map(select(IN($effects[]))) | first // "none") as $worst
+      | "\(.handler) \($limit) \($worst)"' "$BATS_TEST_TMPDIR/fits"
+}
+
+@test "each class rejects the misfits that the table rejects, and no other" {
+  by_the_table >"$BATS_TEST_TMPDIR/effects"
+  equal "pairs of a class and a misfit" "$(($(all_misfits | wc -l) * 5))" "$(wc -l <"$BATS_TEST_TMPDIR/effects")"
   while read -r class limit effect; do
     seen=$(answer "$class" "$limit")
     case $effect in
     fails) has "$limit in $class" rejected "$seen" ;;
-    weakens) has "$limit in $class" warned "$seen" ;;
+    weakens)
+      has "$limit in $class" admitted "$seen"
+      has "$limit in $class" warned "$seen"
+      ;;
+    none) equal "$limit in $class" admitted "$seen" ;;
     esac
-  done < <(awk -F'|' '/^\| `/ {gsub(/[` ]/, "", $2); gsub(/ /, "", $5); print $3 "|" $2 "|" $5}' \
-    "$TOP/docs/compatibility.md" | while IFS='|' read -r kinds limit effect; do
-    for class in runc crun gvisor kata windows; do
-      case $class in
-      gvisor) kind=gVisor ;;
-      kata) kind="Kata Containers" ;;
-      windows) kind="Windows containers" ;;
-      *) kind=$class ;;
-      esac
-      if [[ $kinds == *"$kind"* ]]; then echo "$class $limit $effect"; fi
-    done
-  done | grep -v ' note$')
-  for limit in gvisor-host-network gvisor-host-pid gvisor-privileged gvisor-host-sockets gvisor-block-volumes; do
-    equal "$limit in runc" admitted "$(answer runc "$limit")"
+  done <"$BATS_TEST_TMPDIR/effects"
+}
+
+# documented CLASS EFFECT: prints the number of limits with this effect that docs/compatibility.md has for the kind of
+# runtime of the class.
+documented() {
+  local kind=$1
+  case $1 in
+  gvisor) kind=gVisor ;;
+  kata) kind="Kata Containers" ;;
+  windows) kind="Windows containers" ;;
+  esac
+  awk -F ' [|] ' -v kind="$kind" -v effect="$2" '/^[|] `/ && index($2, kind) && $4 == effect' \
+    "$TOP/docs/compatibility.md" | wc -l
+}
+
+# validated CLASS SUFFIX: prints the number of validations in the policy of the class with this suffix.
+validated() {
+  validations "$2" | awk -F '\t' -v class="$1" '$1 == class' | wc -l
+}
+
+@test "the policies of each class have as many validations as the documented table has limits" {
+  for class in runc crun gvisor kata windows; do
+    equal "limits of $class that fail" "$(documented "$class" fails)" "$(validated "$class" "")"
+    equal "limits of $class that weaken" "$(documented "$class" weakens)" "$(validated "$class" -warnings)"
+    [ "$(documented "$class" fails)" -ge 1 ]
   done
 }
