@@ -75,6 +75,8 @@ pub struct Limit {
     pub test: Test,
     /// Further conditions. The limit is about pods that meet all of them.
     pub and: &'static [Test],
+    /// Exceptions. The limit is not about pods that meet any of them.
+    pub unless: &'static [Test],
     /// The effect of the limit on these pods.
     pub effect: Effect,
     /// The reason in words for the author of the pod: a sentence.
@@ -146,7 +148,8 @@ impl Limit {
 
     /// The fields of this pod that the limit is about; empty if the limit is not about this pod.
     pub fn fields(&self, pod: &Value) -> Vec<String> {
-        match self.and.iter().all(|test| !test.fields(pod).is_empty()) {
+        let meets = |test: &Test| !test.fields(pod).is_empty();
+        match self.and.iter().all(meets) && !self.unless.iter().any(meets) {
             true => self.test.fields(pod),
             false => Vec::new(),
         }
@@ -154,8 +157,9 @@ impl Limit {
 
     /// A CEL expression that is true for the pods that the limit is about. `object` is the pod.
     pub fn cel(&self) -> String {
-        let tests = std::iter::once(&self.test).chain(self.and);
-        let tests: Vec<_> = tests.map(Test::cel).collect();
+        let tests = std::iter::once(&self.test).chain(self.and).map(Test::cel);
+        let unless = self.unless.iter().map(|test| format!("!({})", test.cel()));
+        let tests: Vec<_> = tests.chain(unless).collect();
         tests.join(" && ")
     }
 
@@ -231,6 +235,28 @@ mod tests {
         assert!(limit.applies(Some(Kind::Gvisor), None));
         assert!(!limit.applies(Some(Kind::Runc), None));
         assert!(!limit.applies(None, None));
+    }
+
+    #[test]
+    fn a_limit_is_not_about_pods_that_meet_an_exception() {
+        let limits = LIMITS.iter();
+        let mut limits = limits.filter(|limit| limit.id == "windows-host-network");
+        let limit = limits.next().unwrap();
+        let pod = |context: Value| {
+            json!({ "spec": {
+                "hostNetwork": true,
+                "containers": [{ "name": "web", "securityContext": context }],
+            }})
+        };
+        assert_eq!(limit.fields(&pod(json!({}))), ["spec.hostNetwork"]);
+        let host_process = json!({ "windowsOptions": { "hostProcess": true } });
+        assert!(limit.fields(&pod(host_process)).is_empty());
+        let cel = limit.cel();
+        let (test, exception) = cel.split_once(" && ").unwrap();
+        assert_eq!(test, "object.spec.?hostNetwork.orValue(false)");
+        let pod = "!((object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false) || ";
+        assert!(exception.starts_with(pod), "{exception}");
+        assert!(exception.ends_with("))"), "{exception}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ const GVISOR: Limit = Limit {
         is: Is::True,
     },
     and: &[],
+    unless: &[],
     effect: Effect::Fails,
     reason: "",
     remedy: OTHER_CLASS,
@@ -474,6 +475,37 @@ pub const LIMITS: &[Limit] = &[
         ..KATA
     },
     Limit {
+        id: "kata-device-paths",
+        test: Test {
+            fields: &["spec.volumes[*].hostPath.path"],
+            is: Is::Begins(&["/dev/"]),
+        },
+        effect: Effect::Weakens,
+        reason: "Kata Containers passes no device of the node on to the pod through a volume, except block devices.",
+        source: Source {
+            title: "kata-containers/kata-containers: src/runtime/virtcontainers/container.go, mountSharedDirMounts",
+            url: "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/container.go",
+        },
+        ..KATA
+    },
+    Limit {
+        id: "kata-seccomp",
+        test: Test {
+            fields: &[
+                "spec.securityContext.seccompProfile.type",
+                "spec.containers[*].securityContext.seccompProfile.type",
+            ],
+            is: Is::OneOf(&["Localhost"]),
+        },
+        effect: Effect::Weakens,
+        reason: "Kata Containers ignores the seccomp profile, unless its configuration has disable_guest_seccomp = false.",
+        source: Source {
+            title: "kata-containers/kata-containers#1788: Add seccomp feature",
+            url: "https://github.com/kata-containers/kata-containers/pull/1788",
+        },
+        ..KATA
+    },
+    Limit {
         id: "windows-privileged",
         test: Test {
             fields: &["spec.containers[*].securityContext.privileged"],
@@ -481,6 +513,23 @@ pub const LIMITS: &[Limit] = &[
         },
         reason: "Windows has no privileged containers.",
         remedy: "Use a HostProcess container, or run the pod on a Linux node.",
+        ..WINDOWS_CONTAINERS
+    },
+    Limit {
+        id: "windows-host-network",
+        test: Test {
+            fields: &["spec.hostNetwork"],
+            is: Is::True,
+        },
+        unless: &[Test {
+            fields: &[
+                "spec.securityContext.windowsOptions.hostProcess",
+                "spec.containers[*].securityContext.windowsOptions.hostProcess",
+            ],
+            is: Is::True,
+        }],
+        reason: "A pod on Windows does not get the network of the node, unless it is a HostProcess pod.",
+        remedy: "Remove the field, use a HostProcess pod, or run the pod on a Linux node.",
         ..WINDOWS_CONTAINERS
     },
     Limit {
@@ -553,6 +602,25 @@ pub const LIMITS: &[Limit] = &[
         },
         reason: "Windows has no numeric users and groups.",
         remedy: "Use `windowsOptions.runAsUserName`, or run the pod on a Linux node.",
+        ..WINDOWS_CONTAINERS
+    },
+    Limit {
+        id: "windows-security",
+        test: Test {
+            fields: &[
+                "spec.securityContext.seLinuxOptions",
+                "spec.securityContext.seccompProfile",
+                "spec.securityContext.sysctls[*].name",
+                "spec.containers[*].securityContext.allowPrivilegeEscalation",
+                "spec.containers[*].securityContext.capabilities",
+                "spec.containers[*].securityContext.procMount",
+                "spec.containers[*].securityContext.seLinuxOptions",
+                "spec.containers[*].securityContext.seccompProfile",
+            ],
+            is: Is::Present,
+        },
+        effect: Effect::Weakens,
+        reason: "The field has no effect on Windows, and the API server rejects it in a pod with `os.name: windows`.",
         ..WINDOWS_CONTAINERS
     },
 ];

@@ -88,8 +88,10 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         kata-host-sockets        fails    spec.volumes[*].hostPath.type
         kata-apparmor            weakens  spec.securityContext.appArmorProfile.type spec.containers[*].securityContext.appArmorProfile.type
         kata-selinux             weakens  spec.securityContext.seLinuxOptions spec.containers[*].securityContext.seLinuxOptions
+        kata-device-paths        weakens  spec.volumes[*].hostPath.path
+        kata-seccomp             weakens  spec.securityContext.seccompProfile.type spec.containers[*].securityContext.seccompProfile.type
 
-        11 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        13 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
     "#]]).await;
     let kata = json(&node, "kata").await;
     assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));

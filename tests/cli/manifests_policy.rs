@@ -51,6 +51,8 @@ fn each_class_of_a_known_kind_has_a_policy_that_rejects_and_one_that_warns() {
             "criswitch-runc",
             "criswitch-windows",
             "criswitch-windows",
+            "criswitch-windows-warnings",
+            "criswitch-windows-warnings",
         ]
     );
     let binding = named(
@@ -167,7 +169,14 @@ fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
         assert!(LIMITS.iter().any(|limit| limit.id == name), "{name}");
     }
     let fit = pod(&serde_json::json!({}));
+    let host_process = pod(&file["hostProcess"]);
     for limit in LIMITS {
         assert!(limit.fields(&fit).is_empty(), "{}", limit.id);
+        let is_of_windows = limit.kinds.contains(&Kind::Runhcs);
+        assert!(
+            !is_of_windows || limit.fields(&host_process).is_empty(),
+            "{}",
+            limit.id
+        );
     }
 }

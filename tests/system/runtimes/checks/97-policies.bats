@@ -17,8 +17,8 @@ setup_file() {
   for class in runc crun gvisor kata windows; do
     wait_for 30 "the policy of $class" is_rejected "$class" "$(first_misfit "$class")"
   done
-  for class in gvisor kata; do
-    wait_for 30 "the warnings of $class" is_warned "$class" '{"hostPID": true}'
+  for class in gvisor kata windows; do
+    wait_for 30 "the warnings of $class" is_warned "$class" "$(misfit gvisor-seccomp)"
   done
 }
 
@@ -94,6 +94,10 @@ all_misfits() {
   for class in "" runc crun gvisor kata windows; do
     equal "class <$class>" admitted "$(dry_run "$class" '{}')"
   done
+}
+
+@test "a HostProcess pod may use the network of a Windows node" {
+  equal "windows" admitted "$(dry_run windows "$(jq -c .hostProcess "$REAL/config/misfits.json")")"
 }
 
 @test "a pod without a class is admitted, whatever it asks for" {
