@@ -380,8 +380,9 @@ pub const LIMITS: &[Limit] = &[
             is: Is::Present,
         },
         effect: Effect::Note,
-        reason: "`kubectl port-forward` does not reach the ports of the pod. Its address in the cluster does.",
-        remedy: "Use a Service, or `kubectl exec`.",
+        reason: "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the \
+                 pod's address.",
+        remedy: "Use a Service.",
         source: Source {
             title: "google/gvisor#3811: Support Kubernetes port forwarding",
             url: "https://github.com/google/gvisor/issues/3811",
