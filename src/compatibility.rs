@@ -123,16 +123,19 @@ impl Kind {
         }
     }
 
-    /// The kind of a handler or program with this name: `gvisor` and `kata-qemu` have a kind, `sandboxed` has none.
+    /// The kind of a handler or program whose name has the name of a runtime as a word. `gvisor` and `my-kata-qemu`
+    /// have a kind, and `sandboxed` has none.
     pub fn of_name(name: &str) -> Option<Kind> {
-        match name.split(['-', '.', '_']).next()? {
+        let name = name.to_ascii_lowercase();
+        let mut words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
+        words.find_map(|word| match word {
             "runc" => Some(Kind::Runc),
             "crun" => Some(Kind::Crun),
             "gvisor" | "runsc" => Some(Kind::Gvisor),
-            "kata" => Some(Kind::Kata),
             "runhcs" => Some(Kind::Runhcs),
+            kata if kata.starts_with("kata") => Some(Kind::Kata),
             _ => None,
-        }
+        })
     }
 }
 
@@ -281,10 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_follows_from_a_name_that_begins_with_the_name_of_a_runtime() {
+    fn the_kind_follows_from_a_word_of_a_name() {
         assert_eq!(Kind::of_name("gvisor"), Some(Kind::Gvisor));
         assert_eq!(Kind::of_name("kata-qemu"), Some(Kind::Kata));
         assert_eq!(Kind::of_name("runhcs-wcow-process"), Some(Kind::Runhcs));
+        assert_eq!(Kind::of_name("my-gvisor"), Some(Kind::Gvisor));
         assert_eq!(Kind::of_name("sandboxed"), None);
         assert_eq!(Kind::of_name("runcible"), None);
         assert_eq!(Kind::of_name(""), None);

@@ -19,7 +19,8 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler, State};
-use criswitch::config::duration_text;
+use criswitch::compatibility::Kind;
+use criswitch::config::{Config, duration_text};
 use criswitch::platform::process::interrupt;
 use criswitch::platform::usage::Machine;
 use criswitch::platform::{Kernel, KernelReport, kernel};
@@ -78,8 +79,8 @@ Rules:
   stops the pod before the end of a try, criswitch tries again, at most
   3 times.
 
-  A warning says that the name of the handler promises a different
-  isolation: gvisor, runsc, kata, runc, crun and runhcs-*.
+  A warning says that the kind or the name of the handler promises a
+  different isolation: gvisor, runsc, kata, runc, crun and runhcs-*.
 
   --measure also makes an empty pod and a pod with a container that
   sleeps, each 5 times (--runs), and leaves each alone for 1 second
@@ -146,6 +147,8 @@ pub(super) struct Try {
 /// The outcome of one handler.
 struct Tried<'a> {
     handler: &'a Handler,
+    /// `kind` in the row of the handler; `None` if the configuration of the daemon cannot be read.
+    kind: Option<Kind>,
     backend: Backend,
     image: Option<String>,
     steps: Steps,
@@ -190,19 +193,25 @@ impl Try {
             Ok(machine) => machine,
             Err(error) => return self.reject(&format!("pods cannot be measured: {error}")),
         };
-        let main = self.write.then_some(self.daemon.file.path.as_path());
-        if let Some(Err(error)) = main.map(|main| reload::same_file(main, &state)) {
-            return self.reject(&error.to_string());
-        }
+        let main = self.daemon.file.path.as_path();
+        let config = match reload::same_file(main, &state) {
+            Err(error) if self.write => return self.reject(&error.to_string()),
+            Err(_) => None,
+            Ok(()) => Config::load(main).ok(),
+        };
         let mut session = Session {
             daemon: &daemon,
             machine,
-            configuration: main,
+            configuration: self.write.then_some(main),
             interrupt: Box::pin(interrupt()?),
         };
         let mut tried = Vec::new();
         for handler in handlers {
-            let mut one = Tried::new(&state, handler, self.output.encoding().is_none());
+            let row = config
+                .as_ref()
+                .and_then(|it| it.table.handler(&handler.name));
+            let kind = row.and_then(|row| row.kind);
+            let mut one = Tried::new(&state, handler, kind, self.output.encoding().is_none());
             let is_interrupted = self.try_one(&mut session, &mut one).await;
             one.conclude();
             tried.push(one);
@@ -416,11 +425,12 @@ async fn start_container(
 }
 
 impl<'a> Tried<'a> {
-    fn new(state: &State, handler: &'a Handler, prints: bool) -> Tried<'a> {
+    fn new(state: &State, handler: &'a Handler, kind: Option<Kind>, prints: bool) -> Tried<'a> {
         let mut backends = state.backends.iter();
         let backend = backends.find(|backend| backend.name == handler.backend);
         Tried {
             handler,
+            kind,
             backend: backend.cloned().unwrap_or_default(),
             image: None,
             steps: Steps::new(prints),
@@ -453,11 +463,11 @@ impl<'a> Tried<'a> {
         format!("{name} on backend {backend} ({})\n", self.runtime())
     }
 
-    /// Compares the isolation with the handler's name, and prints the result of the try.
+    /// Compares the isolation with the kind and the name of the handler, and prints the result of the try.
     fn conclude(&mut self) {
         if let Some(observed) = &self.observed {
             let names = [&*self.handler.name, &*self.handler.backend_handler];
-            self.warning = isolation::broken_promise(names, observed);
+            self.warning = isolation::broken_promise(self.kind, names, observed);
             let evidence = observed.evidence.join(", ");
             let isolation = observed.isolation.words();
             self.steps

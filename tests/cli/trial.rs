@@ -230,6 +230,22 @@ async fn a_name_that_promises_a_different_isolation_is_a_warning() {
 }
 
 #[tokio::test]
+async fn a_kind_in_the_row_that_promises_a_different_isolation_is_a_warning() {
+    let node = node().await;
+    let socket = node.new.socket();
+    node.write(
+        "",
+        &format!("kata = {{ socket = {socket:?}, kind = 'gvisor' }}"),
+    );
+    let outcome = try_on(&node, &["kata"]).await;
+    assert_eq!(outcome.code, 0);
+    let warning =
+        "`kind` \"gvisor\" of the row promises a userspace kernel, but the pod has a host kernel";
+    assert!(outcome.stderr.contains(warning), "{}", outcome.stderr);
+    node.end().await;
+}
+
+#[tokio::test]
 async fn each_step_that_fails_shows_the_words_of_the_runtime_and_leaves_no_pod() {
     let node = node().await;
     let failing = [

@@ -60,7 +60,7 @@ pub(super) fn left_out(table: &Table) -> String {
     .collect()
 }
 
-/// The kind that the row names, else the kind that the names of the handler begin with.
+/// The kind that the row names, else the kind in the names of the handler.
 pub(in crate::cli) fn kind(row: &Handler) -> Option<Kind> {
     let names = [row.backend_handler.as_str(), row.name.as_str()];
     row.kind

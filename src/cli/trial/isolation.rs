@@ -1,6 +1,7 @@
-//! The isolation of a pod, concluded from the kernel that its container sees, and the isolation that the name of a
-//! handler promises.
+//! The isolation of a pod, concluded from the kernel that its container sees, and the isolation that the kind or the
+//! name of a handler promises.
 
+use criswitch::compatibility::Kind;
 use criswitch::platform::{Kernel, KernelReport};
 use serde_json::{Value as Json, json};
 
@@ -136,36 +137,46 @@ fn names(text: &str) -> bool {
     text.to_ascii_lowercase().contains(USERSPACE_KERNEL)
 }
 
-/// The isolation that a handler's name promises; `None` if the name promises nothing.
-fn promised(name: &str) -> Option<Isolation> {
-    let name = name.to_ascii_lowercase();
-    if name.starts_with("runhcs-") {
-        return Some(match name.contains("hypervisor") {
-            true => Isolation::VirtualMachine,
-            false => Isolation::HostKernel,
-        });
+/// The isolation of this kind of runtime; `None` for Windows containers, whose isolation depends on the handler.
+fn of_kind(kind: Kind) -> Option<Isolation> {
+    match kind {
+        Kind::Runc | Kind::Crun => Some(Isolation::HostKernel),
+        Kind::Gvisor => Some(Isolation::UserspaceKernel),
+        Kind::Kata => Some(Isolation::VirtualMachine),
+        Kind::Runhcs => None,
     }
-    name.split(|letter: char| !letter.is_ascii_alphanumeric())
-        .find_map(|word| match word {
-            "gvisor" | "runsc" => Some(Isolation::UserspaceKernel),
-            "runc" | "crun" => Some(Isolation::HostKernel),
-            word if word.starts_with("kata") => Some(Isolation::VirtualMachine),
-            _ => None,
-        })
 }
 
-/// A warning if one of these names, the handler's own or the backend's name for it, promises a different isolation.
-pub(super) fn broken_promise(names: [&str; 2], observed: &Observed) -> Option<String> {
-    let (name, promised) = names
-        .into_iter()
-        .find_map(|name| Some((name, promised(name)?)))?;
+/// The isolation that a handler's name promises; `None` if the name promises nothing.
+fn promised(name: &str) -> Option<Isolation> {
+    match Kind::of_name(name)? {
+        Kind::Runhcs if name.to_ascii_lowercase().contains("hypervisor") => {
+            Some(Isolation::VirtualMachine)
+        }
+        Kind::Runhcs => Some(Isolation::HostKernel),
+        kind => of_kind(kind),
+    }
+}
+
+/// A warning if the kind in the row, or one of these names, the handler's own or the backend's name for it, promises a
+/// different isolation.
+pub(super) fn broken_promise(
+    kind: Option<Kind>,
+    names: [&str; 2],
+    observed: &Observed,
+) -> Option<String> {
+    let of_row = kind.and_then(|kind| {
+        let what = format!("`kind` {:?} of the row", kind.as_ref());
+        Some((what, of_kind(kind)?))
+    });
+    let of_name = |name| Some((format!("the name {name:?}"), promised(name)?));
+    let (what, promised) = of_row.or_else(|| names.into_iter().find_map(of_name))?;
     let seen = observed.isolation;
     if seen == promised || seen == Isolation::Unknown {
         return None;
     }
     Some(format!(
-        "the name {name:?} promises a {}, but the pod has a {} ({}); check which runtime the backend starts for this \
-         handler",
+        "{what} promises a {}, but the pod has a {} ({}); check which runtime the backend starts for this handler",
         promised.words(),
         seen.words(),
         observed.evidence.join(", ")
@@ -248,6 +259,7 @@ mod tests {
             ("kata-qemu", Some(Isolation::VirtualMachine)),
             ("runc", Some(Isolation::HostKernel)),
             ("my-crun", Some(Isolation::HostKernel)),
+            ("my-gvisor", Some(Isolation::UserspaceKernel)),
             ("runhcs-wcow-process", Some(Isolation::HostKernel)),
             ("runhcs-wcow-hypervisor", Some(Isolation::VirtualMachine)),
             ("truncated", None),
@@ -259,11 +271,18 @@ mod tests {
     }
 
     #[test]
-    fn the_name_that_pods_ask_for_counts_before_the_name_in_the_backend() {
+    fn the_kind_in_the_row_counts_before_the_name_that_pods_ask_for_and_the_name_in_the_backend() {
         let host = seen(kernel("6.12.9", Some("a")), false);
-        let warning = broken_promise(["sandboxed", "runsc"], &host).unwrap_or_default();
+        let promise = |kind, names| broken_promise(kind, names, &host);
+        let warning = promise(None, ["sandboxed", "runsc"]).unwrap_or_default();
         assert!(warning.starts_with("the name \"runsc\" promises a userspace kernel, but"));
-        assert_eq!(broken_promise(["runc", "runsc"], &host), None);
-        assert_eq!(broken_promise(["plain", ""], &host), None);
+        assert_eq!(promise(None, ["runc", "runsc"]), None);
+        assert_eq!(promise(None, ["plain", ""]), None);
+        let warning = promise(Some(Kind::Gvisor), ["runc", ""]).unwrap_or_default();
+        assert!(
+            warning.starts_with("`kind` \"gvisor\" of the row promises a userspace kernel, but")
+        );
+        assert_eq!(promise(Some(Kind::Runc), ["kata", ""]), None);
+        assert_eq!(promise(Some(Kind::Runhcs), ["plain", ""]), None);
     }
 }

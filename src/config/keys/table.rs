@@ -256,7 +256,7 @@ pub static KEYS: &[Key] = &[
         example: "\"gvisor\"",
         applies: Applies::Commands,
         help: "The kind of runtime: \"runc\", \"crun\", \"gvisor\", \"kata\" or \"runhcs\". Without it, the kind follows from \
-               the backend's configuration if the backend reports it, else from the beginning of the handler's name.",
+               the backend's configuration if the backend reports it, else from a word of the handler's name.",
         ..HANDLER
     },
     Key {
