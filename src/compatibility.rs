@@ -1,7 +1,8 @@
 //! The pods that a kind of runtime cannot run, or runs without what they ask for. Pure data, and the checks on it.
 //!
 //! `table` has the known limits. `test` makes both checks of a limit, the one on a pod's YAML and the CEL expression,
-//! from the same data. `criswitch explain` and `criswitch manifests --policy` read the limits. Does no I/O.
+//! from the same data. `criswitch explain`, `criswitch check --probe` and `criswitch manifests --policy` read the
+//! limits. Does no I/O.
 
 mod table;
 mod test;
