@@ -10,15 +10,20 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
-use criswitch::codec::admin::State;
+use criswitch::codec::admin::{Backend, Handler as Row, State};
 use criswitch::codec::cri::PodSandbox;
 use criswitch::compatibility::Kind;
-use criswitch::config::{Config, Handler, Scheduling, Table};
+use criswitch::config::{Config, Handler, Problems, Scheduling, Table};
+use criswitch::ownership::BackendId;
+use serde_json::Value;
 
 use super::manifests::policy;
-use super::output::Output;
+use super::output::{self, Output};
 use super::probe::{self, Probe};
-use super::{Daemon, Verdict, block_on, complete, print};
+use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
+
+/// The origin of a row that no file has, as the daemon reports it.
+const AUTO_REGISTERED: &str = "auto-registered";
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true))]
@@ -74,18 +79,38 @@ impl Explain {
     fn explain_running(&self, subject: &str) -> anyhow::Result<Verdict> {
         let daemon = block_on(self.ask(subject))?;
         if let Some(row) = daemon.state.handlers.iter().find(|row| row.name == subject) {
-            let node = self.node();
-            let explained = handler::explain(&daemon, row, node.as_ref().ok());
-            return print(match self.output.encoding() {
-                Some(encoding) => encoding.document(explained.json())?,
-                None => explained.text()?.into(),
-            });
+            return self.explain_handler(&daemon, row);
         }
         let explained = pod::explain(&daemon, subject)?;
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(explained.json())?,
             None => explained.text().into(),
         })
+    }
+
+    fn explain_handler(&self, daemon: &Answers, row: &Row) -> anyhow::Result<Verdict> {
+        let same_file = reload::same_file(&self.daemon.file.path, &daemon.state);
+        let node = same_file.and_then(|()| self.node());
+        let explained = handler::explain(daemon, row, node.as_ref().map_err(cause));
+        let wrong = node.err().filter(anyhow::Error::is::<Problems>);
+        print(match self.output.encoding() {
+            Some(encoding) => {
+                let mut json = explained.json();
+                let problems = wrong.as_ref().map(output::failure);
+                if let (Some(fields), Some(Value::Object(problems))) =
+                    (json.as_object_mut(), problems)
+                {
+                    fields.extend(problems);
+                }
+                encoding.document(json)?
+            }
+            None => explained.text()?.into(),
+        })?;
+        let Some(problems) = wrong else {
+            return Ok(Verdict::Fine);
+        };
+        terminal::complain(&format!("{problems}\n"));
+        Ok(Verdict::WrongConfiguration)
     }
 
     async fn ask(&self, subject: &str) -> anyhow::Result<Answers> {
@@ -117,7 +142,37 @@ struct Answers {
     pods: Option<Vec<PodSandbox>>,
 }
 
+/// Why the configuration is unknown, in one line.
+fn cause(error: &anyhow::Error) -> String {
+    match error.is::<Problems>() {
+        true => "the configuration is wrong; run criswitch check".to_owned(),
+        false => terminal::plain(&format!("{error:#}")),
+    }
+}
+
 impl Node {
+    /// The row of the files that the daemon uses as `row`.
+    ///
+    /// # Errors
+    /// The files have no such row.
+    fn row(&self, row: &Row, backend: Option<&Backend>) -> Result<Handler, String> {
+        let table = &self.config.table;
+        let socket = |id: BackendId| Some(table.backends.get(id)?.socket.to_string());
+        let its = backend.map(|it| it.socket.clone());
+        let is_same = |found: &&Handler| {
+            socket(found.backend) == its && found.backend_handler == row.backend_handler
+        };
+        if let Some(found) = table.handler(&row.name).filter(is_same) {
+            return Ok(found.clone());
+        }
+        let mut backends = table.backends.iter();
+        let backend = backends.find(|it| it.auto_register && socket(it.id) == its);
+        match backend {
+            Some(backend) if row.origin == AUTO_REGISTERED => Ok(registered(&row.name, backend.id)),
+            _ => Err("the file has changed since the last reload; run criswitch reload".to_owned()),
+        }
+    }
+
     fn probe(&self, row: &Handler) -> Option<&Probe> {
         self.probes.get(row.backend)
     }
@@ -134,21 +189,40 @@ impl Node {
     }
 
     /// The features of a row's handler, and the features that all backends have: the CRI has one value of these for the
-    /// node. `None` if the row's backend does not answer.
-    fn features(&self, row: &Handler) -> Option<Vec<&'static str>> {
-        let found = self.probe(row)?.as_ref().ok()?;
+    /// node.
+    ///
+    /// # Errors
+    /// The row's backend does not answer.
+    fn features(&self, row: &Handler) -> Result<Vec<&'static str>, String> {
+        let found = match self.probe(row) {
+            Some(Ok(found)) => found,
+            Some(Err(cause)) => return Err(terminal::plain(cause)),
+            None => return Err("the backend is unknown".to_owned()),
+        };
         let all_have = |feature: &&'static str| {
             let mut answers = self.probes.iter().flatten();
             answers.all(|found| found.feature_names().contains(feature))
         };
         let of_node = found.feature_names().into_iter().filter(all_have);
         let features = found.features_of(&row.backend_handler).into_iter();
-        Some(features.chain(of_node).collect())
+        Ok(features.chain(of_node).collect())
     }
 
     fn backend(&self, row: &Handler) -> &str {
         let backend = self.config.table.backends.get(row.backend);
         backend.map_or("", |backend| backend.name.as_str())
+    }
+}
+
+/// The row of a handler that criswitch registers automatically.
+fn registered(name: &str, backend: BackendId) -> Handler {
+    Handler {
+        name: name.to_owned(),
+        backend,
+        backend_handler: name.to_owned(),
+        kind: None,
+        origin: None,
+        scheduling: Scheduling::default(),
     }
 }
 
@@ -165,14 +239,7 @@ fn add_registered(table: &mut Table, probes: &[Probe]) {
             let is_new =
                 table.handler(name).is_none() && rows.iter().all(|row: &Handler| row.name != name);
             if is_new {
-                rows.push(Handler {
-                    name: name.to_owned(),
-                    backend: backend.id,
-                    backend_handler: name.to_owned(),
-                    kind: None,
-                    origin: None,
-                    scheduling: Scheduling::default(),
-                });
+                rows.push(registered(name, backend.id));
             }
         }
     }

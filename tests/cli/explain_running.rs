@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::reload::Node;
+use crate::support::Sim;
 use crate::{Outcome, run_beside, text};
 
 async fn explain(node: &Node, arguments: &[&str]) -> Outcome {
@@ -179,5 +180,124 @@ async fn an_unknown_pod_or_handler_is_an_error_that_says_where_to_look() {
         assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
         assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
     }
+    node.end().await;
+}
+
+/// Explains a handler as text and as JSON. Returns the exit status, the text and the JSON.
+async fn explained(node: &Node, arguments: &[&str]) -> (i32, String, Value) {
+    let shown = explain(node, arguments).await;
+    let json = explain(node, &[&["-o", "json"], arguments].concat()).await;
+    assert_eq!(shown.code, json.code, "{}{}", shown.stderr, json.stderr);
+    assert_eq!(shown.stderr, json.stderr);
+    let json = serde_json::from_str(&json.stdout).unwrap();
+    (shown.code, shown.stdout + &shown.stderr, json)
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_is_the_reason_why_the_kind_and_the_features_are_unknown() {
+    let node = two_backends().await;
+    node.write("", &format!("{}\nbroken = 1", node.kata()));
+    let (code, shown, json) = explained(&node, &["kata"]).await;
+    assert_eq!(code, 78, "{shown}");
+    let cause = "the configuration is wrong; run criswitch check";
+    for line in [
+        format!("  kind of runtime: unknown, so no limits of it are known: {cause}\n"),
+        format!("  features: unknown: {cause}\n"),
+        "criswitch.toml:8:10: ".to_owned(),
+    ] {
+        assert!(shown.contains(&line), "{shown}");
+    }
+    assert_eq!(
+        (&json["handler"], &json["kind"], &json["features"]),
+        (&json!("kata"), &json!(null), &json!(null))
+    );
+    assert_eq!(json["problems"][0]["line"], 8);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_row_that_differs_from_the_row_of_the_daemon_is_not_used() {
+    let node = two_backends().await;
+    let changed = "the file has changed since the last reload; run criswitch reload";
+    let old = node.old.socket();
+    let moved = format!("kata = {{ socket = {old:?}, kind = 'gvisor' }}");
+    let renamed = format!(
+        "kata = {{ socket = {:?}, handler = 'runc' }}",
+        node.new.socket()
+    );
+    for rows in ["", &moved, &renamed] {
+        node.write("", rows);
+        let (code, shown, json) = explained(&node, &["kata"]).await;
+        assert_eq!(code, 0, "{shown}");
+        assert!(
+            shown.contains(&format!("  features: unknown: {changed}\n")),
+            "{shown}"
+        );
+        assert_eq!((&json["kind"], &json["limits"]), (&json!(null), &json!([])));
+        assert_eq!(json["problems"][0]["what"], changed);
+    }
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_file_that_the_daemon_does_not_use_is_not_used() {
+    let node = two_backends().await;
+    let (other, socket) = (
+        node.files.path("other.toml"),
+        node.files.path("criswitch.sock"),
+    );
+    std::fs::copy(node.files.main(), &other).unwrap();
+    let arguments = [
+        "explain",
+        "--json",
+        "--config",
+        text(&other),
+        "--socket",
+        text(&socket),
+        "kata",
+    ];
+    let outcome = run_beside(&arguments).await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(
+        (&json["kind"], &json["features"]),
+        (&json!(null), &json!(null))
+    );
+    let what = json["problems"][0]["what"].as_str().unwrap();
+    assert!(
+        what.starts_with("the configuration file of the running criswitch is "),
+        "{what}"
+    );
+    node.end().await;
+}
+
+#[tokio::test]
+async fn an_automatically_registered_handler_of_a_silent_backend_is_shown_with_the_cause() {
+    let node = Node::start("").await;
+    let new = node.files.path("boxed.sock");
+    let boxed = Sim::new("boxed").handlers(["boxed"]);
+    boxed.serve_on(&new);
+    node.write(
+        "",
+        &format!("[backends]\nnew = {{ socket = {new:?}, auto_register = true }}"),
+    );
+    assert_eq!(node.reload().await.code, 0);
+    node.until("boxed", Code::Ok).await;
+    let (_, shown, json) = explained(&node, &["boxed"]).await;
+    let unknown = "neither the backend nor the handler's name shows it";
+    assert!(shown.contains(unknown), "{shown}");
+    assert_eq!(
+        (&json["features"], &json["problems"]),
+        (&json!(["supplemental_groups_policy"]), &json!([]))
+    );
+    boxed.stop().await;
+    let (code, shown, json) = explained(&node, &["boxed"]).await;
+    assert_eq!(code, 0, "{shown}");
+    assert!(
+        shown.contains("  features: unknown: no answer from backend new: "),
+        "{shown}"
+    );
+    let what = json["problems"][0]["what"].as_str().unwrap();
+    assert!(what.starts_with("no answer from backend new: "), "{what}");
     node.end().await;
 }

@@ -130,7 +130,7 @@ fn of_pod(node: &Node, pod: Manifest) -> PodFits {
 
 fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
     let (kind, features) = (node.kind(row), node.features(row));
-    let found = compatibility::findings(&pod.pod, kind.map(|it| it.kind), features.as_deref());
+    let found = compatibility::findings(&pod.pod, kind.map(|it| it.kind), features.as_deref().ok());
     let backend = node.backend(row);
     let mut unknown = Vec::new();
     if kind.is_none() {
@@ -140,8 +140,7 @@ fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
             row.name
         ));
     }
-    if let Some(Err(cause)) = node.probe(row) {
-        let cause = terminal::plain(cause);
+    if let Err(cause) = &features {
         unknown.push(format!(
             "backend {backend:?} does not answer, so its features are unknown: {cause}"
         ));

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use super::{Answers, KnownKind, Node};
 use crate::cli::columns::columns;
-use crate::cli::terminal;
+use crate::cli::{output, terminal};
+
+/// Why the kind of runtime is unknown although the backend answers.
+const NO_KIND: &str = "neither the backend nor the handler's name shows it; set `kind` in the row";
 
 /// The facts about a handler.
 pub(super) struct Explained {
@@ -16,33 +19,43 @@ pub(super) struct Explained {
     backend: Option<Backend>,
     is_default: bool,
     changed: String,
-    kind: Option<KnownKind>,
-    /// `None` if the backend does not answer, or the configuration cannot be read.
-    features: Option<Vec<&'static str>>,
+    /// The kind of runtime, or why it is unknown.
+    kind: Result<KnownKind, String>,
+    /// The features that the backend reports, or why they are unknown.
+    features: Result<Vec<&'static str>, String>,
     /// All pods of the handler, and the ready ones; `None` if the lists of the daemon fail.
     pods: Option<(usize, usize)>,
     limits: Vec<&'static Limit>,
 }
 
-pub(super) fn explain(daemon: &Answers, row: &Row, node: Option<&Node>) -> Explained {
+/// Explains the handler of a row of the daemon. `node` is the configuration with the answers of the backends, or why
+/// it is unknown.
+pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) -> Explained {
     let state = &daemon.state;
-    let known = node.and_then(|node| Some((node, node.config.table.handler(&row.name)?)));
-    let kind = known.and_then(|(node, row)| node.kind(row));
-    let features = known.and_then(|(node, row)| node.features(row));
+    let backend = state.backends.iter().find(|it| it.name == row.backend);
+    let known = node.and_then(|node| Ok((node, node.row(row, backend)?)));
+    let features = known.as_ref().map_err(String::clone);
+    let features = features.and_then(|(node, known)| {
+        let features = node.features(known);
+        features.map_err(|cause| format!("no answer from backend {}: {cause}", row.backend))
+    });
+    let kind = known.and_then(|(node, known)| match (node.kind(&known), &features) {
+        (Some(kind), _) => Ok(kind),
+        (None, Ok(_)) => Err(NO_KIND.to_owned()),
+        (None, Err(cause)) => Err(format!("{cause}; set `kind` in the row")),
+    });
     let pods = daemon.pods.as_ref().map(|pods| {
         let its = pods.iter().filter(|pod| pod.runtime_handler == row.name);
         let ready = its.clone();
         let ready = ready.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
         (its.count(), ready.count())
     });
-    let applies = |limit: &&Limit| limit.applies(kind.map(|it| it.kind), features.as_deref());
+    let known_kind = kind.as_ref().ok().map(|it| it.kind);
+    let known_features = features.as_deref().ok();
+    let applies = |limit: &&Limit| limit.applies(known_kind, known_features);
     let limits = LIMITS.iter().filter(applies).collect();
     Explained {
-        backend: state
-            .backends
-            .iter()
-            .find(|it| it.name == row.backend)
-            .cloned(),
+        backend: backend.cloned(),
         is_default: state.default_handler == row.name,
         changed: changed(state, &row.name),
         kind,
@@ -150,22 +163,24 @@ impl Explained {
     }
 
     fn kind_text(&self) -> String {
-        match self.kind {
-            Some(KnownKind { kind, from }) => format!("{}, from {from}", kind.title()),
-            None => "unknown, so no limits of it are known; set `kind` in the row".to_owned(),
+        match &self.kind {
+            Ok(KnownKind { kind, from }) => format!("{}, from {from}", kind.title()),
+            Err(cause) => format!("unknown, so no limits of it are known: {cause}"),
         }
     }
 
     fn features_text(&self) -> String {
         match self.features.as_deref() {
-            None => "unknown, because the backend does not answer".to_owned(),
-            Some([]) => "none".to_owned(),
-            Some(features) => features.join(", "),
+            Err(cause) => format!("unknown: {cause}"),
+            Ok([]) => "none".to_owned(),
+            Ok(features) => features.join(", "),
         }
     }
 
     pub(super) fn json(&self) -> Value {
-        let backend = self.backend.as_ref();
+        let (backend, kind) = (self.backend.as_ref(), self.kind.as_ref().ok());
+        let problems = self.features.as_ref().err().into_iter();
+        let problems = problems.map(|cause| output::problem(cause));
         let limits = self.limits.iter();
         let limits = limits.map(|limit| limit.json(limit.field_names()));
         json!({
@@ -178,12 +193,13 @@ impl Explained {
             "socket": backend.map(|it| &it.socket),
             "state": backend.map(|it| &it.state),
             "since": backend.map(|it| &it.since),
-            "kind": self.kind.map(|it| it.kind.as_ref().to_owned()),
-            "kindFrom": self.kind.map(|it| it.from),
-            "features": self.features,
+            "kind": kind.map(|it| it.kind.as_ref().to_owned()),
+            "kindFrom": kind.map(|it| it.from),
+            "features": self.features.as_ref().ok(),
             "pods": self.pods.map(|(pods, _)| pods),
             "readyPods": self.pods.map(|(_, ready)| ready),
             "limits": limits.collect::<Vec<_>>(),
+            "problems": problems.collect::<Vec<_>>(),
         })
     }
 }
