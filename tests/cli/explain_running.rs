@@ -284,6 +284,8 @@ async fn an_automatically_registered_handler_of_a_silent_backend_is_shown_with_t
     assert_eq!(node.reload().await.code, 0);
     node.until("boxed", Code::Ok).await;
     let (_, shown, json) = explained(&node, &["boxed"]).await;
+    let row = "  row: registered automatically, when the backend reported it\n";
+    assert!(shown.contains(row), "{shown}");
     let unknown = "neither the backend nor the handler's name shows it";
     assert!(shown.contains(unknown), "{shown}");
     assert_eq!(

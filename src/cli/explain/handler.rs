@@ -6,7 +6,7 @@ use criswitch::compatibility::{LIMITS, Limit};
 use criswitch::config::wording::counted;
 use serde_json::{Value, json};
 
-use super::{Answers, KnownKind, Node};
+use super::{AUTO_REGISTERED, Answers, KnownKind, Node};
 use crate::cli::columns::columns;
 use crate::cli::{output, terminal};
 
@@ -57,7 +57,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
     Explained {
         backend: backend.cloned(),
         is_default: state.default_handler == row.name,
-        changed: changed(state, &row.name),
+        changed: changed(state, row),
         kind,
         features,
         pods,
@@ -67,7 +67,10 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
 }
 
 /// Since when the row is as it is, as far as the daemon remembers its reloads.
-fn changed(state: &State, name: &str) -> String {
+fn changed(state: &State, row: &Row) -> String {
+    if row.origin == AUTO_REGISTERED {
+        return "registered automatically, when the backend reported it".to_owned();
+    }
     let recent = state
         .reloads
         .as_ref()
@@ -78,13 +81,13 @@ fn changed(state: &State, name: &str) -> String {
             continue;
         };
         let (number, at) = (outcome.number, &outcome.at);
-        if changes.handlers_added.iter().any(|added| added == name) {
+        if changes.handlers_added.contains(&row.name) {
             return format!("added by reload {number} at {at}");
         }
         if let Some(moved) = changes
             .handlers_moved
             .iter()
-            .find(|moved| moved.name == name)
+            .find(|moved| moved.name == row.name)
         {
             let (from, to) = (&moved.from, &moved.to);
             return format!("moved from {from} to {to} by reload {number} at {at}");
@@ -106,7 +109,10 @@ impl Explained {
             ""
         };
         let mut lines = vec![format!("handler {}{default}", self.row.name)];
-        lines.push(format!("  row: {}, {}", self.row.origin, self.changed));
+        lines.push(match self.row.origin.as_str() {
+            AUTO_REGISTERED => format!("  row: {}", self.changed),
+            origin => format!("  row: {origin}, {}", self.changed),
+        });
         lines.push(format!("  backend: {}", self.backend_text()));
         lines.push(format!("  kind of runtime: {}", self.kind_text()));
         lines.push(format!("  features: {}", self.features_text()));
