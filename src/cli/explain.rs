@@ -116,15 +116,19 @@ impl Explain {
     async fn ask(&self, subject: &str) -> anyhow::Result<Answers> {
         let running = self.daemon.connect().await?;
         let state = running.state().await?;
-        let is_handler = state.handlers.iter().any(|row| row.name == subject);
-        let pods = match running.pods(&state).await {
-            // A handler is explained without its pods, because its backend may be the one that is down.
-            Err(_) if is_handler => None,
-            pods => Some(pods?),
-        };
+        let pods = running.pods(&state).await;
         // Read the state after the list, because the daemon learns owners from the list.
         let state = running.state().await?;
-        Ok(Answers { state, pods })
+        let is_handler = state.handlers.iter().any(|row| row.name == subject);
+        // Lists fail while a backend is down, which is also when pods are rejected.
+        let needs_no_list = is_handler || pod::rejections(&state, subject).next().is_some();
+        match pods {
+            Err(error) if !needs_no_list => Err(error),
+            pods => Ok(Answers {
+                state,
+                pods: pods.map_err(|error| cause(&error)),
+            }),
+        }
     }
 
     fn node(&self) -> anyhow::Result<Node> {
@@ -138,11 +142,11 @@ impl Explain {
 /// The answers of the daemon.
 struct Answers {
     state: State,
-    /// `None` if the lists of the daemon fail.
-    pods: Option<Vec<PodSandbox>>,
+    /// The list of pods, or why it is missing.
+    pods: Result<Vec<PodSandbox>, String>,
 }
 
-/// Why the configuration is unknown, in one line.
+/// The cause of an error, in one line.
 fn cause(error: &anyhow::Error) -> String {
     match error.is::<Problems>() {
         true => "the configuration is wrong; run criswitch check".to_owned(),

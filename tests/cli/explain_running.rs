@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::reload::Node;
-use crate::support::Sim;
-use crate::{Outcome, run_beside, text};
+use crate::serve::{Daemon, one_backend};
+use crate::support::{Client, Sim};
+use crate::{Outcome, command, run_beside, text};
 
 async fn explain(node: &Node, arguments: &[&str]) -> Outcome {
     let main = node.files.main();
@@ -302,4 +303,52 @@ async fn an_automatically_registered_handler_of_a_silent_backend_is_shown_with_t
     let what = json["problems"][0]["what"].as_str().unwrap();
     assert!(what.starts_with("no answer from backend new: "), "{what}");
     node.end().await;
+}
+
+#[tokio::test]
+async fn a_rejected_pod_and_a_handler_are_shown_while_lists_fail() {
+    let (files, listen, _) = one_backend();
+    let path = files.main();
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("start_wait = '0s'\n{config}")).unwrap();
+    let serve = command(&["serve", "--config", text(&path)]);
+    let _daemon = Daemon::start_as(serve).await;
+    Client::new(&listen)
+        .run_pod("runc", "lost")
+        .await
+        .unwrap_err();
+    let explain = async |arguments: &[&str]| {
+        let explain = ["explain", "--config", text(&path)];
+        run_beside(&[&explain[..], arguments].concat()).await
+    };
+    let missing = "the list of pods is missing, so the pod may exist: ";
+    let shown = explain(&["default/lost"]).await;
+    assert_eq!((shown.code, shown.stderr.as_str()), (0, ""));
+    for part in [
+        "pod default/lost (uid uid-of-lost) was not created\n",
+        "backend runc did not create it; row runc\n",
+        missing,
+    ] {
+        assert!(shown.stdout.contains(part), "{}", shown.stdout);
+    }
+    let shown = explain(&["--json", "default/lost"]).await;
+    let json: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(
+        (&json["pods"], &json["rejections"][0]["times"]),
+        (&json!(null), &json!(1))
+    );
+    assert!(
+        json["problems"][0]["what"]
+            .as_str()
+            .unwrap()
+            .starts_with(missing)
+    );
+    let shown = explain(&["runc"]).await;
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    assert!(
+        shown.stdout.contains("\n  pods: unknown: "),
+        "{}",
+        shown.stdout
+    );
+    assert_eq!(explain(&["default/other"]).await.code, 1);
 }

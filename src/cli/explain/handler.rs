@@ -23,8 +23,8 @@ pub(super) struct Explained {
     kind: Result<KnownKind, String>,
     /// The features that the backend reports, or why they are unknown.
     features: Result<Vec<&'static str>, String>,
-    /// All pods of the handler, and the ready ones; `None` if the lists of the daemon fail.
-    pods: Option<(usize, usize)>,
+    /// All pods of the handler, and the ready ones; or why the list of pods is missing.
+    pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         (None, Ok(_)) => Err(NO_KIND.to_owned()),
         (None, Err(cause)) => Err(format!("{cause}; set `kind` in the row")),
     });
-    let pods = daemon.pods.as_ref().map(|pods| {
+    let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
         let its = pods.iter().filter(|pod| pod.runtime_handler == row.name);
         let ready = its.clone();
         let ready = ready.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
@@ -116,9 +116,9 @@ impl Explained {
         lines.push(format!("  backend: {}", self.backend_text()));
         lines.push(format!("  kind of runtime: {}", self.kind_text()));
         lines.push(format!("  features: {}", self.features_text()));
-        lines.push(match self.pods {
-            Some((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
-            None => "  pods: unknown, because lists fail now (criswitch status)".to_owned(),
+        lines.push(match &self.pods {
+            Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
+            Err(cause) => format!("  pods: unknown: {cause}"),
         });
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         let text = terminal::wrapped(&text);
@@ -185,7 +185,9 @@ impl Explained {
 
     pub(super) fn json(&self) -> Value {
         let (backend, kind) = (self.backend.as_ref(), self.kind.as_ref().ok());
+        let pods = self.pods.as_ref().ok();
         let problems = self.features.as_ref().err().into_iter();
+        let problems = problems.chain(self.pods.as_ref().err());
         let problems = problems.map(|cause| output::problem(cause));
         let limits = self.limits.iter();
         let limits = limits.map(|limit| limit.json(limit.field_names()));
@@ -202,8 +204,8 @@ impl Explained {
             "kind": kind.map(|it| it.kind.as_ref().to_owned()),
             "kindFrom": kind.map(|it| it.from),
             "features": self.features.as_ref().ok(),
-            "pods": self.pods.map(|(pods, _)| pods),
-            "readyPods": self.pods.map(|(_, ready)| ready),
+            "pods": pods.map(|(pods, _)| pods),
+            "readyPods": pods.map(|(_, ready)| ready),
             "limits": limits.collect::<Vec<_>>(),
             "problems": problems.collect::<Vec<_>>(),
         })

@@ -7,14 +7,17 @@ use serde_json::{Value, json};
 
 use super::Answers;
 use crate::cli::running::owners;
-use crate::cli::terminal;
+use crate::cli::{output, terminal};
 
 /// The shortest beginning of an id. A shorter text is probably a misspelt handler.
 const SHORTEST: usize = 4;
+/// The beginning of the line about a missing list of pods.
+const NO_LIST: &str = "the list of pods is missing, so the pod may exist";
 
 /// The facts about the pods that the user named.
 pub(super) struct Explained {
-    pods: Vec<Pod>,
+    /// The pods that exist, or why the list of pods is missing.
+    pods: Result<Vec<Pod>, String>,
     rejections: Vec<Rejection>,
 }
 
@@ -38,23 +41,32 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
         true => pod.metadata.as_ref().is_some_and(|it| names(it) == subject),
         false => subject.len() >= SHORTEST && pod.id.starts_with(subject),
     };
-    let pods = daemon.pods.iter().flatten().filter(is_meant);
-    let pods: Vec<_> = pods.map(|pod| found(state, pod)).collect();
-    let rejections = state.rejections.iter().filter(|pod| match is_name {
-        true => format!("{}/{}", pod.namespace, pod.name) == subject,
-        false => !subject.is_empty() && pod.uid == subject,
-    });
-    let rejections: Vec<_> = rejections.cloned().collect();
-    if !is_name && pods.len() > 1 {
-        bail!(
-            "{subject:?} is the beginning of the ids of {} pods; give more of the id",
-            pods.len()
-        );
+    let found = |pods: &Vec<PodSandbox>| -> Vec<_> {
+        let pods = pods.iter().filter(is_meant);
+        pods.map(|pod| found(state, pod)).collect()
+    };
+    let pods = daemon.pods.as_ref().map(found).map_err(String::clone);
+    let rejections: Vec<_> = rejections(state, subject).cloned().collect();
+    let count = pods.as_ref().map_or(0, Vec::len);
+    if !is_name && count > 1 {
+        bail!("{subject:?} is the beginning of the ids of {count} pods; give more of the id");
     }
-    if pods.is_empty() && rejections.is_empty() {
+    if count == 0 && rejections.is_empty() {
         return Err(unknown(state, subject));
     }
     Ok(Explained { pods, rejections })
+}
+
+/// The remembered rejections of the pod with this uid or NAMESPACE/NAME.
+pub(super) fn rejections<'a>(
+    state: &'a State,
+    subject: &'a str,
+) -> impl Iterator<Item = &'a Rejection> {
+    let is_meant = move |pod: &&Rejection| match subject.contains('/') {
+        true => format!("{}/{}", pod.namespace, pod.name) == subject,
+        false => !subject.is_empty() && pod.uid == subject,
+    };
+    state.rejections.iter().filter(is_meant)
 }
 
 fn found(state: &State, pod: &PodSandbox) -> Pod {
@@ -92,9 +104,11 @@ fn unknown(state: &State, subject: &str) -> anyhow::Error {
 
 impl Explained {
     pub(super) fn text(&self) -> String {
-        let pods = self.pods.iter().map(Pod::text);
+        let pods = self.pods.iter().flatten().map(Pod::text);
         let rejections = self.rejections.iter().map(rejected);
-        let parts: Vec<_> = pods.chain(rejections).collect();
+        let missing = self.pods.as_ref().err().into_iter();
+        let missing = missing.map(|cause| format!("{NO_LIST}: {cause}\n"));
+        let parts: Vec<_> = pods.chain(rejections).chain(missing).collect();
         terminal::wrapped(&parts.join("\n"))
     }
 
@@ -113,9 +127,14 @@ impl Explained {
                 "times": pod.times,
             })
         });
+        let pods = self.pods.as_ref().ok();
+        let pods = pods.map(|pods| pods.iter().map(Pod::json).collect::<Vec<_>>());
+        let problems = self.pods.as_ref().err().into_iter();
+        let problems = problems.map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
         json!({
-            "pods": self.pods.iter().map(Pod::json).collect::<Vec<_>>(),
+            "pods": pods,
             "rejections": rejections.collect::<Vec<_>>(),
+            "problems": problems.collect::<Vec<_>>(),
         })
     }
 }
