@@ -210,6 +210,72 @@ async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
 }
 
 #[tokio::test]
+async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_answer() {
+    let mut node = Node::start();
+    node.table = TABLE.replace("SOCKETS/a", "SOCKETS/absent");
+    for field in [
+        "hostUsers: false",
+        "securityContext: { supplementalGroupsPolicy: Strict }",
+    ] {
+        let pod = format!(
+            "{{ kind: Pod, metadata: {{ name: web }}, spec: {{ {field}, containers: [] }} }}"
+        );
+        let json = node.json(&pod, 1).await;
+        let pod = &json["pods"][0];
+        assert_eq!(
+            (&pod["handler"], &pod["fits"]),
+            (&json!("runc"), &json!(null))
+        );
+        let runc = pod["handlers"].as_array().unwrap().iter();
+        let runc = runc.clone().find(|it| it["handler"] == "runc").unwrap();
+        assert_eq!(runc["fits"], json!(null));
+        let why = "backend \"containerd\" does not answer, so limits that depend on its features are unknown";
+        assert_eq!(runc["why"], why);
+    }
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostUsers: false, containers: [] } }";
+    let shown = node.explain(&[], pod).await.stdout;
+    let row = shown
+        .lines()
+        .find(|line| line.starts_with("runc "))
+        .unwrap();
+    assert!(
+        row.contains("  unknown  backend \"containerd\" does not answer"),
+        "{shown}"
+    );
+    // A pod without such a field fits.
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { containers: [] } }";
+    assert_eq!(node.json(pod, 0).await["pods"][0]["fits"], true);
+}
+
+#[tokio::test]
+async fn a_handler_of_an_unknown_kind_comes_after_the_fitting_ones_of_a_known_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    Sim::new("cri-o")
+        .handlers(["box", "kata"])
+        .serve_on(&folder.path().join("a"));
+    let table = "default_handler = 'box'\n[handlers]\nbox = { socket = 'SOCKETS/a' }\nkata = { socket = 'SOCKETS/a' }";
+    let node = Node {
+        folder,
+        table: table.to_owned(),
+    };
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostPID: true, containers: [] } }";
+    let json = node.json(pod, 0).await;
+    let handlers = json["pods"][0]["handlers"].as_array().unwrap();
+    let order: Vec<_> = handlers
+        .iter()
+        .map(|it| (&it["handler"], &it["fits"], &it["kind"]))
+        .collect();
+    let fits = json!(true);
+    assert_eq!(
+        order,
+        [
+            (&json!("kata"), &fits, &json!("kata")),
+            (&json!("box"), &fits, &json!(null))
+        ]
+    );
+}
+
+#[tokio::test]
 async fn a_handler_that_its_backend_lacks_does_not_fit() {
     let folder = tempfile::tempdir().unwrap();
     Sim::new("containerd")

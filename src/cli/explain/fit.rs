@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use criswitch::compatibility::{self, Effect, Finding};
+use criswitch::compatibility::{self, Effect, Finding, LIMITS, Limit};
 use criswitch::config::Handler;
 use criswitch::config::wording::counted;
 use serde_json::{Value, json};
@@ -32,6 +32,8 @@ struct Fit {
     findings: Vec<Finding>,
     /// Why the handler itself cannot run any pod now.
     missing: Option<String>,
+    /// Whether the pod meets a limit of a feature, and the backend's features are unknown.
+    is_blind: bool,
     /// Sentences about facts that are unknown.
     unknown: Vec<String>,
 }
@@ -40,11 +42,14 @@ impl PodFits {
     /// Whether the pod can run where its class sends it: in the handler with the name of its class, or else in any
     /// handler of this node.
     pub(super) fn is_fine(&self) -> bool {
+        self.fits() == Some(true)
+    }
+
+    /// The same as [`PodFits::is_fine`]; `None` if it is unknown.
+    fn fits(&self) -> Option<bool> {
         let own = self.fits.iter().find(|fit| fit.handler == self.own());
-        match own {
-            Some(own) => own.fits(),
-            None => self.fits.iter().any(Fit::fits),
-        }
+        // The handlers that fit come first, and then those of which it is unknown.
+        own.or(self.fits.first()).map_or(Some(false), Fit::fits)
     }
 
     /// The name of the handler that the pod gets.
@@ -57,8 +62,12 @@ impl PodFits {
 }
 
 impl Fit {
-    fn fits(&self) -> bool {
-        self.missing.is_none() && self.count(Effect::Fails) == 0
+    /// Whether the pod can run; `None` if it is unknown.
+    fn fits(&self) -> Option<bool> {
+        match self.missing.is_some() || self.count(Effect::Fails) > 0 {
+            true => Some(false),
+            false => (!self.is_blind).then_some(true),
+        }
     }
 
     fn count(&self, effect: Effect) -> usize {
@@ -72,6 +81,10 @@ impl Fit {
         let limits = |count| counted(count, "limit");
         match (&self.missing, fails, weakens) {
             (Some(_), ..) => "the handler cannot run pods now".to_owned(),
+            (None, 0, _) if self.is_blind => format!(
+                "backend {:?} does not answer, so limits that depend on its features are unknown",
+                self.backend
+            ),
             (None, 0, 0) if self.kind.is_none() => {
                 "no limit is known, because the kind of runtime is unknown".to_owned()
             }
@@ -109,16 +122,13 @@ fn of_pod(node: &Node, pod: Manifest) -> PodFits {
         .iter()
         .map(|row| fit(node, row, &pod))
         .collect();
-    // The fewest limits first; among equals the pod's own handler, then those with a known kind, then by name.
+    // An unknown kind comes after the known ones, because its limits are unknown. Then the fewest limits come first, among
+    // equals the pod's own handler, and then the names decide.
     fits.sort_by_cached_key(|fit| {
         let limits = (fit.count(Effect::Fails), fit.count(Effect::Weakens));
-        let (own, known) = (fit.handler == *own, fit.kind.is_some());
-        (
-            !fit.fits(),
-            limits,
-            Reverse((own, known)),
-            fit.handler.clone(),
-        )
+        let (own, name) = (fit.handler == *own, fit.handler.clone());
+        let fits = fit.fits().map_or(1, |fits| if fits { 0 } else { 2 });
+        (fits, fit.kind.is_none(), limits, Reverse(own), name)
     });
     PodFits {
         pod,
@@ -145,6 +155,7 @@ fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
             "backend {backend:?} does not answer, so its features are unknown: {cause}"
         ));
     }
+    let is_met = |limit: &&Limit| limit.feature.is_some() && !limit.fields(&pod.pod).is_empty();
     let lacks = reported(row, &node.probes) == Some(false);
     let missing = lacks.then(|| {
         let theirs = &row.backend_handler;
@@ -156,6 +167,7 @@ fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
         kind,
         findings: found,
         missing,
+        is_blind: features.is_err() && LIMITS.iter().any(|limit| is_met(&limit)),
         unknown,
     }
 }
@@ -176,7 +188,12 @@ impl PodFits {
                 fit.handler.clone(),
                 fit.backend.clone(),
                 fit.kind.map_or("unknown", |it| it.kind.title()).to_owned(),
-                if fit.fits() { "yes" } else { "no" }.to_owned(),
+                match fit.fits() {
+                    Some(true) => "yes",
+                    Some(false) => "no",
+                    None => "unknown",
+                }
+                .to_owned(),
                 fit.why(),
             ]
         });
@@ -267,7 +284,7 @@ impl PodFits {
             "name": self.pod.name,
             "class": (!self.class.is_empty()).then_some(&self.class),
             "handler": self.own(),
-            "fits": self.is_fine(),
+            "fits": self.fits(),
             "handlers": handlers.collect::<Vec<_>>(),
         })
     }
