@@ -121,6 +121,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         pods,
         containers,
         pod_ids: pod_ids(switch, backend),
+        default_pod_ids: switch.owners().with_default_row(backend.id),
     })
 }
 

@@ -4,7 +4,7 @@
 use crate::call::Request;
 use crate::call::route::Target;
 use crate::codec::protobuf::{self, Field, Path};
-use crate::ownership::PodNames;
+use crate::ownership::{PodNames, StartedWith};
 use crate::rpc::fields::{FILTER, IMAGE_TEXTS, image_filter};
 use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then};
 
@@ -53,9 +53,13 @@ pub(crate) struct Listing {
 }
 
 impl Lesson {
-    /// The facts that criswitch learns from the reply to `request`, which goes to `target`.
-    pub(super) fn of(request: &Request, target: &Target) -> Lesson {
-        let names = |config| names(request, config, target);
+    /// The facts that criswitch learns from the reply to `request`, which goes to `target`. A pod that it creates gets
+    /// `started_with`.
+    pub(super) fn of(request: &Request, target: &Target, started_with: StartedWith) -> Lesson {
+        let names = |config| PodNames {
+            started_with,
+            ..pod_names(request, config)
+        };
         match (&request.row.then, target) {
             (Then::OwnPod(id, config), _) => Lesson::Pod(id, names(config)),
             (Then::OwnRestored(pod, containers, config), _) => {
@@ -114,13 +118,15 @@ impl Listing {
     }
 }
 
-/// The names of the pod that `request` creates.
-fn names(request: &Request, config: Path, target: &Target) -> PodNames {
-    let row = match target {
-        Target::Handler(handler) => Some(handler.name.as_str()),
-        _ => None,
+/// The row that `request` creates a pod with. The request must have the client's name of the handler.
+pub(super) fn started_with(request: &Request, target: &Target) -> StartedWith {
+    let (Goes::Handler(path), Target::Handler(handler)) = (&request.row.goes, target) else {
+        return StartedWith::Unknown;
     };
-    pod_names(request, config).by_row(row)
+    match protobuf::string(&request.message(), path) {
+        Ok("") => StartedWith::DefaultRow(handler.name.clone()),
+        _ => StartedWith::Row(handler.name.clone()),
+    }
 }
 
 /// The names of the pod whose configuration is at the path. The names are empty if the configuration is malformed,

@@ -7,7 +7,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::call::reply::{self, Reply};
 use crate::call::route::{Stores, Target};
-use crate::call::{Call, Lesson, Request};
+use crate::call::{Call, Lesson, Request, lesson};
 use crate::codec::{frames, protobuf};
 use crate::config::Handler;
 use crate::errors;
@@ -48,10 +48,11 @@ pub(crate) enum Plan {
 /// # Errors
 /// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed.
 pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan), Status> {
+    let started_with = lesson::started_with(&request, &target);
     if let Target::Handler(handler) = &target {
         with_backends_name(&mut request, handler);
     }
-    let lesson = Lesson::of(&request, &target);
+    let lesson = Lesson::of(&request, &target, started_with);
     let call = Call { request, lesson };
     let plan = match target {
         Target::Miss(kind, id) => Plan::Nobody(of_nobody(&call, kind, &id)?),

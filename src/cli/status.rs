@@ -402,6 +402,7 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
     }
     for row in objects(&mut json, "backends") {
         row.remove("podIds");
+        row.remove("defaultPodIds");
     }
     for (row, handler) in objects(&mut json, "handlers").zip(&daemon.state.handlers) {
         let pods = pods_of(handler, &owners, daemon);

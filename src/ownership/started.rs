@@ -1,6 +1,6 @@
 //! The handler that each pod was created with, as far as criswitch knows it. Does no I/O.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
 
@@ -25,6 +25,8 @@ pub enum StartedWith {
     Handler(String),
     /// The row of the routing table with this name.
     Row(String),
+    /// The row of the default handler then, with this name: the request named no handler.
+    DefaultRow(String),
 }
 
 /// A pod with an unknown handler, for which criswitch may ask the backend now.
@@ -70,7 +72,7 @@ impl Owners {
         self.changes += 1;
         let pod = self.pods.get_mut(id).filter(|pod| pod.backend == backend);
         let known = pod.map(|pod| &mut pod.more.started_with);
-        if let Some(known) = known.filter(|known| !matches!(known, StartedWith::Row(_))) {
+        if let Some(known) = known.filter(|known| known.row().is_none()) {
             *known = answer;
         }
     }
@@ -80,7 +82,7 @@ impl Owners {
     pub fn has_started_otherwise(&self, backend: BackendId) -> bool {
         let mut its = self.pods.values().filter(|pod| pod.backend == backend);
         its.any(|pod| match &pod.more.started_with {
-            StartedWith::Row(row) => *row != pod.more.handler,
+            StartedWith::Row(row) | StartedWith::DefaultRow(row) => *row != pod.more.handler,
             StartedWith::Handler(_) => pod.more.handler.is_empty(),
             _ => false,
         })
@@ -89,17 +91,35 @@ impl Owners {
     /// The row that each pod of `backend` was created with, if known, by the pod's id.
     pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
         let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
-        let rows = its.filter_map(|(id, pod)| match &pod.more.started_with {
-            StartedWith::Row(row) => Some((id.clone(), row.clone())),
-            _ => None,
-        });
-        rows.collect()
+        let row = |pod: &PodNames| pod.started_with.row().map(str::to_owned);
+        its.filter_map(|(id, pod)| Some((id.clone(), row(&pod.more)?)))
+            .collect()
     }
 
-    /// Restores the result of [`Owners::rows`] from an earlier run of criswitch.
-    pub fn restore_rows(&mut self, backend: BackendId, rows: HashMap<String, String>) {
+    /// The ids of the pods of `backend` that were created with [`StartedWith::DefaultRow`], sorted.
+    pub fn with_default_row(&self, backend: BackendId) -> Vec<String> {
+        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let its =
+            its.filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::DefaultRow(_)));
+        let mut ids: Vec<_> = its.map(|(id, _)| id.clone()).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Restores the results of [`Owners::rows`] and [`Owners::with_default_row`] from an earlier run of criswitch.
+    pub fn restore_rows(
+        &mut self,
+        backend: BackendId,
+        rows: HashMap<String, String>,
+        with_default_row: &[String],
+    ) {
+        let with_default_row: HashSet<_> = with_default_row.iter().collect();
         for (id, row) in rows {
-            self.learn_handler(&id, backend, StartedWith::Row(row));
+            let started_with = match with_default_row.contains(&id) {
+                true => StartedWith::DefaultRow(row),
+                false => StartedWith::Row(row),
+            };
+            self.learn_handler(&id, backend, started_with);
         }
     }
 
@@ -117,20 +137,11 @@ impl Owners {
 }
 
 impl PodNames {
-    /// The names of a pod that is created with this row.
-    pub(crate) fn by_row(self, row: Option<&str>) -> PodNames {
-        let started_with = row.map_or(StartedWith::Unknown, |row| StartedWith::Row(row.to_owned()));
-        PodNames {
-            started_with,
-            ..self
-        }
-    }
-
     /// The backend's name for the handler, as listed or reported; `None` if the pod's row is known, or the name is
     /// unknown.
     fn listed_handler(&self) -> Option<&str> {
         match &self.started_with {
-            StartedWith::Row(_) => None,
+            StartedWith::Row(_) | StartedWith::DefaultRow(_) => None,
             _ if !self.handler.is_empty() => Some(&self.handler),
             StartedWith::Handler(handler) => Some(handler),
             _ => None,
@@ -149,6 +160,14 @@ impl PodNames {
 }
 
 impl StartedWith {
+    /// The name of the row that the pod was created with, if known.
+    pub fn row(&self) -> Option<&str> {
+        match self {
+            StartedWith::Row(row) | StartedWith::DefaultRow(row) => Some(row),
+            _ => None,
+        }
+    }
+
     /// The handler that a backend reported. A name that is longer than the limit for ids counts as unreported.
     pub fn reported(handler: Option<String>) -> StartedWith {
         let handler = handler.filter(|handler| handler.len() <= LONGEST_ID);
@@ -202,7 +221,10 @@ mod tests {
     #[test]
     fn a_backends_report_replaces_no_row_and_applies_to_its_own_pods_only() {
         let mut owners = Owners::default();
-        let names = PodNames::default().by_row(Some("gold"));
+        let names = PodNames {
+            started_with: StartedWith::Row("gold".to_owned()),
+            ..PodNames::default()
+        };
         owners.own_pod("a", 0, names, Mark(0));
         let row = StartedWith::Row("gold".to_owned());
         owners.learn_handler("a", 0, StartedWith::Unreported);

@@ -57,6 +57,10 @@ pub struct Saved {
     /// The ids of the pods that were created through criswitch.
     #[prost(string, repeated, tag = "16")]
     pub created: Vec<String>,
+    /// The ids of the pods in `handlers` that were created with the default handler, because the request named no
+    /// handler.
+    #[prost(string, repeated, tag = "17")]
+    pub with_default_row: Vec<String>,
 }
 
 impl Saved {

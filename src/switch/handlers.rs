@@ -172,7 +172,7 @@ fn name<'n>(
     listed: &'n str,
 ) -> &'n str {
     let handler = match started_with {
-        StartedWith::Row(row) => return row,
+        StartedWith::Row(row) | StartedWith::DefaultRow(row) => return row,
         _ if !listed.is_empty() => listed,
         StartedWith::Handler(handler) => handler,
         _ => return listed,

@@ -157,6 +157,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         cached::own_items(switch, list, backend, &message, &[])
     };
     let handlers = switch.owners().rows(backend.id);
+    let with_default_row = switch.owners().with_default_row(backend.id);
     let disputed = switch.owners().disputed(backend.id);
     let created = switch.owners().created_at(backend.id);
     let known = backend.known();
@@ -177,6 +178,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         containers: list(List::Containers),
         images: list(List::Images),
         handlers,
+        with_default_row,
         disputed,
         descriptors: labels::descriptors(backend).filter(labels::is_kept),
         version: known.version,
@@ -255,7 +257,7 @@ fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: Sys
         }
     }
     let mut owners = switch.owners();
-    owners.restore_rows(backend.id, saved.handlers);
+    owners.restore_rows(backend.id, saved.handlers, &saved.with_default_row);
     owners.restore(backend.id, &saved.disputed);
     owners.restore_created(backend.id, &saved.created);
     drop(owners);

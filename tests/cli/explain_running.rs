@@ -352,3 +352,34 @@ async fn a_rejected_pod_and_a_handler_are_shown_while_lists_fail() {
     );
     assert_eq!(explain(&["default/other"]).await.code, 1);
 }
+
+#[tokio::test]
+async fn a_pod_without_a_runtime_class_is_shown_with_the_default_handler_then_and_now() {
+    let node = two_backends().await;
+    node.client().run_pod("", "plain").await.unwrap();
+    let place = node.files.path("criswitch.toml").display().to_string();
+    let shown = explain(&node, &["default/plain"]).await.stdout;
+    let then = "\n  created by: row runc, the default handler then (the pod has no RuntimeClass)\n";
+    assert!(shown.contains(then), "{shown}");
+    let now = format!("\n  now: the default handler runc ({place}:6) routes to the same backend\n");
+    assert!(shown.contains(&now), "{shown}");
+    let main = std::fs::read_to_string(node.files.main()).unwrap();
+    let main = main.replace("default_handler = \"runc\"", "default_handler = \"kata\"");
+    node.files.write("criswitch.toml", &main);
+    assert_eq!(node.reload().await.code, 0);
+    let shown = explain(&node, &["default/plain"]).await.stdout;
+    assert!(shown.contains(then), "{shown}");
+    let now = format!(
+        "\n  now: the default handler kata ({place}:7) routes to backend kata: a new pod without a RuntimeClass runs there, \
+         and this pod stays where it is\n"
+    );
+    assert!(shown.contains(&now), "{shown}");
+    let json = json(&node, "default/plain").await;
+    let pod = &json["pods"][0];
+    assert_eq!(
+        (&pod["handler"], &pod["byDefault"]),
+        (&json!("runc"), &json!(true))
+    );
+    assert_eq!(pod["rowNow"]["name"], "kata");
+    node.end().await;
+}

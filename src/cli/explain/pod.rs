@@ -28,7 +28,9 @@ struct Pod {
     /// The row of the pod, by the name that clients see; empty if it is unknown.
     handler: String,
     backend: String,
-    /// The row of this name in the current routing table.
+    /// Whether the creation of the pod named no handler.
+    by_default: bool,
+    /// The row that a new pod of this kind gets by the current routing table.
     now: Option<Row>,
     default: String,
 }
@@ -72,16 +74,19 @@ pub(super) fn rejections<'a>(
 fn found(state: &State, pod: &PodSandbox) -> Pod {
     let handler = &pod.runtime_handler;
     let backend = owners(state).get(pod.id.as_str()).copied();
+    let mut backends = state.backends.iter();
+    let by_default = backends.any(|backend| backend.default_pod_ids.contains(&pod.id));
+    let now = match by_default {
+        true => &state.default_handler,
+        false => handler,
+    };
     Pod {
         id: pod.id.clone(),
         metadata: pod.metadata.clone().unwrap_or_default(),
         handler: handler.clone(),
         backend: backend.unwrap_or_default().to_owned(),
-        now: state
-            .handlers
-            .iter()
-            .find(|row| row.name == *handler)
-            .cloned(),
+        by_default,
+        now: state.handlers.iter().find(|row| row.name == *now).cloned(),
         default: state.default_handler.clone(),
     }
 }
@@ -165,6 +170,9 @@ impl Pod {
         match self.handler.as_str() {
             "" => "unknown: the backend reports no handler, and criswitch did not create the pod"
                 .to_owned(),
+            handler if self.by_default => {
+                format!("row {handler}, the default handler then (the pod has no RuntimeClass)")
+            }
             handler => format!("row {handler}"),
         }
     }
@@ -182,16 +190,24 @@ impl Pod {
                 "the table has no row {} any more: a new pod of this RuntimeClass is rejected, and this pod stays where it is",
                 self.handler
             ),
-            Some(row) if row.backend == self.backend => {
-                format!(
-                    "row {} ({}) routes to the same backend",
-                    row.name, row.origin
-                )
+            Some(Row {
+                name,
+                origin,
+                backend,
+                ..
+            }) => {
+                let (row, kind) = match self.by_default {
+                    true => ("the default handler", "without a RuntimeClass"),
+                    false => ("row", "of this RuntimeClass"),
+                };
+                match *backend == self.backend {
+                    true => format!("{row} {name} ({origin}) routes to the same backend"),
+                    false => format!(
+                        "{row} {name} ({origin}) routes to backend {backend}: a new pod {kind} runs there, and this pod stays \
+                         where it is"
+                    ),
+                }
             }
-            Some(row) => format!(
-                "row {} ({}) routes to backend {}: a new pod of this RuntimeClass runs there, and this pod stays where it is",
-                row.name, row.origin, row.backend
-            ),
         }
     }
 
@@ -203,6 +219,7 @@ impl Pod {
             "uid": self.metadata.uid,
             "backend": (!self.backend.is_empty()).then_some(&self.backend),
             "handler": (!self.handler.is_empty()).then_some(&self.handler),
+            "byDefault": self.by_default,
             "rowNow": self.now.as_ref().map(|row| json!({
                 "name": row.name,
                 "backend": row.backend,

@@ -120,6 +120,20 @@ async fn the_handler_that_a_pod_was_created_with_is_known_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_pod_that_was_created_without_a_handler_is_known_as_such_after_a_restart() {
+    let sims = ["runc", "kata"].map(crate::support::Sim::new);
+    let mut rig = crate::faults::node("start_wait = \"0s\"", sims).await;
+    let pod = rig.run_pod("", "plain").await;
+    rig.run_pod("runc", "named").await;
+    let known = async |rig: &Rig| rig.state().await["backends"][0]["defaultPodIds"].clone();
+    assert_eq!(known(&rig).await, serde_json::json!([pod]));
+    rig.pods().await.unwrap();
+    rig.restart_switch().await;
+    rig.pods().await.unwrap();
+    assert_eq!(known(&rig).await, serde_json::json!([pod]));
+}
+
+#[tokio::test]
 async fn pods_created_after_the_last_list_are_listed_after_a_restart() {
     let (mut rig, ..) = with_pods().await;
     let (pod, container) = rig.run("kata", "since").await;
