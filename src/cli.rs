@@ -98,9 +98,10 @@ Examples:
   criswitch explain default/web    where the pod is, or why it is not
   criswitch explain -f pod.yaml    which handlers can run the pod
 
-Exit codes: 0 explained; with --file: 0 each pod can run in its handler,
-1 one cannot. 1 criswitch is not reachable or knows no such handler or
-pod, or the file cannot be read, 78 the configuration is wrong.";
+Exit codes: 0 explained; with --file: each pod can run in its handler,
+1 with --file: a pod cannot run; or criswitch is not reachable, or knows
+no such handler or pod, or the file cannot be read or has no pod,
+78 the configuration is wrong.";
 
 const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 78 the configuration is wrong.";

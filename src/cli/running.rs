@@ -1,4 +1,4 @@
-//! The client with which `status`, `pods`, `reload`, `forget` and `try` call the daemon.
+//! The client with which `status`, `pods`, `reload`, `forget`, `try`, `explain` and `labels` call the daemon.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -342,7 +342,17 @@ async fn a_wrong_file_is_reported_with_its_place() {
 
 #[test]
 fn explain_needs_a_subject_and_takes_only_one() {
-    for arguments in [&["explain"][..], &["explain", "runc", "-f", "pod.yaml"]] {
+    for arguments in [
+        &["explain"][..],
+        &["explain", "runc", "-f", "pod.yaml"],
+        &[
+            "explain",
+            "-f",
+            "pod.yaml",
+            "--socket",
+            "/run/criswitch.sock",
+        ],
+    ] {
         assert_eq!(run(arguments).code, 64, "{arguments:?}");
     }
 }

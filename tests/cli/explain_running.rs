@@ -98,6 +98,20 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
     let kata = json(&node, "kata").await;
     assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));
     assert_eq!(kata["kindFrom"], "the handler's name");
+    let by = &kata["changedBy"];
+    assert_eq!(
+        (&by["reload"], &by["from"], &by["to"]),
+        (&json!(1), &json!(null), &json!("kata"))
+    );
+    assert_eq!(json(&node, "runc").await["changedBy"], json!(null));
+    let old = node.old.socket();
+    node.write("", &format!("kata = {old:?}"));
+    assert_eq!(node.reload().await.code, 0);
+    let by = json(&node, "kata").await["changedBy"].clone();
+    assert_eq!(
+        (&by["reload"], &by["from"], &by["to"]),
+        (&json!(2), &json!("kata"), &json!("runc"))
+    );
     node.end().await;
 }
 

@@ -19,6 +19,7 @@ pub(super) struct Explained {
     backend: Option<Backend>,
     is_default: bool,
     changed: String,
+    change: Option<Change>,
     /// The kind of runtime, or why it is unknown.
     kind: Result<KnownKind, String>,
     /// The features that the backend reports, or why they are unknown.
@@ -26,6 +27,16 @@ pub(super) struct Explained {
     /// All pods of the handler, and the ready ones; or why the list of pods is missing.
     pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
+}
+
+/// A reload that changed a row.
+struct Change {
+    /// The number of the reload.
+    reload: u64,
+    at: String,
+    /// The backend before; `None` if the reload added the row.
+    from: Option<String>,
+    to: String,
 }
 
 /// Explains the handler of a row of the daemon. `node` is the configuration with the answers of the backends, or why
@@ -54,10 +65,12 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
     let known_features = features.as_deref().ok();
     let applies = |limit: &&Limit| limit.applies(known_kind, known_features);
     let limits = LIMITS.iter().filter(applies).collect();
+    let change = last_change(state, row);
     Explained {
         backend: backend.cloned(),
         is_default: state.default_handler == row.name,
-        changed: changed(state, row),
+        changed: changed(state, row, change.as_ref()),
+        change,
         kind,
         features,
         pods,
@@ -66,38 +79,52 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
     }
 }
 
-/// Since when the row is as it is, as far as the daemon remembers its reloads.
-fn changed(state: &State, row: &Row) -> String {
+/// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for a row that no file has.
+fn last_change(state: &State, row: &Row) -> Option<Change> {
     if row.origin == AUTO_REGISTERED {
-        return "registered automatically, when the backend reported it".to_owned();
+        return None;
     }
-    let recent = state
-        .reloads
-        .as_ref()
-        .map(|reloads| reloads.recent.as_slice());
-    let recent = recent.unwrap_or_default();
-    for outcome in recent.iter().rev() {
+    let recent = state.reloads.iter().flat_map(|reloads| &reloads.recent);
+    recent.rev().find_map(|outcome| {
         let Some(reload::Result::Changes(changes)) = &outcome.result else {
-            continue;
+            return None;
         };
-        let (number, at) = (outcome.number, &outcome.at);
-        if changes.handlers_added.contains(&row.name) {
-            return format!("added by reload {number} at {at}");
+        let is_added = changes.handlers_added.contains(&row.name);
+        let mut moved = changes.handlers_moved.iter();
+        let moved = moved.find(|moved| moved.name == row.name);
+        let is_changed = is_added || moved.is_some();
+        is_changed.then(|| Change {
+            reload: outcome.number,
+            at: outcome.at.clone(),
+            from: moved.map(|moved| moved.from.clone()),
+            to: moved.map_or(&row.backend, |moved| &moved.to).clone(),
+        })
+    })
+}
+
+/// Since when the row is as it is.
+fn changed(state: &State, row: &Row, change: Option<&Change>) -> String {
+    let oldest = state.reloads.as_ref().and_then(|it| it.recent.first());
+    match (change, oldest) {
+        _ if row.origin == AUTO_REGISTERED => {
+            "registered automatically, when the backend reported it".to_owned()
         }
-        if let Some(moved) = changes
-            .handlers_moved
-            .iter()
-            .find(|moved| moved.name == row.name)
-        {
-            let (from, to) = (&moved.from, &moved.to);
-            return format!("moved from {from} to {to} by reload {number} at {at}");
+        (
+            Some(Change {
+                reload,
+                at,
+                from,
+                to,
+            }),
+            _,
+        ) => match from {
+            Some(from) => format!("moved from {from} to {to} by reload {reload} at {at}"),
+            None => format!("added by reload {reload} at {at}"),
+        },
+        (None, Some(oldest)) if oldest.number > 1 => {
+            format!("unchanged since before reload {}", oldest.number)
         }
-    }
-    match recent.first() {
-        Some(first) if first.number > 1 => {
-            format!("unchanged since before reload {}", first.number)
-        }
-        _ => "unchanged since criswitch started".to_owned(),
+        (None, _) => "unchanged since criswitch started".to_owned(),
     }
 }
 
@@ -196,6 +223,12 @@ impl Explained {
             "isDefault": self.is_default,
             "origin": self.row.origin,
             "changed": self.changed,
+            "changedBy": self.change.as_ref().map(|change| json!({
+                "reload": change.reload,
+                "at": change.at,
+                "from": change.from,
+                "to": change.to,
+            })),
             "backend": self.row.backend,
             "backendHandler": self.row.backend_handler,
             "socket": backend.map(|it| &it.socket),
