@@ -310,7 +310,10 @@ async fn a_handler_that_its_backend_lacks_does_not_fit() {
 async fn a_wrong_file_is_reported_with_its_place() {
     let node = Node::start();
     for (file, error) in [
-        ("kind: Pod\nspec: [\n", "DIR/pod.yaml:"),
+        (
+            "kind: Pod\nspec: [\n",
+            "criswitch: DIR/pod.yaml:2:7: not valid YAML: unclosed bracket '['\n",
+        ),
         (
             "kind: Pod\nmetadata: {name: a\nspec: {}\n",
             "not valid YAML",
@@ -326,6 +329,7 @@ async fn a_wrong_file_is_reported_with_its_place() {
         let outcome = node.explain(&[], file).await;
         assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{file}");
         assert!(outcome.stderr.contains(error), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("at line"), "{}", outcome.stderr);
     }
     let outcome = node.explain(&[], &" ".repeat((16 << 20) + 1)).await;
     assert_eq!(outcome.code, 1);
@@ -337,6 +341,64 @@ async fn a_wrong_file_is_reported_with_its_place() {
         outcome.stderr.contains("cannot read /nonexistent/pod.yaml"),
         "{}",
         outcome.stderr
+    );
+}
+
+#[tokio::test]
+async fn a_value_of_a_wrong_type_is_reported_with_its_field() {
+    let node = Node::start();
+    for (spec, error) in [
+        (
+            "hostNetwork: 'true'",
+            "spec.hostNetwork is a string, not a boolean",
+        ),
+        (
+            "runtimeClassName: 5",
+            "spec.runtimeClassName is a number, not a string",
+        ),
+        (
+            "containers: { name: web }",
+            "spec.containers is a map, not a list",
+        ),
+        (
+            "initContainers: [{}, { securityContext: { privileged: 1 } }]",
+            "spec.initContainers[1].securityContext.privileged is a number, not a boolean",
+        ),
+    ] {
+        let pod = format!("{{ kind: Pod, metadata: {{ name: web }}, spec: {{ {spec} }} }}");
+        let outcome = node.explain(&[], &pod).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{spec}");
+        let error = format!("criswitch: DIR/pod.yaml: document 1: {error}\n");
+        assert_eq!(outcome.stderr, error);
+        let job = format!(
+            "{{ kind: Job, metadata: {{ name: web }}, spec: {{ template: {{ spec: {{ {spec} }} }} }} }}"
+        );
+        let outcome = node.explain(&[], &job).await;
+        let error = error.replace("1: spec", "1: spec.template.spec");
+        assert_eq!(outcome.stderr, error);
+    }
+}
+
+#[tokio::test]
+async fn items_of_a_list_of_pods_need_no_kind_and_a_pod_needs_no_name() {
+    let pods = "{ kind: PodList, items: [
+        { metadata: { generateName: web- }, spec: { containers: [] } },
+        { metadata: {}, spec: { hostPID: null, containers: [] } },
+    ] }";
+    let shown = Node::start().explain(&[], pods).await;
+    assert_eq!((shown.code, shown.stderr.as_str()), (0, ""));
+    let titles: Vec<_> = shown
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("Pod"))
+        .collect();
+    let class = "no RuntimeClass, so it runs in the default handler runc";
+    assert_eq!(
+        titles,
+        [
+            format!("Pod web-*: {class}"),
+            format!("Pod without a name: {class}")
+        ]
     );
 }
 

@@ -225,7 +225,11 @@ impl PodFits {
                  a different name)"
             ),
         };
-        format!("{object} {namespace}{slash}{name}: {class}\n")
+        let name = match name.as_str() {
+            "" => "without a name".to_owned(),
+            name => format!("{namespace}{slash}{name}"),
+        };
+        format!("{object} {name}: {class}\n")
     }
 
     /// The reasons of one handler, one on each line.

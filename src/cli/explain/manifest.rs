@@ -5,7 +5,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail, ensure};
+use criswitch::compatibility::{Is, LIMITS, Test};
 use serde_json::Value;
+use serde_saphyr::{DefaultMessageFormatter, MessageFormatter};
 
 /// The largest file that is read, in bytes.
 const MOST: u64 = 16 << 20;
@@ -22,6 +24,20 @@ const TEMPLATES: [(&str, &str); 8] = [
     ("Job", "spec.template"),
     ("CronJob", "spec.jobTemplate.spec.template"),
     ("PodTemplate", "template"),
+];
+
+/// Fields with their types, besides the fields of the known limits.
+const TYPES: [(&[&str], &str); 2] = [
+    (&["spec.runtimeClassName"], "a string"),
+    (
+        &[
+            "spec.containers",
+            "spec.initContainers",
+            "spec.ephemeralContainers",
+            "spec.volumes",
+        ],
+        "a list",
+    ),
 ];
 
 /// A pod, or the pod template of a workload.
@@ -54,13 +70,13 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Manifest>> {
         let (line, column) = error
             .location()
             .map_or((1, 1), |at| (at.line(), at.column()));
-        let error = error.without_snippet().to_string();
-        let what = error.lines().next().unwrap_or_default();
+        let what = DefaultMessageFormatter.format_message(error.without_snippet());
+        let what = what.lines().next().unwrap_or_default();
         anyhow!("{name}:{line}:{column}: not valid YAML: {what}")
     })?;
     let mut pods = Vec::new();
     for (index, document) in documents.iter().enumerate() {
-        let added = add(document, &mut pods);
+        let added = add(document, None, &mut pods);
         added.with_context(|| format!("{name}: document {}", index + 1))?;
     }
     ensure!(
@@ -80,19 +96,21 @@ fn text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn add(object: &Value, pods: &mut Vec<Manifest>) -> anyhow::Result<()> {
+/// Adds the pods of an object. `listed` is its kind if the object itself has none: items of a `PodList` have none.
+fn add(object: &Value, listed: Option<&str>, pods: &mut Vec<Manifest>) -> anyhow::Result<()> {
     if object.is_null() {
         return Ok(());
     }
-    let Some(kind) = object.get("kind").and_then(Value::as_str) else {
+    let Some(kind) = object.get("kind").and_then(Value::as_str).or(listed) else {
         bail!("the object has no `kind`");
     };
-    if kind.ends_with("List") {
+    if let Some(listed) = kind.strip_suffix("List") {
+        let listed = Some(listed).filter(|listed| !listed.is_empty());
         let items = object.get("items").and_then(Value::as_array);
         return items
             .into_iter()
             .flatten()
-            .try_for_each(|item| add(item, pods));
+            .try_for_each(|item| add(item, listed, pods));
     }
     let template = TEMPLATES.iter().find(|(workload, _)| *workload == kind);
     let path = match (kind, template) {
@@ -110,10 +128,15 @@ fn add(object: &Value, pods: &mut Vec<Manifest>) -> anyhow::Result<()> {
     let pod = steps.try_fold(object, |value, step| value.get(step));
     let pod = pod.filter(|pod| pod.get("spec").is_some_and(Value::is_object));
     let dot = if path.is_empty() { "" } else { "." };
-    let (name, prefix) = (text("name"), format!("{path}{dot}"));
+    let prefix = format!("{path}{dot}");
+    let name = match (text("name"), text("generateName")) {
+        (name, generated) if name.is_empty() && !generated.is_empty() => format!("{generated}*"),
+        (name, _) => name,
+    };
     let Some(pod) = pod else {
         bail!("{kind} {name:?} has no {prefix}spec");
     };
+    check(pod, &prefix)?;
     pods.push(Manifest {
         object: kind.to_owned(),
         namespace: text("namespace"),
@@ -122,4 +145,45 @@ fn add(object: &Value, pods: &mut Vec<Manifest>) -> anyhow::Result<()> {
         prefix,
     });
     Ok(())
+}
+
+/// Checks the types of the fields that the known limits are about. A value of a wrong type would meet no limit.
+fn check(pod: &Value, prefix: &str) -> anyhow::Result<()> {
+    let limits = LIMITS.iter();
+    let tests = limits.flat_map(|limit| std::iter::once(&limit.test).chain(limit.and));
+    let types = tests.filter_map(|test| Some((test.fields, needed(test.is)?)));
+    for (fields, needed) in types.chain(TYPES) {
+        let is = Is::Present;
+        for field in (Test { fields, is }).fields(pod) {
+            let pointer = field.replace(['.', '['], "/").replace(']', "");
+            let found = pod.pointer(&format!("/{pointer}")).map(type_of);
+            ensure!(
+                found == Some(needed),
+                "{prefix}{field} is {}, not {needed}",
+                found.unwrap_or("missing")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The type of the values that can meet the condition; `None` if it is any type.
+fn needed(is: Is) -> Option<&'static str> {
+    match is {
+        Is::True | Is::False => Some("a boolean"),
+        Is::OneOf(_) | Is::Begins(_) | Is::SysctlOutside(_) => Some("a string"),
+        Is::HasKey(_) => Some("a map"),
+        Is::Present => None,
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
 }
