@@ -116,17 +116,17 @@ async fn each_handler_is_shown_with_the_reasons_and_the_best_one_comes_first() {
 
         HANDLER  BACKEND     KIND             FITS  WHY
         runc     containerd  runc             yes   no known limit is about this pod
-        gvisor   containerd  gVisor           no    1 limit prevents the pod
-        boxed    containerd  gVisor           no    1 limit prevents the pod
-        kata     crio        Kata Containers  no    1 limit prevents the pod
+        gvisor   containerd  gVisor           no    1 limit keeps the pod from its work
+        boxed    containerd  gVisor           no    1 limit keeps the pod from its work
+        kata     crio        Kata Containers  no    1 limit keeps the pod from its work
 
-        gvisor: does not run: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
+        gvisor: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
         gvisor: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
 
-        boxed: does not run: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
+        boxed: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
         boxed: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
 
-        kata: does not run: spec.hostNetwork: The pod runs in a virtual machine, which cannot use the network of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-host-network] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
+        kata: cannot do its work: spec.hostNetwork: The pod runs in a virtual machine, which cannot use the network of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-host-network] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
         kata: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its virtual machine: it gets the devices of the guest, not those of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-privileged] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
     "#]]).await;
 }

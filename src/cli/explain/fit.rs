@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use criswitch::compatibility::{self, Effect, Finding, LIMITS, Limit};
 use criswitch::config::Handler;
-use criswitch::config::wording::counted;
 use serde_json::{Value, json};
 
 use super::manifest::Manifest;
@@ -78,7 +77,6 @@ impl Fit {
     /// Why the handler has its place in the order.
     fn why(&self) -> String {
         let (fails, weakens) = (self.count(Effect::Fails), self.count(Effect::Weakens));
-        let limits = |count| counted(count, "limit");
         match (&self.missing, fails, weakens) {
             (Some(_), ..) => "the handler cannot run pods now".to_owned(),
             (None, 0, _) if self.is_blind => format!(
@@ -96,13 +94,8 @@ impl Fit {
                     weakens => format!("{weakens} limits weaken"),
                 }
             ),
-            (None, fails, _) => format!(
-                "{} the pod",
-                match fails {
-                    1 => format!("{} prevents", limits(1)),
-                    fails => format!("{} prevent", limits(fails)),
-                }
-            ),
+            (None, 1, _) => "1 limit keeps the pod from its work".to_owned(),
+            (None, fails, _) => format!("{fails} limits keep the pod from its work"),
         }
     }
 }
@@ -122,8 +115,8 @@ fn of_pod(node: &Node, pod: Manifest) -> PodFits {
         .iter()
         .map(|row| fit(node, row, &pod))
         .collect();
-    // An unknown kind comes after the known ones, because its limits are unknown. Then the fewest limits come first, among
-    // equals the pod's own handler, and then the names decide.
+    // An unknown kind comes after the known ones, because its limits are unknown. Then the fewest limits come first,
+    // among equals the pod's own handler, and then the names decide.
     fits.sort_by_cached_key(|fit| {
         let limits = (fit.count(Effect::Fails), fit.count(Effect::Weakens));
         let (own, name) = (fit.handler == *own, fit.handler.clone());
@@ -238,7 +231,7 @@ impl PodFits {
             let limit = found.limit;
             let fields: Vec<_> = self.fields(found).collect();
             let what = match limit.effect {
-                Effect::Fails => "does not run",
+                Effect::Fails => "cannot do its work",
                 Effect::Weakens => "runs with less",
                 Effect::Note => "note",
             };
