@@ -101,7 +101,8 @@ async fn slow_connections_block_neither_other_clients_nor_the_reconnection_of_th
 /// With one backend criswitch merges nothing, and forwards replies as they arrive.
 #[tokio::test]
 async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
-    let rig = Rig::start([Sim::new("runc")]).await;
+    // A long `stats_timeout` keeps calls from failing on a slow machine.
+    let rig = node("stats_timeout = \"1m\"", [Sim::new("runc")]).await;
     rig.pods().await.unwrap();
     let large = part(100, vec![0; LARGE]);
     rig.sim("runc").append_raw("ListContainerStats", large);
