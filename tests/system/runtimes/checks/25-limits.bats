@@ -100,20 +100,20 @@ with_disk() {
   return "$code"
 }
 
-# cannot_read PATH FILTER POD-FILTER: checks that a container reads 4 bytes at the path on runc and crun, and that a
-# container runs and reads none on gVisor.
+# cannot_read TEXT PATH FILTER POD-FILTER: checks that a container reads 4 bytes at the path on runc and crun, and that
+# gVisor prints the text instead.
 cannot_read() {
-  local seen command="echo read \$(head -c 4 $1 | wc -c) bytes"
-  works_on_others "read 4 bytes" "$command" "$3" "$2" || return
-  seen=$(runs gvisor "$command" "$3" "$2")
+  local seen command="echo read \$(head -c 4 $2 | wc -c) bytes"
+  works_on_others "read 4 bytes" "$command" "$4" "$3" || return
+  seen=$(runs gvisor "$command" "$4" "$3")
   echo "# gvisor: $seen" >&3
-  has gvisor "read 0 bytes" "$seen"
+  has gvisor "$1" "$seen"
 }
 
 PRIVILEGED='.linux.security_context.privileged = true'
 
 @test "gvisor-privileged: a privileged container cannot use a device of the node" {
-  reads_device() { cannot_read "$DEVICE" "$PRIVILEGED" "$PRIVILEGED"; }
+  reads_device() { cannot_read "read 0 bytes" "$DEVICE" "$PRIVILEGED" "$PRIVILEGED"; }
   with_disk reads_device
 }
 
@@ -137,14 +137,14 @@ PRIVILEGED='.linux.security_context.privileged = true'
 
 @test "gvisor-host-devices: a device of the node does not work in a volume" {
   reads_volume() {
-    cannot_read /node "$(mounts "$DEVICE") | $PRIVILEGED" "$PRIVILEGED"
+    cannot_read "operation not permitted" /node "$(mounts "$DEVICE") | $PRIVILEGED" "$PRIVILEGED"
   }
   with_disk reads_volume
 }
 
 @test "gvisor-block-volumes: a block device of the node does not work" {
   reads_block() {
-    cannot_read /dev/volume \
+    cannot_read "read 0 bytes" /dev/volume \
       ".devices = [{host_path: \"$DEVICE\", container_path: \"/dev/volume\", permissions: \"rw\"}]" .
   }
   with_disk reads_block
