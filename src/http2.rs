@@ -1,5 +1,5 @@
-//! The body of a message that criswitch receives over HTTP/2. h2 is used directly on both sides, because hyper adds tasks,
-//! channels and copies of headers to each call.
+//! The body of a message that criswitch receives over HTTP/2. Both sides use h2 directly: hyper's client adds a task and
+//! two channels to each call, and its server begins all calls that a client has sent before the backends' tasks run.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! An open connection to a backend. h2 is driven directly: hyper's client adds a task and two channels to each call.
+//! An open connection to a backend.
 
 use std::fmt;
 
