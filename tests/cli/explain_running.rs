@@ -257,21 +257,9 @@ async fn a_row_that_differs_from_the_row_of_the_daemon_is_not_used() {
 #[tokio::test]
 async fn a_file_that_the_daemon_does_not_use_is_not_used() {
     let node = two_backends().await;
-    let (other, socket) = (
-        node.files.path("other.toml"),
-        node.files.path("criswitch.sock"),
-    );
+    let other = node.files.path("other.toml");
     std::fs::copy(node.files.main(), &other).unwrap();
-    let arguments = [
-        "explain",
-        "--json",
-        "--config",
-        text(&other),
-        "--socket",
-        text(&socket),
-        "kata",
-    ];
-    let outcome = run_beside(&arguments).await;
+    let outcome = run_beside(&["explain", "--json", "--config", text(&other), "kata"]).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(
