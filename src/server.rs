@@ -269,7 +269,9 @@ fn service(
     Response = Reply,
     Error = Infallible,
     Future: Send + 'static,
-> {
+> + Clone
++ Send
++ 'static {
     let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
     ServiceBuilder::new()
         .layer_fn(|inner| Routed::new(inner, &switch, user, &unread))

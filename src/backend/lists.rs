@@ -83,8 +83,8 @@ struct Kept {
     created: Vec<Created>,
     /// The states that changed since the list was requested, by the id of the item.
     states: BTreeMap<String, Changed>,
-    /// The value of [`Owners::changes`](crate::ownership::Owners::changes) after criswitch had learned `last`. While the
-    /// value is the same, criswitch would learn nothing new from `last`.
+    /// The value of [`Owners::changes`](crate::ownership::Owners::changes) when criswitch learned `last` and nothing
+    /// changed. While the value is the same, criswitch would learn nothing new from `last`.
     learned_at: Option<u64>,
     /// A list that was requested before this time may lack items.
     outdated: Option<Instant>,
@@ -190,7 +190,7 @@ impl Lists {
         last.is_some_and(|last| last.has_items_of(snapshot))
     }
 
-    /// Records that criswitch has learned `message`, and would learn nothing new from it as long as
+    /// Records that criswitch has learned `message` without a change, and would learn nothing new from it as long as
     /// [`Owners::changes`](crate::ownership::Owners::changes) is `changes`. Does nothing if the cached list differs.
     pub(crate) fn learned(&mut self, list: List, message: &Bytes, changes: u64) {
         if let Some(kept) = self.kept.get_mut(&list)

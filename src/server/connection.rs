@@ -31,12 +31,15 @@ const BEGUN_AT_ONCE: u32 = 4;
 /// If the connection breaks, or the client violates HTTP/2.
 pub(super) async fn serve<I, S>(
     io: I,
-    mut service: S,
+    service: S,
     closing: impl Future<Output = ()>,
 ) -> Result<(), h2::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    S: Service<http::Request<IncomingBody>, Response = Reply, Error = Infallible>,
+    S: Service<http::Request<IncomingBody>, Response = Reply, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send + 'static,
 {
     let mut connection: Connection<I, Bytes> = h2::server::Builder::new()
@@ -63,8 +66,8 @@ where
                 return Ok(());
             };
             let (request, respond) = accepted?;
-            let Ok(ready) = service.ready().await;
-            let reply = ready.call(request.map(IncomingBody::from));
+            // All of a call runs in its task, so that a panic ends only this call.
+            let reply = service.clone().oneshot(request.map(IncomingBody::from));
             let reply = reply.unwrap_or_else(|never| match never {});
             // The task ends when the connection ends, because h2 then resets all streams. An error of `send` says only
             // that the client has cancelled the call or disconnected.

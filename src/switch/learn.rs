@@ -138,8 +138,10 @@ pub(crate) fn learn_whole(
     // If the backend owns an item that the list lacks, the item may be newer than the list. The same list, requested
     // later, would remove the item, so the later list must be decoded.
     let is_all = |kind| owners.count_of(kind, backend.id) == items;
-    if owners.claims(backend.id) == 0 && list.kind().is_some_and(is_all) {
-        let changes = owners.changes();
+    if owners.changes() == changes
+        && owners.claims(backend.id) == 0
+        && list.kind().is_some_and(is_all)
+    {
         drop(owners);
         backend.learn(|known| known.lists.learned(list, reply, changes));
     }
