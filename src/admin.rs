@@ -7,7 +7,6 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http2::IncomingBody;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -26,6 +25,7 @@ use crate::codec::admin::{
 };
 use crate::codec::grpc;
 use crate::errors;
+use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
 use crate::limits::places::User;
 use crate::limits::{ADMIN_LIMIT, MAX_ADMIN_REQUEST};

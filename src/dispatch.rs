@@ -6,7 +6,6 @@ mod resolve;
 
 use std::sync::Arc;
 
-use crate::http2::IncomingBody;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::Status;
@@ -20,6 +19,7 @@ use crate::errors;
 use crate::fanout::images::{self, find, remove};
 use crate::fanout::{self, status};
 use crate::forward;
+use crate::http2::IncomingBody;
 use crate::limits::REQUEST_LIMIT;
 use crate::limits::budget::{Budget, Unread};
 use crate::rpc::Row;

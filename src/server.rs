@@ -243,8 +243,8 @@ async fn preface(stream: &mut Stream) -> io::Result<[u8; PREFACE]> {
     Ok(preface)
 }
 
-/// Serves `switch` to a client until the client disconnects, or until its calls in flight have ended after the begin of
-/// a shutdown. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe in memory. Unread
+/// Serves `switch` to a client until the client disconnects, or until its calls in flight have ended after a shutdown
+/// has begun. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe in memory. Unread
 /// replies count in `unread`.
 ///
 /// # Errors

@@ -13,10 +13,9 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::http2::IncomingBody;
-
 use crate::call::log::CallLog;
 use crate::call::reply::Reply;
+use crate::http2::IncomingBody;
 use crate::rpc::Row;
 
 pub(super) use call_limit::CallLimit;

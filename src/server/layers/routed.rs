@@ -5,7 +5,6 @@ use std::future::ready;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::http2::IncomingBody;
 use futures_util::future::Either;
 use http::header::CONTENT_TYPE;
 use tower::Service;
@@ -14,6 +13,7 @@ use super::{ReplyFuture, RpcRequest};
 use crate::admin::AdminCalls;
 use crate::call::reply::{self, Reply};
 use crate::errors;
+use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
 use crate::limits::places::User;
 use crate::rpc;
