@@ -103,6 +103,19 @@ pub(super) fn list_problems(state: &State) -> Vec<String> {
 /// Why `backend` makes lists fail, and what to do; `None` if `backend` has no list problem.
 fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
+    let Backend { name, socket, .. } = backend;
+    Some(match backend.state.as_str() {
+        "ready" => format!("backend {name} ({socket}): {problem}"),
+        _ => format!(
+            "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the \
+             runtime is gone for good: criswitch forget {name}",
+            state(backend)
+        ),
+    })
+}
+
+/// The state of a backend that is not ready, its duration and its cause.
+pub(super) fn state(backend: &Backend) -> String {
     let Backend {
         name,
         socket,
@@ -110,14 +123,8 @@ fn failing(backend: &Backend) -> Option<String> {
         ..
     } = backend;
     let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
-    Some(match state.as_str() {
-        "ready" => format!("backend {name} ({socket}): {problem}"),
-        _ => format!(
-            "backend {name} ({socket}) has been {state} for {} ({cause}), and {problem}; start its runtime; if the path is wrong, \
-             correct it and reload; if the path was wrong or the runtime is gone for good: criswitch forget {name}",
-            ago(&backend.since)
-        ),
-    })
+    let since = ago(&backend.since);
+    format!("backend {name} ({socket}) has been {state} for {since} ({cause})")
 }
 
 /// The problem of `backend`, its duration and its effect on calls; `None` if the backend is healthy.

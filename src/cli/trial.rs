@@ -475,7 +475,7 @@ impl<'a> Tried<'a> {
         }
         let result = match &self.failure {
             None => "ok: this handler starts pods".to_owned(),
-            Some(failure) => format!("failed: {failure}"),
+            Some(failure) => self.short_failure(failure),
         };
         self.steps.say("result", &result);
         if let Some(cost) = &self.cost {
@@ -488,6 +488,15 @@ impl<'a> Tried<'a> {
             let name = &self.handler.name;
             terminal::complain(&format!("criswitch: handler {name}: {problem}\n"));
         }
+    }
+
+    /// The failure, without the error that the line of the last step has.
+    fn short_failure(&self, failure: &str) -> String {
+        let at_step = self.steps.last().and_then(|step| {
+            let hint = failure.strip_prefix(&step.failure()?)?;
+            Some(format!("failed at {:?}{hint}", step.name))
+        });
+        at_step.unwrap_or_else(|| format!("failed: {failure}"))
     }
 
     /// The problems besides the failure of a step.

@@ -1,11 +1,13 @@
 //! `criswitch try`: its steps, the isolation that it reports, and its failures.
 
+use std::time::Instant;
+
 use criswitch::codec::cri::{ExecSyncResponse, RunPodSandboxRequest};
 use serde_json::Value as Json;
 use tonic::Status;
 
 use crate::reload::Node;
-use crate::support::Sim;
+use crate::support::{PATIENCE, Sim};
 use crate::{Outcome, run_beside, text};
 
 /// The image of the simulated runtimes.
@@ -384,14 +386,37 @@ async fn a_daemon_that_does_not_run_is_reported_with_exit_code_69() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_down_is_a_failure_without_leftovers() {
+async fn a_backend_that_is_down_fails_the_try_before_anything_is_sent() {
     let node = node().await;
+    // The list of images is served from cache, so only the state shows that the backend is down.
+    assert_eq!(try_on(&node, &["kata"]).await.code, 0);
     node.new.stop().await;
     while node.info().await["backends"][1]["state"] != "down" {}
-    let (code, json) = json_of(&node, &["kata", "--image", IMAGE]).await;
+    let begin = Instant::now();
+    let (code, json) = json_of(&node, &["kata"]).await;
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     assert_eq!(code, 1);
-    let failure = json["tries"][0]["failure"].as_str().unwrap();
-    assert!(failure.contains("Unavailable"), "{failure}");
-    assert_eq!(json["tries"][0]["leftovers"], serde_json::json!([]));
+    let tried = &json["tries"][0];
+    let failure = tried["failure"].as_str().unwrap();
+    let socket = node.new.socket();
+    let begins = format!("backend kata ({}) has been down for ", text(&socket));
+    assert!(failure.starts_with(&begins), "{failure}");
+    assert!(failure.contains(" (cannot connect: "), "{failure}");
+    assert_eq!(tried["steps"], serde_json::json!([]));
+    assert_eq!(tried["leftovers"], serde_json::json!([]));
+    node.end().await;
+}
+
+#[tokio::test]
+async fn the_result_names_the_step_whose_line_has_the_error() {
+    let node = node().await;
+    node.new.fail("RunPodSandbox", Status::unknown("no network"));
+    let outcome = try_on(&node, &["kata"]).await;
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    let step = lines[lines.len() - 2];
+    assert!(step.starts_with("  create pod        failed after "), "{step}");
+    assert!(step.contains(": RunPodSandbox returned Unknown: no network"), "{step}");
+    let result = "  result            failed at \"create pod\"; if the network plugin needs ";
+    assert!(lines[lines.len() - 1].starts_with(result), "{lines:?}");
     node.end().await;
 }

@@ -184,7 +184,7 @@ async fn a_named_image_is_pulled_only_if_the_backend_of_the_handler_lacks_it() {
     node.new.fail("PullImage", Status::unknown("no such host"));
     let outcome = try_on(&node, &["kata", "--image", "example.com/other:1"]).await;
     assert_eq!(outcome.code, 1);
-    let words = "pull image: PullImage returned Unknown: no such host";
+    let words = ": PullImage returned Unknown: no such host\n  result            failed at \"pull image\"\n";
     assert!(outcome.stdout.contains(words), "{}", outcome.stdout);
     node.end().await;
 }

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use super::call::Failure;
 use super::pod::{PodSettings, TrialPod};
 use super::steps::{CREATE_POD, Steps};
-use crate::cli::running::Running;
+use crate::cli::health;
+use crate::cli::running::{self, Running};
 
 /// The future that ends at Ctrl-C.
 pub(super) type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
@@ -63,6 +64,7 @@ impl Pods<'_> {
         steps: &mut Steps,
         work: &mut impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, Failure>,
     ) -> Result<T, Cut> {
+        self.check_backend().await.map_err(Cut::Failed)?;
         let mut pod = TrialPod::new(self.daemon, &self.settings)
             .map_err(|failure| Cut::Failed(failure.text))?;
         let worked = tokio::select! {
@@ -88,6 +90,19 @@ impl Pods<'_> {
         };
         self.leftovers.extend(pod.clean_up().await.err());
         worked
+    }
+
+    /// Checks that the backend is ready. Otherwise the creation of a pod would fail late, and its failure would not say
+    /// whether the backend got the call.
+    async fn check_backend(&self) -> Result<(), String> {
+        let state = self.daemon.state().await;
+        let state = state.map_err(|error| format!("{error:#}"))?;
+        let backend = running::backend(&state, self.settings.backend);
+        let backend = backend.map_err(|error| error.to_string())?;
+        match backend.state.as_str() {
+            "ready" => Ok(()),
+            _ => Err(health::state(backend)),
+        }
     }
 
     /// Why a step failed, and what to try if the runtime's words do not say it.

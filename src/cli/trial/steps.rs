@@ -97,6 +97,12 @@ impl Steps {
 }
 
 impl Step {
+    /// The name of the step and its error; `None` if the step succeeded.
+    pub(super) fn failure(&self) -> Option<String> {
+        let error = self.error.as_ref()?;
+        Some(format!("{}: {error}", self.name))
+    }
+
     fn text(&self) -> String {
         let time = short(self.time);
         match &self.error {
