@@ -34,6 +34,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
 use criswitch::config::address::Address;
@@ -41,7 +42,7 @@ use criswitch::config::{Config, DEFAULT_PATH, Problems};
 use criswitch::platform::service;
 use manifests::Objects;
 use output::{Encoding, ListOutput, Output};
-use running::Running;
+use running::{NotRunning, Running};
 use terminal::Shown;
 
 /// The command failed at run time.
@@ -54,6 +55,9 @@ const USAGE: u8 = 64;
 const NOT_RUNNING: u8 = 69;
 /// The configuration is wrong (sysexits' EX_CONFIG).
 const CONFIGURATION: u8 = 78;
+
+/// The environment variable with the default of `--config`.
+const CONFIG_VARIABLE: &str = "CRISWITCH_CONFIG";
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
@@ -78,7 +82,7 @@ Examples:
 
 Exit codes: 0 success, 1 failure at run time, 2 a reload would change
 something (reload --dry-run), 64 wrong usage, 69 criswitch is not
-running (status, try), 78 wrong configuration.";
+running, 78 wrong configuration.";
 
 const SERVE_CODES: &str = "\
 Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
@@ -89,8 +93,9 @@ Exit codes: 0 serving, 1 degraded or lists failing, 69 criswitch is not
 running or not reachable, 78 the file after --config cannot be read.";
 
 const PODS_CODES: &str = "\
-Exit codes: 0 shown, 1 criswitch is not reachable or has no such backend
-or handler, 78 the file after --config cannot be read.";
+Exit codes: 0 shown, 1 criswitch has no such backend or handler,
+69 criswitch is not running or not reachable, 78 the file after --config
+cannot be read.";
 
 const EXPLAIN_CODES: &str = "\
 Examples:
@@ -99,27 +104,29 @@ Examples:
   criswitch explain -f pod.yaml    which handlers can run the pod
 
 Exit codes: 0 explained; with --file: each pod can run in its handler,
-1 with --file: a pod cannot run; or criswitch is not reachable, or knows
-no such handler or pod, or the file cannot be read or has no pod,
-78 the configuration is wrong.";
+1 with --file: a pod cannot run; or criswitch knows no such handler or
+pod, or the file cannot be read or has no pod, 69 criswitch is not
+running or not reachable, 78 the configuration is wrong.";
 
 const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 78 the configuration is wrong.";
 
 const RELOAD_CODES: &str = "\
-Exit codes: 0 applied, 1 criswitch is not reachable, uses a different
-file, or did not report the outcome, 78 rejected: the previous
-configuration stays in use. With --dry-run: 0 nothing would change,
-2 something would change, 78 the reload would be rejected.";
+Exit codes: 0 applied, 1 criswitch uses a different file, or did not
+report the outcome, 69 criswitch is not running or not reachable,
+78 rejected: the previous configuration stays in use. With --dry-run:
+0 nothing would change, 2 something would change, 78 the reload would be
+rejected.";
 
 const FORGET_CODES: &str = "\
-Exit codes: 0 forgotten, 1 not forgotten: criswitch is not reachable, no
-such backend, it answers or is connecting, or you did not confirm,
-78 the file after --config cannot be read.";
+Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers or
+is connecting, or you did not confirm, 69 criswitch is not running or
+not reachable, 78 the file after --config cannot be read.";
 
 const LABELS_CODES: &str = "\
-Exit codes: 0 printed or written, 1 criswitch is not reachable or the
-file cannot be written, 78 the file after --config cannot be read.";
+Exit codes: 0 printed or written, 1 the file cannot be written,
+69 criswitch is not running or not reachable, 78 the file after --config
+cannot be read.";
 
 const CHECK_CODES: &str = "\
 Exit codes: 0 no problem, 1 a backend or the machine has a problem
@@ -186,7 +193,7 @@ enum Command {
 #[derive(Args)]
 struct File {
     /// The configuration file; criswitch also reads conf.d/*.toml beside it.
-    #[arg(long = "config", value_name = "FILE", default_value = DEFAULT_PATH)]
+    #[arg(long = "config", value_name = "FILE", default_value = DEFAULT_PATH, env = CONFIG_VARIABLE, hide_env_values = true)]
     path: PathBuf,
 }
 
@@ -196,7 +203,7 @@ struct Daemon {
     #[command(flatten)]
     file: File,
     /// The socket of the running daemon, if it differs from `listen` in the configuration.
-    #[arg(long, value_name = "PATH", value_parser = socket)]
+    #[arg(long, value_name = "PATH", value_parser = socket, env = "CRISWITCH_SOCKET", hide_env_values = true)]
     socket: Option<Address>,
 }
 
@@ -312,14 +319,14 @@ pub(crate) fn run() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return usage(&error),
     };
-    let (encoding, status) = (command.encoding(), command.failure());
+    let encoding = command.encoding();
     match command.run() {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::NotFine) => ExitCode::from(FAILED),
         Ok(Verdict::WouldChange) => ExitCode::from(WOULD_CHANGE),
         Ok(Verdict::NotRunning) => ExitCode::from(NOT_RUNNING),
         Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
-        Err(error) => failed(&error, encoding, status),
+        Err(error) => failed(&error, encoding),
     }
 }
 
@@ -338,14 +345,6 @@ impl Command {
             Command::Labels(labels) => labels.output.encoding(),
             Command::Explain(explain) => explain.output.encoding(),
             _ => None,
-        }
-    }
-
-    /// The exit status of the command if it fails.
-    fn failure(&self) -> u8 {
-        match self {
-            Command::Status(_) | Command::Try(_) => NOT_RUNNING,
-            _ => FAILED,
         }
     }
 
@@ -398,7 +397,9 @@ impl Daemon {
     async fn connect(&self) -> anyhow::Result<Running> {
         let connected = Running::connect(&self.socket()?).await;
         connected.map_err(|error| match Config::load(&self.file.path) {
-            Err(problems) if self.socket.is_none() => anyhow::anyhow!("{error}\n{problems}"),
+            Err(problems) if self.socket.is_none() => {
+                NotRunning(format!("{error}\n{problems}")).into()
+            }
             _ => error,
         })
     }
@@ -479,7 +480,7 @@ fn is_read(text: &Shown) -> anyhow::Result<bool> {
     {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).context("the output cannot be written"),
     }
 }
 
@@ -489,13 +490,15 @@ fn usage(error: &clap::Error) -> ExitCode {
         terminal::complain(&error.to_string());
         return ExitCode::from(USAGE);
     }
-    error.print().ok();
-    ExitCode::SUCCESS
+    match print(error.to_string()) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => failed(&error, None),
+    }
 }
 
 /// Prints the error that ended a command to standard error. With `-o json` or `-o yaml`, also prints an object with the
-/// error to standard output.
-fn failed(error: &anyhow::Error, encoding: Option<Encoding>, status: u8) -> ExitCode {
+/// error to standard output. Returns the exit code: [`CONFIGURATION`], [`NOT_RUNNING`], else [`FAILED`].
+fn failed(error: &anyhow::Error, encoding: Option<Encoding>) -> ExitCode {
     if let Some(encoding) = encoding {
         encoding.item(output::failure(error)).and_then(print).ok();
     }
@@ -505,7 +508,10 @@ fn failed(error: &anyhow::Error, encoding: Option<Encoding>, status: u8) -> Exit
         return ExitCode::from(CONFIGURATION);
     }
     terminal::complain(&failure(error));
-    ExitCode::from(status)
+    match error.is::<NotRunning>() {
+        true => ExitCode::from(NOT_RUNNING),
+        false => ExitCode::from(FAILED),
+    }
 }
 
 /// Serves until the service manager stops the service. The result of the service is an error if it failed; the error is

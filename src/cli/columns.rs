@@ -1,6 +1,6 @@
 //! Tables with plain columns, which `grep` and `awk` can read. Only a terminal gets colours.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 
 use anstyle::{AnsiColor, Style};
 use tabwriter::TabWriter;
@@ -55,7 +55,7 @@ pub(super) fn painted<R: Into<Vec<String>>>(
     aligned(header, rows, paint).map(Shown::table)
 }
 
-/// `text`, in this colour if standard output is a terminal and `NO_COLOR` is not set.
+/// `text`, in this colour if standard output is a terminal with colours and `NO_COLOR` is not set.
 pub(super) fn coloured(paint: Paint, text: &str) -> String {
     if !has_colours() {
         return text.to_owned();
@@ -65,7 +65,7 @@ pub(super) fn coloured(paint: Paint, text: &str) -> String {
 }
 
 fn has_colours() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    terminal::obeys_escapes() && std::env::var_os("NO_COLOR").is_none()
 }
 
 fn aligned<R: Into<Vec<String>>>(

@@ -11,6 +11,8 @@ use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, CompletionCandidate, Shell};
 use criswitch::config::{Config, DEFAULT_PATH};
 
+use super::CONFIG_VARIABLE;
+
 /// The environment variable with which a script asks for completions.
 const VARIABLE: &str = "CRISWITCH_COMPLETE";
 const PROGRAM: &str = "criswitch";
@@ -58,7 +60,7 @@ pub(super) fn backends() -> Vec<CompletionCandidate> {
 }
 
 /// The names that `of` finds in the configuration; none if the configuration is not valid. `--config` in the command
-/// line that is being completed selects the file.
+/// line that is being completed selects the file, else the environment variable.
 fn names(of: impl Fn(Config) -> Vec<String>) -> Vec<CompletionCandidate> {
     let words: Vec<_> = env::args_os().collect();
     let next = words.windows(2).find_map(|pair| match pair {
@@ -70,7 +72,9 @@ fn names(of: impl Fn(Config) -> Vec<String>) -> Vec<CompletionCandidate> {
             .iter()
             .find_map(|word| word.to_str()?.strip_prefix("--config="))
     };
-    let path = next.or_else(joined).unwrap_or(DEFAULT_PATH);
+    let variable = env::var(CONFIG_VARIABLE).ok();
+    let named = next.or_else(joined).or(variable.as_deref());
+    let path = named.unwrap_or(DEFAULT_PATH);
     let names = Config::load(Path::new(path)).map(of).unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
 }

@@ -36,13 +36,7 @@ pub(super) struct Explain {
     #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
     subject: Option<String>,
     /// A file with pods or workloads as YAML: show which handlers of this node can run them. `-` is standard input.
-    #[arg(
-        long,
-        short,
-        value_name = "FILE",
-        group = "what",
-        conflicts_with = "socket"
-    )]
+    #[arg(long, short, value_name = "FILE", group = "what")]
     file: Option<PathBuf>,
 }
 

@@ -45,6 +45,11 @@ pub(super) struct Running {
     answered: Cell<bool>,
 }
 
+/// criswitch is not running or not reachable, or a different runtime serves on the socket.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotRunning(pub(super) String);
+
 impl Running {
     /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
@@ -111,12 +116,9 @@ impl Running {
     /// # Errors
     /// The call fails, or a different runtime serves on the socket.
     pub(super) async fn state(&self) -> anyhow::Result<State> {
-        self.state_if_own().await?.with_context(|| {
-            format!(
-                "{} is the socket of a different runtime, not of criswitch; try --config, or --socket with the path of criswitch's socket",
-                self.socket
-            )
-        })
+        let state = self.state_if_own().await?;
+        let foreign = || NotRunning(foreign(&self.socket, "a different runtime"));
+        Ok(state.ok_or_else(foreign)?)
     }
 
     /// Every pod that the daemon lists. From the list the daemon learns the owners of pods that it did not create.
@@ -181,14 +183,15 @@ impl Running {
         reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> anyhow::Result<Result<T, Status>> {
         let Ok(reply) = tokio::time::timeout(LIMIT, reply).await else {
-            bail!("{}: no answer to {rpc} within {LIMIT:?}", self.socket);
+            let late = format!("{}: no answer to {rpc} within {LIMIT:?}", self.socket);
+            return Err(NotRunning(late).into());
         };
         if let Some(lost) = reply.as_ref().err().and_then(Error::source) {
             let cause = match self.answered.get() {
                 true => lost.to_string(),
                 false => probe::no_grpc(&lost.to_string()),
             };
-            return Err(not_there(&self.socket, &cause));
+            return Err(not_there(&self.socket, &cause).into());
         }
         self.answered.set(true);
         Ok(reply.map(Response::into_inner))
@@ -222,14 +225,20 @@ pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
     owned.collect()
 }
 
-fn not_there(socket: &Address, cause: &str) -> anyhow::Error {
-    if cause.contains(REFUSED) {
-        return anyhow::anyhow!(
-            "{socket}: {cause}; run the command as root, or as a user of `{KEY}`"
-        );
-    }
-    anyhow::anyhow!(
-        "{socket}: {cause}; check that criswitch is running ({QUERY}), that this is its socket (`listen`, or --socket \
-         PATH), and that your user may connect (`{KEY}`)"
+/// The error for a socket on which `server` serves, and not criswitch.
+pub(super) fn foreign(socket: &Address, server: &str) -> String {
+    format!(
+        "{socket} is the socket of {server}, not of criswitch; try --config, or --socket with the path of criswitch's socket"
     )
+}
+
+fn not_there(socket: &Address, cause: &str) -> NotRunning {
+    let hint = match cause.contains(REFUSED) {
+        true => format!("run the command as root, or as a user of `{KEY}`"),
+        false => format!(
+            "check that criswitch is running ({QUERY}), that this is its socket (`listen`, or --socket PATH), and that \
+             your user may connect (`{KEY}`)"
+        ),
+    };
+    NotRunning(format!("{socket}: {cause}; {hint}"))
 }

@@ -14,13 +14,15 @@ use super::columns::{Paint, columns, painted};
 use super::health::{Health, Level, list_problems};
 use super::output::{self, Encoding};
 use super::probe::features_of;
-use super::running::owners;
+use super::running::{self, owners};
 use super::terminal::{self, Shown, plain};
 use super::watch::watch;
 use super::{Status, Verdict, block_on, print};
 
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
+/// The most lines of the last reload without `-o wide`.
+const RELOAD_LINES: usize = 3;
 
 /// The status of the program that serves on the socket.
 enum Served {
@@ -86,7 +88,7 @@ impl Status {
             (Served::Daemon(daemon), None) if self.output.is_names() => {
                 Ok(output::names(daemon.state.backends.iter().map(|row| &row.name)).into())
             }
-            (Served::Daemon(daemon), None) => text(daemon, self.output.is_wide()),
+            (Served::Daemon(daemon), None) => text(daemon, self.output.is_wide(), self.watch),
             (Served::Foreign(other), None) if self.output.is_names() => {
                 terminal::complain(&foreign(other)?);
                 Ok(Shown::default())
@@ -129,13 +131,20 @@ fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition
     status.status.iter().flat_map(|status| &status.conditions)
 }
 
-fn text(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<Shown> {
+/// The text output. If it is watched, the table of backends comes second, because a screen may have no room for more.
+fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Result<Shown> {
     let state = &daemon.state;
+    let mut head = [
+        format!("criswitch {}, process {}\n", state.version, state.pid).into(),
+        configuration(state, is_wide).into(),
+        backends(state, is_wide)?,
+    ];
+    if is_watched {
+        head.rotate_right(1);
+    }
     Ok(Shown::parts([
         health(daemon).line(),
-        format!("criswitch {}, process {}\n", state.version, state.pid).into(),
-        configuration(state).into(),
-        backends(state, is_wide)?,
+        Shown::parts(head),
         places(state)?.into(),
         handlers(daemon, is_wide)?.into(),
         faults(daemon).into(),
@@ -144,7 +153,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<Shown> {
 }
 
 /// The lines about the configuration files and the last reload.
-fn configuration(state: &State) -> String {
+fn configuration(state: &State, is_wide: bool) -> String {
     let Configuration { hash, files, .. } = state.configuration.clone().unwrap_or_default();
     let mut text = format!("configuration {hash}, {}\n", counted(files.len(), "file"));
     for file in &files {
@@ -155,13 +164,14 @@ fn configuration(state: &State) -> String {
         .as_ref()
         .and_then(|reloads| reloads.last.as_ref())
     {
-        Some(last) => last_reload(last),
+        Some(last) => last_reload(last, is_wide),
         None => "no reload since the start\n".to_owned(),
     };
     terminal::wrapped(&text) + &last
 }
 
-fn last_reload(last: &Reload) -> String {
+/// The outcome of a reload. Without `is_wide`, at most [`RELOAD_LINES`] of its lines.
+fn last_reload(last: &Reload, is_wide: bool) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match &last.result {
         Some(reload::Result::Problems(problems)) => {
@@ -174,13 +184,17 @@ fn last_reload(last: &Reload) -> String {
         Some(reload::Result::Changes(changes)) => changes.lines.clone(),
         None => vec!["no outcome".to_owned()],
     };
+    let most = if is_wide { lines.len() } else { RELOAD_LINES };
     let mut text = String::new();
-    for line in lines {
+    for line in lines.iter().take(most) {
         let line = line.replace('\n', "\n  ");
         text += &terminal::wrapped_first(&format!("{before}{line}"));
         before = "  ".to_owned();
     }
-    text
+    match lines.len().saturating_sub(most) {
+        0 => text,
+        more => format!("{text}  ... {} (-o wide)\n", counted(more, "more line")),
+    }
 }
 
 fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
@@ -367,10 +381,8 @@ fn foreign(other: &Foreign) -> anyhow::Result<String> {
         "" => "another runtime",
         name => name,
     };
-    let head = format!(
-        "{socket} is the socket of {who}, not of criswitch; try --config, or --socket with the path of criswitch's socket\n"
-    );
-    Ok(format!("{}\n{conditions}", terminal::wrapped(&head)))
+    let head = terminal::wrapped_first(&running::foreign(socket, who));
+    Ok(format!("{head}\n{conditions}"))
 }
 
 fn foreign_json(other: &Foreign) -> Json {

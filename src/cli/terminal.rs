@@ -1,11 +1,13 @@
-//! The width of the terminal, and text wrapped to fit it. Piped output is not wrapped: each fact stays on one line.
+//! The size of the terminal, and text wrapped to fit it. Piped output is not wrapped: each fact stays on one line.
 //!
 //! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
-use criswitch::platform::process::width_of;
+use criswitch::config::wording::counted;
+use criswitch::platform::process::size_of;
+use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
 
 /// The width of a terminal that reports no width.
@@ -55,10 +57,15 @@ impl Shown {
         Shown(parts.join("\n"))
     }
 
-    /// The text for an empty screen: on a terminal, [`CLEAR`] precedes the text.
+    /// The text for an empty screen. On a terminal, [`CLEAR`] precedes the text, and the text is cut to the rows of the
+    /// screen.
     pub(super) fn alone(self) -> Shown {
-        let clear = width().map_or("", |_| CLEAR);
-        Shown(format!("{clear}{}", self.0))
+        let clear = if obeys_escapes() { CLEAR } else { "" };
+        let text = match size_of(&io::stdout()) {
+            Some((columns, rows)) if rows > 0 => cut(&self.0, usual(columns), rows),
+            _ => self.0,
+        };
+        Shown(format!("{clear}{text}"))
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {
@@ -71,9 +78,33 @@ pub(super) fn plain(text: &str) -> String {
     Shown::from(text.replace(char::is_whitespace, " ")).0
 }
 
+/// Whether standard output is a terminal that obeys escape sequences, such as those of colours.
+pub(super) fn obeys_escapes() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
+}
+
+/// The first lines of the text, which fit on a screen together with the cursor's row. If lines are omitted, the last
+/// line has their number.
+fn cut(text: &str, columns: usize, rows: usize) -> String {
+    let height = |line: &str| display_width(line).div_ceil(columns).max(1);
+    let (mut used, all) = (0, text.lines().count());
+    // The cursor stands in the last row.
+    if text.lines().map(height).sum::<usize>() < rows {
+        return text.to_owned();
+    }
+    let fitting = text.lines().take_while(|line| {
+        used += height(line);
+        used + 2 <= rows
+    });
+    let fitting: Vec<_> = fitting.collect();
+    let more = counted(all - fitting.len(), "more line");
+    let lines = fitting.iter().map(|line| format!("{line}\n"));
+    format!("{}... {more}\n", lines.collect::<String>())
+}
+
 /// The width of standard output in columns; `None` if standard output is not a terminal.
 pub(super) fn width() -> Option<usize> {
-    width_of(&io::stdout()).map(usual)
+    size_of(&io::stdout()).map(|(columns, _)| usual(columns))
 }
 
 fn usual(columns: usize) -> usize {
@@ -102,7 +133,8 @@ pub(super) fn wrapped_first(text: &str) -> String {
 /// Writes lines to standard error, wrapped to the width of its terminal.
 pub(super) fn complain(text: &str) {
     let stderr = io::stderr();
-    let text = Shown::from(fitting(text, width_of(&stderr).map(usual)));
+    let width = size_of(&stderr).map(|(columns, _)| usual(columns));
+    let text = Shown::from(fitting(text, width));
     // A failed write to standard error cannot be reported anywhere.
     stderr.lock().write_all(text.as_bytes()).ok();
 }

@@ -307,6 +307,7 @@ impl Try {
     }
 
     fn report(&self, tried: &[Tried<'_>]) -> anyhow::Result<Verdict> {
+        tried.iter().try_for_each(|tried| tried.steps.printed())?;
         if let Some(encoding) = self.output.encoding() {
             let problems: Vec<Json> = tried.iter().flat_map(Tried::problems).collect();
             let tries: Vec<Json> = tried.iter().map(Tried::json).collect();

@@ -121,7 +121,7 @@ fn the_page_of_criswitch_has_the_sections_of_an_administrators_command_in_order(
     for (code, meaning) in [
         (0, "success"),
         (64, "wrong usage"),
-        (69, "criswitch is not running (status, try)"),
+        (69, "criswitch is not running"),
     ] {
         assert!(
             page.contains(&format!(".TP\n{code}\n{meaning}\n")),
@@ -135,8 +135,8 @@ fn the_page_of_a_command_has_each_exit_code_of_its_help_with_its_meaning() {
     for (command, codes) in [
         (
             "forget",
-            ".TP\n0\nforgotten\n.TP\n1\nnot forgotten: criswitch is not reachable, no such backend, it answers or is connecting, or you \
-             did not confirm\n.TP\n64\nwrong usage\n.TP\n78\nthe file after --config cannot be read\n",
+            ".TP\n0\nforgotten\n.TP\n1\nnot forgotten: no such backend, it answers or is connecting, or you did not confirm\n.TP\n64\nwrong \
+             usage\n.TP\n69\ncriswitch is not running or not reachable\n.TP\n78\nthe file after --config cannot be read\n",
         ),
         (
             "routes",

@@ -17,6 +17,7 @@ use serde_json::Value as Json;
 use crate::reload::Files;
 #[cfg(unix)]
 use crate::reload::Node;
+use crate::support::Sim;
 use crate::support::sockets::shown;
 use crate::{command, run, run_beside, text};
 
@@ -27,21 +28,13 @@ fn listens_on(files: &Files, socket: &Path) {
     files.write("criswitch.toml", &format!("listen = {socket:?}\n{ROWS}"));
 }
 
-/// The exit code of a command that cannot reach criswitch.
-fn unasked(command: &str) -> i32 {
-    if command == "status" { 69 } else { 1 }
-}
-
 /// The errors of the commands that call the daemon when no daemon answers.
 async fn refused(files: &Files) -> String {
     let config = files.main();
     let mut told = String::new();
     for command in ["status", "pods", "reload"] {
         let outcome = run_beside(&[command, "--config", text(&config)]).await;
-        assert_eq!(
-            (outcome.code, outcome.stdout.as_str()),
-            (unasked(command), "")
-        );
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (69, ""));
         told += &outcome.stderr.replace(text(&files.path("")), "DIR/");
     }
     told
@@ -120,7 +113,7 @@ async fn a_user_who_may_not_connect_sees_which_users_may() {
         ask.args(["--reuid=65534", "--clear-groups", text(&binary), command]);
         let output = ask.args(["--config", text(&node.files.main())]).output();
         let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(unasked(command)));
+        assert_eq!(output.status.code(), Some(69));
         let told = String::from_utf8(output.stderr).unwrap();
         told.replace(text(&node.files.path("")), "DIR/")
     };
@@ -179,7 +172,7 @@ fn an_unreadable_file_is_reported_and_no_daemon_is_called() {
             "--socket",
             text(&shown(&socket)),
         ]);
-        assert_eq!(outcome.code, unasked(command));
+        assert_eq!(outcome.code, 69);
         assert!(
             outcome.stderr.contains("cannot connect"),
             "{}",
@@ -212,5 +205,38 @@ fn watching_prints_one_object_per_line_also_while_nothing_answers() {
         }
         watch.kill().unwrap();
         watch.wait().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_command_that_calls_the_daemon_exits_with_69_if_a_different_runtime_answers() {
+    let files = Files::new();
+    let socket = files.path("runtime.sock");
+    listens_on(&files, &socket);
+    let sim = Sim::new("runc");
+    sim.serve_on(&socket);
+    let config = files.main();
+    for arguments in [
+        &["status"][..],
+        &["pods"],
+        &["reload"],
+        &["reload", "--dry-run"],
+        &["labels"],
+        &["explain", "runc"],
+        &["forget", "runc", "--yes"],
+        &["try", "runc"],
+    ] {
+        let arguments = [arguments, &["--config", text(&config)]].concat();
+        assert_eq!(run_beside(&arguments).await.code, 69, "{arguments:?}");
+    }
+    sim.stop().await;
+    for arguments in [
+        &["labels"][..],
+        &["explain", "runc"],
+        &["forget", "runc", "--yes"],
+    ] {
+        let arguments = [arguments, &["--config", text(&config)]].concat();
+        let outcome = run_beside(&arguments).await;
+        assert_eq!(outcome.code, 69, "{arguments:?}: {}", outcome.stderr);
     }
 }

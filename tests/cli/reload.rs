@@ -231,7 +231,7 @@ async fn a_wrong_configuration_exits_with_78_and_changes_nothing() {
     );
     // Without `listen` in the file, the command calls the default socket.
     let outcome = node.reload().await;
-    assert_eq!(outcome.code, 1, "{}", outcome.stderr);
+    assert_eq!(outcome.code, 69, "{}", outcome.stderr);
     let listen = format!("listen = {:?}\n", node.files.path("criswitch.sock"));
     node.files.write(
         "criswitch.toml",
@@ -324,7 +324,7 @@ async fn reload_reports_a_missing_daemon_and_a_different_runtime() {
     let socket = files.path("runtime.sock");
     files.write("criswitch.toml", &format!("listen = {socket:?}"));
     let outcome = run_beside(&["reload", "--config", text(&files.main())]).await;
-    assert_eq!(outcome.code, 1);
+    assert_eq!(outcome.code, 69);
     assert!(
         outcome.stderr.contains("check that criswitch is running"),
         "{}",
@@ -333,7 +333,7 @@ async fn reload_reports_a_missing_daemon_and_a_different_runtime() {
     let sim = Sim::new("runc");
     sim.serve_on(&socket);
     let outcome = run_beside(&["reload", "--config", text(&files.main())]).await;
-    assert_eq!(outcome.code, 1);
+    assert_eq!(outcome.code, 69);
     assert!(
         outcome.stderr.contains("not of criswitch"),
         "{}",

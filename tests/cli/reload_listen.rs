@@ -49,7 +49,7 @@ async fn the_daemon_on_its_old_socket_rejects_a_changed_listen_by_name() {
 async fn a_reload_at_the_new_socket_fails_with_the_hint_to_restart() {
     let (node, _) = edited().await;
     let outcome = node.reload().await;
-    assert_eq!(outcome.code, 1);
+    assert_eq!(outcome.code, 69);
     for part in [
         "not reloaded (if you changed `listen`, restart criswitch or set `listen` back)",
         "other.sock: cannot connect",
@@ -84,7 +84,7 @@ async fn the_socket_of_a_different_runtime_is_reported() {
     let sim = Sim::new("runc");
     sim.serve_on(&other);
     let outcome = at(&node, "reload", text(&shown(&other))).await;
-    assert_eq!(outcome.code, 1);
+    assert_eq!(outcome.code, 69);
     assert!(
         outcome.stderr.contains("not of criswitch"),
         "{}",

@@ -118,6 +118,26 @@ async fn a_reload_without_changes_replaces_a_rejection_in_status_but_not_a_chang
 }
 
 #[tokio::test]
+async fn status_shows_three_lines_of_the_last_reload_and_counts_the_others() {
+    let node = two_backends().await;
+    let wrong = "listn = 1\nloog = 1\nmax = 1\nmin = 1\n";
+    node.files.write("conf.d/a.toml", wrong);
+    assert_eq!(node.reload().await.code, 78);
+    let lines = |shown: &str| -> Vec<String> {
+        let (_, reload) = shown.split_once("last reload ").expect(shown);
+        let (reload, _) = reload.split_once("\n\n").expect(shown);
+        reload.lines().map(str::to_owned).collect()
+    };
+    let shown = lines(&run(&node, &["status"]).await.stdout);
+    assert_eq!(shown.len(), 4, "{shown:?}");
+    assert_eq!(shown[3], "  ... 2 more lines (-o wide)");
+    let all = lines(&run(&node, &["status", "-o", "wide"]).await.stdout);
+    assert_eq!(all.len(), 5, "{all:?}");
+    assert_eq!(shown[..3], all[..3]);
+    node.end().await;
+}
+
+#[tokio::test]
 async fn status_shows_the_backends_name_of_a_renamed_handler() {
     let node = Node::start("").await;
     let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");

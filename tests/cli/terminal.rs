@@ -237,6 +237,112 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
     node.end().await;
 }
 
+/// Runs `status --watch` on a terminal of this type and number of rows, and returns its first screen.
+async fn first_screen(term: &'static str, rows: usize, config: &Path) -> String {
+    let binary = env!("CARGO_BIN_EXE_criswitch");
+    let typed = format!(
+        "stty cols {COLUMNS} rows {rows} && exec {binary} status --watch --config {}",
+        text(config)
+    );
+    let screen = move || {
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &typed, "/dev/null"]);
+        script.env_remove("NO_COLOR").env("TERM", term);
+        script.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut script = script.spawn().unwrap();
+        let mut shown = BufReader::new(script.stdout.take().unwrap());
+        let mut screen = String::new();
+        while !screen.contains(" more lines") {
+            assert_ne!(shown.read_line(&mut screen).unwrap(), 0, "{screen}");
+        }
+        // The command ends when its terminal is closed.
+        drop(shown);
+        script.kill().unwrap();
+        script.wait().unwrap();
+        screen.replace('\r', "")
+    };
+    let screen = tokio::task::spawn_blocking(screen);
+    let screen = tokio::time::timeout(PATIENCE, screen).await;
+    screen.expect("a screen").unwrap()
+}
+
+#[tokio::test]
+async fn a_watched_status_fits_the_screen_and_counts_the_lines_that_it_omits() {
+    let node = Node::start("").await;
+    let config = node.files.main();
+    let whole = run_beside(&["status", "--config", text(&config)]).await;
+    for rows in [8, 12] {
+        let screen = first_screen("xterm", rows, &config).await;
+        let screen = screen.strip_prefix("\u{1b}[2J\u{1b}[H").expect(&screen);
+        let screen = fits(screen);
+        let lines: Vec<&str> = screen.lines().collect();
+        // The cursor is in the last row.
+        assert_eq!(lines.len(), rows - 1, "{screen}");
+        assert!(lines[0].starts_with("serving: "), "{screen}");
+        assert!(lines[2].starts_with("BACKEND  STATE"), "{screen}");
+        assert!(lines[3].starts_with("runc     ready"), "{screen}");
+        let shown = rows - 2;
+        let more = whole.stdout.lines().count() - shown;
+        assert_eq!(lines[shown], format!("... {more} more lines"), "{screen}");
+    }
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_dumb_terminal_gets_no_escape_sequences() {
+    let node = Node::start("").await;
+    let screen = first_screen("dumb", 8, &node.files.main()).await;
+    assert!(!screen.contains('\u{1b}'), "{screen:?}");
+    assert!(screen.starts_with("serving: "), "{screen:?}");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn output_that_cannot_be_written_is_a_failure_of_each_command() {
+    let node = crate::trial::node().await;
+    let config = node.files.main();
+    for arguments in [
+        &["status"][..],
+        &["status", "--watch"],
+        &["status", "-o", "json"],
+        &["pods"],
+        &["try", "runc"],
+        &["explain", "runc"],
+        &["labels"],
+        &["check"],
+        &["manifests"],
+        &["reload", "--dry-run", "-o", "json"],
+    ] {
+        let arguments = [arguments, &["--config", text(&config)]].concat();
+        let (code, stderr) = to_a_full_device(&arguments).await;
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
+        let cause = "criswitch: the output cannot be written: No space left on device";
+        assert!(stderr.contains(cause), "{arguments:?}: {stderr}");
+    }
+    for arguments in [
+        &["routes"][..],
+        &["man"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let (code, stderr) = to_a_full_device(arguments).await;
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
+    }
+    crate::trial::assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+/// The exit code and the errors of a command whose output goes to `/dev/full`.
+async fn to_a_full_device(arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = crate::command(arguments);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    command.stdout(full.unwrap());
+    let run = move || command.output().unwrap();
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), stderr)
+}
+
 #[tokio::test]
 async fn watching_ends_when_its_output_is_closed() {
     let node = Node::start("").await;

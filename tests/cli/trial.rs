@@ -410,12 +410,19 @@ async fn a_backend_that_is_down_fails_the_try_before_anything_is_sent() {
 #[tokio::test]
 async fn the_result_names_the_step_whose_line_has_the_error() {
     let node = node().await;
-    node.new.fail("RunPodSandbox", Status::unknown("no network"));
+    node.new
+        .fail("RunPodSandbox", Status::unknown("no network"));
     let outcome = try_on(&node, &["kata"]).await;
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     let step = lines[lines.len() - 2];
-    assert!(step.starts_with("  create pod        failed after "), "{step}");
-    assert!(step.contains(": RunPodSandbox returned Unknown: no network"), "{step}");
+    assert!(
+        step.starts_with("  create pod        failed after "),
+        "{step}"
+    );
+    assert!(
+        step.contains(": RunPodSandbox returned Unknown: no network"),
+        "{step}"
+    );
     let result = "  result            failed at \"create pod\"; if the network plugin needs ";
     assert!(lines[lines.len() - 1].starts_with(result), "{lines:?}");
     node.end().await;

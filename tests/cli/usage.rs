@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use crate::run;
+use crate::{main_file, run};
 
 #[cfg(unix)] // Windows has one more command, and windows.rs checks it.
 #[test]
@@ -65,7 +65,7 @@ fn help_and_version_exit_with_0() {
 
         Exit codes: 0 success, 1 failure at run time, 2 a reload would change
         something (reload --dry-run), 64 wrong usage, 69 criswitch is not
-        running (status, try), 78 wrong configuration.
+        running, 78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
     for command in crate::shell::commands() {
@@ -166,4 +166,35 @@ fn a_reader_that_closes_the_pipe_is_no_failure() {
     drop(reader);
     let status = crate::command(&["routes"]).stdout(writer).status().unwrap();
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn environment_variables_are_the_defaults_of_config_and_socket() {
+    let files = main_file("listen = '/nowhere/file.sock'");
+    let config = files.main();
+    for (socket, arguments, expected) in [
+        (None, &["status"][..], "/nowhere/file.sock"),
+        (
+            Some("/nowhere/variable.sock"),
+            &["status"],
+            "/nowhere/variable.sock",
+        ),
+        (
+            Some("/nowhere/variable.sock"),
+            &["status", "--socket", "/nowhere/option.sock"],
+            "/nowhere/option.sock",
+        ),
+    ] {
+        let mut command = crate::command(arguments);
+        command.env("CRISWITCH_CONFIG", &config);
+        if let Some(socket) = socket {
+            command.env("CRISWITCH_SOCKET", socket);
+        }
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(expected), "{stderr}");
+    }
+    let help = run(&["status", "--help"]).stdout;
+    assert!(help.contains("[env: CRISWITCH_CONFIG]"), "{help}");
+    assert!(help.contains("[env: CRISWITCH_SOCKET]"), "{help}");
 }

@@ -1,5 +1,6 @@
 //! The steps of a try: the name, the time and the error of each. In text output each step is printed when it ends.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
@@ -25,6 +26,8 @@ pub(super) struct Step {
 pub(super) struct Steps {
     prints: bool,
     done: Vec<Step>,
+    /// Why the last line was not printed.
+    unprinted: Cell<Option<anyhow::Error>>,
     current: Option<(&'static str, Instant)>,
 }
 
@@ -34,6 +37,7 @@ impl Steps {
         Steps {
             prints,
             done: Vec::new(),
+            unprinted: Cell::new(None),
             current: None,
         }
     }
@@ -76,9 +80,15 @@ impl Steps {
     /// Prints a line, wrapped to the width of a terminal.
     pub(super) fn print(&self, line: &str) {
         if self.prints {
-            // A reader that has closed the pipe must not keep the pod from its removal.
-            is_read(&wrapped(line).into()).ok();
+            // A failed write must not keep the pod from its removal.
+            self.unprinted.set(is_read(&wrapped(line).into()).err());
         }
+    }
+
+    /// # Errors
+    /// The last line was not printed.
+    pub(super) fn printed(&self) -> anyhow::Result<()> {
+        self.unprinted.take().map_or(Ok(()), Err)
     }
 
     /// The last step.

@@ -81,10 +81,11 @@ pub fn stderr_is_journal() -> bool {
     stat.is_ok_and(|stat| *journal == *format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// The width of a terminal in columns, zero if the terminal reports none. `None` if the stream is no terminal.
-pub fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
-    let width = || tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
-    stream.is_terminal().then(width)
+/// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is no terminal.
+pub fn size_of(stream: &(impl IsTerminal + AsFd)) -> Option<(usize, usize)> {
+    let size = || tcgetwinsize(stream).map_or((0, 0), |size| (size.ws_col, size.ws_row));
+    let size = stream.is_terminal().then(size);
+    size.map(|(columns, rows)| (columns.into(), rows.into()))
 }
 
 /// The kernel's random id of this boot, and the id of this machine (machine-id(5)), which is empty if there is none.

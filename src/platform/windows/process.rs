@@ -90,11 +90,12 @@ pub fn stderr_is_journal() -> bool {
     false
 }
 
-/// The width of a terminal in columns, zero if the terminal reports none. `None` if the stream is no terminal.
-pub fn width_of(stream: &(impl IsTerminal + AsHandle)) -> Option<usize> {
+/// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is no terminal.
+pub fn size_of(stream: &(impl IsTerminal + AsHandle)) -> Option<(usize, usize)> {
     let size = || terminal_size::terminal_size_of(stream);
-    let width = || size().map_or(0, |(width, _)| usize::from(width.0));
-    stream.is_terminal().then(width)
+    let size = || size().map_or((0, 0), |(columns, rows)| (columns.0, rows.0));
+    let size = stream.is_terminal().then(size);
+    size.map(|(columns, rows)| (columns.into(), rows.into()))
 }
 
 /// The id of this boot, and the id of this machine, which is empty if there is none.
