@@ -2,8 +2,8 @@
 //! running for your own commands.
 //!
 //! Run it with `cargo run --profile demo --example demo`. With `-- --once` at the end of the command, the demo exits
-//! instead of waiting. The demo checks the results that it shows. If one is wrong, the demo prints an error and exits
-//! with status 1.
+//! instead of waiting, and `-- --help` says what it does. The demo checks the results that it shows. If one is wrong, the
+//! demo prints an error and exits with status 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../support/support.rs"]
@@ -15,8 +15,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use criswitch::codec::admin::{ReloadRequest, reload};
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
+
+const USAGE: &str = "usage: cargo run --profile demo --example demo [-- --once]";
+const HELP: &str = "\
+The demo starts criswitch in front of three simulated runtimes, on sockets in a
+new temporary directory. It creates a pod and a container for each handler,
+lists them through criswitch, and shows the rejection of an unknown handler.
+Then it prints commands for another terminal, and serves until Ctrl-C.
+
+It needs no container runtime, no kubelet and no root, and leaves no files.
+
+  --once  check everything and exit: status 0, or 1 if a result is wrong
+  --help  print this text";
 
 /// The expected routing of one handler.
 struct Row {
@@ -60,9 +73,13 @@ const fn row(
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["--help"] || arguments == ["-h"] {
+        println!("{HELP}\n\n{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let once = arguments == ["--once"];
     if !once && !arguments.is_empty() {
-        eprintln!("usage: cargo run --profile demo --example demo [-- --once]");
+        eprintln!("{USAGE}");
         return ExitCode::from(64);
     }
     match demo(once).await {
@@ -80,6 +97,10 @@ async fn demo(once: bool) -> Result<()> {
         Sim::new("kata").image(IMAGE),
         Sim::new("gvisor").handlers(["runsc"]).image(IMAGE),
     ];
+    for sim in &sims {
+        // `criswitch try` waits for a line in the log of its container.
+        sim.clone().set(|settings| settings.writes_logs = true);
+    }
     let mut rig = Rig::with_config(sims, table).await;
     show::opening(&rig, &table("DIR"));
     let ran = run_everything(&rig).await?;
@@ -87,11 +108,15 @@ async fn demo(once: bool) -> Result<()> {
     merged_lists(&rig, &ran).await?;
     unknown_handler(&rig).await?;
     if once {
+        check_reload(&rig).await?;
         println!("\nAll checks passed.");
     } else {
         write_configs(rig.directory())?;
         show::commands(&rig);
-        interrupted().await?;
+        tokio::select! {
+            ended = interrupted() => ended?,
+            () = rig.answer_reloads() => {}
+        }
     }
     rig.stop_switch().await;
     Ok(())
@@ -199,6 +224,21 @@ async fn unknown_handler(rig: &Rig) -> Result<()> {
     );
     let pods: usize = rig.sims.iter().map(|sim| sim.pods().len()).sum();
     ensure!(pods == ROWS.len(), "the refused pod was created");
+    Ok(())
+}
+
+/// Checks that a reload, such as that of `criswitch reload`, is answered.
+async fn check_reload(rig: &Rig) -> Result<()> {
+    let mut admin = rig.admin();
+    let reloaded = tokio::select! {
+        reloaded = admin.reload(ReloadRequest {}) => reloaded?.into_inner().reload,
+        () = rig.answer_reloads() => None,
+    };
+    let result = reloaded.and_then(|reload| reload.result);
+    ensure!(
+        matches!(result, Some(reload::Result::Changes(_))),
+        "a reload ends with {result:?}"
+    );
     Ok(())
 }
 

@@ -91,7 +91,7 @@ pub(super) fn commands(rig: &Rig) {
         println!("  crictl --runtime-endpoint $S {command}");
     }
     println!();
-    for command in ["status", "pods --handler runc"] {
+    for command in ["status", "pods --handler runc", "try --all", "reload"] {
         println!("  cargo run --profile demo -q -- {command} --config $D/criswitch.toml");
     }
     println!();

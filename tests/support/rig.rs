@@ -176,6 +176,15 @@ impl Rig {
         criswitch::switch::reload::reload(&running.switch, Config::load(&self.config_path()))
     }
 
+    /// Reloads the configuration's files each time a client requests a reload.
+    pub async fn answer_reloads(&self) {
+        let running = self.switch.as_ref().expect("criswitch is not running");
+        loop {
+            criswitch::switch::reload::wanted(&running.switch).await;
+            self.reload_file();
+        }
+    }
+
     fn start_switch(&mut self) {
         let config = Config::load(&self.config_path());
         let config = config.unwrap_or_else(|problems| panic!("{problems}"));

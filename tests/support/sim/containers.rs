@@ -160,10 +160,14 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the last word of a container's command to its log, in the format of the CRI.
+    /// Writes the last word of a container's command to its log, in the format of the CRI. Without a log directory the pod
+    /// has no logs.
     fn write_log(&self, key: &str) -> Answer<()> {
         let container = self.container(key)?;
         let pod = self.pod(&container.pod)?;
+        if pod.config.log_directory.is_empty() {
+            return Ok(());
+        }
         let path = Path::new(&pod.config.log_directory).join(&container.config.log_path);
         let word = container.config.command.last().cloned();
         let line = format!(
