@@ -36,14 +36,22 @@ fn chapters() -> Vec<String> {
     chapters.map(|name| format!("docs/{name}")).collect()
 }
 
+/// The pages in docs/decisions, by path.
+fn decisions() -> Vec<String> {
+    let files = fs::read_dir(at("docs/decisions")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.map(|name| format!("docs/decisions/{name}")).collect()
+}
+
 fn documents() -> Vec<String> {
     let around = [
         "README.md",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
+        "MAINTAINERS.md",
         "SECURITY.md",
     ];
-    [around.map(str::to_owned).to_vec(), chapters()].concat()
+    [around.map(str::to_owned).to_vec(), chapters(), decisions()].concat()
 }
 
 fn table() -> String {
@@ -348,6 +356,23 @@ fn the_index_and_the_books_contents_have_every_chapter() {
                 "{contents}: {name}"
             );
         }
+    }
+}
+
+#[test]
+fn each_decision_is_in_the_contents_and_fits_on_a_page() {
+    for contents in ["docs/decisions/README.md", "docs/SUMMARY.md"] {
+        let text = shipped(contents);
+        for decision in decisions() {
+            let (_, name) = decision.rsplit_once('/').unwrap();
+            assert!(
+                decision == contents || text.contains(name),
+                "{decision} is missing in {contents}"
+            );
+        }
+    }
+    for decision in decisions() {
+        assert!(shipped(&decision).lines().count() <= 60, "{decision}");
     }
 }
 

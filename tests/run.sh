@@ -1,35 +1,75 @@
 #!/usr/bin/env bash
-# Runs all checks: formatting, lints, dependencies, the tests, the fault simulation, the book, the units, the package,
-# Windows, the demo, and the real suite. Needs Debian 12, root, Rust and Go. Installs missing tools. The build results of
-# this script are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick. All steps
-# run even if one fails. The exit code is 0 only if no step failed.
+# Runs the steps of the tests, all or some of them:
+#
+#   tests/run.sh            every step; needs Debian 12, root, Rust and Go
+#   tests/run.sh quick      the steps that need only cargo; about five minutes without any build results
+#   tests/run.sh STEP...    these steps
+#   tests/run.sh --list     the steps, with what each needs and how long it takes
+#
+# Installs missing tools. Build results are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second
+# run is quick. A step that fails does not stop the others. The exit code is 0 only if no step failed.
 set -u
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 CARGO_DENY_VERSION=0.20.2
+# The oldest Rust that builds criswitch: rust-version in Cargo.toml.
+OLDEST_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TOP/Cargo.toml")
 FAILED=()
+
+# One step a line: name, what it needs beside cargo, minutes on two quiet cores when nothing is built yet, command.
+# `quick` runs the steps that need nothing else.
+STEPS="
+toolchain     go           0.1  check_toolchain
+formatting    -            0.1  cargo fmt --check
+lints         -            1.5  cargo clippy --quiet --all-targets --locked -- -D warnings
+quick-tests   -            3    quick_tests
+oldest-rust   network      2    check_oldest_rust
+dependencies  network      2    check_dependencies
+scripts       root,network 0.2  check_scripts
+tests         root,network 6    run_tests
+documentation -            0.3  document
+faults        -            2    cargo run --quiet --profile suite --locked --example chaos -- --count 2000
+restarts      root,go      2    tests/system/restart/run.sh
+book          root,network 1    tests/system/book/run.sh
+units         root,network 2    tests/system/systemd/run.sh
+package       root,network 8    tests/system/package/run.sh
+windows       root,network 6    tests/system/windows/run.sh
+metrics       root,go      2    tests/system/prometheus/run.sh
+comparison    root,go      3    benches/compare/run.sh --smoke
+demo          -            0.5  cargo run --quiet --profile demo --locked --example demo -- --once
+runtimes      root,go      12   tests/system/runtimes/run.sh
+"
+QUICK="formatting lints quick-tests"
 
 main() {
   cd "$TOP" || exit 1
-  mkdir -p "$CACHE"
-  step "toolchain" check_toolchain
-  step "formatting" cargo fmt --check
-  step "lints" cargo clippy --quiet --all-targets --locked -- -D warnings
-  step "dependencies" check_dependencies
-  step "scripts" check_scripts
-  step "tests" run_tests
-  step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
-  step "fault simulation" cargo run --quiet --profile suite --locked --example chaos -- --count 2000
-  step "restarts" "$TOP/tests/system/restart/run.sh"
-  step "book" "$TOP/tests/system/book/run.sh"
-  step "systemd units" "$TOP/tests/system/systemd/run.sh"
-  step "package" "$TOP/tests/system/package/run.sh"
-  step "Windows" "$TOP/tests/system/windows/run.sh"
-  step "metrics" "$TOP/tests/system/prometheus/run.sh"
-  step "comparison" "$TOP/benches/compare/run.sh" --smoke
-  step "demo" cargo run --quiet --profile demo --locked --example demo -- --once
-  step "real runtimes" "$TOP/tests/system/runtimes/run.sh"
+  case ${1:-} in
+    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
+    --list) list ;;
+    quick) run $QUICK ;;
+    "") run $(names | grep -vx quick-tests) ;;
+    *) run "$@" ;;
+  esac
+}
+
+names() { awk 'NF {print $1}' <<<"$STEPS"; }
+
+list() {
+  awk 'BEGIN {printf "%-15s%-15s%s\n", "STEP", "NEEDS", "MINUTES"} NF {printf "%-15s%-15s%s\n", $1, $2, $3}' <<<"$STEPS"
+}
+
+# run STEP...: runs the steps in this order, and ends with an exit code.
+run() {
+  local name
+  for name in "$@"; do
+    names | grep -qx -- "$name" || { echo "no step is called $name; tests/run.sh --list shows the steps" >&2; exit 2; }
+  done
+  mkdir -p "$CACHE" || exit 1
+  for name in "$@"; do
+    # shellcheck disable=SC2046 # The words of the command.
+    step "$name" $(awk -v name="$name" '$1 == name {$1 = $2 = $3 = ""; print}' <<<"$STEPS")
+  done
   summary
 }
 
@@ -62,6 +102,13 @@ check_toolchain() {
   { cargo fmt --version && cargo clippy --version; } 2>/dev/null || rustup component add rustfmt clippy
 }
 
+# The library and the program must build with the oldest Rust that Cargo.toml names.
+check_oldest_rust() {
+  rustup toolchain list | grep -q "^$OLDEST_RUST" ||
+    rustup --quiet toolchain install "$OLDEST_RUST" --profile minimal --no-self-update || return
+  CARGO_TARGET_DIR=$CACHE/oldest-rust CARGO_PROFILE_DEV_DEBUG=false cargo "+$OLDEST_RUST" check --quiet --locked
+}
+
 # cargo-deny runs for a few seconds only, so an optimized build would take longer than it saves.
 check_dependencies() {
   local root=$CACHE/cargo-deny-$CARGO_DENY_VERSION
@@ -81,11 +128,20 @@ install() {
   } >"$CACHE/apt-$1.log" 2>&1
 }
 
+# The tests of the library and of what a client sees. The other tests start processes, or read the whole tree.
+quick_tests() {
+  cargo test --quiet --locked --lib --test switch --test config --test layers --test readme --test table
+}
+
 # A test checks the manual pages with mandoc, but only if mandoc is installed.
 run_tests() {
   install mandoc || return
   # A test reads the commit in the log line of a start. Only a release build finds the commit itself.
   CRISWITCH_COMMIT=0123456789ab cargo test --quiet --locked
+}
+
+document() {
+  RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
 }
 
 check_scripts() {
@@ -94,4 +150,4 @@ check_scripts() {
     package/build.sh package/scripts/* docs/pictures/draw.sh
 }
 
-main
+main "$@"
