@@ -510,6 +510,11 @@ impl Backend {
         errors::unavailable(&self.name(), &self.socket, cause)
     }
 
+    /// The status for a call that the backend broke off. `status` is the status of [`errors::of_http2`].
+    pub(crate) fn broken_off(&self, status: &Status) -> Status {
+        errors::broken_off(&self.name(), &self.socket, status)
+    }
+
     /// An `Internal` status for a reply in which criswitch cannot decode a field that it reads.
     pub fn malformed(&self, fault: &Malformed) -> Status {
         self.bad_reply(&format!("its reply is malformed: {fault}"))

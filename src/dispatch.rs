@@ -129,6 +129,6 @@ fn no_request(switch: &Switch, row: &Row, why: &Unread) -> Status {
             switch.counts.refuse(Reason::Memory);
             errors::no_memory_for_request(row.name, *limit)
         }
-        Unread::Broken(cause) => errors::broken_request(row.name, cause),
+        Unread::Broken(status) => errors::broken_request(row.name, status),
     }
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::codec::frames::BadFrame;
+use crate::codec::grpc;
 use crate::codec::protobuf::Malformed;
 use crate::config::address::Address;
 use crate::config::{Handler, Table};
@@ -143,9 +145,13 @@ pub fn deadline(rpc: &str, timeout: Duration) -> Status {
     ))
 }
 
-/// The client broke off its request.
-pub fn broken_request(rpc: &str, cause: &str) -> Status {
-    Status::cancelled(format!("{rpc}: the request ended early: {cause}"))
+/// The client broke off its request. `status` is the status of [`of_http2`].
+pub fn broken_request(rpc: &str, status: &Status) -> Status {
+    let cause = status.message();
+    Status::new(
+        status.code(),
+        format!("{rpc}: the request ended early: {cause}"),
+    )
 }
 
 /// The routing table does not have the handler. The text begins like containerd's text for this error.
@@ -173,6 +179,29 @@ pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status 
 /// The backend cannot be reached, or was lost during a call.
 pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::unavailable(format!("backend {backend:?} ({socket}): {}", cut(cause)))
+}
+
+/// The peer of a call reset the stream of the call, or the connection ended. The source of the status is `error`.
+pub(crate) fn of_http2(error: h2::Error, deadline: Option<Instant>) -> Status {
+    let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+    let mut status = Status::new(grpc::code_of(&error, is_late), error_chain(&error));
+    status.set_source(Arc::new(error));
+    status
+}
+
+/// The backend broke off a call. `status` is the status of [`of_http2`].
+pub(crate) fn broken_off(backend: &str, socket: &Address, status: &Status) -> Status {
+    let mut broken = unavailable(backend, socket, status.message());
+    if status.code() != Code::Unavailable {
+        broken = Status::new(status.code(), broken.message());
+        broken.set_source(Arc::new(status.clone()));
+    }
+    broken
+}
+
+/// Whether the backend gave no answer: it cannot be reached, or it broke off the call, with whatever code.
+pub(crate) fn is_silence(status: &Status) -> bool {
+    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
 /// A pod with this handler was not created. The text has the handler, then the backend and the cause.

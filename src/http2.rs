@@ -7,24 +7,29 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
 use http_body::{Body, Frame};
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::errors;
 
 /// The body of a client's request or of a backend's response.
 #[derive(Debug)]
 pub struct IncomingBody {
     stream: RecvStream,
     is_data_over: bool,
-}
-
-impl From<RecvStream> for IncomingBody {
-    fn from(stream: RecvStream) -> IncomingBody {
-        IncomingBody {
-            stream,
-            is_data_over: false,
-        }
-    }
+    /// The deadline of the call.
+    deadline: Option<Instant>,
 }
 
 impl IncomingBody {
+    pub(crate) fn new(stream: RecvStream, deadline: Option<Instant>) -> IncomingBody {
+        IncomingBody {
+            stream,
+            is_data_over: false,
+            deadline,
+        }
+    }
+
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
         let data = match ready!(self.stream.poll_data(cx)).transpose()? {
             Some(data) => data,
@@ -53,17 +58,19 @@ impl IncomingBody {
 
 impl Body for IncomingBody {
     type Data = Bytes;
-    type Error = h2::Error;
+    type Error = Status;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         match ready!(IncomingBody::poll_frame(&mut self, cx)) {
             // After a complete reply, a server may send RST_STREAM with NO_ERROR, because it does not need the rest of
             // the request (RFC 9113, 8.1).
             Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),
-            frame => Poll::Ready(frame),
+            frame => Poll::Ready(
+                frame.map(|frame| frame.map_err(|error| errors::of_http2(error, self.deadline))),
+            ),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::backend::answer::{Answer, Data};
 use crate::backend::repeat::Repeat;
 use crate::backend::wire::Wire;
 use crate::codec::frames;
-use crate::errors::{self, error_chain};
+use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, Unread};
 use crate::rpc::{List, ROWS, Row};
@@ -58,7 +58,8 @@ impl Backend {
     /// Sends one call and returns the response once its headers have come. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// `Unavailable` if the backend cannot be reached or dies before it answers; `Internal` if it does not speak gRPC.
+    /// `Unavailable` if the backend cannot be reached or dies before it answers; the code of [`errors::of_http2`] if it
+    /// resets the call; `Internal` if it does not speak gRPC.
     pub async fn call(
         &self,
         row: &Row,
@@ -88,7 +89,7 @@ impl Backend {
         let response = wire
             .send(request)
             .await
-            .map_err(|error| self.unavailable(&error_chain(&error)))?;
+            .map_err(|status| self.broken_off(&status))?;
         self.unanswered.store(0, Ordering::Relaxed);
         if response.status() != http::StatusCode::OK {
             let cause = format!(
@@ -217,7 +218,7 @@ impl Backend {
             Unread::NoMemory(limit) => {
                 errors::no_memory_for_reply(&self.name(), &self.socket, *limit)
             }
-            Unread::Broken(cause) => self.unavailable(cause),
+            Unread::Broken(status) => self.broken_off(status),
         }
     }
 }

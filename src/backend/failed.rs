@@ -26,6 +26,14 @@ impl Failed {
         }
     }
 
+    /// Whether the backend gave no answer, or answered `Unavailable`.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Failed::Status(status) => errors::is_silence(status),
+            Failed::Answer(answer) => answer.code() == Code::Unavailable,
+        }
+    }
+
     /// Joins several failures: the status of the first failure, with the texts of the others appended. `None` if
     /// `failed` is empty.
     pub(crate) fn all(failed: Vec<Failed>) -> Option<Failed> {

@@ -10,7 +10,7 @@ use crate::backend::failed::Failed;
 use crate::backend::{Backend, own_headers};
 use crate::codec::frames::{self, BadFrame};
 use crate::codec::grpc;
-use crate::errors::{self, error_chain};
+use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, Reservation};
 use crate::rpc::Row;
@@ -81,7 +81,7 @@ impl Messages {
             };
             match frame
                 .transpose()
-                .map_err(|error| backend.unavailable(&error_chain(&error)))?
+                .map_err(|status| backend.broken_off(&status))?
             {
                 None => return self.end(backend),
                 Some(frame) => match frame.into_data() {

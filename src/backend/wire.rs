@@ -5,10 +5,15 @@ use std::fmt;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use h2::RecvStream;
 use h2::client::{Connection, SendRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
+use crate::codec::grpc;
+use crate::errors;
 use crate::http2::IncomingBody;
 
 /// Ends when the connection has ended, or when it rejects a call because the backend has sent GOAWAY. After GOAWAY, the
@@ -56,7 +61,18 @@ impl Wire {
     pub async fn send(
         &self,
         request: http::Request<Bytes>,
-    ) -> Result<http::Response<IncomingBody>, h2::Error> {
+    ) -> Result<http::Response<IncomingBody>, Status> {
+        // The backend starts to count later, so it never finds that the deadline has passed before criswitch does.
+        let deadline = grpc::timeout(request.headers()).map(|timeout| Instant::now() + timeout);
+        let sent = self.send_until(request).await;
+        let response = sent.map_err(|error| errors::of_http2(error, deadline))?;
+        Ok(response.map(|stream| IncomingBody::new(stream, deadline)))
+    }
+
+    async fn send_until(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> Result<http::Response<RecvStream>, h2::Error> {
         let (head, body) = request.into_parts();
         let ready = self.requests.clone().ready().await;
         let mut requests = ready.inspect_err(|_| self.over.cancel())?;
@@ -65,6 +81,6 @@ impl Wire {
         if !body.is_empty() {
             stream.send_data(body, true)?;
         }
-        Ok(response.await?.map(IncomingBody::from))
+        response.await
     }
 }

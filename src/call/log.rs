@@ -20,8 +20,7 @@ use tracing::{Level, Span};
 
 use crate::backend::Backend;
 use crate::call::route::Target;
-use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS};
-use crate::codec::protobuf;
+use crate::codec::grpc::{self, GRPC_MESSAGE, GRPC_STATUS};
 use crate::errors;
 use crate::ownership::BackendId;
 use crate::rpc::{self, Kind, LogRule, Row};
@@ -33,14 +32,12 @@ use crate::telemetry::trace::Trace;
 use crate::topology::Live;
 use subject::PodName;
 
-/// The header with a call's deadline.
-const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// A cancellation less than this before the deadline counts as caused by the deadline: the client began to count
 /// earlier than criswitch.
 const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 
 /// The log of a call in flight. The last line is written when the call ends. If the log is dropped before that, the
-/// last line reports `Canceled`.
+/// last line reports `Canceled`, or `DeadlineExceeded` if the client's deadline has passed.
 #[derive(Debug)]
 pub struct CallLog {
     row: &'static Row,
@@ -83,7 +80,7 @@ impl CallLog {
         CallLog {
             row,
             started: Instant::now(),
-            timeout: timeout(headers),
+            timeout: grpc::timeout(headers),
             // Most calls that only read write no log line, and a span costs more than all other fields together. So
             // below DEBUG, such a call gets a span only when it writes a log line.
             span: match row.changes() || LevelFilter::current() >= LevelFilter::DEBUG {
@@ -211,13 +208,12 @@ impl CallLog {
             .timeout
             .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
         let is_late = left.is_some_and(|left| left <= DEADLINE_SLACK);
-        let why = if is_late {
-            "the client's deadline has passed"
-        } else {
-            "the client cancelled the call"
+        let (code, why) = match is_late {
+            true => (Code::DeadlineExceeded, "the client's deadline has passed"),
+            false => (Code::Cancelled, "the client cancelled the call"),
         };
         self.end_once(&CallEnd {
-            code: Code::Cancelled,
+            code,
             error: Some(why.into()),
             is_given_up: !is_late,
         });
@@ -371,11 +367,6 @@ impl Drop for CallLog {
     fn drop(&mut self) {
         self.is_given_up();
     }
-}
-
-/// The client's deadline, counted from the start of its call.
-fn timeout(headers: &HeaderMap) -> Option<Duration> {
-    protobuf::timeout(headers.get(TIMEOUT)?.to_str().ok()?)
 }
 
 /// The span of the log lines of a call. It has the level ERROR, so that lines of every level get its fields.

@@ -3,7 +3,6 @@
 use std::task::{Context, Poll};
 
 use criswitch::backend::wire::Wire;
-use criswitch::errors::error_chain;
 use criswitch::http2::IncomingBody;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -33,14 +32,8 @@ impl Service<http::Request<Body>> for Channel {
             // The requests of commands are small, so the whole body fits in memory.
             let body = body.collect().await?.to_bytes();
             let sent = wire.send(http::Request::from_parts(head, body));
-            sent.await.map_err(|error| lost(&error))
+            Ok(sent.await?)
         }
         .boxed()
     }
-}
-
-/// The error of a lost connection. The client's `Status` has this error as its source; a `Status` from the server has
-/// no source.
-fn lost(error: &h2::Error) -> Failure {
-    anyhow::anyhow!(error_chain(error)).into()
 }

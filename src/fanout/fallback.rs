@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::call::{Call, Failed, Listing};
 use crate::config::duration_text;
+use crate::errors;
 use crate::fanout::Share;
 use crate::ownership::BackendId;
 use crate::rpc::filter::{filter, without_inside};
@@ -91,7 +92,7 @@ async fn own_or_cached(
         }
     };
     match answered {
-        Err(Failed::Status(status)) if status.code() == Code::Unavailable => {
+        Err(Failed::Status(status)) if errors::is_silence(&status) => {
             let Some(share) = stand_in(switch, call, how, backend, &status) else {
                 return Err(Failed::Status(status));
             };

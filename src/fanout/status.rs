@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use http::HeaderMap;
 use serde_json::{Value as Json, json};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::backend::answer::Answer;
 use crate::backend::known::Known;
@@ -24,6 +24,7 @@ use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::codec::frames;
 use crate::codec::protobuf;
+use crate::errors;
 use crate::rpc;
 use crate::rpc::fields::{
     runtime_handler, runtime_handler_features, status_request, status_response,
@@ -96,7 +97,7 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     }
     match tokio::time::timeout(STATUS_WAIT, answer).await {
         Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
-        Ok(Err(status)) if status.code() != Code::Unavailable => Err(status.into()),
+        Ok(Err(status)) if !errors::is_silence(&status) => Err(status.into()),
         Ok(Err(_)) | Err(_) => Ok(reply::of_answer(Answer::of_message(&known))),
     }
 }

@@ -102,13 +102,13 @@ pub(crate) async fn list_images(
     Ok(())
 }
 
-/// Turns every error except `Unavailable` into success, because any other error shows that the backend answers.
+/// Turns every error except silence into success, because any other error shows that the backend answers.
 ///
 /// # Errors
-/// `Unavailable`, from criswitch or the backend.
+/// `Unavailable`, from criswitch or the backend, or the code of a call that the backend broke off.
 pub(crate) fn unless_silent(ended: Result<(), Failed>) -> Result<(), Failed> {
     match ended {
-        Err(failed) if failed.code() == Code::Unavailable => Err(failed),
+        Err(failed) if failed.is_silence() => Err(failed),
         _ => Ok(()),
     }
 }

@@ -67,7 +67,9 @@ where
             };
             let (request, respond) = accepted?;
             // All of a call runs in its task, so that a panic ends only this call.
-            let reply = service.clone().oneshot(request.map(IncomingBody::from));
+            let reply = service
+                .clone()
+                .oneshot(request.map(|stream| IncomingBody::new(stream, None)));
             let reply = reply.unwrap_or_else(|never| match never {});
             // The task ends when the connection ends, because h2 then resets all streams. An error of `send` says only
             // that the client has cancelled the call or disconnected.

@@ -24,6 +24,7 @@ mod backend {
     mod hostile_backends;
     mod quiet;
     pub mod raw;
+    mod resets;
     mod streams;
 }
 

@@ -15,7 +15,7 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::Failed;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
-use crate::errors::{self, error_chain};
+use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
 use crate::rpc::List;
@@ -53,7 +53,7 @@ impl http_body::Body for PassedBody {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> FramePoll {
-        let cause = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+        let status = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     self.ends(trailers);
@@ -64,10 +64,9 @@ impl http_body::Body for PassedBody {
                 return Poll::Ready(Some(Ok(frame)));
             }
             _ if self.ended => return Poll::Ready(None),
-            Some(Err(error)) => error_chain(&error),
-            None => "its reply ended without a status".to_owned(),
+            Some(Err(status)) => self.backend.broken_off(&status),
+            None => self.backend.unavailable("its reply ended without a status"),
         };
-        let status = errors::unavailable(&self.backend.name(), &self.backend.socket, &cause);
         let end = trailers(&status);
         self.ends(&end);
         Poll::Ready(Some(Ok(Frame::trailers(end))))
