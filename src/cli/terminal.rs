@@ -16,26 +16,53 @@ const USUAL: usize = 80;
 /// Clears the terminal and moves the cursor to its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Text that cannot control a terminal. Its only control characters are line ends, tabs and criswitch's colours.
+/// Text that cannot control a terminal or deceive its reader. Its only control characters are line ends, tabs and
+/// criswitch's colours, and it has no invisible characters and none that change the direction of text.
 #[derive(Default)]
 pub(super) struct Shown(String);
 
 impl From<&str> for Shown {
-    /// Replaces control characters by escapes, in the syntax of JSON and TOML.
+    /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON.
     fn from(text: &str) -> Shown {
         let mut shown = String::with_capacity(text.len());
         for character in text.chars() {
             match character {
                 '\n' | '\t' => shown.push(character),
                 // A write to a string never fails.
-                control if control.is_control() => {
-                    write!(shown, "\\u{:04x}", u32::from(control)).ok();
+                unseen if is_unseen(unseen) => {
+                    for unit in unseen.encode_utf16(&mut [0; 2]) {
+                        write!(shown, "\\u{unit:04x}").ok();
+                    }
                 }
                 other => shown.push(other),
             }
         }
         Shown(shown)
     }
+}
+
+/// Whether a terminal shows the character as nothing, or changes the order or the lines of the characters around it:
+/// control characters, controls of the direction of text, and characters without a width.
+fn is_unseen(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{fff0}'..='\u{fffb}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
 }
 
 impl From<String> for Shown {
@@ -102,6 +129,12 @@ fn cut(text: &str, columns: usize, rows: usize) -> String {
     format!("{}... {more}\n", lines.collect::<String>())
 }
 
+/// Lines of text. A line end in the text of a backend or a pod begins no line.
+pub(super) fn text_of<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
+    let lines = lines.into_iter().map(|line| plain(line.as_ref()) + "\n");
+    lines.collect()
+}
+
 /// The width of standard output in columns; `None` if standard output is not a terminal.
 pub(super) fn width() -> Option<usize> {
     size_of(&io::stdout()).map(|(columns, _)| usual(columns))
@@ -155,4 +188,23 @@ fn options<'a>(width: usize) -> Options<'a> {
     Options::new(width)
         .break_words(false)
         .word_splitter(WordSplitter::NoHyphenation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_changes_lines_directions_or_letters_unseen() {
+        let forged =
+            "a\u{1b}[2K\u{7f}\u{202e}\u{2066}\u{200b}\u{feff}\u{e0041}\u{2028}\u{85}b\n\t\u{e9}";
+        let shown = Shown::from(forged).0;
+        let expected =
+            "a\\u001b[2K\\u007f\\u202e\\u2066\\u200b\\ufeff\\udb40\\udc41\\u2028\\u0085b\n\t\u{e9}";
+        assert_eq!(shown, expected);
+        let json = serde_json::json!(forged).to_string();
+        let parsed: String = serde_json::from_str(&Shown::from(json).0).unwrap();
+        assert_eq!(parsed, forged, "JSON has the same text");
+        assert_eq!(text_of(["a\nb\r\u{2028}", "c"]), "a b  \nc\n");
+    }
 }

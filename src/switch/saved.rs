@@ -15,6 +15,7 @@ use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
+use crate::platform::process;
 use crate::rpc::List;
 use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::learn::{self, Asked};
@@ -360,9 +361,25 @@ fn kept_name(known: &LastKnown) -> Option<&str> {
     }
 }
 
-/// Converts a wall-clock time to an `Instant`. Returns the current `Instant` if an `Instant` cannot be that early.
+/// Converts a wall-clock time of this boot to an `Instant`. Returns the current `Instant` if an `Instant` cannot be that
+/// early.
 fn instant_of(time: SystemTime) -> Instant {
     let age = SystemTime::now().duration_since(time).unwrap_or_default();
-    let now = Instant::now();
+    // The wall clock may have jumped since `time`, but nothing of this boot is older than the boot.
+    let (now, age) = (Instant::now(), age.min(process::uptime()));
     now.checked_sub(age).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file was saved before the clock was set, so its time is 1970.
+    #[test]
+    fn nothing_of_this_boot_is_older_than_the_boot() {
+        let age = instant_of(SystemTime::UNIX_EPOCH).elapsed();
+        assert!(age <= process::uptime() + Duration::from_secs(1), "{age:?}");
+        let second = SystemTime::now() - Duration::from_secs(1);
+        assert!(instant_of(second).elapsed() >= Duration::from_secs(1));
+    }
 }

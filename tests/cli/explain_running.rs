@@ -150,6 +150,19 @@ async fn a_pod_is_shown_with_the_row_that_created_it_and_the_row_of_now() {
 }
 
 #[tokio::test]
+async fn a_name_of_a_pod_forges_no_line() {
+    let node = two_backends().await;
+    let id = node
+        .client()
+        .run_pod("kata", "web\n  backend: runc\u{202e}")
+        .await;
+    let shown = explain(&node, &[&id.unwrap()]).await.stdout;
+    assert_eq!(shown.lines().count(), 4, "{shown}");
+    assert!(shown.contains("/web   backend: runc\\u202e ("), "{shown}");
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_rejected_pod_is_shown_with_the_reason_until_it_is_created() {
     let node = two_backends().await;
     for _ in 0..3 {

@@ -192,7 +192,8 @@ impl PodFits {
         });
         let table = columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?;
         let reasons: Vec<_> = self.fits.iter().map(|fit| self.reasons(fit)).collect();
-        let mut parts = vec![terminal::wrapped(&self.title()), table];
+        let title = terminal::wrapped(&terminal::text_of([self.title()]));
+        let mut parts = vec![title, table];
         parts.extend(reasons.into_iter().filter(|it| !it.is_empty()));
         Ok(parts.join("\n"))
     }
@@ -222,7 +223,7 @@ impl PodFits {
             "" => "without a name".to_owned(),
             name => format!("{namespace}{slash}{name}"),
         };
-        format!("{object} {name}: {class}\n")
+        format!("{object} {name}: {class}")
     }
 
     /// The reasons of one handler, one on each line.
@@ -244,10 +245,8 @@ impl PodFits {
         let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
         let unknown = fit.unknown.iter().map(|it| format!("unknown: {it}"));
         let lines = missing.chain(found).chain(unknown);
-        let lines: String = lines
-            .map(|line| format!("{}: {line}\n", fit.handler))
-            .collect();
-        terminal::wrapped(&lines)
+        let lines = lines.map(|line| format!("{}: {line}", fit.handler));
+        terminal::wrapped(&terminal::text_of(lines))
     }
 
     /// The fields of a finding, as they are named in the file.

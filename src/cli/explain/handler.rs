@@ -147,8 +147,7 @@ impl Explained {
             Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
             Err(cause) => format!("  pods: unknown: {cause}"),
         });
-        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        let text = terminal::wrapped(&text);
+        let text = terminal::wrapped(&terminal::text_of(lines));
         if self.limits.is_empty() {
             return Ok(text);
         }

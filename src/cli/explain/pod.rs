@@ -112,7 +112,7 @@ impl Explained {
         let pods = self.pods.iter().flatten().map(Pod::text);
         let rejections = self.rejections.iter().map(rejected);
         let missing = self.pods.as_ref().err().into_iter();
-        let missing = missing.map(|cause| format!("{NO_LIST}: {cause}\n"));
+        let missing = missing.map(|cause| terminal::text_of([format!("{NO_LIST}: {cause}")]));
         let parts: Vec<_> = pods.chain(rejections).chain(missing).collect();
         terminal::wrapped(&parts.join("\n"))
     }
@@ -158,11 +158,12 @@ impl Pod {
         } else {
             backend
         };
-        format!(
-            "pod {namespace}/{name} (id {id}, uid {uid})\n  backend: {backend}\n  created by: {}\n  now: {}\n",
-            self.then(),
-            self.now()
-        )
+        terminal::text_of([
+            format!("pod {namespace}/{name} (id {id}, uid {uid})"),
+            format!("  backend: {backend}"),
+            format!("  created by: {}", self.then()),
+            format!("  now: {}", self.now()),
+        ])
     }
 
     /// The row that the pod was created by.
@@ -249,12 +250,14 @@ fn rejected(pod: &Rejection) -> String {
         times,
         ..
     } = pod;
-    let error = terminal::plain(error);
     let times = match times {
         1 => format!("once, at {last}"),
         times => format!("{times} times, first at {first}, last at {last}"),
     };
-    format!(
-        "pod {namespace}/{name} (uid {uid}) was not created\n  {place}\n  {code}: {error}\n  {times}\n"
-    )
+    terminal::text_of([
+        format!("pod {namespace}/{name} (uid {uid}) was not created"),
+        format!("  {place}"),
+        format!("  {code}: {error}"),
+        format!("  {times}"),
+    ])
 }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixSocket};
 
 use super::access::Handle;
+use super::address::{FileId, file_id};
 use super::connect::{Stream, connect_at_once};
 use super::files::{self, NO_LINK};
 use super::users::ROOT;
@@ -81,10 +82,12 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct Acceptor(pub(super) UnixListener);
 
-/// The file of a socket. Dropping this value removes the file.
+/// The file of a socket. Dropping this value removes the file, unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
+    /// Identifies the file. `None` if the file could not be read: then the file is not removed.
+    id: Option<FileId>,
     /// The lock file of the path, locked until the socket's file is removed.
     lock: Option<File>,
 }
@@ -126,6 +129,7 @@ impl Bound {
             Ok(socket) => Ok(Bound {
                 socket: Acceptor(socket),
                 file: SocketFile {
+                    id: file_id(&path),
                     path,
                     lock: Some(lock),
                 },
@@ -152,11 +156,14 @@ impl Drop for SocketFile {
     /// Removes the file on another thread, because its file system may not answer. Waits at most `REMOVAL_LIMIT`.
     fn drop(&mut self) {
         let (path, lock) = (std::mem::take(&mut self.path), self.lock.take());
+        let id = self.id;
         let (sending, removed) = sync_channel::<Infallible>(0);
         let thread = thread::Builder::new().name("socket".to_owned());
         let begun = thread.spawn(move || {
             // If the removal fails, the next start removes the file.
-            fs::remove_file(path).ok();
+            if id.is_some() && file_id(&path) == id {
+                fs::remove_file(path).ok();
+            }
             drop((lock, sending));
         });
         if begun.is_ok() {

@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use procfs::process::{LimitValue, Process as Proc};
+use procfs::{Current, Uptime};
 use rustix::termios::tcgetwinsize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -96,6 +98,11 @@ pub(crate) fn boot() -> io::Result<(String, String)> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     Ok((id.trim().to_owned(), machine.trim().to_owned()))
+}
+
+/// The time since the boot. The wall clock may jump meanwhile.
+pub(crate) fn uptime() -> Duration {
+    Uptime::current().map_or(Duration::MAX, |up| up.uptime_duration())
 }
 
 impl ProcessStats {

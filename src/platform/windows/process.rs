@@ -4,10 +4,11 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IsTerminal, Write};
 use std::os::windows::io::AsHandle;
+use std::time::Duration;
 
 use tokio::signal::windows;
 use windows_registry::LOCAL_MACHINE;
-use winsafe::{FILETIME, HPROCESS};
+use winsafe::{FILETIME, GetTickCount64, HPROCESS};
 
 use super::service::{self, LogFile};
 use crate::platform::ProcessStats;
@@ -106,6 +107,11 @@ pub(crate) fn boot() -> io::Result<(String, String)> {
     let machine = LOCAL_MACHINE.open(MACHINE_KEY);
     let machine = machine.and_then(|key| key.get_string(MACHINE_ID));
     Ok((boot_id()?, machine.unwrap_or_default()))
+}
+
+/// The time since the boot. The wall clock may jump meanwhile.
+pub(crate) fn uptime() -> Duration {
+    Duration::from_millis(GetTickCount64())
 }
 
 fn boot_id() -> io::Result<String> {

@@ -180,3 +180,14 @@ async fn a_leftover_lock_file_is_harmless() {
     fs::set_permissions(lock_of(&path), Permissions::from_mode(0o400)).unwrap();
     let _listener = bind(&path).unwrap();
 }
+
+#[tokio::test]
+async fn the_socket_of_another_process_at_the_same_path_is_not_removed() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    let listener = bind(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    drop(listener);
+    UnixStream::connect(&path).unwrap();
+}
