@@ -5,4 +5,5 @@ pub mod admin;
 pub mod cri;
 pub mod frames;
 pub mod grpc;
+pub mod hpack;
 pub mod protobuf;

@@ -34,7 +34,7 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`platform`] | the differences between operating systems: addresses, sockets, users, files, signals, the service manager |
-//! | [`codec`] | bytes only: protobuf fields, gRPC's frames and headers; generated types for the probe and tests |
+//! | [`codec`] | bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the probe and tests |
 //! | [`rpc`] | `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
 //! | [`telemetry`] | the log's queue, limits on repeated log lines, counters, trace ids |
 //! | [`store`] | the state files for the next start; file work off the thread that serves calls |

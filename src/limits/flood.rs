@@ -1,4 +1,5 @@
-//! Limits floods of HTTP/2 frames without content, such as PING. Such a frame costs its sender almost nothing, but h2
+//! Reads the frames of a connection before h2 does. Replaces the authority of requests, which h2 may reject, and limits
+//! floods of HTTP/2 frames without content, such as PING. Such a frame costs its sender almost nothing, but h2
 //! handles each frame on the thread that serves all calls.
 //!
 //! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. h2 accepts
@@ -14,6 +15,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, BufStream, ReadBuf};
 use tokio::time::Instant;
+
+use crate::codec::hpack::{self, SEARCHED};
 
 /// The length in bytes of the HTTP/2 preface, which a client sends first.
 pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
@@ -71,12 +74,25 @@ pub struct CountedIo {
     io: BufStream<Box<dyn Io>>,
     /// Whether the next flush waits for further frames.
     holds: bool,
-    /// The bytes of the preface that were read from `io` already, and that the next reads return.
-    preface: Bytes,
+    /// Bytes that were read from `io` already, and that the next reads return: the preface, or a part of HEADERS.
+    next: Bytes,
+    /// HEADERS of a client whose first bytes are not complete yet. h2 gets none of them before the authority is replaced.
+    partial: Option<Partial>,
+    /// Whether the peer sends requests.
+    is_client: bool,
     read: Frames,
     written: Frames,
     budget: FrameBudget,
     flooded: Flooded,
+}
+
+/// The first bytes of the payload of HEADERS.
+#[derive(Debug)]
+struct Partial {
+    bytes: Vec<u8>,
+    /// How many bytes are still missing.
+    missing: usize,
+    flags: u8,
 }
 
 /// Whether a connection was closed because of a flood.
@@ -94,7 +110,8 @@ impl CountedIo {
     pub(crate) fn of_client(io: impl Io + 'static, preface: [u8; PREFACE]) -> (CountedIo, Flooded) {
         let (mut counted, flooded) =
             CountedIo::new(Box::new(io), Frames::behind(0), Frames::behind(0));
-        counted.preface = Bytes::copy_from_slice(&preface);
+        counted.next = Bytes::copy_from_slice(&preface);
+        counted.is_client = true;
         (counted, flooded)
     }
 
@@ -108,7 +125,9 @@ impl CountedIo {
         let counted = CountedIo {
             io: BufStream::with_capacity(BATCH, BATCH, io),
             holds: false,
-            preface: Bytes::new(),
+            next: Bytes::new(),
+            partial: None,
+            is_client: false,
             read,
             written,
             budget: FrameBudget::default(),
@@ -117,12 +136,57 @@ impl CountedIo {
         (counted, flooded)
     }
 
-    fn has_read(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.budget.allows(self.read.pass(bytes)) {
-            return Ok(());
+    /// Counts the frames in `bytes`. Returns how many of these bytes h2 gets now.
+    fn has_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let (mut begun, mut at, mut end) = (Begun::default(), 0, bytes.len());
+        while let Some(frame) = self.read.next(bytes, &mut at, &mut begun) {
+            if !self.is_client || frame.kind != HEADERS {
+                continue;
+            }
+            let searched = frame.length.min(SEARCHED);
+            match bytes.get_mut(at..at + searched) {
+                Some(payload) => hpack::replace_authority(payload, frame.flags),
+                None => {
+                    let here = bytes.get(at..).unwrap_or_default().to_vec();
+                    end = at;
+                    at = bytes.len();
+                    self.read.skip = frame.length - searched;
+                    self.partial = Some(Partial {
+                        missing: searched - here.len(),
+                        bytes: here,
+                        flags: frame.flags,
+                    });
+                }
+            }
+        }
+        if self.budget.allows(begun) {
+            return Ok(end);
         }
         self.flooded.0.store(true, Ordering::Relaxed);
         Err(io::Error::other(CAUSE))
+    }
+
+    /// Reads the missing bytes of `partial`, through the unused part of `into`. Returns whether the peer has sent any.
+    fn poll_missing(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+        mut partial: Partial,
+    ) -> Poll<io::Result<bool>> {
+        let length = partial.missing.min(into.remaining());
+        let mut unused = ReadBuf::new(into.initialize_unfilled_to(length));
+        let read = Pin::new(&mut self.io).poll_read(context, &mut unused);
+        partial.bytes.extend_from_slice(unused.filled());
+        partial.missing -= unused.filled().len();
+        let is_open = !unused.filled().is_empty();
+        match partial.missing {
+            0 => {
+                hpack::replace_authority(&mut partial.bytes, partial.flags);
+                self.next = partial.bytes.into();
+            }
+            _ => self.partial = Some(partial),
+        }
+        read.map_ok(|()| is_open)
     }
 
     fn has_written(&mut self, bytes: &[u8]) {
@@ -141,6 +205,13 @@ struct Frames {
     passed: u32,
     /// The highest number of a stream that had HEADERS.
     last_call: u32,
+}
+
+/// A frame whose header was read.
+struct FrameHeader {
+    kind: u8,
+    flags: u8,
+    length: usize,
 }
 
 /// How many frames of each kind began.
@@ -175,26 +246,31 @@ impl Frames {
     }
 
     /// Counts the frames whose headers end within these bytes.
-    fn pass(&mut self, mut bytes: &[u8]) -> Begun {
-        let mut begun = Begun::default();
+    fn pass(&mut self, bytes: &[u8]) -> Begun {
+        let (mut begun, mut at) = (Begun::default(), 0);
+        while self.next(bytes, &mut at, &mut begun).is_some() {}
+        begun
+    }
+
+    /// Counts the next frame whose header ends within these bytes, from `at` on. Then `at` is the end of the header.
+    fn next(&mut self, bytes: &[u8], at: &mut usize, begun: &mut Begun) -> Option<FrameHeader> {
         loop {
-            let skipped = self.skip.min(bytes.len());
+            let skipped = self.skip.min(bytes.len() - *at);
             self.skip -= skipped;
-            let Some((byte, rest)) = bytes.get(skipped..).and_then(<[u8]>::split_first) else {
-                return begun;
-            };
-            bytes = rest;
+            *at += skipped;
+            let byte = bytes.get(*at)?;
+            *at += 1;
             self.header = self.header << 8 | u128::from(*byte);
             self.passed += 1;
             if self.passed == HEADER {
-                self.begin(&mut begun);
+                return Some(self.begin(begun));
             }
         }
     }
 
     /// Counts the frame whose header is complete, and skips its payload.
-    fn begin(&mut self, begun: &mut Begun) {
-        let [.., a, b, c, kind, _, e, f, g, h] = self.header.to_be_bytes();
+    fn begin(&mut self, begun: &mut Begun) -> FrameHeader {
+        let [.., a, b, c, kind, flags, e, f, g, h] = self.header.to_be_bytes();
         let length = u32::from_be_bytes([0, a, b, c]);
         let stream = u32::from_be_bytes([e, f, g, h]) & !RESERVED;
         let last_call = self.last_call;
@@ -208,6 +284,11 @@ impl Frames {
                 self.last_call = last_call.max(stream);
             }
             _ => begun.rest += 1,
+        }
+        FrameHeader {
+            kind,
+            flags,
+            length: length as usize,
         }
     }
 }
@@ -252,15 +333,28 @@ impl AsyncRead for CountedIo {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.preface.is_empty() {
-            let length = self.preface.len().min(into.remaining());
-            into.put_slice(&self.preface.split_to(length));
-            return Poll::Ready(Ok(()));
+        loop {
+            if !self.next.is_empty() {
+                let length = self.next.len().min(into.remaining());
+                into.put_slice(&self.next.split_to(length));
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(partial) = self.partial.take() {
+                match ready!(self.poll_missing(context, into, partial))? {
+                    true => continue,
+                    false => return Poll::Ready(Ok(())),
+                }
+            }
+            let before = into.filled().len();
+            ready!(Pin::new(&mut self.io).poll_read(context, into))?;
+            let read = into.filled_mut().get_mut(before..).unwrap_or_default();
+            let is_open = !read.is_empty();
+            let passed = self.has_read(read)?;
+            into.set_filled(before + passed);
+            if passed > 0 || !is_open {
+                return Poll::Ready(Ok(()));
+            }
         }
-        let before = into.filled().len();
-        ready!(Pin::new(&mut self.io).poll_read(context, into))?;
-        let read = into.filled().get(before..).unwrap_or_default();
-        Poll::Ready(self.has_read(read))
     }
 }
 

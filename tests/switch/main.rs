@@ -93,6 +93,7 @@ mod ownership {
 
 mod server {
     #[cfg(unix)] // Windows has no signals.
+    mod authority;
     pub mod binary;
     mod concurrency;
     mod floods;
