@@ -107,9 +107,14 @@ impl Known {
         at.is_some_and(|at| at.elapsed() < time)
     }
 
-    /// The age of the oldest cached list that is served for the backend. `None` if no cached list is served.
+    /// The age of the oldest cached list of pods or containers that is served for the backend. `None` if none is served.
     pub fn stale_age(&self) -> Option<Duration> {
-        self.oldest(|list| !list.is_stats())
+        self.oldest(|list| list.kind().is_some())
+    }
+
+    /// The age of the cached list of images that is served for the backend. `None` if it is not served.
+    pub fn stale_image_age(&self) -> Option<Duration> {
+        self.oldest(|list| list == List::Images)
     }
 
     /// The age of the oldest cached stats that are served for the backend. `None` if no cached stats are served.

@@ -232,7 +232,15 @@ impl CallLog {
         let code = code_name(end.code);
         match self.row.log {
             LogRule::Change if end.code == Code::Ok => {
-                tracing::info!(%code, elapsed_ms, "call succeeded")
+                let pod = self.pod.get();
+                tracing::info!(
+                    namespace = pod.map(|pod| pod.namespace.as_str()),
+                    name = pod.map(|pod| pod.name.as_str()),
+                    uid = pod.map(|pod| pod.uid.as_str()),
+                    %code,
+                    elapsed_ms,
+                    "call succeeded"
+                );
             }
             LogRule::Change => self.failed_change(end, elapsed_ms),
             LogRule::Read if tracing::enabled!(Level::DEBUG) => {
@@ -320,12 +328,9 @@ impl CallLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            handler: self
-                .handler
-                .get()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            backend: backend.unwrap_or_default(),
+            asked_handler: pod.handler.clone(),
+            handler: self.handler.get().map(ToString::to_string),
+            backend,
             code: code_name(end.code),
             error: end.shown().unwrap_or_default(),
             first: now,

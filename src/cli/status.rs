@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use criswitch::codec::admin::{Backend, Configuration, Handler, Reload, State, reload};
+use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::address::Address;
 use criswitch::config::wording::{counted, place, removal};
@@ -147,6 +147,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
         Shown::parts(head),
         places(state)?.into(),
         handlers(daemon, is_wide)?.into(),
+        failures(state.rejections.iter())?.into(),
         faults(daemon).into(),
         outlook(state).into(),
     ]))
@@ -211,6 +212,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
             number(backend.containers),
             seconds(backend.stale_list_age_seconds),
             seconds(backend.stats_late_seconds),
+            seconds(backend.stale_image_list_age_seconds),
             backend.cgroup_driver.clone().unwrap_or_default(),
             backend.transitions.to_string(),
             backend.lists_from_cache.to_string(),
@@ -222,7 +224,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
         (1, "ready") => Some(Paint::Good),
         (1, cell) if cell.starts_with("ready") => Some(Paint::Odd),
         (1, _) => Some(Paint::Bad),
-        (5 | 6, cell) if cell != "-" => Some(Paint::Bad),
+        (5..=7, cell) if cell != "-" => Some(Paint::Bad),
         _ => None,
     };
     let header = [
@@ -233,6 +235,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
         "CONTAINERS",
         "LIST AGE",
         "STATS LATE",
+        "IMAGE LIST AGE",
         "CGROUPS",
         "TRANSITIONS",
         "LISTS FROM CACHE",
@@ -322,6 +325,43 @@ fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
         other => other,
     });
     short.collect::<Vec<_>>().join(" ")
+}
+
+/// A table of pods that were not created, the newest failure first; empty if there are none.
+pub(super) fn failures<'a>(
+    rejections: impl DoubleEndedIterator<Item = &'a Rejection>,
+) -> anyhow::Result<String> {
+    let rows: Vec<_> = rejections
+        .rev()
+        .map(|pod| {
+            [
+                format!("{}/{}", pod.namespace, pod.name),
+                asked(pod).unwrap_or_default().to_owned(),
+                pod.backend.clone().unwrap_or_default(),
+                pod.times.to_string(),
+                ago(&pod.last),
+                format!("{}: {}", pod.code, pod.error),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return Ok(String::new());
+    }
+    let header = [
+        "RECENT FAILURES",
+        "HANDLER",
+        "BACKEND",
+        "TIMES",
+        "LAST",
+        "ERROR",
+    ];
+    columns(&header, rows)
+}
+
+/// The handler that a pod asked for, else the row that the pod got.
+pub(super) fn asked(pod: &Rejection) -> Option<&str> {
+    let asked = pod.asked_handler.as_deref();
+    asked.or(pod.handler.as_deref())
 }
 
 /// Lines for the conditions that are false, and for the reason why pods cannot be listed.

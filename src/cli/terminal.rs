@@ -115,7 +115,7 @@ pub(super) fn obeys_escapes() -> bool {
 fn cut(text: &str, columns: usize, rows: usize) -> String {
     let height = |line: &str| display_width(line).div_ceil(columns).max(1);
     let (mut used, all) = (0, text.lines().count());
-    // The cursor stands in the last row.
+    // The cursor is in the last row.
     if text.lines().map(height).sum::<usize>() < rows {
         return text.to_owned();
     }

@@ -183,12 +183,16 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_stale_lists", BACKEND,
-        "1 if criswitch serves the cached lists of the backend because the backend does not answer, else 0.", |seen, out| {
-            each(seen, out, |backend| truth(backend.known.stale_age().is_some()));
+        "1 if criswitch serves a cached list of pods, containers or images of the backend because the backend does not answer, else 0.", |seen, out| {
+            each(seen, out, |backend| truth(backend.known.stale_age().or(backend.known.stale_image_age()).is_some()));
         }),
     gauge("criswitch_stale_list_age_seconds", BACKEND,
-        "Age of the cached lists that criswitch serves for the backend; 0 if it serves none.", |seen, out| {
+        "Age of the cached lists of pods and containers that criswitch serves for the backend; 0 if it serves none.", |seen, out| {
             each(seen, out, |backend| backend.known.stale_age().unwrap_or_default().as_secs_f64());
+        }),
+    gauge("criswitch_stale_image_list_age_seconds", BACKEND,
+        "Age of the cached list of images that criswitch serves for the backend; 0 if it serves none.", |seen, out| {
+            each(seen, out, |backend| backend.known.stale_image_age().unwrap_or_default().as_secs_f64());
         }),
     gauge("criswitch_stats_late_seconds", BACKEND,
         "Time since the backend stopped answering calls for stats; 0 if it answers them.", |seen, out| {

@@ -1,4 +1,4 @@
-//! The last pods that were not created, for `criswitch explain`. Keeps names and error texts without credentials.
+//! The last pods that were not created, for `criswitch status` and `criswitch explain`. Keeps names and error texts without credentials.
 
 use std::collections::VecDeque;
 use std::time::SystemTime;
@@ -21,11 +21,13 @@ pub struct Rejection {
     pub name: String,
     /// The uid.
     pub uid: String,
-    /// The row of the handler; empty if the call ended before criswitch chose a row, for example because there is none
+    /// The handler in the request; `None` if the request names none.
+    pub asked_handler: Option<String>,
+    /// The row of the handler; `None` if the call ended before criswitch chose a row, for example because there is none
     /// with the name in the request.
-    pub handler: String,
-    /// The backend of the handler; empty if the call was sent to none.
-    pub backend: String,
+    pub handler: Option<String>,
+    /// The backend of the handler; `None` if the call was sent to none.
+    pub backend: Option<String>,
     /// The gRPC code of the last failure.
     pub code: String,
     /// The error text of the last failure.
@@ -93,8 +95,9 @@ mod tests {
             namespace: "default".to_owned(),
             name: name.to_owned(),
             uid: "uid".to_owned(),
-            handler: "gvisor".to_owned(),
-            backend: String::new(),
+            asked_handler: None,
+            handler: Some("gvisor".to_owned()),
+            backend: None,
             code: "Unavailable".to_owned(),
             error: "down".to_owned(),
             first: at,

@@ -178,6 +178,7 @@ async fn a_rejected_pod_is_shown_with_the_reason_until_it_is_created() {
         &name,
         expect![[r#"
             pod default/lost (uid uid-of-lost) was not created
+              asked for: handler nosuch
               rejected by criswitch, before it chose a row
               InvalidArgument: no runtime for "nosuch" is configured; criswitch has handlers: kata, runc
               3 times, first at TIME last at TIME
@@ -193,6 +194,42 @@ async fn a_rejected_pod_is_shown_with_the_reason_until_it_is_created() {
     let created = json(&node, &name).await;
     assert_eq!(created["rejections"], json!([]));
     assert_eq!(created["pods"][0]["backend"], "runc");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn rejected_pods_are_in_status_and_are_found_by_the_handler_that_they_asked_for() {
+    let node = two_backends().await;
+    node.client().run_pod("nosuch", "lost").await.unwrap_err();
+    let table = async |arguments: &[&str]| {
+        let main = node.files.main();
+        let shown = run_beside(&[arguments, &["--config", text(&main)]].concat()).await;
+        let rows = shown.stdout.lines();
+        let rows = rows.skip_while(|line| !line.starts_with("RECENT FAILURES"));
+        let row = rows.skip(1).take(1).collect::<String>();
+        row.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let row = table(&["status"]).await;
+    assert_eq!(row[..4], ["default/lost", "nosuch", "-", "1"]);
+    assert_eq!(row[5..8], ["InvalidArgument:", "no", "runtime"]);
+    let found = json(&node, "nosuch").await;
+    let rejection = &found["rejections"][0];
+    assert_eq!(
+        (&rejection["name"], &rejection["askedHandler"]),
+        (&json!("lost"), &json!("nosuch"))
+    );
+    assert!(
+        rejection["handler"].is_null() && rejection["backend"].is_null(),
+        "{rejection}"
+    );
+    assert!(table(&["explain", "kata"]).await.is_empty());
+    node.new.stop().await;
+    node.client().run_pod("kata", "boxed").await.unwrap_err();
+    let row = table(&["explain", "kata"]).await;
+    assert_eq!(row[..4], ["default/boxed", "kata", "kata", "1"]);
+    assert_eq!(json(&node, "kata").await["rejections"][0]["name"], "boxed");
     node.end().await;
 }
 

@@ -74,6 +74,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                   "runtime": "string",
                   "since": "string",
                   "socket": "string",
+                  "staleImageListAgeSeconds": null,
                   "staleListAgeSeconds": null,
                   "staleStatsAgeSeconds": null,
                   "state": "string",

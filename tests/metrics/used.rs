@@ -175,7 +175,7 @@ fn promtool_accepts_the_alerts_and_each_alert_fires_when_it_must() {
         tool("promtool", &["check", "rules", "config/alerts.yaml"]),
         "",
     );
-    assert!(said.contains("SUCCESS: 15 rules found"), "{said}");
+    assert!(said.contains("SUCCESS: 16 rules found"), "{said}");
     let said = runs(
         tool(
             "promtool",

@@ -247,7 +247,18 @@ async fn lists_from_cache_are_shown_with_their_age_until_the_backend_is_back() {
     for name in ["criswitch_stale_lists", "criswitch_stale_list_age_seconds"] {
         assert_eq!(before.backend(name, "kata"), 0.0);
     }
+    let mut images = rig.images();
+    let mut list_images = async || images.list_images(cri::ListImagesRequest::default()).await;
+    list_images().await.unwrap();
     rig.sim("kata").stop().await;
+    list_images().await.unwrap();
+    let page = Page::of(&rig).await;
+    assert_eq!(page.backend("criswitch_stale_lists", "kata"), 1.0);
+    assert_eq!(
+        page.backend("criswitch_stale_list_age_seconds", "kata"),
+        0.0
+    );
+    assert!(page.backend("criswitch_stale_image_list_age_seconds", "kata") > 0.0);
     let listed = rig.pods().await.unwrap();
     assert_eq!(listed.len(), 1);
     let mut runtime = rig.runtime();
@@ -260,7 +271,7 @@ async fn lists_from_cache_are_shown_with_their_age_until_the_backend_is_back() {
     assert!(page.backend("criswitch_stale_list_age_seconds", "kata") > 0.0);
     assert_eq!(
         page.backend("criswitch_lists_from_cache_total", "kata"),
-        1.0
+        2.0
     );
     assert_eq!(page.backend("criswitch_lists_omitted_total", "kata"), 1.0);
     assert_eq!(page.backend("criswitch_stale_lists", "runc"), 0.0);

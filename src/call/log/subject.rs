@@ -1,4 +1,4 @@
-//! The pod of a failed call as an operator knows it: the namespace, name and uid.
+//! The pod of a call as an operator knows it: the namespace, name and uid.
 
 use bytes::Bytes;
 
@@ -6,9 +6,9 @@ use crate::backend::Backend;
 use crate::codec::protobuf;
 use crate::errors;
 use crate::rpc::fields::{
-    ITEMS, LISTED_ID, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
+    ITEMS, LISTED_ID, RUN_HANDLER, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
 };
-use crate::rpc::{Kind, List, Row};
+use crate::rpc::{self, Kind, List, Row};
 
 /// The names of a pod. Each name is cut, because a client may send names of any length.
 #[derive(Debug, Default)]
@@ -16,13 +16,24 @@ pub(super) struct PodName {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
+    /// The handler in a request of `RunPodSandbox`; `None` if the request names none.
+    pub(super) handler: Option<String>,
 }
 
 impl PodName {
     /// The pod whose configuration is in `request`.
     pub(super) fn requested(row: &Row, request: &[u8]) -> Option<PodName> {
         let metadata = [row.pod_config()?, &[pod_sandbox_config::METADATA]].concat();
-        PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)
+        let pod = PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)?;
+        let handler = match row.name == rpc::RUN_POD_SANDBOX.name {
+            true => protobuf::string(request, RUN_HANDLER).ok(),
+            false => None,
+        };
+        let handler = handler.filter(|handler| !handler.is_empty());
+        Some(PodName {
+            handler: handler.map(|handler| errors::shown(handler).to_owned()),
+            ..pod
+        })
     }
 
     /// The pod with this id, or the pod of the container with this id, from the cached lists of the backend.
@@ -57,6 +68,7 @@ impl PodName {
             namespace,
             name,
             uid,
+            handler: None,
         };
         (!pod.name.is_empty()).then_some(pod)
     }

@@ -1,6 +1,6 @@
 //! `criswitch explain HANDLER`: the row, the backend, its features, its limits and its pods.
 
-use criswitch::codec::admin::{Backend, Handler as Row, State, reload};
+use criswitch::codec::admin::{Backend, Handler as Row, Rejection, State, reload};
 use criswitch::codec::cri::PodSandboxState;
 use criswitch::compatibility::{LIMITS, Limit};
 use criswitch::config::wording::counted;
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{AUTO_REGISTERED, Answers, KnownKind, Node};
 use crate::cli::columns::columns;
+use crate::cli::status::{asked, failures};
 use crate::cli::{output, terminal};
 
 /// Why the kind of runtime is unknown although the backend answers.
@@ -27,6 +28,8 @@ pub(super) struct Explained {
     /// All pods of the handler, and the ready ones; or why the list of pods is missing.
     pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
+    /// The pods of the handler that were not created.
+    rejections: Vec<Rejection>,
 }
 
 /// A reload that changed a row.
@@ -66,6 +69,8 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
     let applies = |limit: &&Limit| limit.applies(known_kind, known_features);
     let limits = LIMITS.iter().filter(applies).collect();
     let change = last_change(state, row);
+    let rejections = state.rejections.iter();
+    let rejections = rejections.filter(|pod| asked(pod) == Some(row.name.as_str()));
     Explained {
         backend: backend.cloned(),
         is_default: state.default_handler == row.name,
@@ -75,6 +80,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         features,
         pods,
         limits,
+        rejections: rejections.cloned().collect(),
         row: row.clone(),
     }
 }
@@ -147,9 +153,19 @@ impl Explained {
             Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
             Err(cause) => format!("  pods: unknown: {cause}"),
         });
-        let text = terminal::wrapped(&terminal::text_of(lines));
+        let parts = [
+            terminal::wrapped(&terminal::text_of(lines)),
+            failures(self.rejections.iter())?,
+            self.limits_text()?,
+        ];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        Ok(parts.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The known limits of the handler; empty if it has none.
+    fn limits_text(&self) -> anyhow::Result<String> {
         if self.limits.is_empty() {
-            return Ok(text);
+            return Ok(String::new());
         }
         let rows = self.limits.iter().map(|limit| {
             let fields: Vec<_> = limit.field_names().collect();
@@ -164,7 +180,7 @@ impl Explained {
         let more = format!(
             "{count}; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md\n"
         );
-        Ok(format!("{text}\n{table}\n{}", terminal::wrapped(&more)))
+        Ok(format!("{table}\n{}", terminal::wrapped(&more)))
     }
 
     fn backend_text(&self) -> String {
@@ -239,6 +255,7 @@ impl Explained {
             "pods": pods.map(|(pods, _)| pods),
             "readyPods": pods.map(|(_, ready)| ready),
             "limits": limits.collect::<Vec<_>>(),
+            "rejections": self.rejections,
             "problems": problems.collect::<Vec<_>>(),
         })
     }

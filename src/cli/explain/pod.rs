@@ -59,14 +59,17 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
     Ok(Explained { pods, rejections })
 }
 
-/// The remembered rejections of the pod with this uid or NAMESPACE/NAME.
+/// The remembered rejections of the pod with this uid or NAMESPACE/NAME, or of the pods that asked for this handler.
 pub(super) fn rejections<'a>(
     state: &'a State,
     subject: &'a str,
 ) -> impl Iterator<Item = &'a Rejection> {
     let is_meant = move |pod: &&Rejection| match subject.contains('/') {
         true => format!("{}/{}", pod.namespace, pod.name) == subject,
-        false => !subject.is_empty() && pod.uid == subject,
+        false => {
+            !subject.is_empty()
+                && (pod.uid == subject || pod.asked_handler.as_deref() == Some(subject))
+        }
     };
     state.rejections.iter().filter(is_meant)
 }
@@ -101,7 +104,7 @@ fn unknown(state: &State, subject: &str) -> anyhow::Error {
     }
     let handlers: Vec<_> = state.handlers.iter().map(|row| row.name.as_str()).collect();
     anyhow!(
-        "no handler, no id of a pod and no uid of a rejected pod is {subject:?}; the handlers are: {}. For a pod by its name: \
+        "no handler, no id of a pod, and no uid or handler of a rejected pod is {subject:?}; the handlers are: {}. For a pod by its name: \
          NAMESPACE/NAME",
         handlers.join(", ")
     )
@@ -118,27 +121,13 @@ impl Explained {
     }
 
     pub(super) fn json(&self) -> Value {
-        let rejections = self.rejections.iter().map(|pod| {
-            json!({
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-                "handler": pod.handler,
-                "backend": pod.backend,
-                "code": pod.code,
-                "error": pod.error,
-                "first": pod.first,
-                "last": pod.last,
-                "times": pod.times,
-            })
-        });
         let pods = self.pods.as_ref().ok();
         let pods = pods.map(|pods| pods.iter().map(Pod::json).collect::<Vec<_>>());
         let problems = self.pods.as_ref().err().into_iter();
         let problems = problems.map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
         json!({
             "pods": pods,
-            "rejections": rejections.collect::<Vec<_>>(),
+            "rejections": self.rejections,
             "problems": problems.collect::<Vec<_>>(),
         })
     }
@@ -234,10 +223,18 @@ impl Pod {
 }
 
 fn rejected(pod: &Rejection) -> String {
-    let place = match (pod.handler.as_str(), pod.backend.as_str()) {
-        ("", _) => "rejected by criswitch, before it chose a row".to_owned(),
-        (handler, "") => format!("rejected by criswitch, before any backend got it; row {handler}"),
-        (handler, backend) => format!("backend {backend} did not create it; row {handler}"),
+    let asked = match &pod.asked_handler {
+        Some(handler) => format!("handler {handler}"),
+        None => "the default handler".to_owned(),
+    };
+    let place = match (&pod.handler, &pod.backend) {
+        (None, _) => "rejected by criswitch, before it chose a row".to_owned(),
+        (Some(handler), None) => {
+            format!("rejected by criswitch, before any backend got it; row {handler}")
+        }
+        (Some(handler), Some(backend)) => {
+            format!("backend {backend} did not create it; row {handler}")
+        }
     };
     let Rejection {
         namespace,
@@ -256,6 +253,7 @@ fn rejected(pod: &Rejection) -> String {
     };
     terminal::text_of([
         format!("pod {namespace}/{name} (uid {uid}) was not created"),
+        format!("  asked for: {asked}"),
         format!("  {place}"),
         format!("  {code}: {error}"),
         format!("  {times}"),

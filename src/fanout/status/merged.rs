@@ -126,11 +126,14 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
             }
         }
     }
-    if let Some(age) = known.stale_age() {
-        let seconds = age.as_secs();
-        faults.push(format!(
-            "{place}: criswitch serves its cached lists, {seconds} s old"
-        ));
+    for (age, lists) in [
+        (known.stale_age(), "lists"),
+        (known.stale_image_age(), "list of images"),
+    ] {
+        faults.extend(age.map(|age| {
+            let seconds = age.as_secs();
+            format!("{place}: criswitch serves its cached {lists}, {seconds} s old")
+        }));
     }
     if known.claims > 0 {
         let claims = known.claims;

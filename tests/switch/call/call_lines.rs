@@ -5,7 +5,7 @@ use criswitch::codec::cri;
 use crate::calls::path;
 use crate::faults::{runc_and_kata, until_state};
 use crate::logged::Logged;
-use crate::support::{frame, pod_config};
+use crate::support::{IMAGE, container_config, frame, pod_config};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -51,6 +51,25 @@ async fn every_log_line_of_a_call_has_the_calls_own_id() {
         "{}",
         logged.text()
     );
+}
+
+#[tokio::test]
+async fn the_line_of_a_created_pod_or_container_has_the_pods_namespace_and_name() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    rig.sim("kata").add_image(IMAGE);
+    let pod = rig.run_pod("kata", "web").await;
+    let create = cri::CreateContainerRequest {
+        pod_sandbox_id: pod,
+        config: Some(container_config("app", IMAGE)),
+        sandbox_config: Some(pod_config("web")),
+    };
+    rig.raw(&path("CreateContainer"), &[], frame(&create)).await;
+    for rpc in ["RunPodSandbox", "CreateContainer"] {
+        let pod = "namespace=\"default\" name=\"web\" uid=\"uid-of-web\"";
+        let lines = logged.lines(&[rpc, "call succeeded", pod]);
+        assert_eq!(lines.len(), 1, "{rpc}: {}", logged.text());
+    }
 }
 
 #[tokio::test]
