@@ -220,7 +220,8 @@ struct Check {
     /// drivers.
     #[arg(long)]
     node: bool,
-    /// Check the machine whose root is this directory, for example a mounted image. --config is not relative to it.
+    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine, not
+    /// below DIR.
     #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
     root: PathBuf,
 }
@@ -430,9 +431,9 @@ impl Check {
             }
             None => check::text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
         })?;
-        match check::is_fine(&config, probes, node.as_ref()) {
-            true => Ok(Verdict::Fine),
-            false => Ok(Verdict::NotFine),
+        match check::faults(&config, probes, node.as_ref()) {
+            0 => Ok(Verdict::Fine),
+            _ => Ok(Verdict::NotFine),
         }
     }
 }

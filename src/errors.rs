@@ -406,17 +406,37 @@ fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
 }
 
+/// The text without the numbers of the operating system's errors, such as `(os error 111)`: the words say the same.
+pub fn without_numbers(text: &str) -> Cow<'_, str> {
+    let Some((before, rest)) = text.split_once(" (os error ") else {
+        return text.into();
+    };
+    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let Some(after) = after.strip_prefix(')') else {
+        return text.into();
+    };
+    format!("{before}{}", without_numbers(after)).into()
+}
+
 /// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes, because an HTTP/2 error may
 /// contain a long text of the peer.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();
-    cut(causes.join(": ")).into_owned()
+    cut(without_numbers(&causes.join(": "))).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_errors_are_removed_and_other_text_is_kept() {
+        let text = "a (os error 2): b (os error 111), (os error x)";
+        assert_eq!(without_numbers(text), "a: b, (os error x)");
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert!(!error_chain(&refused).contains("os error"));
+    }
 
     #[test]
     fn a_text_is_cut_between_two_characters_and_only_once() {

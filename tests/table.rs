@@ -156,42 +156,30 @@ fn every_key_is_a_string_outside_of_any_list() {
 }
 
 #[test]
-fn each_key_has_the_expected_field_name() {
+fn the_keys_in_words_are_the_names_of_the_fields() {
     let interface = Interface::compiled();
-    let name = |row: &Row, path| {
-        interface
-            .end(interface.request(row), path)
-            .name()
-            .to_owned()
-    };
     for row in ROWS {
-        match &row.goes {
-            Goes::Handler(path) => assert_eq!(name(row, path), "runtime_handler"),
-            Goes::Owner(Kind::Container, path, _) => assert_eq!(name(row, path), "container_id"),
-            Goes::Owner(Kind::Pod, path, _) | Goes::OwnerWithImage(path) => {
-                assert_eq!(name(row, path), "pod_sandbox_id");
+        let keys = match &row.goes {
+            Goes::Default => vec![],
+            Goes::Handler(path) | Goes::Owner(_, path, _) | Goes::OwnerWithImage(path) => {
+                vec![*path]
             }
             Goes::All(filter, _) => {
-                if let Some((_, path)) = filter.id {
-                    assert_eq!(name(row, path), "id", "{}", row.name);
-                }
-                if let Some(path) = filter.pod {
-                    assert_eq!(name(row, path), "pod_sandbox_id");
-                }
-                if let Some(path) = filter.labels {
-                    assert_eq!(name(row, path), "label_selector");
-                }
+                let keys = filter_keys(filter).into_iter();
+                keys.chain(filter.labels).collect()
             }
-            Goes::Image(path, rule) => {
-                assert_eq!(name(row, path), "runtime_handler");
-                match rule {
-                    ImageRule::Find(path) => assert_eq!(name(row, path), "annotations"),
-                    ImageRule::Pull(path) => assert_eq!(name(row, path), "uid"),
-                    ImageRule::Remove | ImageRule::List(_) => {}
-                }
+            Goes::Image(handler, ImageRule::Find(path) | ImageRule::Pull(path)) => {
+                vec![*handler, *path]
             }
-            Goes::Default => {}
-        }
+            Goes::Image(handler, ImageRule::Remove | ImageRule::List(_)) => vec![*handler],
+        };
+        let names = keys.into_iter().map(|path| {
+            let fields = interface.walk(interface.request(row), path);
+            let names = fields.iter().map(FieldDescriptorProto::name);
+            names.collect::<Vec<_>>().join(".")
+        });
+        let names = names.collect::<Vec<_>>().join(", ");
+        assert_eq!(row.words().key, names, "{}", row.name);
     }
 }
 

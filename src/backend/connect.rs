@@ -122,7 +122,7 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Dia
 }
 
 fn refused(error: io::Error) -> String {
-    format!("cannot connect: {error}")
+    format!("cannot connect: {}", error_chain(&error))
 }
 
 async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

@@ -22,7 +22,7 @@ impl Backend {
         {
             let (backend, socket) = (self.name(), &self.socket);
             let (uid, pid) = (server.user.map(users::logged), server.pid);
-            tracing::info!(%backend, %socket, uid, pid, "a process serves the backend's socket");
+            tracing::info!(%backend, %socket, uid, pid, "connected to the backend's process");
             self.warn_of_unexpected_user();
         }
     }

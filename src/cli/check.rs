@@ -15,9 +15,7 @@ use super::columns::columns;
 use super::features;
 use super::node::Node;
 use super::output;
-use super::probe::{
-    self, Probe, Probed, cgroup_driver, reported, with_common_pods, with_other_driver,
-};
+use super::probe::{Probe, Probed, cgroup_driver, reported, with_common_pods, with_other_driver};
 use super::terminal;
 
 /// The state directories of the shipped systemd unit.
@@ -44,7 +42,7 @@ pub(super) fn text(
         parts.push(terminal::wrapped(&features::lines(&config.table, probes)));
     }
     parts.extend(node.map(Node::text).transpose()?);
-    parts.push(verdict(notes.len(), is_fine(config, probes, node)));
+    parts.push(verdict(notes.len(), faults(config, probes, node)));
     parts.retain(|part| !part.is_empty());
     Ok(parts.join("\n"))
 }
@@ -101,21 +99,24 @@ fn restart_problems(config: &Config) -> Vec<String> {
     found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
 }
 
-/// Whether the backends and the machine have no problem. `None` means not checked, which counts as no problem.
-pub(super) fn is_fine(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> bool {
-    let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
-    probed && node.is_none_or(Node::all_well)
+/// The number of problems of the backends and the machine. `None` means not checked. An unexpected user of a socket is a
+/// warning, which does not count.
+pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
+    let kinds = [failures, missing_handlers, other_drivers, common_pods];
+    let count = |probes| kinds.map(|lines| lines(&config.table, probes).lines().count());
+    let of_probes = probes.map_or(0, |probes| count(probes).iter().sum());
+    of_probes + node.map_or(0, |node| node.problems().len())
 }
 
 /// The last line of the text output for a valid configuration.
-fn verdict(warnings: usize, is_fine: bool) -> String {
+fn verdict(warnings: usize, faults: usize) -> String {
     let with = match warnings {
         0 => String::new(),
         warnings => format!(", with {}", counted(warnings, "warning")),
     };
-    let but = match is_fine {
-        true => "",
-        false => "; a backend or this machine has a problem",
+    let but = match faults {
+        0 => String::new(),
+        faults => format!("; {} on this node", counted(faults, "problem")),
     };
     format!("configuration is valid{with}{but}\n")
 }

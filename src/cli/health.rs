@@ -154,10 +154,34 @@ fn effect(state: &State, backend: &Backend) -> String {
             "calls for its pods fail, and after 30 s without an answer the node becomes NotReady"
                 .to_owned()
         }
-        (false, true) => {
-            "its pods are listed from cache, and calls for them fail; other pods are not affected"
-                .to_owned()
-        }
+        (false, true) => stuck(state, backend),
         (false, false) => "no pods start on this backend; other pods are not affected".to_owned(),
+    }
+}
+
+/// The effect on the pods of a backend that is not the default backend: those that would start there, and those that run.
+fn stuck(state: &State, backend: &Backend) -> String {
+    let handlers = state.handlers.iter();
+    let handlers = handlers.filter(|row| row.backend == backend.name);
+    let handlers: Vec<_> = handlers.map(|row| row.name.as_str()).collect();
+    let starts = match handlers.as_slice() {
+        [] => None,
+        [handler] => Some(format!("new pods of handler {handler} do not start")),
+        all => Some(format!(
+            "new pods of handlers {} do not start",
+            all.join(", ")
+        )),
+    };
+    let pods = match backend.pods {
+        Some(0) => None,
+        Some(1) => Some("its 1 pod keeps".to_owned()),
+        Some(pods) => Some(format!("its {pods} pods keep")),
+        None => Some("its pods keep".to_owned()),
+    };
+    let runs = pods.map(|pods| format!("{pods} running but cannot be stopped or probed"));
+    let effects: Vec<_> = starts.into_iter().chain(runs).collect();
+    match effects.is_empty() {
+        true => "it has no pods and no handlers".to_owned(),
+        false => effects.join("; "),
     }
 }

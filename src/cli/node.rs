@@ -154,11 +154,6 @@ fn same(one: &str, other: &str) -> bool {
 }
 
 impl Node {
-    /// Whether the machine has no problem.
-    pub(super) fn all_well(&self) -> bool {
-        self.findings.is_empty()
-    }
-
     /// The text output: the settings, then the problems.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let kubelet = &self.kubelet;

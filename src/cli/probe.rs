@@ -143,18 +143,6 @@ pub(super) fn probe_all(
     block_on(async { Ok(join_all(probes).await) })
 }
 
-/// Whether every backend answers and shares no pods with a different backend, and no backend reports that it lacks a
-/// row's handler or has a different cgroup driver than the default backend.
-pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
-    probes.iter().all(Result::is_ok)
-        && with_other_driver(table, probes).is_empty()
-        && with_common_pods(table, probes).is_empty()
-        && table
-            .handlers
-            .iter()
-            .all(|row| reported(row, probes) != Some(false))
-}
-
 /// The names and drivers of the backends whose cgroup driver differs from that of the default backend. The kubelet uses
 /// the driver of the default backend.
 pub(super) fn with_other_driver<'a>(

@@ -230,7 +230,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
     let header = [
         "BACKEND",
         "STATE",
-        "SINCE",
+        "FOR",
         "PODS",
         "CONTAINERS",
         "LIST AGE",

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
 use criswitch::config::wording::counted;
+use criswitch::errors::without_numbers;
 use criswitch::platform::process::size_of;
 use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
@@ -22,8 +23,10 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 pub(super) struct Shown(String);
 
 impl From<&str> for Shown {
-    /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON.
+    /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON. Removes the numbers of
+    /// the operating system's errors.
     fn from(text: &str) -> Shown {
+        let text = without_numbers(text);
         let mut shown = String::with_capacity(text.len());
         for character in text.chars() {
             match character {
@@ -115,7 +118,7 @@ pub(super) fn obeys_escapes() -> bool {
 fn cut(text: &str, columns: usize, rows: usize) -> String {
     let height = |line: &str| display_width(line).div_ceil(columns).max(1);
     let (mut used, all) = (0, text.lines().count());
-    // The cursor is in the last row.
+    // The last row is for the cursor.
     if text.lines().map(height).sum::<usize>() < rows {
         return text.to_owned();
     }

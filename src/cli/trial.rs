@@ -79,8 +79,8 @@ Rules:
   stops the pod before the end of a try, criswitch tries again, at most
   3 times.
 
-  A warning says that the kind or the name of the handler promises a
-  different isolation: gvisor, runsc, kata, runc, crun and runhcs-*.
+  criswitch warns if the isolation differs from what the handler's kind
+  or name promises: gvisor, runsc, kata, runc, crun and runhcs-*.
 
   --measure also makes an empty pod and a pod with a container that
   sleeps, each 5 times (--runs), and leaves each alone for 1 second
@@ -120,7 +120,7 @@ pub(super) struct Try {
     /// The image of the container; criswitch pulls it if the backend lacks it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Give the pod the network of this machine, without a network plugin.
+    /// Use the host network (no CNI plugin).
     #[arg(long)]
     host_network: bool,
     /// Also measure memory, processor time and latency of pods, and print the overhead for the configuration.

@@ -57,7 +57,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     histogram("criswitch_rpc_duration_seconds", &["rpc", "backend"],
-        "Time from the headers of a call to its trailers.", |seen, out| {
+        "Duration of calls, as clients see it.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
                 out.add_times(&[rpc, backend], &WHOLE_BOUNDS, &calls.times);
             }
@@ -71,7 +71,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     histogram("criswitch_run_podsandbox_duration_seconds", HANDLER,
-        "Time from the headers of a RunPodSandbox call to its trailers; the handler is empty if the routing table does not have it.", |seen, out| {
+        "Duration of RunPodSandbox calls, as clients see it; the handler is empty if the routing table does not have it.", |seen, out| {
             for (handler, calls) in &seen.runs {
                 out.add_times(&[handler], &WHOLE_BOUNDS, &calls.times);
             }
@@ -150,14 +150,14 @@ pub const FAMILIES: &[Family] = &[
         "Bytes of the backend's replies, cached lists and unread events that criswitch holds in memory.", |seen, out| {
             each(seen, out, |backend| backend.held as f64);
         }),
-    gauge("criswitch_owned", &["backend", "kind"], "Pods and containers that the backend owns.", |seen, out| {
+    gauge("criswitch_owned", &["backend", "kind"], "Pods and containers of the backend, by kind.", |seen, out| {
         for backend in &seen.backends {
             out.add(&[&backend.name, "pod"], backend.pods as f64);
             out.add(&[&backend.name, "container"], backend.containers as f64);
         }
     }),
     gauge("criswitch_pods", HANDLER,
-        "Pods by the handler that clients see; the handler is empty if it is unknown or not in the routing table.", |seen, out| {
+        "Pods by runtime handler; the handler is empty if it is unknown or not in the routing table.", |seen, out| {
             for (handler, pods) in &seen.pods {
                 out.add(&[handler], *pods as f64);
             }
@@ -171,7 +171,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_backend_listed", BACKEND,
-        "1 if criswitch knows the pods of the backend, else 0. It is 1 once criswitch has listed the backend or has restored its saved lists, and after a reboot if criswitch ran on this machine before.",
+        "0 only until the first list of the backend on this node (alert CriswitchBackendNeverReached), else 1.",
         |seen, out| each(seen, out, |backend| truth(backend.listed))),
     gauge("criswitch_cached_list_age_seconds", BACKEND,
         "Age of the backend's cached lists of pods and containers, whether they are served or not; no sample if there are none.",
@@ -210,7 +210,7 @@ pub const FAMILIES: &[Family] = &[
         "Merged lists that contained a cached list of the backend.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_from_cache as f64);
         }),
-    counter("criswitch_lists_omitted_total", BACKEND,
+    counter("criswitch_replies_omitted_total", BACKEND,
         "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it did not answer.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_omitted as f64);
         }),

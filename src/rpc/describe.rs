@@ -12,7 +12,7 @@ pub struct Words {
     pub rpc: String,
     /// The backends that receive the call.
     pub goes_to: &'static str,
-    /// The routing fields of the request: field numbers, with dots between nested fields.
+    /// The routing fields of the request: names of fields, with a dot between a message and a field in it.
     pub key: String,
     /// The client's reply.
     pub reply: String,
@@ -54,17 +54,19 @@ impl Row {
     }
 
     fn key(&self) -> String {
-        let keys: Vec<Path> = match &self.goes {
-            Goes::Default => Vec::new(),
-            Goes::Handler(key) | Goes::Owner(_, key, _) | Goes::OwnerWithImage(key) => vec![*key],
-            Goes::All(filter, _) => paths(filter).collect(),
-            Goes::Image(handler, ImageRule::Find(pod) | ImageRule::Pull(pod)) => {
-                vec![*handler, *pod]
+        match &self.goes {
+            Goes::Default => String::new(),
+            Goes::Handler(_) => "runtime_handler".into(),
+            Goes::Owner(Kind::Pod, ..) | Goes::OwnerWithImage(_) => "pod_sandbox_id".into(),
+            Goes::Owner(Kind::Container, ..) => "container_id".into(),
+            Goes::All(filter, _) => filter_key(filter),
+            Goes::Image(_, ImageRule::Find(_)) => "image.runtime_handler, image.annotations".into(),
+            Goes::Image(_, ImageRule::Pull(_)) => {
+                "image.runtime_handler, sandbox_config.metadata.uid".into()
             }
-            Goes::Image(handler, ImageRule::Remove | ImageRule::List(_)) => vec![*handler],
-        };
-        let keys: Vec<String> = keys.into_iter().map(dotted).collect();
-        keys.join(", ")
+            Goes::Image(_, ImageRule::Remove) => "image.runtime_handler".into(),
+            Goes::Image(_, ImageRule::List(_)) => "filter.image.runtime_handler".into(),
+        }
     }
 
     fn reply(&self) -> String {
@@ -153,7 +155,11 @@ fn paths(filter: &Filter) -> impl Iterator<Item = Path> {
     [id, filter.pod, filter.labels].into_iter().flatten()
 }
 
-fn dotted(path: Path) -> String {
-    let numbers: Vec<String> = path.iter().map(u32::to_string).collect();
-    numbers.join(".")
+fn filter_key(filter: &Filter) -> String {
+    let names = [
+        filter.id.map(|_| "filter.id"),
+        filter.pod.map(|_| "filter.pod_sandbox_id"),
+        filter.labels.map(|_| "filter.label_selector"),
+    ];
+    names.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

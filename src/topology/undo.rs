@@ -64,7 +64,7 @@ fn of_moved(Moved { name, from, to }: &Moved) -> Undo {
         what: format!("handler {name}"),
         complete: true,
         effect: format!(
-            "new pods start on {from} again; pods that have started on {to} by then run on there"
+            "new pods start on {from} again; pods started on {to} meanwhile stay there"
         ),
     }
 }
@@ -74,7 +74,7 @@ fn of_default(Moved { from, .. }: &Moved) -> Undo {
         what: "default_handler".to_owned(),
         complete: true,
         effect: format!(
-            "new pods without a RuntimeClass use {from} again; pods that have started by then run on where they are"
+            "new pods without a RuntimeClass use {from} again; pods started meanwhile stay where they are"
         ),
     }
 }
@@ -91,8 +91,8 @@ fn of_added(name: &str) -> Undo {
 fn of_retiring(Retiring { name, unnamed, .. }: &Retiring) -> Undo {
     let until = match unnamed {
         true => {
-            ". If its last pod ends first, criswitch has deleted the backend's cached lists and counters, and lists omit the \
-             backend until it answers"
+            ". If its last pod ends before you undo, its cached lists and counters are lost, and lists omit the backend until \
+             it answers"
         }
         false => "",
     };

@@ -260,7 +260,7 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
     let outcome = run(&["check", "--config", "/nonexistent/criswitch.toml"]);
     assert_eq!(outcome.code, 78);
     expect![[r#"
-        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config
+        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory; try creating it, or a different path after --config
         configuration is not valid: 1 problem
     "#]]
     .assert_eq(&outcome.stderr);

@@ -25,8 +25,7 @@ async fn two_runtimes_become_a_commented_configuration() {
     assert_eq!(printed.told, "");
     expect![[r##"
         # Written by criswitch discover. `criswitch check --probe` checks it and asks
-        # the backends. Every key is in config/criswitch.toml of the sources, and in
-        # /usr/share/doc/criswitch/examples/criswitch.toml.
+        # the backends. All keys: criswitch.toml(5).
 
         # The socket for the kubelet (--container-runtime-endpoint) and crictl.
         #listen = "/run/criswitch/criswitch.sock"
@@ -72,8 +71,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
     let printed = node.configuration(&["NODE/none.sock"]).await;
     expect![[r##"
         # Written by criswitch discover. `criswitch check --probe` checks it and asks
-        # the backends. Every key is in config/criswitch.toml of the sources, and in
-        # /usr/share/doc/criswitch/examples/criswitch.toml.
+        # the backends. All keys: criswitch.toml(5).
         #
         # Read this first:
         # - crio uses the cgroup driver cgroupfs, but containerd uses systemd. Set the
@@ -82,8 +80,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
         # - Rows of crio are commented out under [handlers]: runc (taken by containerd,
         #   which comes first).
         # - No backend at /node/run/k0s/containerd.sock: no answer within 3s.
-        # - No backend at /node/none.sock: No such file or directory (os
-        #   error 2).
+        # - No backend at /node/none.sock: No such file or directory.
         # - The node only has features that all backends have. Missing in crio:
         #   supplemental_groups_policy.
 
@@ -114,7 +111,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
         criswitch: crio uses the cgroup driver cgroupfs, but containerd uses systemd. Set the same driver for the kubelet and all backends before the kubelet uses criswitch.
         criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
         criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
-        criswitch: No backend at /node/none.sock: No such file or directory (os error 2).
+        criswitch: No backend at /node/none.sock: No such file or directory.
         criswitch: The node only has features that all backends have. Missing in crio: supplemental_groups_policy.
     "#]].assert_eq(&printed.told);
     assert_eq!(

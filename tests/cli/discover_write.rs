@@ -84,7 +84,7 @@ async fn discover_rejects_a_listen_that_the_daemon_would_reject() {
         .await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: the result is not a valid configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock"
+        criswitch: the result is not a valid configuration: discovered:5:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock"
     "#]].assert_eq(&outcome.stderr);
 }
 
@@ -202,14 +202,14 @@ async fn programs_get_the_same_as_json() {
           ],
           "listen": "/run/criswitch/criswitch.sock",
           "notes": [
-            "No backend at /node/none.sock: No such file or directory (os error 2)."
+            "No backend at /node/none.sock: No such file or directory."
           ],
           "own": [],
           "problems": [],
           "schema": 1,
           "silent": [
             {
-              "cause": "No such file or directory (os error 2)",
+              "cause": "No such file or directory",
               "socket": "/node/none.sock"
             }
           ]

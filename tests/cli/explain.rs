@@ -115,10 +115,10 @@ async fn each_handler_is_shown_with_the_reasons_and_the_best_one_comes_first() {
         Pod kube-system/agent: RuntimeClass gvisor
 
         HANDLER  BACKEND     KIND             FITS  WHY
-        runc     containerd  runc             yes   no known limit is about this pod
-        gvisor   containerd  gVisor           no    1 limit keeps the pod from its work
-        boxed    containerd  gVisor           no    1 limit keeps the pod from its work
-        kata     crio        Kata Containers  no    1 limit keeps the pod from its work
+        runc     containerd  runc             yes   no known limit applies
+        gvisor   containerd  gVisor           no    does not work: 1 limit
+        boxed    containerd  gVisor           no    does not work: 1 limit
+        kata     crio        Kata Containers  no    does not work: 1 limit
 
         gvisor: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
         gvisor: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
@@ -198,7 +198,7 @@ async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     let shown = outcome.stdout;
     assert!(
-        shown.contains("RuntimeClass nosuch, which is the name of no handler of this node"),
+        shown.contains("RuntimeClass nosuch; no handler of this node has this name"),
         "{shown}"
     );
     assert!(

@@ -47,13 +47,13 @@ async fn an_error_without_a_daemon_names_what_to_check() {
     let socket = files.path("socket");
     listens_on(&files, &socket);
     expect![[r#"
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
-        criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
+        criswitch: DIR/socket: cannot connect: No such file or directory; check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
+        criswitch: DIR/socket: cannot connect: No such file or directory; check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
+        criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/socket: cannot connect: No such file or directory; check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
     "#]].assert_eq(&refused(&files).await);
     files.write("socket", "");
     let told = refused(&files).await;
-    let cause = "DIR/socket: cannot connect: Connection refused (os error 111); check that criswitch is running";
+    let cause = "DIR/socket: cannot connect: Connection refused; check that criswitch is running";
     assert_eq!(told.matches(cause).count(), 3, "{told}");
 }
 
@@ -118,10 +118,10 @@ async fn a_user_who_may_not_connect_sees_which_users_may() {
         told.replace(text(&node.files.path("")), "DIR/")
     };
     expect![[r#"
-        criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
+        criswitch: DIR/criswitch.sock: cannot connect: Permission denied; run the command as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("status"));
     expect![[r#"
-        criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
+        criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/criswitch.sock: cannot connect: Permission denied; run the command as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("reload"));
     node.end().await;
 }
@@ -162,7 +162,7 @@ fn an_unreadable_file_is_reported_and_no_daemon_is_called() {
         let outcome = run(&[command, "--config", text(&missing)]);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
         expect![[r#"
-            DIR/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config
+            DIR/criswitch.toml:1:1: cannot be read: No such file or directory; try creating it, or a different path after --config
         "#]].assert_eq(&outcome.stderr.replace(text(&files.path("")), "DIR/"));
         let socket = files.path("socket");
         let outcome = run(&[

@@ -72,7 +72,7 @@ fn a_missing_kubelet_is_reported() {
 
         /var/lib/kubelet/config.yaml: no kubelet found: no process and no configuration file; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }
 
@@ -83,21 +83,21 @@ fn a_kubelet_that_calls_another_runtime_is_reported_with_the_place_of_the_settin
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let flag = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
     let machine = Machine::good().running("812", &["kubelet", flag]);
     machine.lacks(TABLE, expect![[r#"
         process 812: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let machine =
         Machine::good().with("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration");
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: the kubelet uses its default runtime endpoint unix:///run/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }
 
@@ -137,7 +137,7 @@ fn the_flags_of_a_stopped_kubelet_are_read_from_the_files_that_start_it() {
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/kubeadm-flags.env: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let own = "# --container-runtime-endpoint=unix:///run/no.sock\nKUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/criswitch/criswitch.sock";
     machine.with("/etc/default/kubelet", own).shows(
@@ -206,14 +206,14 @@ fn an_image_endpoint_other_than_criswitch_is_reported() {
         /var/lib/kubelet/config.yaml: the kubelet's image service endpoint is unix:///run/containerd/containerd.sock, not criswitch; try removing imageServiceEndpoint
         /etc/crictl.yaml: crictl's image-endpoint is unix:///run/containerd/containerd.sock, not criswitch; try removing image-endpoint
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 2 problems on this node
     "#]]);
     let machine =
         Machine::good().running("812", &["kubelet", "--image-service-endpoint=/run/x.sock"]);
     machine.lacks(TABLE, expect![[r#"
         process 812: the kubelet's image service endpoint is /run/x.sock, not criswitch; try removing --image-service-endpoint
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/criswitch/criswitch.sock\n");
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &images);
@@ -229,13 +229,13 @@ fn an_installed_crictl_must_call_criswitch() {
     machine.lacks(TABLE, expect![[r#"
         /etc/crictl.yaml: crictl's runtime-endpoint is unix:///run/kata/containerd.sock, not criswitch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let machine = Machine::good().with("/etc/crictl.yaml", "timeout: 10");
     machine.lacks(TABLE, expect![[r#"
         /etc/crictl.yaml: crictl has no runtime-endpoint; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let machine = Machine::good().without("/etc/crictl.yaml");
     assert_eq!(machine.check(TABLE, &[]).code, 0, "it is not installed");
@@ -243,7 +243,7 @@ fn an_installed_crictl_must_call_criswitch() {
     machine.lacks(TABLE, expect![[r#"
         /etc/crictl.yaml: crictl has no runtime-endpoint; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }
 
@@ -256,9 +256,9 @@ fn files_that_cannot_be_read_are_reported() {
         .with("/usr/bin/crictl", "");
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: cannot be read: error: line 2 column 2: illegal placement of ':' indicator; try a YAML file
-        /etc/crictl.yaml: cannot be read: Is a directory (os error 21); try a YAML file
+        /etc/crictl.yaml: cannot be read: Is a directory; try a YAML file
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 2 problems on this node
     "#]]);
 }
 
@@ -275,7 +275,7 @@ fn a_file_or_directory_at_the_path_of_a_socket_is_reported() {
         /run/containerd/containerd.sock: backend "runc": this is a directory, not a socket; try the path of its socket
         /run/kata/containerd.sock: backend "kata": this is a file, not a socket; try the path of its socket
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 3 problems on this node
     "#]]);
     let machine = Machine::good().with_socket("/run/criswitch/criswitch.sock");
     assert_eq!(machine.check(TABLE, &[]).code, 0, "it is running");
@@ -288,10 +288,10 @@ fn a_path_through_a_file_is_reported() {
         .with("/run/kata", "")
         .with("/run/criswitch", "");
     machine.lacks(TABLE, expect![[r#"
-        /run/criswitch/criswitch.sock: cannot be examined: Not a directory (os error 20); try a different "listen"
-        /run/kata/containerd.sock: backend "kata": cannot be examined: Not a directory (os error 20); try the path of its socket
+        /run/criswitch/criswitch.sock: cannot be examined: Not a directory; try a different "listen"
+        /run/kata/containerd.sock: backend "kata": cannot be examined: Not a directory; try the path of its socket
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 2 problems on this node
     "#]]);
 }
 
@@ -301,7 +301,7 @@ fn a_socket_directory_that_is_writable_or_unreachable_for_others_is_reported() {
     machine.lacks(TABLE, expect![[r#"
         /run/criswitch: users other than the owner of this directory can replace criswitch's socket; try chmod go-w /run/criswitch
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let machine = Machine::good().with_directory("/run/criswitch", 0o1777);
     assert_eq!(machine.check(TABLE, &[]).code, 0, "sticky");
@@ -312,7 +312,7 @@ fn a_socket_directory_that_is_writable_or_unreachable_for_others_is_reported() {
         expect![[r#"
             /run/criswitch: the users of "allow_uids" cannot reach the socket in this directory; try chmod o+x /run/criswitch
 
-            configuration is valid; a backend or this machine has a problem
+            configuration is valid; 1 problem on this node
         "#]],
     );
 }
@@ -386,7 +386,7 @@ fn a_setting_that_kubeadm_writes_at_its_next_upgrade_is_reported() {
         .lacks(TABLE, expect![[r#"
             /var/lib/kubelet/instance-config.yaml: kubeadm will set the kubelet's container runtime endpoint to unix:///run/containerd/containerd.sock at its next upgrade; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-            configuration is valid; a backend or this machine has a problem
+            configuration is valid; 1 problem on this node
         "#]]);
     let kept = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
     Machine::good()
@@ -409,6 +409,6 @@ fn an_enabled_socket_unit_with_a_different_path_is_reported() {
     enabled().with(drop_in, other).lacks(TABLE, expect![[r#"
         criswitch.socket: systemd listens at /run/other.sock, but "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket, with the lines ListenStream= and ListenStream=/run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }

@@ -78,12 +78,12 @@ fn a_hint_never_names_a_file_that_is_overwritten_at_each_start() {
     k3s().lacks(TABLE, expect![[r#"
         /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet's container runtime endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     rke2().lacks(TABLE, expect![[r#"
         /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet's container runtime endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }
 
@@ -113,7 +113,7 @@ fn the_configuration_of_k3s_wins_over_its_written_files_and_drop_ins_win_over_bo
         /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet's container runtime endpoint is /run/x.sock, not criswitch; try container-runtime-endpoint: unix:///run/criswitch/criswitch.sock
         /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet's image service endpoint is /run/y.sock, not criswitch; try removing image-service-endpoint
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 2 problems on this node
     "#]]);
     let own = drop_in("/run/z.sock");
     let k3s = k3s.with(&format!("{K3S}/kubelet.conf.d/95-z.conf"), &own);
@@ -121,7 +121,7 @@ fn the_configuration_of_k3s_wins_over_its_written_files_and_drop_ins_win_over_bo
         /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/95-z.conf: the kubelet's container runtime endpoint is /run/z.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
         /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet's image service endpoint is /run/y.sock, not criswitch; try removing image-service-endpoint
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 2 problems on this node
     "#]]);
 }
 
@@ -131,7 +131,7 @@ fn k3s_or_rke2_before_its_first_start_is_found_by_its_files() {
     machine.lacks(TABLE, expect![[r#"
         /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet uses its default runtime endpoint unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
     let machine = self::machine()
         .with("/etc/rancher/k3s/config.yaml", "data-dir: /data\n")
@@ -142,7 +142,7 @@ fn k3s_or_rke2_before_its_first_start_is_found_by_its_files() {
     machine.lacks(TABLE, expect![[r#"
         /data/agent/etc/kubelet.conf.d/90-x.conf: the kubelet's container runtime endpoint is /run/x.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }
 
@@ -161,7 +161,7 @@ fn the_crictl_configuration_of_k3s_is_checked_if_there_is_no_other() {
         .lacks(TABLE, expect![[r#"
             /var/lib/rancher/k3s/agent/etc/crictl.yaml: crictl's runtime-endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock in /etc/crictl.yaml, and CRI_CONFIG_FILE=/etc/crictl.yaml
 
-            configuration is valid; a backend or this machine has a problem
+            configuration is valid; 1 problem on this node
         "#]]);
 }
 
@@ -186,6 +186,6 @@ fn other_commands_of_k3s_are_no_kubelet() {
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: no kubelet found: no process and no configuration file; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine has a problem
+        configuration is valid; 1 problem on this node
     "#]]);
 }

@@ -64,9 +64,9 @@ async fn a_dry_run_shows_the_changes_of_the_next_reload_and_changes_nothing() {
         settings changed: shutdown_timeout
 
         to undo: put the old files back, then criswitch reload
-        handler kata: new pods start on kata-old again; pods that have started on kata by then run on there
+        handler kata: new pods start on kata-old again; pods started on kata meanwhile stay there
         backend kata: the backend is removed again, or, if it has pods by then, when its last pod ends
-        backend kata-old: the backend keeps its pods and takes new pods again. If its last pod ends first, criswitch has deleted the backend's cached lists and counters, and lists omit the backend until it answers
+        backend kata-old: the backend keeps its pods and takes new pods again. If its last pod ends before you undo, its cached lists and counters are lost, and lists omit the backend until it answers
         settings: the old values apply again
     "#]].assert_eq(&outcome.stdout);
     assert_eq!(facts(&node).await, before);

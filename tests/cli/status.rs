@@ -78,9 +78,9 @@ async fn status_shows_backends_handlers_and_the_last_reload() {
             last reload 0s ago: handler added: kata
               backend added: kata
 
-            BACKEND  STATE  SINCE  PODS  CONTAINERS  LIST AGE  STATS LATE
-            runc     ready  0s     1     0           -         -
-            kata     ready  0s     1     0           -         -
+            BACKEND  STATE  FOR  PODS  CONTAINERS  LIST AGE  STATS LATE
+            runc     ready  0s   1     0           -         -
+            kata     ready  0s   1     0           -         -
 
             BACKEND  RUNTIME    SOCKET
             runc     old 1.0.0  /DIR/old.sock
@@ -167,7 +167,7 @@ async fn status_reports_a_backend_that_is_down_with_the_cause_and_exits_with_1()
     node.new.stop().await;
     while node.info().await["backends"][1]["state"] != "down" {}
     shows(&node, &["status"], 1, expect![[r#"
-        degraded: backend kata has been down for 0s: its pods are listed from cache, and calls for them fail; other pods are not affected (cannot connect: Connection refused (os error 111))
+        degraded: backend kata has been down for 0s: new pods of handler kata do not start; its 1 pod keeps running but cannot be stopped or probed (cannot connect: Connection refused)
 
         criswitch 0.1.0, process PID
 
@@ -176,9 +176,9 @@ async fn status_reports_a_backend_that_is_down_with_the_cause_and_exits_with_1()
         last reload 0s ago: handler added: kata
           backend added: kata
 
-        BACKEND  STATE  SINCE  PODS  CONTAINERS  LIST AGE  STATS LATE
-        runc     ready  0s     1     0           -         -
-        kata     down   0s     1     0           0s        -
+        BACKEND  STATE  FOR  PODS  CONTAINERS  LIST AGE  STATS LATE
+        runc     ready  0s   1     0           -         -
+        kata     down   0s   1     0           0s        -
 
         BACKEND  RUNTIME    SOCKET
         runc     old 1.0.0  /DIR/old.sock
@@ -188,7 +188,7 @@ async fn status_reports_a_backend_that_is_down_with_the_cause_and_exits_with_1()
         kata            kata     1     -         criswitch.toml:7
         runc (default)  runc     1     -         criswitch.toml:6
 
-        BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
+        BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused
     "#]]).await;
     node.end().await;
 }
@@ -232,7 +232,7 @@ async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let verdict = verdict.replace(text(&directory.join("")), "/DIR/");
     let verdict = without_ids(&verdict);
     expect![[r#"
-        lists failing: backend runc (/DIR/backend) has been down for 0s (cannot connect: No such file or directory (os error 2)), and it has not been listed yet; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the runtime is gone for good: criswitch forget runc
+        lists failing: backend runc (/DIR/backend) has been down for 0s (cannot connect: No such file or directory), and it has not been listed yet; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the runtime is gone for good: criswitch forget runc
     "#]].assert_eq(&verdict);
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();

@@ -132,7 +132,7 @@ async fn problems_are_shown_in_whole_words_and_colours_on_a_terminal() {
         "{}",
         shown.stdout
     );
-    let fault = "\nBackendsReady is false: backend \"kata\" (/nowhere/kata.sock): cannot connect: No such file or directory (os error 2)\n";
+    let fault = "\nBackendsReady is false: backend \"kata\" (/nowhere/kata.sock): cannot connect: No such file or directory\n";
     let whole = fits(&shown.stdout).replace("\n  ", " ");
     assert!(whole.contains(fault), "{whole}");
     let probe = ["check", "--probe", "--config", text(&config)];

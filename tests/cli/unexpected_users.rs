@@ -74,6 +74,6 @@ async fn the_daemon_logs_each_process_once_and_warns_of_an_unexpected_user() {
     }
     let log = told.end();
     let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
-    assert_eq!(lines("a process serves the backend's socket"), 2, "{log}");
+    assert_eq!(lines("connected to the backend's process"), 2, "{log}");
     assert_eq!(lines("user 65534 serves the backend's socket"), 2, "{log}");
 }

@@ -273,7 +273,7 @@ async fn lists_from_cache_are_shown_with_their_age_until_the_backend_is_back() {
         page.backend("criswitch_lists_from_cache_total", "kata"),
         2.0
     );
-    assert_eq!(page.backend("criswitch_lists_omitted_total", "kata"), 1.0);
+    assert_eq!(page.backend("criswitch_replies_omitted_total", "kata"), 1.0);
     assert_eq!(page.backend("criswitch_stale_lists", "runc"), 0.0);
     rig.sim("kata").start();
     until(&rig, |page| {
@@ -420,7 +420,7 @@ async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
         page.backend("criswitch_stats_from_cache_total", "crio"),
         1.0
     );
-    assert_eq!(page.backend("criswitch_lists_omitted_total", "crio"), 0.0);
+    assert_eq!(page.backend("criswitch_replies_omitted_total", "crio"), 0.0);
     rig.sim("crio").release("ListContainerStats");
     until(&rig, |page| {
         names.iter().all(|name| page.backend(name, "crio") == 0.0)

@@ -25,6 +25,8 @@ mod windows {
     use std::io::Error;
     use std::path::Path;
 
+    use criswitch::errors::without_numbers;
+
     const PIPE: &str = "//./pipe/";
     /// The directory of the sockets in the tests' texts.
     const RUN: &str = "/run/";
@@ -139,7 +141,10 @@ mod windows {
             made += rest;
         }
         for (number, error) in ERRORS {
-            made = made.replace(&Error::from_raw_os_error(number).to_string(), error);
+            let made_by_windows = Error::from_raw_os_error(number).to_string();
+            made = made.replace(&made_by_windows, error);
+            let [windows, unix] = [&*made_by_windows, error].map(without_numbers);
+            made = made.replace(&*windows, &unix);
         }
         made
     }

@@ -97,7 +97,7 @@ mod windows {
     }
 
     /// A part of the error of a connection to a runtime that has ended: the pipe is absent.
-    pub const REFUSED: &str = "(os error 2)";
+    pub const REFUSED: &str = "cannot find the file";
 
     /// The address of a pipe as messages show it.
     pub fn shown(socket: &Path) -> PathBuf {

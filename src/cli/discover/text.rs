@@ -29,7 +29,7 @@ pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
 fn head(notes: &[String]) -> String {
     let mut text = comment(concat!(
         "Written by criswitch discover. `criswitch check --probe` checks it and asks the backends. ",
-        "Every key is in config/criswitch.toml of the sources, and in /usr/share/doc/criswitch/examples/criswitch.toml."
+        "All keys: criswitch.toml(5)."
     ));
     if !notes.is_empty() {
         text += "#\n# Read this first:\n";

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use criswitch::compatibility::{self, Effect, Finding, LIMITS, Limit};
 use criswitch::config::Handler;
+use criswitch::config::wording::counted;
 use serde_json::{Value, json};
 
 use super::manifest::Manifest;
@@ -86,16 +87,10 @@ impl Fit {
             (None, 0, 0) if self.kind.is_none() => {
                 "no limit is known, because the kind of runtime is unknown".to_owned()
             }
-            (None, 0, 0) => "no known limit is about this pod".to_owned(),
-            (None, 0, weakens) => format!(
-                "runs, and {} some of its settings",
-                match weakens {
-                    1 => "1 limit weakens".to_owned(),
-                    weakens => format!("{weakens} limits weaken"),
-                }
-            ),
-            (None, 1, _) => "1 limit keeps the pod from its work".to_owned(),
-            (None, fails, _) => format!("{fails} limits keep the pod from its work"),
+            (None, 0, 0) => "no known limit applies".to_owned(),
+            (None, 0, 1) => "runs; 1 setting has less or no effect".to_owned(),
+            (None, 0, weakens) => format!("runs; {weakens} settings have less or no effect"),
+            (None, fails, _) => format!("does not work: {}", counted(fails, "limit")),
         }
     }
 }
@@ -215,8 +210,7 @@ impl PodFits {
             ),
             class if has(class) => format!("RuntimeClass {class}"),
             class => format!(
-                "RuntimeClass {class}, which is the name of no handler of this node (a RuntimeClass may name a handler with \
-                 a different name)"
+                "RuntimeClass {class}; no handler of this node has this name (the RuntimeClass may map to another one)"
             ),
         };
         let name = match name.as_str() {

@@ -104,7 +104,7 @@ fn unknown(state: &State, subject: &str) -> anyhow::Error {
     }
     let handlers: Vec<_> = state.handlers.iter().map(|row| row.name.as_str()).collect();
     anyhow!(
-        "no handler, no id of a pod, and no uid or handler of a rejected pod is {subject:?}; the handlers are: {}. For a pod by its name: \
+        "{subject:?} is not a handler, a pod id, or the uid or handler of a rejected pod; the handlers are: {}. For a pod by its name: \
          NAMESPACE/NAME",
         handlers.join(", ")
     )
@@ -150,18 +150,18 @@ impl Pod {
         terminal::text_of([
             format!("pod {namespace}/{name} (id {id}, uid {uid})"),
             format!("  backend: {backend}"),
-            format!("  created by: {}", self.then()),
-            format!("  now: {}", self.now()),
+            format!("  created by {}", self.then()),
+            format!("  {}", self.now()),
         ])
     }
 
     /// The row that the pod was created by.
     fn then(&self) -> String {
         match self.handler.as_str() {
-            "" => "unknown: the backend reports no handler, and criswitch did not create the pod"
+            "" => "an unknown row: the backend reports no handler, and criswitch did not create the pod"
                 .to_owned(),
             handler if self.by_default => {
-                format!("row {handler}, the default handler then (the pod has no RuntimeClass)")
+                format!("row {handler}, the default handler at that time (the pod has no RuntimeClass)")
             }
             handler => format!("row {handler}"),
         }
@@ -172,12 +172,12 @@ impl Pod {
         match &self.now {
             None if self.handler.is_empty() => {
                 format!(
-                    "a pod without a RuntimeClass gets the default handler {}",
+                    "a new pod without a RuntimeClass would go to: the default handler {}",
                     self.default
                 )
             }
             None => format!(
-                "the table has no row {} any more: a new pod of this RuntimeClass is rejected, and this pod stays where it is",
+                "a new pod of this class would be rejected: the table has no row {} any more; this pod stays where it is",
                 self.handler
             ),
             Some(Row {
@@ -186,17 +186,15 @@ impl Pod {
                 backend,
                 ..
             }) => {
-                let (row, kind) = match self.by_default {
-                    true => ("the default handler", "without a RuntimeClass"),
-                    false => ("row", "of this RuntimeClass"),
+                let (row, pod) = match self.by_default {
+                    true => ("default handler", "pod without a RuntimeClass"),
+                    false => ("row", "pod of this class"),
                 };
-                match *backend == self.backend {
-                    true => format!("{row} {name} ({origin}) routes to the same backend"),
-                    false => format!(
-                        "{row} {name} ({origin}) routes to backend {backend}: a new pod {kind} runs there, and this pod stays \
-                         where it is"
-                    ),
-                }
+                let (place, stays) = match *backend == self.backend {
+                    true => ("the same backend".to_owned(), ""),
+                    false => (format!("backend {backend}"), "; this pod stays where it is"),
+                };
+                format!("a new {pod} would go to: {place} ({row} {name}, {origin}){stays}")
             }
         }
     }
@@ -228,7 +226,7 @@ fn rejected(pod: &Rejection) -> String {
         None => "the default handler".to_owned(),
     };
     let place = match (&pod.handler, &pod.backend) {
-        (None, _) => "rejected by criswitch, before it chose a row".to_owned(),
+        (None, _) => "rejected by criswitch: no row for its handler".to_owned(),
         (Some(handler), None) => {
             format!("rejected by criswitch, before any backend got it; row {handler}")
         }

@@ -374,9 +374,9 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Boolean,
         default: Some("true"),
         applies: Applies::NextStart,
-        help: "Whether the backend may already have pods of the kubelet when criswitch runs for the first time. If true, lists \
-               wait for the backend (`start_wait`) and fail until it has been listed. If false, lists omit the backend \
-               until it answers.",
+        help: "Set false for a runtime that is new on this node: lists then do not wait for it, and omit it until it answers. If \
+               true, lists wait for the backend (`start_wait`) and fail until it has been listed, because it may have pods of \
+               the kubelet from before criswitch.",
         value: Reader::Backend(|backend| ConfigValue::Boolean(backend.required)),
         ..BACKEND
     },

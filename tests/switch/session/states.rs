@@ -278,7 +278,7 @@ async fn the_process_that_serves_a_socket_is_logged_once_however_often_criswitch
         until_state(&rig, "kata", "down").await;
         rig.sim("kata").start();
     }
-    let words = ["kata", "a process serves the backend's socket"];
+    let words = ["kata", "connected to the backend's process"];
     let lines = logged.lines(&words);
     assert_eq!(lines.len(), 1, "{lines:?}");
     let pid = format!("pid={}", std::process::id());
