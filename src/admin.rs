@@ -3,15 +3,19 @@
 
 mod state;
 
+use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
-use http_body::{Body as _, Frame};
+use futures_util::stream;
+use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, Empty, StreamBody};
+use prost::Message;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
@@ -23,7 +27,7 @@ use crate::codec::admin::{
     ForgetRequest, ForgetResponse, GetStateRequest, PlanReloadRequest, PlanReloadResponse,
     ReloadRequest, ReloadResponse, State, WatchStateRequest,
 };
-use crate::codec::grpc;
+use crate::codec::{frames, grpc};
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
@@ -33,13 +37,86 @@ use crate::switch::Switch;
 use crate::switch::dry_run;
 use crate::switch::forget;
 use crate::switch::reload;
+use crate::switch::watchers::StateFrame;
 use crate::telemetry::counters::Reason;
 
-/// How often a watch compares the current state with the last state that it sent.
+/// How often the state is made for the clients that watch it.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 
 /// The name of the admin service: the first part of the path of each of its calls.
 const NAME: &str = AdminServer::<AdminService>::NAME;
+
+/// The path of the call whose messages all clients share.
+const WATCH_STATE: &str = "/criswitch.admin.v1.Admin/WatchState";
+
+/// Makes the states for the clients that watch, as long as the returned task lives: one state for all of them.
+pub(crate) fn keep_states(switch: &Arc<Switch>) -> JoinSet<Infallible> {
+    let mut task = JoinSet::new();
+    task.spawn(make_states(Arc::clone(switch)));
+    task
+}
+
+async fn make_states(switch: Arc<Switch>) -> Infallible {
+    let watchers = &switch.watchers;
+    let mut last = None;
+    loop {
+        if watchers.is_empty() {
+            last = None;
+            watchers.begun().await;
+            continue;
+        }
+        let state = made(&switch).await;
+        let is_same = matches!((&last, &state), (Some(last), Ok(state)) if last == state);
+        if !is_same || watchers.has_none() {
+            let frame = |state: &State| frames::frame(&state.encode_to_vec());
+            watchers.send(state.as_ref().map(frame).map_err(Status::clone));
+        }
+        last = state.ok();
+        // A client that begins to watch gets a state at once.
+        tokio::time::timeout(LOOKS_APART, watchers.begun())
+            .await
+            .ok();
+    }
+}
+
+/// Makes the state on another thread, one at a time: a state with many pods takes long.
+async fn made(switch: &Arc<Switch>) -> Result<State, Status> {
+    state::settled(switch).await;
+    let turn = Arc::clone(&switch.watchers.turn).acquire_owned().await;
+    let switch = Arc::clone(switch);
+    let made = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        state::now(&switch)
+    });
+    made.await.map_err(|_| errors::no_state())?
+}
+
+/// The reply to `WatchState`: the current state, then each state that differs from the last one.
+fn watch(switch: &Switch) -> Reply {
+    let frames = stream::unfold(Some(switch.watchers.watch()), next);
+    let ended = switch.ending.begun.clone().cancelled_owned();
+    let end = stream::once(ready(Ok(Frame::trailers(grpc::ok_trailers()))));
+    reply::of_frames(frames.take_until(ended).chain(end))
+}
+
+/// The next frame of a watch, and the watch itself unless it ends.
+async fn next(
+    watched: Option<watch::Receiver<Option<StateFrame>>>,
+) -> Option<(
+    Result<Frame<Bytes>, Infallible>,
+    Option<watch::Receiver<Option<StateFrame>>>,
+)> {
+    let mut watched = watched?;
+    loop {
+        watched.changed().await.ok()?;
+        let state = watched.borrow_and_update().clone();
+        match state {
+            Some(Ok(frame)) => return Some((Ok(Frame::data(frame)), Some(watched))),
+            Some(Err(status)) => return Some((Ok(Frame::trailers(grpc::trailers(&status))), None)),
+            None => {}
+        }
+    }
+}
 
 /// Serves calls of the admin service within their limits.
 #[derive(Clone, Debug)]
@@ -86,19 +163,31 @@ impl AdminCalls {
             let cut = switch
                 .ending
                 .cut(NAME, Some((late, errors::deadline(NAME, ADMIN_LIMIT))));
-            tokio::select! {
-                Ok(answer) = calls.server.call(request) => {
-                    reply::holding(answer.map(|body| counted(body, calls.unread)), place)
+            let is_watch = request.uri().path() == WATCH_STATE;
+            let unread = calls.unread;
+            let served = async {
+                match is_watch {
+                    true => watch(switch).map(|body| counted(body, unread)),
+                    false => match calls.server.call(request).await {
+                        Ok(answer) => answer.map(|body| counted(body, unread)),
+                        Err(never) => match never {},
+                    },
                 }
+            };
+            tokio::select! {
+                answer = served => reply::holding(answer, place),
                 status = cut => reply::of_status(&status),
             }
         }
     }
 }
 
-/// Counts `body` towards `unread` until it is sent. tonic's server ends each body with a status, so the body returns no
-/// errors. A failed call has its status in the headers, and must have no body.
-fn counted(body: tonic::body::Body, unread: Budget) -> Body {
+/// Counts `body` towards `unread` until it is sent. Each body ends with a status, so the body returns no errors. A failed
+/// call has its status in the headers, and must have no body.
+fn counted(
+    body: impl http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+    unread: Budget,
+) -> Body {
     if body.is_end_stream() {
         return Empty::new().map_err(|never| match never {}).boxed_unsync();
     }
@@ -129,23 +218,21 @@ struct AdminService(Arc<Switch>);
 
 #[tonic::async_trait]
 impl Admin for AdminService {
-    type WatchStateStream = BoxStream<'static, Result<State, Status>>;
+    type WatchStateStream = stream::Empty<Result<State, Status>>;
 
     async fn get_state(
         &self,
         _request: Request<GetStateRequest>,
     ) -> Result<Response<State>, Status> {
-        Ok(Response::new(state::settled(&self.0).await?))
+        Ok(Response::new(made(&self.0).await?))
     }
 
     async fn watch_state(
         &self,
         _request: Request<WatchStateRequest>,
     ) -> Result<Response<Self::WatchStateStream>, Status> {
-        let switch = Arc::clone(&self.0);
-        let states = stream::unfold(None, move |last| next(Arc::clone(&switch), last));
-        let ended = self.0.ending.begun.clone().cancelled_owned();
-        Ok(Response::new(states.take_until(ended).boxed()))
+        // [`AdminCalls::answer`] serves this call: tonic would encode each state for each client.
+        Ok(Response::new(stream::empty()))
     }
 
     async fn reload(
@@ -188,26 +275,38 @@ impl Admin for AdminService {
     }
 }
 
-/// The next state of a watch: waits until the state differs from `last`.
-async fn next(
-    switch: Arc<Switch>,
-    last: Option<State>,
-) -> Option<(Result<State, Status>, Option<State>)> {
-    loop {
-        let state = match state::settled(&switch).await {
-            Ok(state) => state,
-            Err(status) => return Some((Err(status), None)),
-        };
-        if last.as_ref() != Some(&state) {
-            return Some((Ok(state.clone()), Some(state)));
-        }
-        tokio::time::sleep(LOOKS_APART).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(unix)]
+    use crate::backend::connect::Dialer;
+    #[cfg(unix)]
+    use crate::config::Config;
+
+    #[cfg(unix)] // A pipe has another path.
+    #[tokio::test]
+    async fn all_watchers_share_one_state() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("criswitch.toml");
+        let runc = directory.path().join("runc.sock");
+        let text = format!(
+            "default_handler = 'runc'\n[handlers]\nrunc = '{}'\n",
+            runc.display()
+        );
+        std::fs::write(&path, text).unwrap();
+        let switch = Switch::new(Config::load(&path).unwrap(), &Dialer::Socket);
+        let switch = Arc::new(switch);
+        let _states = keep_states(&switch);
+        let mut states = Vec::new();
+        for mut body in [(); 3].map(|()| watch(&switch).into_body()) {
+            let frame = body.frame().await.unwrap().unwrap();
+            states.push(frame.into_data().unwrap());
+        }
+        let [first, others @ ..] = &states[..] else {
+            panic!()
+        };
+        assert!(!first.is_empty() && others.iter().all(|it| it.as_ptr() == first.as_ptr()));
+    }
 
     #[test]
     fn a_reply_without_memory_ends_with_a_status() {

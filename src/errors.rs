@@ -344,6 +344,11 @@ pub(crate) fn unread_configuration() -> Status {
     ))
 }
 
+/// The thread that makes the state of criswitch has failed.
+pub(crate) fn no_state() -> Status {
+    Status::internal("the state of criswitch cannot be read; this is a bug, please report it")
+}
+
 /// No backend takes part in merged calls yet, because none has been reachable since it was added.
 pub fn no_backend() -> Status {
     Status::unavailable(

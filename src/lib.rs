@@ -25,7 +25,7 @@
 //! disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
 //! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
 //! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. One task writes the
-//! labels of the node. Work that may block, such as reading a file, runs on other threads: docs/architecture.md lists it.
+//! labels of the node, and one makes the states of the daemon for all clients that watch it. Work that may block, such as reading a file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -136,10 +136,11 @@ pub async fn serve(
     passed: Option<Result<server::PassedSocket, server::PassedError>>,
     shutdown: impl Future<Output = ()>,
 ) {
-    // Dropping these values at the end of the function stops metrics, the file of the labels, and the connections to
-    // backends.
+    // Dropping these values at the end of the function stops metrics, the states for watchers, the file of the labels,
+    // and the connections to backends.
     let _connected = keep_connected(&switch);
     let _labels = node_labels::keep(&switch);
+    let _states = admin::keep_states(&switch);
     let _metrics = metrics::keep_serving(&switch, passed);
     listener.serve(switch, shutdown).await;
 }

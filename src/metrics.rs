@@ -5,6 +5,7 @@ mod families;
 mod samples;
 mod seen;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::MetricsListen;
 use crate::errors::error_chain;
@@ -37,12 +38,14 @@ use seen::Seen;
 
 /// The path of the metrics page.
 const PATH: &str = "/metrics";
-/// The limit on clients that read metrics at the same time.
+/// The limit on clients that read metrics at the same time. A further client takes the place of the oldest one.
 const MAX_READERS: usize = 8;
 /// The shortest time between two accepted readers, so that a reader in a loop does not slow down calls.
 const READERS_APART: Duration = Duration::from_millis(20);
 /// How long a reader may take, from its connection to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a reader may take to send the head of its request.
+const HEAD_LIMIT: Duration = Duration::from_secs(1);
 /// The largest head of a request, in bytes. hyper allows no smaller limit.
 const MAX_REQUEST: usize = 8 << 10;
 /// The time between two attempts to bind the address.
@@ -198,15 +201,20 @@ impl Door {
 
     async fn serve(self, switch: Arc<Switch>) -> Infallible {
         let mut readers = JoinSet::new();
+        let mut oldest_first = VecDeque::<AbortHandle>::new();
         let mut failing = AcceptFailures::default();
         loop {
             tokio::select! {
-                reader = self.accept(), if readers.len() < MAX_READERS => {
+                reader = self.accept() => {
                     match reader {
                         Ok(reader) => {
                             failing.succeeded();
+                            oldest_first.retain(|reader| !reader.is_finished());
+                            if oldest_first.len() == MAX_READERS && let Some(oldest) = oldest_first.pop_front() {
+                                oldest.abort();
+                            }
                             let told = answer(reader, Arc::clone(&switch));
-                            readers.spawn(tokio::time::timeout(READER_LIMIT, told));
+                            oldest_first.push_back(readers.spawn(tokio::time::timeout(READER_LIMIT, told)));
                         }
                         Err(error) => if let Some(omitted) = failing.failed() {
                             tracing::warn!(%error, omitted, "cannot accept a metrics connection");
@@ -237,6 +245,7 @@ async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
         .keep_alive(false)
         .max_buf_size(MAX_REQUEST)
         .serve_connection(TokioIo::new(stream), service)

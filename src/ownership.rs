@@ -37,7 +37,8 @@ pub use started::{StartedWith, Unasked};
 /// calls for them may go to the backend that had them.
 const REMOVALS: usize = 4096;
 
-/// The most pods, and the most containers, that are learned from one backend; a node has hundreds.
+/// The most pods, and the most containers, that are learned from one backend; a node has hundreds. Also the most items
+/// of any other list of a backend.
 pub const MOST: usize = 1 << 17;
 /// The longest id of a pod or container, in bytes; runtimes' ids have 64.
 pub const LONGEST_ID: usize = 1024;
@@ -96,7 +97,7 @@ pub enum Unlearned {
     #[error("it lists an id of more than {LONGEST_ID} bytes")]
     LongId,
     /// The list has more items than any backend can have.
-    #[error("it lists more than {MOST} pods or containers")]
+    #[error("it lists more than {MOST} items")]
     TooMany,
 }
 

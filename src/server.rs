@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tower::{Service, ServiceBuilder};
 
 use crate::call::reply::Reply;
@@ -28,7 +29,7 @@ use crate::platform::connect::Stream;
 use crate::platform::listen::{Acceptor, SocketFile};
 use crate::platform::users::UserId;
 use crate::platform::{Peer, users};
-use crate::server::admission::Admission;
+use crate::server::admission::{Admission, ConnectionPlace};
 use crate::server::layers::{CallLimit, Deadline, Logged, LoggedRequest, Routed, UnreadReply};
 use crate::switch::{Switch, subscribers};
 use crate::telemetry::counters::Reason;
@@ -41,9 +42,12 @@ pub use crate::platform::passed::{Passed, PassedError, PassedSocket};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
 pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
-/// The length of two waits at shutdown: for the preface of a client that has just connected, and for clients to read
-/// the final statuses of their calls.
+/// The length of three waits at shutdown: for the preface of a client that has just connected, for clients to answer a
+/// PING if no call is in flight, and for clients to read the final statuses of their calls.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The time between two checks at shutdown whether calls are in flight.
+const IDLE_CHECK: Duration = Duration::from_millis(100);
 
 /// Why criswitch closes a connection: the reason to count, and the text to log.
 type Closed = (Reason, &'static str);
@@ -56,6 +60,11 @@ const SLOW: Closed = (
 const SILENT: Closed = (
     Reason::Silent,
     "it has not sent the HTTP/2 preface within 10 s",
+);
+
+const PLACE_TAKEN: Closed = (
+    Reason::Silent,
+    "it has not sent the HTTP/2 preface, and all places for connections are taken, so a new client gets its place",
 );
 
 const FLOOD: Closed = (Reason::Flood, flood::CAUSE);
@@ -122,11 +131,12 @@ impl Listener {
                     let (switch, admission) = (Arc::clone(&switch), Arc::clone(&self.admission));
                     connections.spawn(async move {
                         let counts = Arc::clone(&switch.counts);
-                        if let Err((reason, cause)) = converse(stream, switch, place.0.user).await {
+                        let (place, _connected) = place;
+                        let ended = converse(stream, switch, &admission, &place).await;
+                        if let Err((reason, cause)) = ended {
                             counts.refuse(reason);
-                            admission.cut_off(&place.0, cause);
+                            admission.cut_off(&place, cause);
                         }
-                        drop(place);
                     });
                 }
                 Some(_) = connections.join_next() => {}
@@ -148,10 +158,28 @@ pub async fn finish(switch: &Switch, mut connections: JoinSet<()>) {
     let timeout = switch.live().config.shutdown_timeout;
     subscribers::begin_end(switch);
     let mut finished = pin!(async { while connections.join_next().await.is_some() {} });
-    if tokio::time::timeout(timeout, &mut finished).await.is_err() {
+    let ended = async {
+        tokio::select! {
+            () = &mut finished => {}
+            () = without_calls(switch) => {}
+        }
+    };
+    if tokio::time::timeout(timeout, ended).await.is_err() {
         tracing::warn!("calls were still in flight at the end of shutdown_timeout");
         switch.ending.over.set(timeout).ok();
         tokio::time::timeout(LAST_WORDS, finished).await.ok();
+    }
+}
+
+/// Completes when no call has been in flight, and no reply unread, for a second (`LAST_WORDS`). h2 ends a connection
+/// only after the client has answered a PING, and a client may answer none.
+async fn without_calls(switch: &Switch) {
+    let mut idle_since = Instant::now();
+    while idle_since.elapsed() < LAST_WORDS {
+        tokio::time::sleep(IDLE_CHECK).await;
+        if switch.has_calls() {
+            idle_since = Instant::now();
+        }
     }
 }
 
@@ -199,20 +227,27 @@ async fn accept(socket: &Acceptor, failing: &mut AcceptFailures) -> Stream {
 ///
 /// # Errors
 /// The reason, if criswitch must close the connection.
-async fn converse(mut stream: Stream, switch: Arc<Switch>, user: User) -> Result<(), Closed> {
+async fn converse(
+    mut stream: Stream,
+    switch: Arc<Switch>,
+    admission: &Admission,
+    place: &Arc<ConnectionPlace>,
+) -> Result<(), Closed> {
     let preface = tokio::select! {
         sent = tokio::time::timeout(PREFACE_LIMIT, preface(&mut stream)) => match sent {
             Ok(Ok(preface)) => preface,
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(SILENT),
         },
+        () = place.taken.notified() => return Err(PLACE_TAKEN),
         // A silent client never begins the HTTP/2 handshake, after which it would get a GOAWAY.
         () = last_chance(&switch) => return Ok(()),
     };
+    admission.has_spoken(place);
     let unread = switch.unread.share();
     let (stream, flooded) = CountedIo::of_client(stream, preface);
     let ended = tokio::select! {
-        ended = connection(stream, switch, user, unread.clone()) => ended,
+        ended = connection(stream, switch, place.user, unread.clone()) => ended,
         () = unread.lost() => return Err(SLOW),
     };
     if flooded.is_true() {

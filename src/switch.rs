@@ -12,6 +12,7 @@ pub(crate) mod pod_requests;
 pub mod reload;
 pub mod saved;
 pub(crate) mod subscribers;
+pub(crate) mod watchers;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ use crate::store::{LastKnown, Store};
 use crate::switch::pod_requests::PodRequests;
 use crate::switch::reload::Reloads;
 use crate::switch::subscribers::Subscribers;
+use crate::switch::watchers::Watchers;
 use crate::telemetry::counters::Counts;
 use crate::telemetry::log_queue::LogQueue;
 use crate::topology::Live;
@@ -53,6 +55,8 @@ pub struct Switch {
     pub(crate) ending: Ending,
     /// The subscribers to the events of pods and containers.
     pub(crate) subscribers: Subscribers,
+    /// The clients that watch the state of the daemon.
+    pub(crate) watchers: Watchers,
     /// The `ImageStatus` calls for pods, as far as criswitch remembers them.
     pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfigRequest` of a client, as a gRPC frame. A backend that missed this configuration
@@ -108,6 +112,7 @@ impl Switch {
             start_by: Instant::now() + config.start_wait,
             ending: Ending::default(),
             subscribers: Subscribers::default(),
+            watchers: Watchers::default(),
             pod_requests: Mutex::default(),
             runtime_config: Mutex::default(),
             given: Mutex::default(),
@@ -135,6 +140,11 @@ impl Switch {
     /// Returns the current routing table, with its backends.
     pub fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live.borrow())
+    }
+
+    /// Whether a call is in flight, or a reply is not sent to its end.
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.calls.is_unused() || !self.admin_calls.is_unused() || self.unread.used() > 0
     }
 
     /// Replaces the current routing table. A backend whose automatically registered handlers differ is saved again.

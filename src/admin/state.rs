@@ -16,14 +16,19 @@ use crate::switch::saved::{self, BRIEF_WAIT};
 use crate::telemetry::rejections::Rejection;
 use crate::topology::Live;
 
-/// The state of the daemon. Just after a start, waits briefly for backends that are not listed yet.
-///
-/// # Errors
-/// `Internal` if a backend's last `Status` cannot be decoded.
-pub(super) async fn settled(switch: &Switch) -> Result<admin::State, Status> {
+/// Just after a start, waits briefly for backends that are not listed yet.
+pub(super) async fn settled(switch: &Switch) {
     let live = switch.live();
     let latest = switch.start_by.min(Instant::now() + BRIEF_WAIT);
     join_all(live.backends.iter().map(|backend| backend.started(latest))).await;
+}
+
+/// The state of the daemon.
+///
+/// # Errors
+/// `Internal` if a backend's last `Status` cannot be decoded.
+pub(super) fn now(switch: &Switch) -> Result<admin::State, Status> {
+    let live = switch.live();
     let (default, others): (Vec<_>, Vec<_>) = live
         .backends
         .iter()

@@ -70,7 +70,7 @@ impl Snapshot {
 }
 
 /// The cached lists and stats of one backend. The lists of pods, containers and images have at most `max_message` bytes
-/// each; all stats together have at most `max_message` bytes.
+/// each, with the items created since; all stats together have at most `max_message` bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     kept: BTreeMap<List, Kept>,
@@ -216,14 +216,20 @@ impl Lists {
     }
 
     /// Adds a created item to the cached list, because a client knows the item. The item stays until criswitch caches a
-    /// list that it requested later.
-    pub(crate) fn add(&mut self, list: List, item: Bytes) {
-        let created = &mut self.kept.entry(list).or_default().created;
-        if created.len() == MOST_CHANGED {
-            created.remove(0);
+    /// list that it requested later. If the list is then too long, or there is no memory for the item (`None`), drops
+    /// the list as outdated: without the item, the list is not complete. The list has at most `limit` bytes.
+    pub(crate) fn add(&mut self, list: List, item: Option<Bytes>, limit: usize) {
+        let kept = self.kept.entry(list).or_default();
+        let of_last = kept.last.as_ref().map_or(0, |last| last.message.len());
+        let of_created: usize = kept.created.iter().map(|it| it.item.len()).sum();
+        let left = limit.saturating_sub(of_last + of_created);
+        match item.filter(|item| item.len() <= left && kept.created.len() < MOST_CHANGED) {
+            Some(item) => kept.created.push(Created {
+                item,
+                at: Instant::now(),
+            }),
+            None => drop(self.outdate(list)),
         }
-        let at = Instant::now();
-        created.push(Created { item, at });
     }
 
     /// Sets the new state of each cached item whose state changes with the pod or container `id`. The new state stays
@@ -357,8 +363,29 @@ mod tests {
         learned(&mut lists, AB);
         assert!(is_current(&lists, 7));
         assert!(!is_current(&lists, 8), "later facts");
-        lists.add(List::Pods, Bytes::from_static(b"c"));
+        lists.add(List::Pods, Some(Bytes::from_static(b"c")), 100);
         assert!(!is_current(&lists, 7), "a created item");
+    }
+
+    #[test]
+    fn a_list_is_dropped_as_outdated_if_a_created_item_has_no_room() {
+        let pod = || Some(Bytes::from_static(b"c"));
+        let limit = AB.len() + 2;
+        for (fitting, last, limit) in [
+            (2, pod(), limit),
+            (0, None, limit),
+            (MOST_CHANGED, pod(), usize::MAX),
+        ] {
+            let mut lists = Lists::default();
+            keep(&mut lists, AB);
+            for _ in 0..fitting {
+                lists.add(List::Pods, pod(), limit);
+            }
+            assert!(lists.message(List::Pods).is_some(), "{fitting}");
+            lists.add(List::Pods, last, limit);
+            assert!(lists.is_outdated(List::Pods), "{fitting}");
+            assert!(lists.message(List::Pods).is_none(), "{fitting}");
+        }
     }
 
     #[test]

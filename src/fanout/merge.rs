@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use foldhash::fast::RandomState;
 
 use crate::codec::protobuf::{self, Malformed, Path};
 use crate::rpc::fields::{ITEMS, LISTED_ID, image};
@@ -18,7 +19,7 @@ use crate::rpc::fields::{ITEMS, LISTED_ID, image};
 /// # Errors
 /// If a message is not valid protobuf.
 pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::with_hasher(RandomState::default());
     let mut out = BytesMut::new();
     for field in messages
         .iter()
@@ -46,8 +47,9 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
 /// # Errors
 /// If a message is not valid protobuf.
 pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
-    let mut order = Vec::new();
-    let mut same: HashMap<&str, Vec<&[u8]>> = HashMap::new();
+    // The first copy of each image, and its further copies. Most images have none, and an empty `Vec` is no allocation.
+    let mut images: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+    let mut places = HashMap::with_hasher(RandomState::default());
     for field in messages
         .iter()
         .flat_map(|message| protobuf::fields(message))
@@ -58,17 +60,18 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
         }
         let image = field.bytes()?;
         let id = protobuf::string(image, LISTED_ID)?;
-        same.entry(id).or_insert_with(|| {
-            order.push(id);
-            Vec::new()
-        });
-        if let Some(images) = same.get_mut(id) {
-            images.push(image);
+        let place = *places.entry(id).or_insert(images.len());
+        match images.get_mut(place) {
+            Some((_, others)) => others.push(image),
+            None => images.push((image, Vec::new())),
         }
     }
     let mut out = BytesMut::new();
-    for images in order.iter().filter_map(|id| same.get(id)) {
-        protobuf::put_bytes(&mut out, ITEMS, &one_image(images)?);
+    for (first, others) in images {
+        match others.is_empty() {
+            true => protobuf::put_bytes(&mut out, ITEMS, first),
+            false => protobuf::put_bytes(&mut out, ITEMS, &one_image(first, &others)?),
+        }
     }
     Ok(out.freeze())
 }
@@ -76,15 +79,10 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
 /// Merges the copies of one image: the first copy's bytes, then the tags and digests that only other copies have, then
 /// the merged size and `pinned`. The merged values come last, because in protobuf a later value of a singular field
 /// replaces an earlier one.
-fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
-    let Some((first, others)) = images.split_first() else {
-        return Ok(Bytes::new());
-    };
-    let mut out = BytesMut::from(*first);
-    if others.is_empty() {
-        return Ok(out.freeze());
-    }
-    let mut names = HashSet::new();
+fn one_image(first: &[u8], others: &[&[u8]]) -> Result<Bytes, Malformed> {
+    let mut out = BytesMut::from(first);
+    let images = [&[first], others].concat();
+    let mut names = HashSet::with_hasher(RandomState::default());
     for (at, image) in images.iter().enumerate() {
         for field in protobuf::fields(image) {
             let field = field?;
@@ -95,8 +93,8 @@ fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
             }
         }
     }
-    protobuf::put_varint(&mut out, image::SIZE, largest(images, image::SIZE)?);
-    protobuf::put_varint(&mut out, image::PINNED, largest(images, image::PINNED)?);
+    protobuf::put_varint(&mut out, image::SIZE, largest(&images, image::SIZE)?);
+    protobuf::put_varint(&mut out, image::PINNED, largest(&images, image::PINNED)?);
     Ok(out.freeze())
 }
 

@@ -39,6 +39,7 @@ pub(crate) fn interleave(
     let feeds = backends.into_iter().map(|backend| {
         let feed = Feed {
             unlearned: backend.memory.limit(),
+            unread: MOST,
             whole: StreamedList::Kept(BytesMut::new(), call.unread.held()),
             switch: Arc::clone(switch),
             call: call.clone(),
@@ -59,17 +60,31 @@ pub(crate) fn interleave(
 /// calls again.
 ///
 /// # Errors
-/// If the stream fails, or has more bytes than the memory for criswitch's own calls.
+/// If the stream fails, or has more messages than any list has items, or more bytes than the memory for criswitch's own
+/// calls.
 pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, row).await?;
     let limit = backend.own.limit();
     let mut left = limit;
+    let mut unread = MOST;
     while let Some(message) = messages.next(backend).await? {
+        count_message(&mut unread, backend)?;
         let bytes = frames::FRAME_HEADER + message.len();
         left = left
             .checked_sub(bytes)
             .ok_or_else(|| backend.unread(&Unread::NoMemory(limit)))?;
     }
+    Ok(())
+}
+
+/// Counts a message of a stream that may have `left` further messages. Each message of an honest stream has an item, but
+/// an endless stream may have only empty messages.
+///
+/// # Errors
+/// If the stream has more messages than any list has items.
+fn count_message(left: &mut usize, backend: &Backend) -> Result<(), Status> {
+    let cause = || backend.bad_reply(&format!("its stream has more than {MOST} messages"));
+    *left = left.checked_sub(1).ok_or_else(cause)?;
     Ok(())
 }
 
@@ -107,6 +122,8 @@ struct Feed {
     /// How many more bytes of the list criswitch reads, because an endless list must not fill the memory. Stats do not
     /// count.
     unlearned: usize,
+    /// How many more messages criswitch reads.
+    unread: usize,
     whole: StreamedList,
     /// The ids of the items so far, at most [`MOST`].
     seen: HashSet<String>,
@@ -123,26 +140,28 @@ enum StreamedList {
 }
 
 impl Feed {
+    /// The next message for the client. Skips empty messages, because a client may disconnect if it gets too many.
     async fn next(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
-        let message = match &mut self.messages {
-            None => return self.first().await,
-            Some(messages) => {
-                let next = self.backend.patiently(messages.next(&self.backend));
-                let next = self.backend.next_of(self.call.contribution(), next).await;
-                next.map_err(|failed| self.failed(failed.named(&self.backend)))?
-            }
-        };
-        match message {
-            Some(message) => {
-                let message = self.learn(message)?;
-                self.backend.saved().await?;
-                Ok(Some((message, self)))
-            }
-            None => {
+        loop {
+            let message = match &mut self.messages {
+                None => return self.first().await,
+                Some(messages) => {
+                    let next = self.backend.patiently(messages.next(&self.backend));
+                    let next = self.backend.next_of(self.call.contribution(), next).await;
+                    next.map_err(|failed| self.failed(failed.named(&self.backend)))?
+                }
+            };
+            let Some(message) = message else {
                 self.note(None);
                 self.settle();
                 self.backend.saved().await?;
-                Ok(None)
+                return Ok(None);
+            };
+            self.count_message()?;
+            let message = self.learn(message)?;
+            self.backend.saved().await?;
+            if !message.is_empty() {
+                return Ok(Some((message, self)));
             }
         }
     }
@@ -219,6 +238,11 @@ impl Feed {
         }
     }
 
+    fn count_message(&mut self) -> Result<(), Failed> {
+        let counted = count_message(&mut self.unread, &self.backend);
+        counted.map_err(|status| self.failed(status.into()))
+    }
+
     /// Learns from a message. Returns the message for the client, without the items that an earlier message had.
     fn learn(&mut self, message: Bytes) -> Result<Bytes, Failed> {
         let learned = self.learned(message);
@@ -236,6 +260,7 @@ impl Feed {
     }
 
     fn listed_as(&mut self, list: List, message: Bytes) -> Result<Bytes, Status> {
+        learn::has_few_items(&self.backend, list, &message)?;
         if list.is_stats() {
             // Stats that are too large to be cached are no error: the client gets the message.
             self.whole.add(&message, self.backend.max_message);

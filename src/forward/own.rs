@@ -77,6 +77,7 @@ async fn ask_for_list(
     let asked = learn::asked(switch);
     let answer = backend.ask_own(wire, row, frames::frame(&[])).await?;
     let message = backend.message(&answer)?;
+    learn::has_few_items(backend, list, &message)?;
     learn::learn_whole(switch, list, backend, &message, asked)?;
     Ok(())
 }
@@ -98,6 +99,7 @@ pub(crate) async fn list_images(
         Code::Unimplemented => Bytes::new(),
         _ => backend.message(&answer)?,
     };
+    learn::has_few_items(backend, List::Images, &images)?;
     learn::keep_whole(switch, List::Images, backend, &images, asked);
     Ok(())
 }
@@ -126,6 +128,7 @@ pub(crate) async fn ask_stats(
     if answer.code() == Code::Ok {
         let message = backend.message(&answer)?;
         backend.is_whole(&message)?;
+        learn::has_few_items(backend, list, &message)?;
         keep_stats(list, backend, &message, asked);
     }
     Ok(())

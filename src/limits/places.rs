@@ -19,13 +19,25 @@ pub(crate) struct Limit {
 /// One permit from each of several limits. Dropping the value returns the permits.
 #[derive(Debug)]
 pub(crate) struct Places {
-    _permits: Vec<OwnedSemaphorePermit>,
+    permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl Places {
+    /// Whether one of the permits is of `limit`.
+    pub(crate) fn has(&self, limit: &Limit) -> bool {
+        let mut permits = self.permits.iter();
+        permits.any(|permit| Arc::ptr_eq(permit.semaphore(), &limit.free))
+    }
 }
 
 impl Limit {
     pub(crate) fn new(most: usize, what: &'static str) -> Limit {
         let free = Arc::new(Semaphore::new(most));
         Limit { most, what, free }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.free.available_permits() == self.most
     }
 }
 
@@ -38,8 +50,8 @@ pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Pl
         let free = Arc::clone(&limit.free);
         free.try_acquire_owned().map_err(|_| limit)
     };
-    let _permits = limits.into_iter().map(place).collect::<Result<_, _>>()?;
-    Ok(Places { _permits })
+    let permits = limits.into_iter().map(place).collect::<Result<_, _>>()?;
+    Ok(Places { permits })
 }
 
 /// The kind of a client's user. The limits are stricter for [`User::Other`].
@@ -72,6 +84,11 @@ impl Default for CallLimits {
 }
 
 impl CallLimits {
+    /// Whether no call is in flight.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.all.is_unused()
+    }
+
     /// Takes the permits for a call of the RPC of `row` by a client of this kind.
     ///
     /// # Errors
@@ -101,6 +118,11 @@ impl Default for AdminLimits {
 }
 
 impl AdminLimits {
+    /// Whether no call is in flight.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.all.is_unused()
+    }
+
     /// Takes the permits for a call of the admin service by a client of this kind.
     ///
     /// # Errors

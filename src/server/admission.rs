@@ -1,7 +1,12 @@
 //! Decides which clients may connect, and limits their number. The kernel reports the user of a client, so criswitch
 //! decides before it reads a byte from the connection.
 
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
 use fnv::FnvHashMap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::limits::places::{self, Limit, Places, User};
 use crate::limits::{MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
@@ -21,6 +26,8 @@ pub(crate) struct Admission {
     others: Limit,
     /// The limit on the connections of each user in `allow_uids`.
     users: FnvHashMap<u32, Limit>,
+    /// The connections that may not have sent the HTTP/2 preface, the oldest first.
+    silent: Mutex<VecDeque<Weak<ConnectionPlace>>>,
     turned_away: LogLimit,
     closed: LogLimit,
 }
@@ -31,7 +38,10 @@ pub(crate) struct ConnectionPlace {
     peer: Option<Peer>,
     /// Whether the client's user is root or criswitch's own, or another user.
     pub(crate) user: User,
-    _places: Places,
+    /// `None` after a new client has taken the place.
+    places: Mutex<Option<Places>>,
+    /// Notified when a new client takes the place.
+    pub(crate) taken: Notify,
 }
 
 impl Admission {
@@ -42,30 +52,63 @@ impl Admission {
             all: Limit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
             others: Limit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
             users: allowed.iter().map(of_user).collect(),
+            silent: Mutex::default(),
             turned_away: LogLimit::default(),
             closed: LogLimit::default(),
         }
     }
 
-    /// Takes a permit for the client's connection.
+    /// Takes a permit for the client's connection. If no permit is left, takes the permit of the oldest connection that
+    /// has not sent the HTTP/2 preface.
     ///
     /// # Errors
     /// The reason, if the client is rejected. The reason is also logged.
-    pub(crate) fn admit(&self, peer: Option<Peer>) -> Result<ConnectionPlace, Reason> {
+    pub(crate) fn admit(&self, peer: Option<Peer>) -> Result<Arc<ConnectionPlace>, Reason> {
         let Some((user, limits)) = peer.and_then(|peer| self.limits(peer)) else {
             let cause = "its user may not connect; see `allow_uids`";
             self.turn_away(peer, None, cause);
             return Err(Reason::User);
         };
-        let _places = places::take(limits).map_err(|limit| {
+        let mut places = places::take(limits.iter().copied());
+        if let Err(limit) = places
+            && self.free_silent(limit, user)
+        {
+            places = places::take(limits.iter().copied());
+        }
+        let places = places.map_err(|limit| {
             self.turn_away(peer, Some(limit.most), limit.what);
             Reason::Connections
         })?;
-        Ok(ConnectionPlace {
+        let place = Arc::new(ConnectionPlace {
             peer,
             user,
-            _places,
-        })
+            places: Mutex::new(Some(places)),
+            taken: Notify::new(),
+        });
+        let mut silent = self.silent.lock();
+        silent.retain(|it| it.strong_count() > 0);
+        silent.push_back(Arc::downgrade(&place));
+        Ok(place)
+    }
+
+    /// Frees the permits of the oldest silent connection that has a permit of `limit`. A client of another user never
+    /// takes the place of root or of criswitch's own user. Returns whether there was such a connection.
+    fn free_silent(&self, limit: &Limit, user: User) -> bool {
+        let silent = self.silent.lock();
+        let mut silent = silent.iter().filter_map(Weak::upgrade);
+        let freed = silent.find_map(|it| {
+            let may_take = user == User::Own || it.user == User::Other;
+            let places = it.places.lock().take_if(|its| may_take && its.has(limit))?;
+            it.taken.notify_one();
+            Some(places)
+        });
+        freed.is_some()
+    }
+
+    /// Records that a connection has sent the HTTP/2 preface, and so keeps its place.
+    pub(crate) fn has_spoken(&self, place: &Arc<ConnectionPlace>) {
+        let place = Arc::downgrade(place);
+        self.silent.lock().retain(|it| !it.ptr_eq(&place));
     }
 
     /// Returns the limits on a user's connections, or `None` if the user may not connect.
@@ -107,6 +150,8 @@ fn ids(peer: Option<Peer>) -> (Option<u32>, Option<i32>) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::platform::users::{self, ROOT};
 
@@ -117,10 +162,57 @@ mod tests {
         Some(Peer { uid, pid: None })
     }
 
+    /// Admits a client that sends the preface.
+    fn admit(admission: &Admission, uid: u32) -> Result<Arc<ConnectionPlace>, Reason> {
+        let place = admission.admit(peer(uid))?;
+        admission.has_spoken(&place);
+        Ok(place)
+    }
+
     /// Takes permits for this user until no permit is left.
-    fn fill(admission: &Admission, uid: u32) -> Vec<ConnectionPlace> {
-        let places = std::iter::repeat_with(|| admission.admit(peer(uid)));
+    fn fill(admission: &Admission, uid: u32) -> Vec<Arc<ConnectionPlace>> {
+        let places = std::iter::repeat_with(|| admit(admission, uid));
         places.map_while(Result::ok).collect()
+    }
+
+    fn has_place(place: &ConnectionPlace) -> bool {
+        place.places.lock().is_some()
+    }
+
+    #[test]
+    fn a_new_client_takes_the_place_of_the_oldest_connection_without_a_preface() {
+        let admission = Admission::new(&[]);
+        let speaking = admit(&admission, ROOT).unwrap();
+        let silent: Vec<_> = (1..MAX_CONNECTIONS)
+            .map(|_| admission.admit(peer(ROOT)).unwrap())
+            .collect();
+        let new = admit(&admission, ROOT).unwrap();
+        assert!(!has_place(&silent[0]) && silent[1..].iter().all(|it| has_place(it)));
+        assert!(silent[0].taken.notified().now_or_never().is_some());
+        assert!(has_place(&speaking) && has_place(&new));
+        drop(silent);
+        assert_eq!(fill(&admission, ROOT).len(), MAX_CONNECTIONS - 2);
+    }
+
+    #[test]
+    fn a_client_takes_a_silent_place_only_of_the_limit_that_is_reached_and_never_of_root() {
+        let admission = Admission::new(&[OTHER, OTHER + 1]);
+        let of_root = admission.admit(peer(ROOT)).unwrap();
+        let of_another = admission.admit(peer(OTHER + 1)).unwrap();
+        let places = fill(&admission, OTHER);
+        assert_eq!(places.len(), USER_CONNECTIONS);
+        let rejected = admission.admit(peer(OTHER));
+        assert_eq!(rejected.unwrap_err(), Reason::Connections);
+        drop(of_another);
+        let of_roots = fill(&admission, ROOT);
+        assert!(!has_place(&of_root), "root takes a place of root");
+        drop(places);
+        let of_root: Vec<_> = (0..USER_CONNECTIONS)
+            .map(|_| admission.admit(peer(ROOT)).unwrap())
+            .collect();
+        let rejected = admission.admit(peer(OTHER));
+        assert_eq!(rejected.unwrap_err(), Reason::Connections);
+        assert!(of_root.iter().chain(&of_roots).all(|it| has_place(it)));
     }
 
     #[test]
@@ -137,13 +229,13 @@ mod tests {
     #[test]
     fn no_more_clients_than_the_limit_get_a_place_until_one_leaves() {
         let admission = Admission::new(&[]);
-        let client = peer(ROOT);
         let mut places: Vec<_> = (0..MAX_CONNECTIONS)
-            .map(|_| admission.admit(client).unwrap())
+            .map(|_| admit(&admission, ROOT).unwrap())
             .collect();
-        assert_eq!(admission.admit(client).unwrap_err(), Reason::Connections);
+        let rejected = admit(&admission, ROOT);
+        assert_eq!(rejected.unwrap_err(), Reason::Connections);
         places.pop();
-        assert!(admission.admit(client).is_ok());
+        assert!(admit(&admission, ROOT).is_ok());
     }
 
     #[test]

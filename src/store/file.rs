@@ -14,8 +14,13 @@ use twox_hash::XxHash3_64;
 use crate::platform::files;
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
-/// The most bytes that criswitch reads from a file. A longer file counts as damaged.
+/// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.
 const LARGEST: u64 = 256 << 20;
+
+/// The length of the hash, in bytes.
+const HASH: usize = size_of::<u64>();
+/// Why criswitch does not write a file.
+const TOO_LARGE: &str = "it would have more than 256 MiB, and the next start would not read it";
 
 /// Why criswitch does not use a file.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +81,9 @@ pub(super) fn replace(
     modified: SystemTime,
     lasts: Lasts,
 ) -> io::Result<()> {
+    if (FORMAT.len() + HASH + content.len()) as u64 > LARGEST {
+        return Err(io::Error::other(TOO_LARGE));
+    }
     let new = path.with_extension("new");
     let written = write(&new, content, modified, lasts).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
@@ -124,5 +132,15 @@ mod tests {
         replace(&path, b"pods", SystemTime::now(), Lasts::ThisBoot).unwrap();
         assert_eq!(made_before.metadata().unwrap().len(), 0);
         assert_eq!(read(&path).unwrap().0, b"pods"[..]);
+    }
+
+    #[test]
+    fn a_file_that_the_next_start_would_not_read_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.backend");
+        let content = vec![0; usize::try_from(LARGEST).unwrap() - FORMAT.len() - HASH + 1];
+        let written = replace(&path, &content, SystemTime::now(), Lasts::ThisBoot);
+        assert_eq!(written.unwrap_err().to_string(), TOO_LARGE);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

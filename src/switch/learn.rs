@@ -97,6 +97,7 @@ fn learn_listing(
     asked: Asked,
 ) -> Result<Option<Bytes>, Status> {
     let list = listing.list;
+    has_few_items(backend, list, reply)?;
     match (list.is_stats(), listing.is_whole) {
         (true, is_whole) => {
             if is_whole {
@@ -106,6 +107,18 @@ fn learn_listing(
         }
         (false, false) => learn_part(switch, list, backend, reply, asked),
         (false, true) => learn_whole(switch, list, backend, reply, asked),
+    }
+}
+
+/// Checks the number of items in a list that shows no owners. [`Owners::learn`](crate::ownership::Owners::learn) checks
+/// the other lists.
+///
+/// # Errors
+/// `Internal` if the list has more items than any backend can have.
+pub(crate) fn has_few_items(backend: &Backend, list: List, reply: &[u8]) -> Result<(), Status> {
+    match list.kind().is_none() && protobuf::fields(reply).nth(MOST).is_some() {
+        true => Err(backend.bad_reply(&Unlearned::TooMany.to_string())),
+        false => Ok(()),
     }
 }
 
@@ -387,6 +400,11 @@ fn without_others(
         dropped.set(dropped.get() + usize::from(!is_own));
         is_own
     };
+    let inside = Cell::new(0);
+    let is_own_inside = |id: &str| {
+        inside.set(inside.get() + 1);
+        inside.get() > MOST || is_own(Kind::Container, id)
+    };
     // An item whose id cannot be read counts as the backend's own.
     let own = protobuf::retain(reply, fields::ITEMS, |item| {
         Ok(is_own(
@@ -396,13 +414,16 @@ fn without_others(
     });
     let own = own.and_then(|own| {
         let items = own.as_deref().unwrap_or(reply);
-        let inside = without_inside(list, items, |id| is_own(Kind::Container, id))?;
+        let inside = without_inside(list, items, is_own_inside)?;
         let own = inside.or(own);
         let items = own.as_deref().unwrap_or(reply);
         Ok(first_of_each(list, items, &mut HashSet::new(), MOST)?.or(own))
     });
     drop(owners);
     backend.drops(dropped.get());
+    if inside.get() > MOST {
+        return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+    }
     own.map_err(|fault| backend.malformed(&fault))
 }
 
@@ -410,7 +431,10 @@ fn without_others(
 /// the backend's next list has all fields.
 fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
     if let Ok(item) = listed::created(list, id, &call.message()) {
-        backend.learn(|known| known.lists.add(list, item));
+        let mut held = backend.memory.held();
+        let fits = held.grow(item.len()).is_ok();
+        let item = fits.then(|| held.with(item));
+        backend.learn(|known| known.lists.add(list, item, backend.max_message));
     }
     backend.has_changed();
 }

@@ -57,7 +57,7 @@ pub enum Reason {
     Unread,
     /// Other connections need memory, and this connection has the most unread replies.
     Slow,
-    /// The connection did not send the preface of HTTP/2 in time.
+    /// The connection did not send the preface of HTTP/2 in time, or before a new client needed its place.
     Silent,
     /// A client or a backend sent a flood of frames without content over its connection.
     Flood,

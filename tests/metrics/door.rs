@@ -11,6 +11,7 @@ use criswitch::metrics;
 use criswitch::switch::Switch;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 
 use crate::logged::Logged;
 use crate::page::{Page, ask, connected, converse, rig};
@@ -130,17 +131,37 @@ async fn an_address_in_use_is_logged_once_and_retried_until_it_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_sends_no_request_is_disconnected() {
+async fn a_reader_that_does_not_send_its_whole_request_within_a_second_is_disconnected() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("m.sock");
+    let listen = format!("{}/m.sock", sockets::text(directory.path()));
+    let switch = switch(directory.path(), &listen);
+    let _serving = metrics::keep_serving(&switch, None);
+    for begun in ["", "GET /metrics HT"] {
+        let stream = connected(&socket).await;
+        let before = Instant::now();
+        let reply = converse(stream, begun.as_bytes()).await;
+        assert!(!reply.contains("200 OK"), "{reply}");
+        let waited = before.elapsed();
+        assert!(waited < Duration::from_secs(2), "{begun:?}: {waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_readers_beyond_the_limit_delay_a_reader_for_less_than_a_second() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("m.sock");
     let listen = format!("{}/m.sock", sockets::text(directory.path()));
     let switch = switch(directory.path(), &listen);
     let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
-    // These are more readers than criswitch serves at once.
-    for _ in 0..10 {
+    // These are five times as many readers as criswitch serves at once.
+    for _ in 0..40 {
         silent.push(connected(&socket).await);
     }
+    let before = Instant::now();
     let reply = ask(&socket, "GET /metrics").await;
     assert!(reply.contains("criswitch_build_info"), "{reply}");
+    let waited = before.elapsed();
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
 }

@@ -124,8 +124,11 @@ impl Fit {
         if own == given {
             return None;
         }
+        // A backend decides the number of keys. If a key occurs twice, its first place counts.
+        let places = own.iter().enumerate().rev();
+        let places: HashMap<_, _> = places.map(|(place, key)| (key, place)).collect();
         let place = |key: &&str| {
-            let place = own.iter().position(|own| own == key);
+            let place = places.get(key).copied();
             place.ok_or_else(|| Misfit::Lacks((*key).to_owned()))
         };
         let places: Result<_, _> = given.iter().map(place).collect();

@@ -14,7 +14,7 @@ use crate::faults::{told_of, until_state};
 use crate::logged::Logged;
 use crate::session::events::{events, next};
 use crate::support::misbehaving::*;
-use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
+use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
 use crate::wait::until;
 
 /// A good runtime and a bad one behind one criswitch. The bad one has just begun to misbehave.
@@ -161,9 +161,8 @@ async fn criswitchs_own_lists_have_memory_while_replies_to_clients_use_all_memor
     beside.others_are_unharmed().await;
 }
 
-#[tokio::test]
-async fn a_streamed_list_without_end_is_ended() {
-    let beside = beside(endless).await;
+/// Reads the stream of containers to its end. Each frame must come in time. Returns the code.
+async fn streamed(beside: &Beside) -> String {
     let request = frame(&cri::StreamContainersRequest::default());
     let client = crate::support::Client::raw(&beside.rig).await;
     let reply = client
@@ -175,7 +174,40 @@ async fn a_streamed_list_without_end_is_ended() {
     while let Some(frame) = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap() {
         trailers = frame.unwrap().into_trailers().ok();
     }
-    assert_eq!(trailers.unwrap()["grpc-status"], "8", "ResourceExhausted");
+    let code = &trailers.unwrap()["grpc-status"];
+    code.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_streamed_list_without_end_is_ended() {
+    let beside = beside(endless).await;
+    assert_eq!(streamed(&beside).await, "8", "ResourceExhausted");
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_streamed_list_of_endless_empty_messages_is_ended() {
+    let beside = beside(empty_messages).await;
+    assert_eq!(streamed(&beside).await, "13", "Internal");
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_list_with_too_many_tiny_items_is_not_merged() {
+    let beside = beside(many_items).await;
+    let client = crate::support::Client::raw(&beside.rig).await;
+    for (service, rpc) in [
+        ("ImageService", "ListImages"),
+        ("RuntimeService", "ListContainerStats"),
+        ("RuntimeService", "ListMetricDescriptors"),
+    ] {
+        let path = format!("/runtime.v1.{service}/{rpc}");
+        let reply = client.call(&path, &[], frame_raw(b"")).await;
+        let text = text_of(&reply);
+        assert!(reply.body.len() < 100_000, "{rpc}");
+        let is_rejected = text.contains("it lists more than 131072 items");
+        assert!(reply.code() == Code::Ok || is_rejected, "{rpc}: {text}");
+    }
     beside.others_are_unharmed().await;
 }
 

@@ -124,6 +124,7 @@ async fn a_reply_that_has_begun_ends_with_a_status_at_shutdown() {
 
 /// The preface of HTTP/2, and settings that change nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 
 /// The types of the frames received, up to the wanted one or the end.
@@ -164,6 +165,19 @@ async fn a_connection_without_calls_is_closed_at_once_at_shutdown() {
     idle.call(VERSION, &[], frame_raw(b"")).await;
     stop(&mut rig).await;
     assert!(idle.begin(VERSION, &[], frame_raw(b"")).await.is_err());
+}
+
+/// h2 ends a connection only after the client has answered a PING.
+#[tokio::test]
+async fn a_client_that_answers_no_ping_does_not_delay_the_shutdown() {
+    let mut rig = ending(LONG).await;
+    let mut client = connect(&rig.socket).await.unwrap();
+    client.write_all(GREETING).await.unwrap();
+    let begun = frames(&mut client, SETTINGS).await;
+    assert_eq!(begun.last(), Some(&SETTINGS));
+    stop(&mut rig).await;
+    let end = frames(&mut client, GOAWAY).await;
+    assert_eq!(end.last(), Some(&GOAWAY));
 }
 
 #[tokio::test]

@@ -1,0 +1,64 @@
+//! The clients that watch the state of the daemon. All of them get the same messages, which one task makes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, watch};
+use tonic::Status;
+
+/// A state of the daemon as a gRPC frame, or why there is none.
+pub(crate) type StateFrame = Result<Bytes, Status>;
+
+/// The clients that watch the state, and the last state that was made for them.
+#[derive(Debug)]
+pub(crate) struct Watchers {
+    /// `None` until a state was made for the present watchers.
+    state: watch::Sender<Option<StateFrame>>,
+    /// Notified when a client begins to watch.
+    begun: Notify,
+    /// Allows one state at a time to be made.
+    pub(crate) turn: Arc<Semaphore>,
+}
+
+impl Default for Watchers {
+    fn default() -> Watchers {
+        Watchers {
+            state: watch::Sender::new(None),
+            begun: Notify::new(),
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+impl Watchers {
+    /// Begins to watch. The first watcher gets no state that was sent to earlier watchers.
+    pub(crate) fn watch(&self) -> watch::Receiver<Option<StateFrame>> {
+        if self.state.receiver_count() == 0 {
+            self.state.send_replace(None);
+        }
+        let mut watched = self.state.subscribe();
+        watched.mark_changed();
+        self.begun.notify_one();
+        watched
+    }
+
+    /// Waits until a client watches, or for the next client to begin.
+    pub(crate) async fn begun(&self) {
+        self.begun.notified().await;
+    }
+
+    /// Whether no client watches.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.receiver_count() == 0
+    }
+
+    /// Whether no state was made for the present watchers yet.
+    pub(crate) fn has_none(&self) -> bool {
+        self.state.borrow().is_none()
+    }
+
+    /// Sends a state to all watchers.
+    pub(crate) fn send(&self, state: StateFrame) {
+        self.state.send_replace(Some(state));
+    }
+}

@@ -1,0 +1,16 @@
+//! Lists with more images, stats and metric descriptors than any node has. Each item is tiny, so the list is small.
+
+use bytes::Bytes;
+
+use super::{Reply, raw};
+use crate::support::frame_raw;
+
+/// An item of two bytes: an empty submessage in field 1.
+const ITEM: &[u8] = &[0x0a, 0];
+const ITEMS: usize = 200_000;
+
+pub fn many_items(rpc: &str) -> Option<Reply> {
+    let of_these = ["ListImages", "ListContainerStats", "ListMetricDescriptors"];
+    let list = || raw(frame_raw(&Bytes::from(ITEM.repeat(ITEMS))), "0");
+    of_these.contains(&rpc).then(list)
+}
