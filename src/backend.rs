@@ -20,6 +20,7 @@ pub mod wire;
 pub(crate) use absence::Contribution;
 pub use calls::own_headers;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
@@ -35,7 +36,7 @@ use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
 use crate::backend::state::{Failing, Link, State};
 use crate::backend::wire::{Driver, Wire};
-use crate::codec::protobuf::{self, Malformed};
+use crate::codec::protobuf::Malformed;
 use crate::config::BackendConfig;
 use crate::config::address::Address;
 use crate::errors;
@@ -45,6 +46,7 @@ use crate::platform::users::UserId;
 use crate::rpc::{List, Row};
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
+use crate::telemetry::log_limit::RepeatedFailures;
 
 /// The most calls without an answer that criswitch sends to an unresponsive backend. Each cancelled call takes 4 kB
 /// until the backend reads again, because HTTP/2 must still send the call and then its cancellation.
@@ -94,6 +96,8 @@ pub struct Backend {
     saving: unsaved::Saving,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
+    /// Limits the log lines about answers that cannot be used, by the name of the RPC.
+    failing: Mutex<BTreeMap<&'static str, RepeatedFailures>>,
 }
 
 /// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `heard`,
@@ -163,6 +167,7 @@ impl Backend {
             saving: unsaved::Saving::default(),
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
+            failing: Mutex::default(),
         }
     }
 
@@ -225,6 +230,7 @@ impl Backend {
         let mut known = self.known.lock();
         known.lists = Lists::default();
         known.absent.clear();
+        known.failures.clear();
     }
 
     /// Whether merged calls include the backend. A backend that was added by a reload is omitted until criswitch has
@@ -518,18 +524,6 @@ impl Backend {
     /// An `Internal` status for a reply in which criswitch cannot decode a field that it reads.
     pub fn malformed(&self, fault: &Malformed) -> Status {
         self.bad_reply(&format!("its reply is malformed: {fault}"))
-    }
-
-    /// Rejects a truncated message. criswitch concatenates messages without decoding them, so the last field of a
-    /// truncated message would swallow the start of the next backend's message.
-    ///
-    /// # Errors
-    /// `Internal` if the message is truncated.
-    pub(crate) fn is_whole(&self, message: &[u8]) -> Result<(), Status> {
-        match protobuf::fields(message).find_map(Result::err) {
-            Some(fault) => Err(self.malformed(&fault)),
-            None => Ok(()),
-        }
     }
 
     /// An `Internal` status that names this backend and its socket.

@@ -22,7 +22,7 @@ pub(crate) use lesson::{Lesson, Listing, pod_names};
 use crate::backend::Contribution;
 use crate::codec::{frames, protobuf};
 use crate::limits::budget::Budget;
-use crate::rpc::{List, Row};
+use crate::rpc::Row;
 use crate::topology::Live;
 
 /// A request that criswitch has read completely.
@@ -70,10 +70,14 @@ impl Call {
         }
     }
 
-    /// The list of pods, containers or images, if the call asks for all items.
-    pub(crate) fn whole_list(&self) -> Option<List> {
-        let listing = self.listing()?;
-        (listing.is_whole && !listing.list.is_stats()).then_some(listing.list)
+    /// Whether the call asks for all items of its list, or for the file systems of all images. Only the answer to such a
+    /// call shows whether the answers of a backend can be used.
+    pub(crate) fn asks_for_all(&self) -> bool {
+        match &self.lesson {
+            Lesson::List(listing) => listing.is_whole,
+            Lesson::Disks => true,
+            _ => false,
+        }
     }
 
     /// Whether a late or missing answer to this call counts for all calls of its RPC. A late answer to a call for only

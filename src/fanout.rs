@@ -37,11 +37,57 @@ pub(crate) struct BackendResult {
 
 /// One backend's part of a merged reply.
 pub(crate) enum Share {
-    /// The backend's own message, or a message with its cached items.
-    Message(Bytes),
-    /// The backend is omitted, for this reason. If all backends are omitted, the call fails. A unary call then returns
-    /// the reason of its first backend. A stream returns the reason of the backend that was omitted last.
-    Nothing(Failed),
+    /// The backend's own message.
+    Own(Bytes),
+    /// The backend lacks the RPC, which is its answer, and is omitted.
+    Lacking(Failed),
+    /// The backend's answer cannot be used, for this reason. The message has its cached items; without a message the
+    /// backend is omitted.
+    Replaced(Option<Bytes>, Failed),
+}
+
+/// The parts of one merged reply so far.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    is_any_own: bool,
+    is_any_cached: bool,
+    /// The first answer that cannot be used.
+    failed: Option<Failed>,
+    /// Why the first backend without an answer is omitted.
+    omitted: Option<Failed>,
+}
+
+impl Parts {
+    /// Adds a part. Returns its message; `None` if the backend is omitted.
+    pub(crate) fn add(&mut self, share: Share) -> Option<Bytes> {
+        let (message, why) = match share {
+            Share::Own(message) => {
+                self.is_any_own = true;
+                return Some(message);
+            }
+            Share::Lacking(why) => (None, why),
+            Share::Replaced(message, why) if why.is_silence() => (message, why),
+            Share::Replaced(message, why) => {
+                self.failed.get_or_insert(why);
+                return message;
+            }
+        };
+        match message.is_some() {
+            true => self.is_any_cached = true,
+            false => drop(self.omitted.get_or_insert(why)),
+        }
+        message
+    }
+
+    /// Why the call fails, once all parts are added: no backend's own answer can be used, and one of them is an error or
+    /// unreadable, or all backends are omitted.
+    pub(crate) fn failure(&mut self) -> Option<Failed> {
+        if self.is_any_own {
+            return None;
+        }
+        let omitted = self.omitted.take().filter(|_| !self.is_any_cached);
+        self.failed.take().or(omitted)
+    }
 }
 
 /// Whether a call that is merged by `how` fails if there is no backend to call. `Status`, `Events` and
@@ -215,8 +261,9 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
     join_all(asked).await
 }
 
-/// Merges the parts of all `backends` into one reply. If one part fails, the call fails. A backend is omitted only if
-/// the RPC allows it.
+/// Merges the parts of all `backends` into one reply. A part that cannot be used is replaced (see [`fallback`]); the call
+/// fails if nothing can replace it, or if no backend's own answer can be used. A backend is omitted only if the RPC
+/// allows it.
 async fn merged(
     switch: &Switch,
     call: &Call,
@@ -229,16 +276,15 @@ async fn merged(
         fallback::with_stand_in(switch, call, how, backend, own)
     });
     let mut messages = Vec::with_capacity(backends.len());
-    let mut absent = None;
+    let mut parts = Parts::default();
     for (backend, share) in backends.iter().zip(join_all(shares).await) {
-        match share? {
-            Share::Message(message) => messages.push((Arc::clone(backend), message)),
-            Share::Nothing(why) => absent = absent.or(Some(why)),
+        if let Some(message) = parts.add(share?) {
+            messages.push((Arc::clone(backend), message));
         }
     }
-    match absent {
-        Some(why) if messages.is_empty() => Err(why),
-        _ => one_message(switch, call, messages, merge),
+    match parts.failure() {
+        Some(why) => Err(why),
+        None => one_message(switch, call, messages, merge),
     }
 }
 
@@ -254,19 +300,15 @@ async fn own_share(
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
-            // `learn` reads each item of a list of pods or containers. For any other reply, check here that the message
-            // is not truncated.
-            if call
-                .listing()
-                .is_none_or(|listing| listing.list.kind().is_none())
-            {
-                backend.is_whole(&message)?;
+            // `learn` checks lists.
+            if call.listing().is_none() {
+                learn::readable(switch, None, backend, &message)?;
             }
             let changed = learn::learn(switch, call, backend, asked, &message)?;
-            Ok(Share::Message(changed.unwrap_or(message)))
+            Ok(Share::Own(changed.unwrap_or(message)))
         }
         Code::Unimplemented if may_lack(switch, how, backend) => {
-            Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
+            Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
         }
         _ => Err(named(backend, answer)),
     }

@@ -44,9 +44,25 @@ pub(crate) async fn send(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Reply, Failed> {
-    if !call.lesson.must_read() {
-        return pass_as_it_is(call, backend).await;
+    let sent = match call.lesson.must_read() {
+        true => pass_learned(switch, call, backend).await,
+        false => pass_as_it_is(call, backend).await,
+    };
+    if let Err(why) = &sent
+        && call.asks_for_all()
+        && !why.is_silence()
+    {
+        backend.note_answer(call.row, Some(&why.told()));
     }
+    sent
+}
+
+/// Sends a call and learns from its reply.
+async fn pass_learned(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+) -> Result<Reply, Failed> {
     let (asked, answer) = (learn::asked(switch), ask(call, backend).await?);
     learned(switch, call, backend, asked, answer).await
 }
@@ -57,7 +73,9 @@ pub(crate) async fn send(
 async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
-        return Ok(reply::of_answer(backend.ask(row, headers, body).await?));
+        let answer = backend.ask(row, headers, body).await?;
+        note(call, backend, &answer);
+        return Ok(reply::of_answer(answer));
     }
     let response = backend.call(row, headers, body).await?;
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
@@ -67,8 +85,15 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
         backend.outdate(list);
         backend.saved().await?;
     }
-    let whole = call.whole_list();
+    let whole = call.asks_for_all().then_some(row);
     Ok(reply::passed(response, Arc::clone(backend), list, whole))
+}
+
+/// Records whether the answer to a call for all items can be used.
+fn note(call: &Call, backend: &Backend, answer: &Answer) {
+    if call.asks_for_all() {
+        backend.note_answer(call.row, answer.failure().as_deref());
+    }
 }
 
 /// Sends a call whose reply criswitch reads.
@@ -85,12 +110,9 @@ async fn learned(
     asked: Asked,
     answer: Answer,
 ) -> Result<Reply, Failed> {
+    note(call, backend, &answer);
     if answer.code() != Code::Ok {
-        let failed = Failed::Answer(Box::new(answer));
-        if let Some(list) = call.whole_list() {
-            backend.note_list(list, Some(&failed.told()));
-        }
-        return Ok(reply::of_failed(failed));
+        return Ok(reply::of_answer(answer));
     }
     let message = backend.message(&answer)?;
     let changed = learn::learn(switch, call, backend, asked, &message)?;

@@ -14,7 +14,7 @@
 //!         |                        asks all backends once for an id without a known owner
 //!         |-- call::plan           makes a plan from row and target; later steps do not read the row
 //!         |-- forward              one backend: forwards the reply unchanged; switch::learn learns from it
-//!         `-- fanout               several backends: calls all, merges; fanout::fallback for a silent backend
+//!         `-- fanout               several backends: calls all, merges; fanout::fallback for a part that cannot be used
 //!         |
 //!     backend       one connection to each backend; backend::connect opens it, session keeps it open
 //!         |
@@ -49,7 +49,7 @@
 //! | [`call`] | a decoded call: its target, its plan, the facts to learn from it, its log line, its reply |
 //! | [`switch`] | the state that all calls share, and how it is learned, saved (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten |
 //! | `forward` | a call to one backend; the calls that criswitch makes itself |
-//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; cached lists for a silent backend, and why a list fails (`fallback`) |
+//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; cached lists for a backend whose answer cannot be used, and why a list fails (`fallback`) |
 //! | `session` | the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its events |
 //! | [`dispatch`] | the path of a call |
 //! | [`node_labels`] | the labels of the node for the scheduler, and the file from which node-feature-discovery reads them |
@@ -67,9 +67,11 @@
 //! 1. criswitch forwards the reply of one backend byte for byte, except for handler names and label keys of metrics. It
 //!    drops items that the backend repeats or that another backend owns.
 //!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
-//! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a silent
-//!    backend the list has its cached items; without them the list fails.
-//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_late_list_is_served_from_cache_and_the_next_one_at_once`
+//! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a
+//!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read) the list has its
+//!    cached items; without them the list fails. An error passes only if no backend has an answer that can be used.
+//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
+//!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`
 //! 3. A call that creates is sent once, to one backend. A call for an id goes only to the owner of the id.
 //!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`, `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
 //! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or if a

@@ -5,6 +5,7 @@
 mod describe;
 pub mod fields;
 pub mod filter;
+pub(crate) mod readable;
 mod table;
 
 use crate::codec::protobuf::{self, Path};
@@ -86,6 +87,14 @@ impl Row {
         match has_owners(self) && has_owners(other) {
             true => self.streams() == other.streams(),
             false => self.name == other.name,
+        }
+    }
+
+    /// Whether the replies of both RPCs have the same content, as those of a list call and of its stream.
+    pub(crate) fn has_content_of(&self, other: &Row) -> bool {
+        match (self.list(), other.list()) {
+            (None, None) => self.name == other.name,
+            (own, others) => own == others,
         }
     }
 
@@ -265,14 +274,16 @@ pub enum Lacking {
     LeftOut,
 }
 
-/// The replacement for a backend that does not answer a merged call in time.
+/// The replacement for a part of a merged reply that cannot be used: the backend does not answer in time, returns an
+/// error, or sends a reply that criswitch cannot read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silent {
     /// The backend's last complete list; without a cached list the call fails.
     LastKnown,
     /// The backend's last reply to a call for all stats; if that is too old, the backend is omitted.
     LastKnownOrOmitted,
-    /// The backend is omitted, unless it is the default backend: the call waits for the default backend.
+    /// The backend is omitted, unless it is the default backend: the call waits for the default backend, and fails with
+    /// its error. The kubelet would take the file system of another backend for the node's.
     OmittedUnlessDefault,
 }
 

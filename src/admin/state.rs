@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::backend::known::Failure;
 use crate::codec::admin;
 use crate::fanout::fallback;
 use crate::fanout::status::{self, Condition};
@@ -128,7 +129,16 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         containers,
         pod_ids: pod_ids(switch, backend),
         default_pod_ids: switch.owners().with_default_row(backend.id),
+        failing_rpcs: known.failures.iter().map(failing_rpc).collect(),
     })
+}
+
+fn failing_rpc(failure: &Failure) -> admin::FailingRpc {
+    admin::FailingRpc {
+        rpc: failure.row.name.to_owned(),
+        cause: failure.cause.clone(),
+        seconds: failure.since.elapsed().as_secs(),
+    }
 }
 
 /// The ids of the backend's pods. They are sorted, so that equal states have equal messages.

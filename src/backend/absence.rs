@@ -1,12 +1,15 @@
-//! Records that a backend is late or silent in merged replies. Logs this once until the backend answers again.
+//! Records that a backend is late or silent in merged replies, or that its answers cannot be used. Logs each once until
+//! the backend answers again.
 
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::Backend;
-use crate::backend::known::{Absence, Known};
+use crate::backend::failed::Failed;
+use crate::backend::known::{Absence, Failure, Known};
 use crate::errors;
-use crate::rpc::{self, List, Row};
+use crate::rpc::{self, Row};
+use crate::telemetry::log_limit::Recovery;
 
 /// The most metrics of one backend for which criswitch logs omitted samples.
 const MOST_UNFIT: usize = 256;
@@ -90,52 +93,83 @@ impl Backend {
         }
     }
 
-    /// Records that the backend makes a call for all items of `list` fail; `failed` is the cause. `None` clears the
-    /// last failure.
-    pub(crate) fn note_list(&self, list: List, failed: Option<&str>) {
-        let failed_lists = &mut self.known.lock().failed_lists;
-        match failed {
-            Some(cause) => failed_lists.insert(list, errors::cut(cause).into_owned()),
-            None => failed_lists.remove(&list),
-        };
+    /// Records whether the backend's answer to a merged call for all items can be used; `failed` is the cause if not.
+    /// Logs the first failure, then one failure a minute, then the recovery.
+    pub(crate) fn note_answer(&self, row: &'static Row, failed: Option<&str>) {
+        let mut known = self.known.lock();
+        let is_same = |other: &Row| other.has_content_of(row);
+        let at = known.failures.iter().position(|it| is_same(it.row));
+        let name = self.name();
+        match (failed, at) {
+            (None, None) => {}
+            (None, Some(at)) => {
+                known.failures.remove(at);
+                known.absent.retain(|absence| !is_same(absence.row));
+                let mut failing = self.failing.lock();
+                let recovery = failing.entry(row.name).or_default().succeeded();
+                if let Some(Recovery { after, failed }) = recovery {
+                    tracing::info!(backend = %name, rpc = row.name, ?after, failed, "the backend's answers can be used again");
+                }
+            }
+            (Some(cause), at) => {
+                let since = at.map(|at| known.failures.remove(at).since);
+                let cause = errors::cut(cause).into_owned();
+                let mut failing = self.failing.lock();
+                if let Some(failed) = failing.entry(row.name).or_default().failed() {
+                    tracing::warn!(backend = %name, rpc = row.name, cause, failed, "the backend's answer cannot be used; merged replies have its cached items, omit it, or fail");
+                }
+                known.failures.push(Failure {
+                    row,
+                    since: since.unwrap_or_else(Instant::now),
+                    cause,
+                });
+            }
+        }
     }
 
-    /// Records that a reply had the backend's cached list. Logs this once until the backend answers again.
-    pub(crate) fn served_cached_list(&self, row: &'static Row, status: &Status) {
+    /// Records that a reply had the backend's cached list because of `why`. Logs silence once until the backend answers
+    /// again.
+    pub(crate) fn served_cached_list(&self, contribution: Contribution, why: &Failed) {
         let mut known = self.known.lock();
         known.lists_from_cache += 1;
-        if !known.is_stale() {
-            let cause = status.message();
+        if !contribution.is_of_all {
+            return;
+        }
+        let row = contribution.row;
+        if why.is_silence() && !known.is_stale() {
+            let cause = why.text();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; serving its cached lists");
         }
         note(&mut known.absent, row, false);
     }
 
-    /// Records that a reply had the backend's cached stats. Logs this once until the backend answers again.
-    pub(crate) fn served_cached_stats(&self, contribution: Contribution, status: &Status) {
+    /// Records that a reply had the backend's cached stats because of `why`. Logs silence once until the backend answers
+    /// again.
+    pub(crate) fn served_cached_stats(&self, contribution: Contribution, why: &Failed) {
         let mut known = self.known.lock();
         known.stats_from_cache += 1;
         if !contribution.is_of_all {
             return;
         }
         let row = contribution.row;
-        if !known.lacks_more_than_lists() {
-            let cause = status.message();
+        if why.is_silence() && !known.lacks_more_than_lists() {
+            let cause = why.text();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; serving its cached stats");
         }
         note(&mut known.absent, row, false);
     }
 
-    /// Records that a merged reply omitted the backend. Logs this once until the backend answers again.
-    pub(crate) fn is_omitted(&self, contribution: Contribution, status: &Status) {
+    /// Records that a merged reply omitted the backend because of `why`. Logs silence once until the backend answers
+    /// again.
+    pub(crate) fn is_omitted(&self, contribution: Contribution, why: &Failed) {
         let mut known = self.known.lock();
         known.lists_omitted += 1;
         if !contribution.is_of_all {
             return;
         }
         let row = contribution.row;
-        if !known.absent.iter().any(|absence| absence.omitted) {
-            let cause = status.message();
+        if why.is_silence() && !known.absent.iter().any(|absence| absence.omitted) {
+            let cause = why.text();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; omitting it from merged replies");
         }
         note(&mut known.absent, row, true);

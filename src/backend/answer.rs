@@ -10,6 +10,7 @@ use tonic::Code;
 use crate::codec::frames;
 use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::errors;
+use crate::telemetry::counters::code_name;
 
 /// The data of a reply.
 #[derive(Debug)]
@@ -96,6 +97,18 @@ impl Answer {
     /// The decoded `grpc-message` for use in another text, cut to [`errors::LONGEST_TEXT`] bytes.
     pub fn plain_text(&self) -> Cow<'_, str> {
         errors::cut(percent_decode(self.text()).decode_utf8_lossy())
+    }
+
+    /// The gRPC code and the decoded text, for log lines and reports.
+    pub(crate) fn told(&self) -> String {
+        format!("{}: {}", code_name(self.code()), self.plain_text())
+    }
+
+    /// The code and the text, if the answer is an error. `Unimplemented` is none: a client that gets it makes another
+    /// call.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let is_error = !matches!(self.code(), Code::Ok | Code::Unimplemented);
+        is_error.then(|| self.told())
     }
 
     /// Replaces the `grpc-message`.

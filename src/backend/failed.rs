@@ -48,10 +48,14 @@ impl Failed {
 
     /// The gRPC code and the text of the failure, for log lines and reports.
     pub(crate) fn told(&self) -> String {
-        format!("{}: {}", code_name(self.code()), self.text())
+        match self {
+            Failed::Status(status) => format!("{}: {}", code_name(status.code()), status.message()),
+            Failed::Answer(answer) => answer.told(),
+        }
     }
 
-    fn text(&self) -> String {
+    /// The text of the failure, without its code.
+    pub(crate) fn text(&self) -> String {
         match self {
             Failed::Status(status) => status.message().to_owned(),
             Failed::Answer(answer) => answer.plain_text().into_owned(),

@@ -1,6 +1,6 @@
 //! The facts that a backend last reported. criswitch serves them while the backend is silent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,8 +26,8 @@ pub struct Known {
     pub cgroup_driver: Option<u64>,
     /// The cached lists and stats: the last complete ones.
     pub lists: Lists,
-    /// For each list whose last call for all items failed: the cause.
-    pub(crate) failed_lists: BTreeMap<List, String>,
+    /// The merged RPCs whose last answer from the backend cannot be used. An RPC is removed by the next good answer.
+    pub(crate) failures: Vec<Failure>,
     /// The file systems of the backend's images.
     pub(crate) disks: Disks,
     /// The process that listened at the socket when criswitch last connected.
@@ -66,6 +66,16 @@ pub(crate) struct Absence {
     pub since: Instant,
     /// Whether the last merged reply had no items of the backend, not even cached items.
     pub omitted: bool,
+}
+
+/// A merged RPC whose last answer from a backend is an error or cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub row: &'static Row,
+    /// When the first of these answers came.
+    pub since: Instant,
+    /// The code and the text of the last one.
+    pub cause: String,
 }
 
 impl Known {
@@ -134,6 +144,12 @@ impl Known {
         late.any(|late| late.row.list() == Some(list))
     }
 
+    /// The last answer to a call for this list, if it cannot be used.
+    pub(crate) fn failure_of(&self, list: List) -> Option<&Failure> {
+        let mut failures = self.failures.iter();
+        failures.find(|failure| failure.row.list() == Some(list))
+    }
+
     /// The age of the older of the two cached lists, of pods and of containers, even if these lists are not served.
     /// `None` if one of them is missing.
     pub(crate) fn cached_list_age(&self) -> Option<Duration> {
@@ -180,10 +196,20 @@ impl Known {
         self.absent.iter().any(|absence| !absence.row.is_list())
     }
 
-    /// Clears the absences, except for the RPCs that the backend is still late with.
+    /// Clears the absences, except for the RPCs that the backend is still late with or still fails.
     pub(crate) fn is_back(&mut self) {
-        let Known { late, absent, .. } = self;
-        absent.retain(|absence| late.iter().any(|late| late.row.goes_with(absence.row)));
+        let Known {
+            late,
+            absent,
+            failures,
+            ..
+        } = self;
+        absent.retain(|absence| {
+            late.iter().any(|late| late.row.goes_with(absence.row))
+                || failures
+                    .iter()
+                    .any(|failure| failure.row.has_content_of(absence.row))
+        });
     }
 }
 

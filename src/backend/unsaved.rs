@@ -59,12 +59,9 @@ impl Backend {
         self.saving.made.send_modify(|made| *made += 1);
     }
 
-    /// Caches a complete list, and clears the last failure of this list.
+    /// Caches a complete list.
     pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
-        self.learn_saved(|known| {
-            known.failed_lists.remove(&list);
-            known.lists.keep(list, snapshot)
-        });
+        self.learn_saved(|known| known.lists.keep(list, snapshot));
     }
 
     /// Records whether the state that is being saved lacks the list of pods or of containers.

@@ -127,7 +127,7 @@ pub fn passed(
     response: http::Response<IncomingBody>,
     backend: Arc<Backend>,
     list: Option<List>,
-    whole: Option<List>,
+    whole: Option<&'static Row>,
 ) -> Reply {
     let (head, inner) = response.into_parts();
     let mut body = PassedBody {

@@ -138,6 +138,16 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
             backend.state
         ));
     }
+    if !backend.failing_rpcs.is_empty() {
+        let failing = backend.failing_rpcs.iter().map(|failing| {
+            let time = span(Duration::from_secs(failing.seconds));
+            format!("{} has failed for {time} ({})", failing.rpc, failing.cause)
+        });
+        let failing = failing.collect::<Vec<_>>().join(", ");
+        return Some(format!(
+            "backend {name}: {failing}; merged replies have its cached items or omit it; see the log of its runtime"
+        ));
+    }
     let late = Duration::from_secs(backend.stats_late_seconds?);
     Some(format!(
         "backend {name} has not answered calls for stats for {}: the stats of its pods are old or missing",

@@ -1,12 +1,14 @@
-//! Replaces a backend's part of a merged reply while the backend does not answer: by its cached list, or by nothing if
-//! the call may omit the backend.
+//! Replaces a backend's part of a merged reply that cannot be used, because the backend does not answer, returns an
+//! error, or sends a reply that criswitch cannot read: by its cached list, or by nothing if the call may omit the
+//! backend.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use tonic::Status;
+use tonic::Code;
 
 use crate::backend::Backend;
+use crate::backend::known::Failure;
 use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::call::{Call, Failed, Listing};
@@ -23,14 +25,16 @@ use crate::switch::{Switch, cached, learn};
 /// memory.
 pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
-/// A backend's part of a merged reply: its own reply (the result of `own`), else cached items, else an omission. A list
-/// of pods, containers or images is saved to disk before it is returned.
+/// A backend's part of a merged reply: its own reply (the result of `own`). If that cannot be used (the backend is
+/// silent, returns an error, or its reply cannot be read), cached items replace it, else an omission. A list of pods,
+/// containers or images is saved to disk before it is returned.
 ///
 /// Waits for `own` for `list_timeout` or `stats_timeout`. If nothing is cached by then and the call may not omit the
 /// backend, waits until `own` ends or a probe has proven that the backend hangs.
 ///
 /// # Errors
-/// The error of `own`; `Unavailable` if the backend hangs, or if a list cannot be saved.
+/// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs, or
+/// if a list cannot be saved.
 pub(crate) async fn with_stand_in(
     switch: &Switch,
     call: &Call,
@@ -39,12 +43,17 @@ pub(crate) async fn with_stand_in(
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
     let share = own_or_cached(switch, call, how, backend, own).await;
-    let failed = share.as_ref().err().map(Failed::told);
-    // Whether a stream succeeds is known only at its end.
-    if let Some(list) = call.whole_list()
-        && (failed.is_some() || !call.row.streams())
-    {
-        backend.note_list(list, failed.as_deref());
+    if call.asks_for_all() {
+        match &share {
+            // Whether a stream succeeds is known only at its end.
+            Ok(Share::Own(_)) if call.row.streams() => {}
+            Ok(Share::Own(_)) => backend.note_answer(call.row, None),
+            Ok(Share::Replaced(_, why)) if why.is_silence() => {}
+            Ok(Share::Replaced(_, why)) => backend.note_answer(call.row, Some(&why.told())),
+            Err(why) if is_acted_on(call, why) => {}
+            Err(why) => backend.note_answer(call.row, Some(&why.told())),
+            Ok(Share::Lacking(_)) => {}
+        }
     }
     let share = share?;
     if call
@@ -68,8 +77,12 @@ async fn own_or_cached(
     let is_list = call
         .listing()
         .is_some_and(|listing| !listing.list.is_stats());
+    let replaced = |why: Failed| match stand_in(switch, call, how, backend, &why) {
+        Some(message) => Ok(Share::Replaced(message, why)),
+        None => Err(why),
+    };
     if let Some(status) = backend.silence(call.contribution())
-        && let Some(share) = stand_in(switch, call, how, backend, &status)
+        && let Ok(share) = replaced(status.into())
     {
         return Ok(share);
     }
@@ -79,55 +92,81 @@ async fn own_or_cached(
         Err(_) => {
             let limit = backend.timeout(call.row);
             let status = backend.unavailable(&format!("it did not answer within {limit:?}"));
-            let share = stand_in(switch, call, how, backend, &status);
+            let share = replaced(status.into());
             // Ask again in the background, so that the next call may find a newer list in the cache.
-            match share.is_some() || is_list {
+            match share.is_ok() || is_list {
                 true => backend.is_late(call.contribution()),
                 false => backend.nudges.suspected.notify_one(),
             }
             match share {
-                Some(share) => return Ok(share),
-                None => own.await,
+                Ok(share) => return Ok(share),
+                Err(_) => own.await,
             }
         }
     };
-    match answered {
-        Err(Failed::Status(status)) if errors::is_silence(&status) => {
-            let Some(share) = stand_in(switch, call, how, backend, &status) else {
-                return Err(Failed::Status(status));
-            };
-            // The connection may stay open. So the session repeats the call in the background: the reply shows that the
-            // backend answers again.
-            if call.speaks_for_all() {
-                backend.miss(call.row);
-            }
-            Ok(share)
-        }
-        answered => answered,
+    let why = match answered {
+        Err(why) if !is_acted_on(call, &why) => why,
+        answered => return answered,
+    };
+    let share = replaced(why)?;
+    // The connection may stay open although the backend is silent. So the session repeats the call in the background:
+    // the reply shows that the backend answers again.
+    if let Share::Replaced(_, why) = &share
+        && why.is_silence()
+        && call.speaks_for_all()
+    {
+        backend.miss(call.row);
     }
+    Ok(share)
 }
 
-/// Replaces the part of a `backend` that does not answer: by cached items or by an omission. `None` if neither is
-/// possible. `status` says why the backend does not answer.
+/// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`
+/// makes another call. No client does without lists of pods and containers.
+fn is_acted_on(call: &Call, why: &Failed) -> bool {
+    let shows_owners = call
+        .listing()
+        .is_some_and(|listing| listing.list.kind().is_some());
+    why.code() == Code::Unimplemented && !shows_owners
+}
+
+/// The replacement for a part of `backend` that cannot be used, because of `why`: a message with cached items, or
+/// `Some(None)` for an omission. `None` if neither is possible.
 fn stand_in(
     switch: &Switch,
     call: &Call,
     how: &Merge,
     backend: &Backend,
-    status: &Status,
-) -> Option<Share> {
+    why: &Failed,
+) -> Option<Option<Bytes>> {
+    let mut contribution = call.contribution();
+    if !why.is_silence() {
+        // Only the next good answer to a call for all items shows that the answers can be used again.
+        contribution.is_of_all = call.asks_for_all();
+    }
     let is_default = backend.id == call.live.speaker();
     match (how.silent()?, call.listing()) {
         (Silent::LastKnown, Some(listing)) => {
             let message = whole_list(switch, listing.list, backend, &call.message())?;
             let renamed = learn::listed_as(switch, listing.list, backend, &message).ok()?;
-            backend.served_cached_list(call.row, status);
-            Some(Share::Message(renamed.unwrap_or(message)))
+            backend.served_cached_list(contribution, why);
+            Some(Some(renamed.unwrap_or(message)))
         }
         (Silent::LastKnownOrOmitted, Some(listing)) => {
-            cached_stats(switch, call, listing, backend, status)
+            if let Some(message) = last_stats(switch, call, listing, backend) {
+                backend.served_cached_stats(contribution, why);
+                return Some(Some(message));
+            }
+            // An empty reply to a call that names one pod or container would be wrong, because the backend may have the
+            // stats.
+            (!listing.names_one).then(|| {
+                backend.is_omitted(contribution, why);
+                None
+            })
         }
-        (Silent::OmittedUnlessDefault, _) if !is_default => Some(omit(call, backend, status)),
+        (Silent::OmittedUnlessDefault, _) if !is_default => {
+            backend.is_omitted(contribution, why);
+            Some(None)
+        }
         _ => None,
     }
 }
@@ -148,22 +187,36 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
     let known = backend.known();
     let is_away = !matches!(backend.link().state, State::Ready(_));
     let is_silent = is_away && !backend.is_awaited() || known.misses(list);
-    if is_silent && whole_list(switch, list, backend, &[]).is_none() {
+    let failure = known.failure_of(list).filter(|_| !is_away);
+    if (is_silent || failure.is_some()) && whole_list(switch, list, backend, &[]).is_none() {
         let cause = unserved(switch, list, backend);
-        return Some(match is_away {
-            true => cause,
-            false => format!("it did not answer a list call in time, and {cause}"),
+        return Some(match failure {
+            Some(failure) => failed(failure, &format!(", and {cause}")),
+            None if is_away => cause,
+            None => format!("it did not answer a list call in time, and {cause}"),
         });
     }
-    if let (false, Some(cause)) = (is_away, known.failed_lists.get(&list)) {
-        return Some(format!(
-            "its list failed: {cause}; see the log of its runtime"
-        ));
+    if let Some(failure) = failure
+        && !switch.live().joined().iter().any(|it| is_usable(it, list))
+    {
+        return Some(failed(failure, ""));
     }
     let cause = backend.save_failure()?;
     Some(format!(
         "{cause}; free space in runtime_dir and state_dir, or fix their permissions"
     ))
+}
+
+fn failed(failure: &Failure, more: &str) -> String {
+    let cause = &failure.cause;
+    format!("its list failed: {cause}{more}; see the log of its runtime")
+}
+
+/// Whether the last answer of `backend` to a call for this list can be used.
+fn is_usable(backend: &Backend, list: List) -> bool {
+    let known = backend.known();
+    let is_ready = matches!(backend.link().state, State::Ready(_));
+    is_ready && !known.misses(list) && known.failure_of(list).is_none()
 }
 
 /// Why a merged list of pods, containers or images fails now because of `backend`; `None` if `backend` makes none of
@@ -217,22 +270,6 @@ pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     }
 }
 
-/// The cached stats of `backend`, else an omission. `None` if nothing is cached and the call names one pod or
-/// container: an empty reply would be wrong, because the backend may have the stats.
-fn cached_stats(
-    switch: &Switch,
-    call: &Call,
-    listing: &Listing,
-    backend: &Backend,
-    status: &Status,
-) -> Option<Share> {
-    if let Some(message) = last_stats(switch, call, listing, backend) {
-        backend.served_cached_stats(call.contribution(), status);
-        return Some(Share::Message(message));
-    }
-    (!listing.names_one).then(|| omit(call, backend, status))
-}
-
 /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too old.
 /// Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
 fn last_stats(switch: &Switch, call: &Call, listing: &Listing, backend: &Backend) -> Option<Bytes> {
@@ -283,9 +320,4 @@ fn cached(list: List, backend: &Backend, most: Duration) -> Option<Bytes> {
     let lists = backend.known().lists;
     let age = lists.get(list)?.age();
     (age < most).then(|| lists.message(list)).flatten()
-}
-
-fn omit(call: &Call, backend: &Backend, status: &Status) -> Share {
-    backend.is_omitted(call.contribution(), status);
-    Share::Nothing(status.clone().into())
 }

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http_body::Frame;
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
@@ -17,7 +17,7 @@ use crate::backend::stream::Messages;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::{frames, grpc};
-use crate::fanout::{self, Share, fallback};
+use crate::fanout::{self, Parts, Share, fallback};
 use crate::forward;
 use crate::limits::budget::{Reservation, Unread};
 use crate::ownership::MOST;
@@ -35,7 +35,7 @@ pub(crate) fn interleave(
     how: &'static Merge,
     instead: &'static Row,
 ) -> Reply {
-    let having = Arc::new(AtomicUsize::new(backends.len()));
+    let parts = Arc::new(Mutex::new((backends.len(), Parts::default())));
     let feeds = backends.into_iter().map(|backend| {
         let feed = Feed {
             unlearned: backend.memory.limit(),
@@ -47,7 +47,7 @@ pub(crate) fn interleave(
             how,
             instead,
             asked: learn::asked(switch),
-            having: Arc::clone(&having),
+            parts: Arc::clone(&parts),
             messages: None,
             seen: HashSet::new(),
         };
@@ -115,8 +115,8 @@ struct Feed {
     how: &'static Merge,
     instead: &'static Row,
     asked: Asked,
-    /// How many of the call's backends are not omitted so far. All feeds of the call share the number.
-    having: Arc<AtomicUsize>,
+    /// How many of the call's backends have no part yet, and the parts of the others. All feeds of the call share this.
+    parts: Arc<Mutex<(usize, Parts)>>,
     /// `None` until the first message has arrived.
     messages: Option<Messages>,
     /// How many more bytes of the list criswitch reads, because an endless list must not fill the memory. Stats do not
@@ -148,7 +148,9 @@ impl Feed {
                 Some(messages) => {
                     let next = self.backend.patiently(messages.next(&self.backend));
                     let next = self.backend.next_of(self.call.contribution(), next).await;
-                    next.map_err(|failed| self.failed(failed.named(&self.backend)))?
+                    let next = next.map_err(|failed| self.failed(failed.named(&self.backend)))?;
+                    let next = next.map(|message| self.readable(message)).transpose();
+                    next.map_err(|status| self.failed(status.into()))?
                 }
             };
             let Some(message) = message else {
@@ -166,10 +168,11 @@ impl Feed {
         }
     }
 
-    /// Records why the list of the backend failed, or that it did not fail. Records nothing if the call has a filter.
+    /// Records why the backend's answer cannot be used, or that it can. Records nothing if the call has a filter, or if
+    /// the messages are not the backend's own.
     fn note(&self, failed: Option<&str>) {
-        if let Some(list) = self.call.whole_list() {
-            self.backend.note_list(list, failed);
+        if self.call.asks_for_all() && !matches!(self.whole, StreamedList::NotItsOwn) {
+            self.backend.note_answer(self.call.row, failed);
         }
     }
 
@@ -194,19 +197,30 @@ impl Feed {
             self.whole = StreamedList::NotItsOwn;
         }
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
-        match share {
+        match self.add(share)? {
             // Skip an empty message: an empty list is a stream without messages, and further messages may follow.
-            Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
-            Share::Message(message) if !is_its_own => Ok(Some((message, self))),
-            Share::Message(message) => {
+            Some(message) if message.is_empty() => Box::pin(self.next()).await,
+            Some(message) if !is_its_own => Ok(Some((message, self))),
+            Some(message) => {
                 let message = self.learn(message)?;
                 self.backend.saved().await?;
                 Ok(Some((message, self)))
             }
-            // If all backends are omitted, the call fails with the reason of the backend that was omitted last.
-            Share::Nothing(why) if self.having.fetch_sub(1, Ordering::Relaxed) == 1 => Err(why),
-            Share::Nothing(_) => Ok(None),
+            None => Ok(None),
         }
+    }
+
+    /// Adds the part of the backend to those of the others. Returns its message; `None` if the backend is omitted.
+    ///
+    /// # Errors
+    /// Why the call fails, if this is the last part and no backend's own answer can be used. Cached items may have
+    /// passed already: the error says that they are not the whole list.
+    fn add(&self, share: Share) -> Result<Option<Bytes>, Failed> {
+        let (left, parts) = &mut *self.parts.lock();
+        let message = parts.add(share);
+        *left -= 1;
+        let failure = if *left == 0 { parts.failure() } else { None };
+        failure.map_or(Ok(message), Err)
     }
 
     /// Opens the backend's stream and reads its first message. Calls the unary list if the backend lacks the stream.
@@ -215,9 +229,13 @@ impl Feed {
         let opened = Messages::open(&self.backend, row, &headers, self.call.body.clone());
         let mut messages = opened.await?;
         match messages.next(&self.backend).await {
-            Ok(Some(message)) => Ok((messages, Share::Message(message))),
+            Ok(Some(message)) if self.has_failed() => {
+                let whole = self.whole(messages, message).await?;
+                Ok((Messages::ended(&self.backend), Share::Own(whole)))
+            }
+            Ok(Some(message)) => Ok((messages, Share::Own(self.readable(message)?))),
             // An empty list is a stream without messages; an empty message means the same.
-            Ok(None) => Ok((Messages::ended(&self.backend), Share::Message(Bytes::new()))),
+            Ok(None) => Ok((Messages::ended(&self.backend), Share::Own(Bytes::new()))),
             Err(failed) if failed.code() == Code::Unimplemented => {
                 Ok((Messages::ended(&self.backend), self.list_instead().await?))
             }
@@ -225,14 +243,47 @@ impl Feed {
         }
     }
 
+    /// Whether the backend's last answer to this call could not be used.
+    fn has_failed(&self) -> bool {
+        let failures = self.backend.known().failures;
+        let mut failures = failures.iter();
+        failures.any(|failure| failure.row.has_content_of(self.call.row))
+    }
+
+    /// Reads the rest of a stream before any message passes, because the last one failed: once a message has passed,
+    /// cached items cannot replace the stream any more.
+    async fn whole(&self, mut messages: Messages, first: Bytes) -> Result<Bytes, Failed> {
+        let mut held = self.backend.memory.held();
+        let mut whole = BytesMut::new();
+        let mut next = Some(first);
+        while let Some(message) = next {
+            if whole.len() + message.len() > self.backend.max_message {
+                return Err(self.backend.unread(&Unread::TooLarge).into());
+            }
+            let grown = held.grow(message.len());
+            grown.map_err(|unread| self.backend.unread(&unread))?;
+            whole.extend_from_slice(&self.readable(message)?);
+            let read = messages.next(&self.backend).await;
+            next = read.map_err(|failed| failed.named(&self.backend))?;
+        }
+        Ok(held.with(whole.freeze()))
+    }
+
+    /// Returns `message` if clients can decode it.
+    fn readable(&self, message: Bytes) -> Result<Bytes, Status> {
+        let list = self.call.listing().map(|listing| listing.list);
+        learn::readable(&self.switch, list, &self.backend, &message)?;
+        Ok(message)
+    }
+
     async fn list_instead(&self) -> Result<Share, Failed> {
         let mut call = self.call.clone();
         call.request.row = self.instead;
         let answer = forward::ask(&call, &self.backend).await?;
         match answer.code() {
-            Code::Ok => Ok(Share::Message(self.backend.message(&answer)?)),
+            Code::Ok => Ok(Share::Own(self.readable(self.backend.message(&answer)?)?)),
             Code::Unimplemented if fanout::may_lack(&self.switch, self.how, &self.backend) => {
-                Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
+                Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
             }
             _ => Err(named(&self.backend, answer)),
         }

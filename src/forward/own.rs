@@ -61,9 +61,7 @@ pub(crate) async fn list_kind(
     wire: Option<&Wire>,
 ) -> Result<(), Status> {
     let listed = ask_for_list(switch, list, row, backend, wire).await;
-    if let Err(status) = &listed {
-        backend.note_list(list, Some(&Failed::from(status.clone()).told()));
-    }
+    note(backend, row, &listed);
     listed
 }
 
@@ -82,6 +80,13 @@ async fn ask_for_list(
     Ok(())
 }
 
+/// Records whether the backend's answer to a call for all items can be used.
+fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Status>) {
+    let failed = asked.as_ref().err();
+    let failed = failed.map(|status| Failed::from(status.clone()).told());
+    backend.note_answer(row, failed.as_deref());
+}
+
 /// Lists a backend's images and caches the list. For a backend without an image service, caches an empty list.
 ///
 /// # Errors
@@ -91,6 +96,12 @@ pub(crate) async fn list_images(
     backend: &Backend,
     wire: &Wire,
 ) -> Result<(), Status> {
+    let listed = ask_for_images(switch, backend, wire).await;
+    note(backend, &rpc::LIST_IMAGES, &listed);
+    listed
+}
+
+async fn ask_for_images(switch: &Switch, backend: &Backend, wire: &Wire) -> Result<(), Status> {
     let asked = learn::asked(switch);
     let answer = backend
         .ask_own(Some(wire), &rpc::LIST_IMAGES, frames::frame(&[]))
@@ -100,7 +111,9 @@ pub(crate) async fn list_images(
         _ => backend.message(&answer)?,
     };
     learn::has_few_items(backend, List::Images, &images)?;
-    learn::keep_whole(switch, List::Images, backend, &images, asked);
+    if learn::readable(switch, Some(List::Images), backend, &images)? {
+        learn::keep_whole(switch, List::Images, backend, &images, asked);
+    }
     Ok(())
 }
 
@@ -125,11 +138,13 @@ pub(crate) async fn ask_stats(
 ) -> Result<(), Failed> {
     let asked = learn::asked(switch);
     let answer = backend.ask_own(Some(wire), row, frames::frame(&[])).await?;
+    backend.note_answer(row, answer.failure().as_deref());
     if answer.code() == Code::Ok {
         let message = backend.message(&answer)?;
-        backend.is_whole(&message)?;
         learn::has_few_items(backend, list, &message)?;
-        keep_stats(list, backend, &message, asked);
+        if learn::readable(switch, Some(list), backend, &message)? {
+            keep_stats(list, backend, &message, asked);
+        }
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_stale_lists", BACKEND,
-        "1 if criswitch serves a cached list of pods, containers or images of the backend because the backend does not answer, else 0.", |seen, out| {
+        "1 if criswitch serves a cached list of pods, containers or images of the backend because the backend does not answer or its answers cannot be used, else 0.", |seen, out| {
             each(seen, out, |backend| truth(backend.known.stale_age().or(backend.known.stale_image_age()).is_some()));
         }),
     gauge("criswitch_stale_list_age_seconds", BACKEND,
@@ -195,7 +195,7 @@ pub const FAMILIES: &[Family] = &[
             each(seen, out, |backend| backend.known.stale_image_age().unwrap_or_default().as_secs_f64());
         }),
     gauge("criswitch_stats_late_seconds", BACKEND,
-        "Time since the backend stopped answering calls for stats; 0 if it answers them.", |seen, out| {
+        "Time since the backend stopped answering calls for stats with stats that can be used; 0 if it answers them.", |seen, out| {
             each(seen, out, |backend| backend.known.stats_late_for().unwrap_or_default().as_secs_f64());
         }),
     gauge("criswitch_stale_stats_age_seconds", BACKEND,
@@ -211,8 +211,12 @@ pub const FAMILIES: &[Family] = &[
             each(seen, out, |backend| backend.known.lists_from_cache as f64);
         }),
     counter("criswitch_replies_omitted_total", BACKEND,
-        "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it did not answer.", |seen, out| {
+        "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it did not answer or its answer could not be used.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_omitted as f64);
+        }),
+    gauge("criswitch_backend_failing_rpcs", BACKEND,
+        "Merged RPCs, such as ListContainers, whose last answer from the backend was an error or could not be read.", |seen, out| {
+            each(seen, out, |backend| backend.known.failures.len() as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,
         "Pods and containers that the backend lists although another backend owns them.", |seen, out| {

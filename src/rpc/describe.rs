@@ -127,12 +127,12 @@ fn merged(merge: &Merge) -> String {
 
 fn instead(silent: Silent) -> &'static str {
     match silent {
-        Silent::LastKnown => "; with the cached list of a backend that does not answer",
+        Silent::LastKnown => "; with the cached list of a backend whose answer cannot be used",
         Silent::LastKnownOrOmitted => {
-            "; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted"
+            "; with the cached stats of a backend whose answer cannot be used; if none are cached, that backend is omitted"
         }
         Silent::OmittedUnlessDefault => {
-            "; a backend that does not answer is omitted, unless it is the default backend"
+            "; a backend whose answer cannot be used is omitted, unless it is the default backend"
         }
     }
 }

@@ -176,7 +176,8 @@ fn shape(list: List) -> Option<&'static ItemShape> {
     }
 }
 
-fn id(list: List) -> Path {
+/// The path to the id of an item.
+pub(super) fn id(list: List) -> Path {
     shape(list).map_or(LISTED_ID, |shape| shape.id)
 }
 

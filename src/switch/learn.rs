@@ -18,7 +18,7 @@ use crate::errors;
 use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, PodNames, Unlearned};
 use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD, LISTED_HANDLER};
 use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
+use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields, readable};
 use crate::switch::{Switch, handlers, labels, listed, pod_requests, reload, saved};
 
 /// The moment at which criswitch sent a call.
@@ -100,12 +100,15 @@ fn learn_listing(
     has_few_items(backend, list, reply)?;
     match (list.is_stats(), listing.is_whole) {
         (true, is_whole) => {
-            if is_whole {
+            if readable(switch, Some(list), backend, reply)? && is_whole {
                 keep_stats(list, backend, reply, asked);
             }
             listed_as(switch, list, backend, reply)
         }
-        (false, false) => learn_part(switch, list, backend, reply, asked),
+        (false, false) => {
+            readable(switch, Some(list), backend, reply)?;
+            learn_part(switch, list, backend, reply, asked)
+        }
         (false, true) => learn_whole(switch, list, backend, reply, asked),
     }
 }
@@ -119,6 +122,25 @@ pub(crate) fn has_few_items(backend: &Backend, list: List, reply: &[u8]) -> Resu
     match list.kind().is_none() && protobuf::fields(reply).nth(MOST).is_some() {
         true => Err(backend.bad_reply(&Unlearned::TooMany.to_string())),
         false => Ok(()),
+    }
+}
+
+/// Whether clients can decode `reply`, so that it may be cached and merged with the replies of other backends. Without a
+/// `list`, the reply is that of `ImageFsInfo`.
+///
+/// # Errors
+/// `Internal` if clients cannot decode the reply. With one backend only there is no error, because its replies pass
+/// unchanged.
+pub(crate) fn readable(
+    switch: &Switch,
+    list: Option<List>,
+    backend: &Backend,
+    reply: &[u8],
+) -> Result<bool, Status> {
+    match readable::fault(list, reply) {
+        None => Ok(true),
+        Some(_) if switch.live().is_alone() => Ok(false),
+        Some(fault) => Err(backend.bad_reply(&fault)),
     }
 }
 
@@ -142,8 +164,11 @@ pub(crate) fn learn_whole(
         settled(switch, list, backend, asked);
         return Ok(message);
     }
+    let readable = readable(switch, Some(list), backend, reply)?;
     let message = learn_list(switch, list, backend, reply, asked)?;
-    backend.keep_list(list, snapshot);
+    if readable {
+        backend.keep_list(list, snapshot);
+    }
     settle(switch, list, backend, asked);
     let owners = switch.owners();
     let items = protobuf::fields(reply).flatten();

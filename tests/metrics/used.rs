@@ -12,12 +12,13 @@ use crate::page::{Page, REAL, ask_for_disks, rig};
 use crate::support::{Rig, Sim, frame};
 
 /// Metrics that the dashboard does not show, because other metrics in the dashboard show the same facts.
-const SPARE: [&str; 12] = [
+const SPARE: [&str; 13] = [
     "criswitch_backend_state",
     "criswitch_backend_state_since_timestamp_seconds",
     "criswitch_backend_retiring",
     "criswitch_backend_listed",
     "criswitch_stale_lists",
+    "criswitch_backend_failing_rpcs",
     "criswitch_backend_claimed_items",
     "criswitch_backend_dropped_items_total",
     "criswitch_image_fs_used_inodes",

@@ -46,6 +46,7 @@ mod dispatch {
 
 mod fanout {
     mod cgroup_drivers;
+    mod failed_parts;
     mod filters;
     mod lacking;
     mod lists;

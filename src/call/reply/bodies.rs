@@ -13,12 +13,11 @@ use http_body::{Frame, SizeHint};
 use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::call::Failed;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
-use crate::rpc::List;
+use crate::rpc::{List, Row};
 use crate::telemetry::counters::{Counts, Reason};
 
 /// A backend's body that criswitch forwards without reading it. If the backend breaks off, the body ends with an error
@@ -27,8 +26,8 @@ pub(super) struct PassedBody {
     pub(super) inner: IncomingBody,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
-    /// The list, if the body has all items of the list.
-    pub(super) whole: Option<List>,
+    /// The RPC, if the body has all items of its list.
+    pub(super) whole: Option<&'static Row>,
     /// Whether the status has arrived. If the body ends without a status, that is an error.
     pub(super) ended: bool,
 }
@@ -36,14 +35,13 @@ pub(super) struct PassedBody {
 impl PassedBody {
     /// Records the status in the headers or trailers `end`, if they have one.
     pub(super) fn ends(&mut self, end: &HeaderMap) {
-        let Some(code) = end.get(GRPC_STATUS) else {
+        if !end.contains_key(GRPC_STATUS) {
             return;
-        };
+        }
         self.ended = true;
-        if let Some(list) = self.whole {
-            let failed = (code != "0").then(|| Failed::Answer(Answer::of_end(end.clone()).into()));
-            let failed = failed.as_ref().map(Failed::told);
-            self.backend.note_list(list, failed.as_deref());
+        if let Some(row) = self.whole {
+            let failed = Answer::of_end(end.clone()).failure();
+            self.backend.note_answer(row, failed.as_deref());
         }
     }
 }

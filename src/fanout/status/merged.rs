@@ -142,6 +142,13 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
              sockets belong to one runtime, configure one backend for both"
         ));
     }
+    for failure in &known.failures {
+        let (rpc, seconds) = (failure.row.name, failure.since.elapsed().as_secs());
+        let cause = &failure.cause;
+        faults.push(format!(
+            "{place}: {rpc} has failed for {seconds} s: {cause}"
+        ));
+    }
     if let Some(late) = known.stats_late_for() {
         faults.push(format!("{place}: {}", late_stats(&known, late)));
     }
@@ -156,7 +163,7 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
 /// Describes how long a backend's stats have been late, and whether replies have its cached stats or omit it.
 fn late_stats(known: &Known, late: Duration) -> String {
     let late = format!(
-        "it has not answered calls for stats for {} s",
+        "its stats have been missing or old for {} s",
         late.as_secs()
     );
     let cached = known.stale_stats_age();

@@ -29,9 +29,7 @@ impl Extra {
     pub fn newer(rpc: &str) -> Extra {
         let message = unknown_field();
         let labels = match rpc {
-            "ListPodSandbox" | "StreamPodSandboxes" => Some(5),
             "PodSandboxStatus" => Some(7),
-            "ListContainers" | "StreamContainers" => Some(8),
             "ContainerStatus" => Some(12),
             _ => None,
         };
@@ -39,7 +37,7 @@ impl Extra {
         if let Some(labels) = labels {
             items.extend(&message);
             items.extend(label_that_is_not_utf8(labels));
-        } else if matches!(rpc, "Status" | "ListImages" | "StreamImages") {
+        } else if rpc.starts_with("List") || rpc.starts_with("Stream") || rpc == "Status" {
             items.extend(&message);
         }
         Extra { message, items }

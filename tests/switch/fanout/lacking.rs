@@ -94,6 +94,7 @@ async fn metrics_are_unimplemented_when_all_lack_them() {
 async fn a_backend_that_fails_an_rpc_does_not_count_as_lacking_it() {
     let rig = with_an_old_one("Nothing").await;
     for rpc in ["ListPodSandboxMetrics", "ListMetricDescriptors"] {
+        rig.sim("runc").fail(rpc, Status::unimplemented("lacking"));
         rig.sim("old").fail(rpc, Status::internal("broken"));
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_eq!(reply.code(), Code::Internal, "{rpc}");

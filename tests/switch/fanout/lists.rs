@@ -98,16 +98,13 @@ async fn lists_arrive_and_are_cached_in_the_backends_latest_order() {
 }
 
 #[tokio::test]
-async fn a_merged_list_keeps_unknown_fields_and_invalid_utf8() {
+async fn a_merged_list_keeps_unknown_fields() {
     let rig = three(Sim::newer).await;
     for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_whole(&rig, rpc, &reply);
         assert!(holds(&reply, "of a later version"), "{rpc}");
     }
-    let pods = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
-    let latin1 = |window: &[u8]| window == b"caf\xe9";
-    assert_eq!(pods.body.windows(4).filter(|w| latin1(w)).count(), 6);
 }
 
 #[tokio::test]
@@ -130,6 +127,9 @@ async fn a_merged_list_has_the_same_order_whichever_backend_answers_first() {
 async fn lists_of_a_single_backend_pass_unchanged() {
     let rig = Rig::start([Sim::new("runc").newer()]).await;
     rig.run("runc", "web").await;
+    // A name that is not UTF-8: no client can decode it, as without criswitch.
+    rig.sim("runc")
+        .append_to_items("ListPodSandbox", b"\x12\x06\x0a\x04caf\xe9".as_slice());
     let others = ["ListPodSandboxMetrics", "ListMetricDescriptors"];
     for rpc in LISTS.iter().chain(&others) {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
@@ -235,13 +235,16 @@ async fn the_error_of_a_merged_list_has_the_backends_text_first_and_then_names_t
     let rig = three(|sim| sim).await;
     for rpc in LISTS {
         let words = "RegistryUnavailable: 50% of caf\u{e9}s are closed";
-        rig.sim("runc").fail(rpc, Status::aborted(words));
+        // The error passes because no backend has an answer that can be used.
+        for (name, words) in [("kata", words), ("runc", "later"), ("gvisor", "later")] {
+            rig.sim(name).fail(rpc, Status::aborted(words));
+        }
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         let text = text_of(&reply);
         assert_eq!(reply.code(), Code::Aborted, "{rpc}");
         assert!(text.starts_with(words), "{rpc}: {text}");
-        let socket = rig.sim("runc").socket();
-        assert!(text.contains(&format!("{:?}", "runc")), "{rpc}: {text}");
+        let socket = rig.sim("kata").socket();
+        assert!(text.contains(&format!("{:?}", "kata")), "{rpc}: {text}");
         assert!(text.contains(socket.to_str().unwrap()), "{rpc}: {text}");
         assert!(reply.messages().is_empty(), "{rpc}");
     }

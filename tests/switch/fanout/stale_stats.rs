@@ -408,7 +408,7 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
     let message = backends_ready(&status);
     assert!(message.contains("\"crio\""), "{message}");
     assert!(
-        message.contains("it has not answered calls for stats for "),
+        message.contains("its stats have been missing or old for "),
         "{message}"
     );
     assert!(message.contains("its cached stats are "), "{message}");

@@ -126,7 +126,7 @@ async fn messages_stay_whole_however_a_backend_splits_them() {
 }
 
 #[tokio::test]
-async fn a_stream_keeps_unknown_fields_and_invalid_utf8() {
+async fn a_stream_keeps_unknown_fields() {
     let newer = |name| Sim::new(name).newer();
     let rig = five_pods_each([newer("runc"), newer("kata")]).await;
     for rpc in every_stream() {

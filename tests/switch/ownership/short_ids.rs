@@ -4,6 +4,7 @@ use tonic::Code;
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds, stopped};
 use crate::calls::{narrowed_to_ids, send, text_of};
+use crate::faults::node;
 use crate::support::{IMAGE, Rig, Sim, container_config};
 
 /// Shortens an id to the 13 digits that crictl shows.
@@ -166,7 +167,8 @@ async fn a_short_id_is_unavailable_while_a_backend_without_cached_lists_is_down(
 
 #[tokio::test]
 async fn a_short_id_is_unavailable_while_another_backend_fails_to_list() {
-    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = node("stale_lists = \"0s\"", sims).await;
     let (pod, _) = rig.run("kata", "web").await;
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();

@@ -100,7 +100,7 @@ async fn bytes_are_appended_to_every_message_of_a_stream() {
 }
 
 #[tokio::test]
-async fn a_newer_runtime_sends_replies_that_generated_types_cannot_decode() {
+async fn a_newer_runtime_sends_fields_that_generated_types_lack() {
     let direct = Direct::new(Sim::new("next").newer());
     direct.run_pod("web").await.unwrap();
     let raw = direct.raw().await;
@@ -113,8 +113,8 @@ async fn a_newer_runtime_sends_replies_that_generated_types_cannot_decode() {
             .count(),
         2
     );
-    assert!(message.windows(4).any(|w| w == b"caf\xe9"));
-    assert!(cri::ListPodSandboxResponse::decode(message).is_err());
+    let known = cri::ListPodSandboxResponse::decode(message.clone()).unwrap();
+    assert!(known.encoded_len() < message.len());
 }
 
 #[tokio::test]
