@@ -476,11 +476,32 @@ impl Owners {
         Some(&container.more.pod)
     }
 
-    /// Whether `backend` owns a container whose pod is not known to be on `backend`.
+    /// Whether `backend` owns a container whose pod is not known to be on `backend`, but may be in its next list of pods.
     pub fn has_stray(&self, backend: BackendId) -> bool {
+        let mut its = self.without_pod(backend);
+        its.any(|(_, container)| !self.is_orphan(container))
+    }
+
+    /// The containers of `backend` whose pod its last list of pods lacked, although the containers were known when that
+    /// list was requested.
+    pub fn orphans(&self, backend: BackendId) -> Vec<&str> {
+        let its = self.without_pod(backend);
+        let orphans = its.filter(|(_, container)| self.is_orphan(container));
+        orphans.map(|(id, _)| id.as_str()).collect()
+    }
+
+    fn without_pod(&self, backend: BackendId) -> impl Iterator<Item = (&String, &Entry<InPod>)> {
         let pods = of(&self.pods, backend);
-        let mut its = self.containers.values().filter(|it| is_of(it, backend));
-        its.any(|container| !pods.contains(container.more.pod.as_str()))
+        let its = self.containers.iter();
+        let its = its.filter(move |(_, it)| is_of(it, backend));
+        its.filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
+    }
+
+    /// Whether no later list of pods will have the pod of this container, which is not known. An earlier run of
+    /// criswitch saved only lists of containers that agreed with its lists of pods.
+    fn is_orphan(&self, container: &Entry<InPod>) -> bool {
+        let pods = self.whole.get(&(Kind::Pod, container.backend));
+        container.source == Source::Saved || pods.is_some_and(|pods| container.first <= pods.last)
     }
 
     /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.

@@ -128,9 +128,18 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         pods,
         containers,
         pod_ids: pod_ids(switch, backend),
+        orphans: orphans(switch, backend),
         default_pod_ids: switch.owners().with_default_row(backend.id),
         failing_rpcs: known.failures.iter().map(failing_rpc).collect(),
     })
+}
+
+fn orphans(switch: &Switch, backend: &Backend) -> Vec<String> {
+    let owners = switch.owners();
+    let orphans = owners.orphans(backend.id).into_iter();
+    let mut orphans = Vec::from_iter(orphans.map(str::to_owned));
+    orphans.sort_unstable();
+    orphans
 }
 
 fn failing_rpc(failure: &Failure) -> admin::FailingRpc {

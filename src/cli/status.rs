@@ -397,7 +397,17 @@ fn outlook(state: &State) -> String {
         ))
     });
     let lines = removals.chain(costs).chain(labels);
+    let lines = lines.chain(state.backends.iter().filter_map(orphans));
     lines.map(|line| terminal::wrapped_first(&line)).collect()
+}
+
+/// A line about the containers of a backend whose pods it does not list, with the first of them.
+fn orphans(backend: &Backend) -> Option<String> {
+    let (name, first) = (&backend.name, backend.orphans.first()?);
+    let count = counted(backend.orphans.len(), "container");
+    Some(format!(
+        "backend {name} lists {count} without a pod, for example {first}; remove with: crictl rm"
+    ))
 }
 
 fn foreign(other: &Foreign) -> anyhow::Result<String> {

@@ -73,7 +73,13 @@ fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those
         let found = owners.find(Kind::Container, id);
         assert_eq!(found, Some(Owner::One(owner)), "{id}");
     }
-    assert!(owners.has_stray(0), "later's pod is not known");
+    assert!(!owners.has_stray(0), "a list of pods lacks later's pod");
+    assert_eq!(owners.orphans(0), ["later"]);
+    let listed = containers(&[("last", "unknown")]);
+    owners
+        .learn(Kind::Container, 0, &listed, owners.mark())
+        .unwrap();
+    assert!(owners.has_stray(0), "no list of pods was requested since");
 }
 
 /// Encodes a list of pods. `list` has the id and `created_at` of each pod.

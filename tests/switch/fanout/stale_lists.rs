@@ -241,6 +241,33 @@ async fn a_container_whose_pod_was_never_listed_makes_cached_container_lists_an_
     assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
 }
 
+/// A runtime may list a container for good whose pod it does not list.
+#[tokio::test]
+async fn an_orphan_is_in_cached_lists_as_its_runtime_lists_it_and_is_named() {
+    let (rig, ids) = mixed().await;
+    // The last `pod_sandbox_id` counts.
+    let orphaned = text(2, "no-such-pod");
+    rig.sim("kata").append_to_items("ListContainers", orphaned);
+    let mut rig = restarted(rig).await;
+    list_both(&rig).await;
+    list_both(&rig).await;
+    let whole = rig.containers().await.unwrap().len();
+    let told = told_of(&rig, "kata").await;
+    let orphans = told["orphans"].as_array().unwrap();
+    assert!(orphans.iter().any(|id| *id == *ids.container), "{told}");
+    stopped(&rig, "kata").await;
+    assert_eq!(rig.containers().await.unwrap().len(), whole);
+    rig.restart_switch().await;
+    assert_eq!(rig.containers().await.unwrap().len(), whole);
+}
+
+/// Restarts criswitch, which then knows the containers only from lists.
+async fn restarted(mut rig: Rig) -> Rig {
+    rig.boot.id = "second".to_owned();
+    rig.restart_switch().await;
+    rig
+}
+
 #[tokio::test]
 async fn pods_and_containers_created_and_removed_since_leave_cached_lists_complete() {
     let (rig, ids) = mixed().await;
