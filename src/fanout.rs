@@ -24,6 +24,7 @@ use crate::forward::{self, own};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
 use crate::rpc::{self, Lacking, List, Merge};
+use crate::switch::learn::Asked;
 use crate::switch::{Switch, handlers, labels, learn, subscribers};
 use crate::telemetry::counters::Reason;
 
@@ -271,16 +272,31 @@ async fn merged(
     backends: &[Arc<Backend>],
     merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Reply, Failed> {
-    let shares = backends.iter().map(|backend| {
-        let own = own_share(switch, call, how, backend);
-        fallback::with_stand_in(switch, call, how, backend, own)
+    let before = switch.owners().changes();
+    let shares = backends.iter().map(|backend| async move {
+        let mut reply = None;
+        let own = own_share(switch, call, how, backend, &mut reply);
+        let share = fallback::with_stand_in(switch, call, how, backend, own).await?;
+        Ok::<_, Failed>((share, reply))
     });
     let mut messages = Vec::with_capacity(backends.len());
     let mut parts = Parts::default();
-    for (backend, share) in backends.iter().zip(join_all(shares).await) {
-        if let Some(message) = parts.add(share?) {
+    let shares = join_all(shares).await;
+    let has_changed = switch.owners().changes() != before;
+    for (backend, share) in backends.iter().zip(shares) {
+        let (share, reply) = share?;
+        if let Some(message) = parts.add(share) {
+            let message = match has_changed {
+                true => part_again(switch, call, backend, reply)?.unwrap_or(message),
+                false => message,
+            };
             messages.push((Arc::clone(backend), message));
         }
+    }
+    if has_changed && call.listing().is_some_and(|it| it.list.kind().is_some()) {
+        // An answer of one backend may have changed the items of another.
+        let saved = join_all(backends.iter().map(|backend| backend.saved())).await;
+        saved.into_iter().collect::<Result<(), _>>()?;
     }
     match parts.failure() {
         Some(why) => Err(why),
@@ -288,12 +304,39 @@ async fn merged(
     }
 }
 
-/// Asks `backend` for its part of a merged reply, and learns from the reply.
+/// Makes the part of a backend in a list of pods or containers again, after the answers of all backends were learned:
+/// meanwhile items may have passed from one backend to another. Without a `reply` of the backend the part is cached.
+/// Returns `None` for any other call.
+fn part_again(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    reply: Option<(Bytes, Asked)>,
+) -> Result<Option<Bytes>, Failed> {
+    let list = call.listing().map(|listing| listing.list);
+    let Some((list, kind)) = list.and_then(|list| Some((list, list.kind()?))) else {
+        return Ok(None);
+    };
+    let part = match reply {
+        Some((reply, asked)) => {
+            let own = switch.owners().own(kind, backend.id, &reply, asked.mark);
+            let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
+            own.unwrap_or(reply)
+        }
+        None => fallback::cached_again(switch, call, list, backend)?,
+    };
+    let renamed = learn::listed_as(switch, list, backend, &part)?;
+    Ok(Some(renamed.unwrap_or(part)))
+}
+
+/// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was learned,
+/// and the moment when criswitch asked for it.
 async fn own_share(
     switch: &Switch,
     call: &Call,
     how: &Merge,
     backend: &Arc<Backend>,
+    reply: &mut Option<(Bytes, Asked)>,
 ) -> Result<Share, Failed> {
     let asked = learn::asked(switch);
     let answer = forward::ask(call, backend).await?;
@@ -304,8 +347,9 @@ async fn own_share(
             if call.listing().is_none() {
                 learn::readable(switch, None, backend, &message)?;
             }
-            let changed = learn::learn(switch, call, backend, asked, &message)?;
-            Ok(Share::Own(changed.unwrap_or(message)))
+            let learned = learn::learn(switch, call, backend, asked, &message)?;
+            *reply = Some((message.clone(), asked));
+            Ok(Share::Own(learned.message.unwrap_or(message)))
         }
         Code::Unimplemented if may_lack(switch, how, backend) => {
             Ok(Share::Lacking(Failed::Answer(Box::new(answer))))

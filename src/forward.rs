@@ -11,8 +11,8 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
-use crate::switch::Switch;
-use crate::switch::learn::{self, Asked};
+use crate::switch::learn::{self, Asked, Effects};
+use crate::switch::{Switch, saved};
 
 /// Sends `call`, which creates a pod, to one backend. Until criswitch has read the reply, the backend may have a pod
 /// that criswitch does not know.
@@ -115,15 +115,16 @@ async fn learned(
         return Ok(reply::of_answer(answer));
     }
     let message = backend.message(&answer)?;
-    let changed = learn::learn(switch, call, backend, asked, &message)?;
+    let Effects { message, changed } = learn::learn(switch, call, backend, asked, &message)?;
     // Metric descriptors need not be saved before the reply: criswitch can ask for them again.
     if !call
         .listing()
         .is_some_and(|listing| listing.list.is_stats())
     {
         backend.saved().await?;
+        saved::all(switch, &changed).await?;
     }
-    Ok(match changed {
+    Ok(match message {
         Some(message) => reply::of_changed(answer, &message),
         None => reply::of_answer(answer),
     })

@@ -12,7 +12,7 @@ mod started;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
 
 use tokio::time::Instant;
@@ -23,8 +23,8 @@ use crate::rpc::{Kind, UID_LABEL};
 use bytes::Bytes;
 use creations::Creations;
 use entries::{
-    Entries, Entry, Ids, Shape, Source, WholeLists, claim, claims, count, disputed, is_full, is_of,
-    learn, of, restore, settle, with_prefix, would_lose,
+    Entries, Entry, Ids, Shape, Source, WholeLists, claim, claims, copies, count, disputed,
+    is_full, is_of, learn, of, own, restore, settle, with_prefix,
 };
 use fnv::FnvHasher;
 
@@ -50,6 +50,9 @@ const WHOLE_ID: usize = 64;
 /// A backend's number: unique for the life of the process, never reused.
 pub type BackendId = usize;
 
+/// The backends whose items changed, so that their state on disk is outdated.
+pub type Changed = BTreeSet<BackendId>;
+
 /// A moment in the order in which entries were learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
@@ -72,6 +75,15 @@ pub struct Claim {
     pub owner: BackendId,
 }
 
+/// The result of learning that a backend returned an id from a call that creates a pod or container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owned {
+    /// If another backend keeps the id: the claim.
+    pub claim: Option<Claim>,
+    /// The backends whose items changed.
+    pub changed: Changed,
+}
+
 /// The result of learning from a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
@@ -85,6 +97,8 @@ pub struct Learned {
     pub new: usize,
     /// Whether the list changed a known fact, or has items that the backend does not own.
     pub changes: bool,
+    /// The backends whose items changed.
+    pub changed: Changed,
 }
 
 /// Why nothing is learned from a list.
@@ -177,20 +191,17 @@ impl Owners {
 
     /// Learns that `backend` returned this pod from a call that creates pods. The call was sent at `asked`. `backend`
     /// now owns the pod, unless the pod was removed since `asked`. If another backend created the pod, or may have had
-    /// it before `asked`, that backend stays the owner and the claim is returned.
-    pub fn own_pod(
-        &mut self,
-        id: &str,
-        backend: BackendId,
-        names: PodNames,
-        asked: Mark,
-    ) -> Option<Claim> {
+    /// it before `asked`, that backend stays the owner.
+    pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) -> Owned {
         let claim = claim(&self.pods, id, backend, asked, self.whole(Kind::Pod));
+        let mut changed = Changed::new();
         if claim.is_none() && !removed_since(&self.removed, asked).contains_key(id) {
             let entry = self.created(backend, names.created(self.mark()));
-            self.pods.insert(id.to_owned(), entry);
+            let before = self.pods.insert(id.to_owned(), entry);
+            changed.insert(backend);
+            changed.extend(before.map(|before| before.backend));
         }
-        claim
+        Owned { claim, changed }
     }
 
     /// Like [`Owners::own_pod`], for a container of `pod`. `label` is the pod uid in the container's label. If the pod
@@ -201,16 +212,19 @@ impl Owners {
         backend: BackendId,
         (pod, label): (&str, Option<&str>),
         asked: Mark,
-    ) -> Option<Claim> {
+    ) -> Owned {
         let whole = self.whole(Kind::Container);
         let claim = claim(&self.containers, id, backend, asked, whole);
+        let mut changed = Changed::new();
         let removed = removed_since(&self.removed, asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
             let more = InPod::of(pod, label, &self.pods);
             let entry = self.created(backend, more);
-            self.containers.insert(id.to_owned(), entry);
+            let before = self.containers.insert(id.to_owned(), entry);
+            changed.insert(backend);
+            changed.extend(before.map(|before| before.backend));
         }
-        claim
+        Owned { claim, changed }
     }
 
     fn whole(&self, kind: Kind) -> impl Fn(BackendId) -> Option<WholeLists> {
@@ -261,8 +275,10 @@ impl Owners {
         self.creations.listed(backend, asked);
     }
 
-    /// Forgets a pod or container that a client removed. The containers of a pod are forgotten with it.
-    pub fn forget(&mut self, kind: Kind, id: &str) {
+    /// Forgets a pod or container that a client removed. The containers of a pod are forgotten with it. Returns the
+    /// backends whose items changed.
+    pub fn forget(&mut self, kind: Kind, id: &str) -> Changed {
+        let mut changed = Changed::new();
         self.clock += 1;
         self.changes += 1;
         match kind {
@@ -270,11 +286,13 @@ impl Owners {
                 let pod = self.pods.remove(id);
                 let had_rival = pod.as_ref().is_some_and(|pod| pod.rival.is_some());
                 let (owner, uid) = pod.map(|pod| (pod.backend, pod.more.uid)).unzip();
+                changed.extend(owner);
                 self.keep_in_mind(id.to_owned(), owner, uid, true, had_rival);
                 let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
                 let containers: Vec<_> = self.containers.extract_if(its).collect();
                 for (id, container) in containers {
                     let had_rival = container.rival.is_some();
+                    changed.insert(container.backend);
                     self.keep_in_mind(id, Some(container.backend), None, true, had_rival);
                 }
             }
@@ -282,9 +300,11 @@ impl Owners {
                 let container = self.containers.remove(id);
                 let had_rival = container.as_ref().is_some_and(|it| it.rival.is_some());
                 let owner = container.map(|it| it.backend);
+                changed.extend(owner);
                 self.keep_in_mind(id.to_owned(), owner, None, true, had_rival);
             }
         }
+        changed
     }
 
     /// Learns from an encoded list reply of `backend`, requested at `asked`. The backend owns every item of the
@@ -314,10 +334,34 @@ impl Owners {
         Ok(learned)
     }
 
-    /// Forgets the items that a complete list of `backend` lacked. The list was requested at `asked`, and must be
-    /// learned already. The containers of a forgotten pod are forgotten too, except containers that were learned after
-    /// `asked`.
-    pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
+    /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and
+    /// the items of other backends. Returns `None` if the list has no such items.
+    ///
+    /// # Errors
+    /// If the list is malformed or too large.
+    pub fn own(
+        &self,
+        kind: Kind,
+        backend: BackendId,
+        list: &[u8],
+        asked: Mark,
+    ) -> Result<Option<Bytes>, Unlearned> {
+        let removed = removed_since(&self.removed, asked);
+        let (own, _) = match kind {
+            Kind::Pod => own(&self.pods, backend, list, &removed, &PodShape),
+            Kind::Container => {
+                let shape = ContainerShape(&self.pods);
+                own(&self.containers, backend, list, &removed, &shape)
+            }
+        }?;
+        Ok(own)
+    }
+
+    /// Forgets the items that a complete list of `backend` lacked. If another backend lists such an item, that backend
+    /// becomes its owner. The list was requested at `asked`, and must be learned already. The containers of a forgotten
+    /// pod are forgotten too, except containers that were learned after `asked`. Returns the backends whose items
+    /// changed.
+    pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) -> Changed {
         self.clock += 1;
         let first = WholeLists {
             first: self.clock,
@@ -325,23 +369,28 @@ impl Owners {
         };
         let whole = self.whole.entry((kind, backend)).or_insert(first);
         whole.last = whole.last.max(asked.0);
+        let mut changed = Changed::new();
         let changes = &mut self.changes;
         match kind {
             Kind::Pod => {
-                let gone = settle(&mut self.pods, backend, asked, changes, |_| true);
+                let noted = (&mut *changes, &mut changed);
+                let gone = settle(&mut self.pods, backend, asked, noted, |_| true);
                 if !gone.is_empty() {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
-                    settle(&mut self.containers, backend, asked, changes, of_them);
+                    let noted = (&mut *changes, &mut changed);
+                    settle(&mut self.containers, backend, asked, noted, of_them);
                 }
                 for (id, pod) in gone {
                     self.keep_in_mind(id, Some(pod.backend), Some(pod.more.uid), false, false);
                 }
             }
             Kind::Container => {
-                settle(&mut self.containers, backend, asked, changes, |_| true);
+                let noted = (changes, &mut changed);
+                settle(&mut self.containers, backend, asked, noted, |_| true);
             }
         }
+        changed
     }
 
     fn keep_in_mind(
@@ -518,24 +567,34 @@ impl Owners {
         }
     }
 
-    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. `remains`
-    /// says which other backends stay.
-    pub fn would_lose(&self, backend: BackendId, remains: &impl Fn(BackendId) -> bool) -> bool {
-        would_lose(&self.pods, backend, remains)
-            || would_lose(&self.containers, backend, remains)
-            || self.creations.is_at(backend)
+    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. Other backends
+    /// that list the same items do not count: they may list copies to get the items.
+    pub fn would_lose(&self, backend: BackendId) -> bool {
+        self.count(backend) != (0, 0) || self.creations.is_at(backend)
+    }
+
+    /// How many of the pods and containers of `backend` each other backend lists too, with the same names and time of
+    /// creation. If two backends are sockets of one runtime, both list the same items.
+    pub fn copies(&self, backend: BackendId) -> BTreeMap<BackendId, u64> {
+        let mut counts = BTreeMap::new();
+        let pods = copies(&self.pods, backend);
+        for lister in pods.chain(copies(&self.containers, backend)) {
+            *counts.entry(lister).or_default() += 1;
+        }
+        counts
     }
 
     /// Forgets all pods and containers of `backend`. If another backend also lists an item, that backend becomes its
-    /// owner, unless the item was created through criswitch.
-    pub fn forget_backend(&mut self, backend: BackendId) {
+    /// owner. Returns the backends whose items changed.
+    pub fn forget_backend(&mut self, backend: BackendId) -> Changed {
         self.changes += 1;
         let now = self.mark();
         // Treat the backend as if it had sent complete lists without items.
-        self.settle(Kind::Pod, backend, now);
-        self.settle(Kind::Container, backend, now);
+        let mut changed = self.settle(Kind::Pod, backend, now);
+        changed.append(&mut self.settle(Kind::Container, backend, now));
         self.whole.retain(|(_, of), _| *of != backend);
         self.creations.forget(backend);
+        changed
     }
 
     /// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
@@ -545,8 +604,8 @@ impl Owners {
         ids
     }
 
-    /// Marks the entries of `backend` as restored from the saved state, except the ids in `disputed`: the owners of
-    /// these ids may be disputed again.
+    /// Marks the listed entries of `backend` as restored from the saved state, except the ids in `disputed`: the owners
+    /// of these ids may be disputed again.
     pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
         self.changes += 1;
         let disputed = disputed.iter().map(String::as_str).collect();

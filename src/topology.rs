@@ -154,15 +154,14 @@ impl Live {
     }
 
     /// The table after a reload, which is not applied yet. A backend whose socket is already known keeps its id. A
-    /// backend that the configuration no longer names stays if `keep` returns true. `keep` also gets the backends that
-    /// stay so far.
+    /// backend that the configuration no longer names stays if `keep` returns true.
     pub(crate) fn next(
         &self,
         mut config: Config,
         identities: &Identities,
         next_id: &mut BackendId,
         connect: impl Fn(&BackendConfig) -> Backend,
-        keep: impl Fn(&Backend, &[Arc<Backend>]) -> bool,
+        keep: impl Fn(&Backend) -> bool,
         runs_pods: impl Fn(BackendId) -> bool,
     ) -> Next {
         self.identify(&mut config.table, identities, next_id);
@@ -178,7 +177,7 @@ impl Live {
         let mut renamed = Vec::new();
         for backend in &self.backends {
             let named = backends.iter().any(|named| named.id == backend.id);
-            if !named && keep(backend, &backends) {
+            if !named && keep(backend) {
                 let name = backend.name();
                 let free = free_name(&name, &taken);
                 taken.push(free.as_deref().unwrap_or(&name).into());

@@ -6,7 +6,9 @@ use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::known::Failure;
+use crate::backend::state::State;
 use crate::codec::admin;
+use crate::config::wording;
 use crate::fanout::fallback;
 use crate::fanout::status::{self, Condition};
 use crate::node_labels::NodeLabels;
@@ -97,6 +99,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
     let [runtime, version, cgroup_driver] = status::identity(&known);
     let conditions =
         status::conditions(&known.status).map_err(|fault| backend.malformed(&fault))?;
+    let moved = moved(switch, live, backend);
     Ok(admin::Backend {
         name: backend.name().to_string(),
         socket: backend.socket.to_string(),
@@ -131,6 +134,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         orphans: orphans(switch, backend),
         default_pod_ids: switch.owners().with_default_row(backend.id),
         failing_rpcs: known.failures.iter().map(failing_rpc).collect(),
+        moved,
     })
 }
 
@@ -148,6 +152,27 @@ fn failing_rpc(failure: &Failure) -> admin::FailingRpc {
         cause: failure.cause.clone(),
         seconds: failure.since.elapsed().as_secs(),
     }
+}
+
+/// Which ready backend lists items of `backend`, if `backend` does not answer and no file names it: its runtime may now
+/// serve the socket of the other backend. criswitch does not pass the items automatically, because a hostile backend
+/// may list copies.
+fn moved(switch: &Switch, live: &Live, backend: &Backend) -> Option<String> {
+    let is_ready = |backend: &Backend| matches!(backend.link().state, State::Ready(_));
+    if live.names(backend.id) || is_ready(backend) {
+        return None;
+    }
+    let owners = switch.owners();
+    let (pods, containers) = owners.count(backend.id);
+    let mut listers = live.backends.iter().filter(|it| is_ready(it));
+    let copies = owners.copies(backend.id);
+    let (lister, count) = listers.find_map(|it| Some((it.name(), copies.get(&it.id)?)))?;
+    Some(wording::moved(
+        &backend.name(),
+        &lister,
+        *count,
+        pods + containers,
+    ))
 }
 
 /// The ids of the backend's pods. They are sorted, so that equal states have equal messages.

@@ -45,8 +45,9 @@ async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Re
         terminal::wrapped_first(&cause)
     });
     let warning = format!(
-        "The kubelet will treat these pods of backend {} ({}) as dead and start new ones. Processes of these pods that still \
-         run become unmanaged. Continue only if the runtime is gone for good.",
+        "Pods of backend {} ({}) that another backend lists pass to that backend. The kubelet will treat the other pods as \
+         dead and start new ones. Processes of the other pods that still run become unmanaged. Continue only if the runtime \
+         is gone for good, or now serves another socket.",
         backend.name, backend.socket
     );
     Ok(table + &terminal::wrapped_first(&warning))

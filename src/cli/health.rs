@@ -133,9 +133,11 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
     if backend.state != "ready" {
         let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
         let (since, effect) = (ago(&backend.since), effect(state, backend));
+        let moved = backend.moved.iter().map(|moved| format!("; {moved}"));
         return Some(format!(
-            "backend {name} has been {} for {since}: {effect} ({cause})",
-            backend.state
+            "backend {name} has been {} for {since}: {effect} ({cause}){}",
+            backend.state,
+            moved.collect::<String>()
         ));
     }
     if !backend.failing_rpcs.is_empty() {

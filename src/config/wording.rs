@@ -21,7 +21,16 @@ pub fn unexpected_user(user: UserId) -> String {
 /// The sentence about the removal of a backend that no file names.
 pub fn removal(backend: &str) -> String {
     format!(
-        "backend {backend} is removed when its last pod ends; if its runtime is gone for good: criswitch forget {backend}"
+        "backend {backend} is removed when its last pod ends; if its runtime is gone for good or now serves another socket: criswitch forget {backend}"
+    )
+}
+
+/// The sentence about a backend that no file names and that does not answer, while backend `lister` lists `copies` of its
+/// `all` pods and containers.
+pub fn moved(backend: &str, lister: &str, copies: u64, all: usize) -> String {
+    format!(
+        "backend {lister} lists {copies} of the {all} pods and containers of backend {backend}, with the same names and \
+         times; if its runtime now serves the socket of {lister}, pass them to {lister}: criswitch forget {backend}"
     )
 }
 

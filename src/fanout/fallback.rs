@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::known::Failure;
@@ -13,7 +13,6 @@ use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::call::{Call, Failed, Listing};
 use crate::config::duration_text;
-use crate::errors;
 use crate::fanout::Share;
 use crate::ownership::BackendId;
 use crate::rpc::filter::{filter, without_inside};
@@ -176,6 +175,20 @@ fn stand_in(
 fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
     let message = cached(list, backend, backend.stale_lists())?;
     cached::own_items(switch, list, backend, &message, request)
+}
+
+/// Like `whole_list`, for a part of a merged list that was made before.
+///
+/// # Errors
+/// `Unavailable` if the cached list can no longer be served.
+pub(crate) fn cached_again(
+    switch: &Switch,
+    call: &Call,
+    list: List,
+    backend: &Backend,
+) -> Result<Bytes, Status> {
+    whole_list(switch, list, backend, &call.message())
+        .ok_or_else(|| backend.unavailable(&unserved(switch, list, backend)))
 }
 
 /// Returns why merged lists of the kind `list` fail now because of `backend`; `None` if `backend` does not make them

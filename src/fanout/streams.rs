@@ -20,11 +20,11 @@ use crate::codec::{frames, grpc};
 use crate::fanout::{self, Parts, Share, fallback};
 use crate::forward;
 use crate::limits::budget::{Reservation, Unread};
-use crate::ownership::MOST;
+use crate::ownership::{Changed, MOST};
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{List, Merge, Row};
-use crate::switch::Switch;
 use crate::switch::learn::{self, Asked, keep_stats};
+use crate::switch::{Switch, saved};
 
 /// A stream with the messages of all `backends` in the order of arrival. A backend that does not implement the stream
 /// gets the unary list call `instead`.
@@ -49,6 +49,7 @@ pub(crate) fn interleave(
             asked: learn::asked(switch),
             parts: Arc::clone(&parts),
             messages: None,
+            changed: Changed::new(),
             seen: HashSet::new(),
         };
         stream::try_unfold(feed, Feed::next).boxed()
@@ -125,6 +126,8 @@ struct Feed {
     /// How many more messages criswitch reads.
     unread: usize,
     whole: StreamedList,
+    /// The backends whose items the messages so far have changed.
+    changed: Changed,
     /// The ids of the items so far, at most [`MOST`].
     seen: HashSet<String>,
 }
@@ -156,16 +159,22 @@ impl Feed {
             let Some(message) = message else {
                 self.note(None);
                 self.settle();
-                self.backend.saved().await?;
+                self.saved().await?;
                 return Ok(None);
             };
             self.count_message()?;
             let message = self.learn(message)?;
-            self.backend.saved().await?;
+            self.saved().await?;
             if !message.is_empty() {
                 return Ok(Some((message, self)));
             }
         }
+    }
+
+    /// Waits until everything that the messages so far have changed is saved.
+    async fn saved(&self) -> Result<(), Status> {
+        self.backend.saved().await?;
+        saved::all(&self.switch, &self.changed).await
     }
 
     /// Records why the backend's answer cannot be used, or that it can. Records nothing if the call has a filter, or if
@@ -203,7 +212,7 @@ impl Feed {
             Some(message) if !is_its_own => Ok(Some((message, self))),
             Some(message) => {
                 let message = self.learn(message)?;
-                self.backend.saved().await?;
+                self.saved().await?;
                 Ok(Some((message, self)))
             }
             None => Ok(None),
@@ -322,13 +331,15 @@ impl Feed {
         let limit = self.backend.memory.limit();
         self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;
         self.whole.add(&message, self.backend.max_message);
-        let changed = learn::learn_part(&self.switch, list, &self.backend, &message, self.asked)?;
-        Ok(changed.unwrap_or(message))
+        let learned = learn::learn_part(&self.switch, list, &self.backend, &message, self.asked)?;
+        self.changed.extend(learned.changed);
+        Ok(learned.message.unwrap_or(message))
     }
 
     /// Forgets items that the whole stream lacked. The stream is too long to be cached.
-    fn settle_unkept(&self, list: List) {
-        learn::settle(&self.switch, list, &self.backend, self.asked);
+    fn settle_unkept(&mut self, list: List) {
+        let changed = learn::settle(&self.switch, list, &self.backend, self.asked);
+        self.changed.extend(changed);
         self.backend.has_changed();
     }
 
@@ -347,7 +358,9 @@ impl Feed {
                     (true, true) => keep_stats(list, &self.backend, &message, self.asked),
                     (true, false) => {
                         let (switch, backend) = (&self.switch, &self.backend);
-                        learn::keep_whole(switch, list, backend, &message, self.asked);
+                        let asked = self.asked;
+                        let changed = learn::keep_whole(switch, list, backend, &message, asked);
+                        self.changed.extend(changed);
                     }
                     (false, true) => {}
                     (false, false) => self.settle_unkept(list),

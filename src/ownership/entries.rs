@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use super::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
+use super::{BackendId, Changed, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 
@@ -104,7 +104,17 @@ impl<T> Entry<T> {
     /// Makes `rival` the owner. The previous owner no longer lists the id, but `rival` does.
     fn pass_to(&mut self, rival: Rival) {
         (self.backend, self.rival) = (rival.backend, None);
+        (self.source, self.claimed) = (Source::Listed, false);
         (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
+    }
+
+    /// Makes a change that may begin or end a dispute. The state of the owner says which ids are disputed.
+    fn edit(&mut self, changed: &mut Changed, change: impl FnOnce(&mut Entry<T>)) {
+        let before = self.owner();
+        change(self);
+        if self.owner() != before {
+            changed.insert(self.backend);
+        }
     }
 }
 
@@ -137,20 +147,22 @@ pub(super) fn learn<T>(
     shape: &impl Shape<T>,
 ) -> Result<Learned, Unlearned> {
     let mut claims = Vec::new();
-    let mut dropped = Vec::new();
     let before = entries.len();
-    let mut changes = false;
-    for (place, (id, item)) in items(list)?.into_iter().enumerate() {
+    let (mut changes, mut changed) = (false, Changed::new());
+    // Whether the list repeats items, or has items of other backends.
+    let mut drops = false;
+    for (id, item) in items(list)? {
         match entries.get_mut(id) {
             // The list repeats the id.
-            Some(entry) if entry.backend == backend && entry.at == now => dropped.push(place),
+            Some(entry) if entry.backend == backend && entry.at == now => drops = true,
             Some(entry) if entry.backend == backend && shape.is_in_others_pod(item, backend) => {
-                dropped.push(place);
+                drops = true;
             }
             Some(entry) if entry.backend == backend => {
                 entry.at = now;
-                if entry.rival.is_some() {
-                    entry.print = shape.print(item);
+                // A created item has no print before its first list.
+                if entry.rival.is_some() || entry.print == 0 {
+                    entry.edit(&mut changed, |entry| entry.print = shape.print(item));
                 }
                 changes |= shape.again(&mut entry.more, item);
             }
@@ -160,31 +172,25 @@ pub(super) fn learn<T>(
                     || whole.is_some_and(|whole| whole.last >= entry.first),
                     |rival| rival.late,
                 );
-                entry.rival = Some(Rival {
+                let rival = Rival {
                     backend,
                     at: now,
                     print: shape.print(item),
                     late,
-                });
+                };
+                entry.edit(&mut changed, |entry| entry.rival = Some(rival));
                 if !std::mem::replace(&mut entry.claimed, true) {
                     let owner = entry.backend;
                     let id = id.to_owned();
                     claims.push(Claim { id, owner });
                 }
-                dropped.push(place);
+                drops = true;
             }
-            None if shape.is_in_others_pod(item, backend) => dropped.push(place),
+            None if shape.is_in_others_pod(item, backend) => drops = true,
             // The list was requested before the item was removed.
             None if removed.contains_key(id) => {
                 changes = true;
-                if removed
-                    .get(id)
-                    .copied()
-                    .flatten()
-                    .is_some_and(|it| it != backend)
-                {
-                    dropped.push(place);
-                }
+                drops |= is_removed_from_another(removed, id, backend);
             }
             None => {
                 let entry = Entry {
@@ -202,13 +208,56 @@ pub(super) fn learn<T>(
         }
     }
     let new = entries.len() - before;
+    if new > 0 {
+        changed.insert(backend);
+    }
+    let (own, dropped) = match drops {
+        true => own(entries, backend, list, removed, shape)?,
+        false => (None, 0),
+    };
     Ok(Learned {
         claims,
-        own: without(list, &dropped)?,
-        dropped: dropped.len(),
+        own,
+        dropped,
         new,
-        changes: changes || new > 0 || !dropped.is_empty(),
+        changes: changes || new > 0 || drops,
+        changed,
     })
+}
+
+/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Also returns
+/// the number of items that were dropped. Returns `None` if it is 0.
+pub(super) fn own<T>(
+    entries: &Entries<T>,
+    backend: BackendId,
+    list: &[u8],
+    removed: &HashMap<&str, Option<BackendId>>,
+    shape: &impl Shape<T>,
+) -> Result<(Option<Bytes>, usize), Unlearned> {
+    let mut seen = Ids::default();
+    let mut dropped = Vec::new();
+    for (place, (id, item)) in items(list)?.into_iter().enumerate() {
+        let is_dropped = shape.is_in_others_pod(item, backend)
+            || match entries.get(id) {
+                Some(entry) => entry.backend != backend || !seen.insert(id),
+                None => is_removed_from_another(removed, id, backend),
+            };
+        if is_dropped {
+            dropped.push(place);
+        }
+    }
+    Ok((without(list, &dropped)?, dropped.len()))
+}
+
+/// Whether a client has removed `id`, and another backend owned it.
+fn is_removed_from_another(
+    removed: &HashMap<&str, Option<BackendId>>,
+    id: &str,
+    backend: BackendId,
+) -> bool {
+    removed
+        .get(id)
+        .is_some_and(|owner| owner.is_some_and(|owner| owner != backend))
 }
 
 /// Returns `list` without the items at the positions in `places`, which must be in ascending order. Returns `None` if
@@ -250,28 +299,24 @@ pub(super) fn is_full<T>(entries: &Entries<T>, backend: BackendId) -> bool {
 }
 
 /// Removes and returns the entries that a complete list of `backend`, requested at `asked`, lacked. Considers only
-/// entries for which `shows` is true. Counts each change in `changes`.
+/// entries for which `shows` is true. An entry that another backend lists passes to that backend. Counts each change in
+/// `changes`, and adds the backends whose items changed to `changed`.
 pub(super) fn settle<T>(
     entries: &mut Entries<T>,
     backend: BackendId,
     Mark(asked): Mark,
-    changes: &mut u64,
+    (changes, changed): (&mut u64, &mut Changed),
     shows: impl Fn(&T) -> bool,
 ) -> Vec<(String, Entry<T>)> {
     for entry in entries.values_mut().filter(|entry| shows(&entry.more)) {
         match entry.rival {
             Some(rival) if rival.backend == backend && rival.at <= asked => {
-                entry.rival = None;
+                entry.edit(changed, |entry| entry.rival = None);
                 *changes += 1;
             }
-            // An item that its owner created does not pass to a rival: when the owner no longer lists the item, the
-            // item has ended.
-            Some(rival)
-                if entry.backend == backend
-                    && entry.at <= asked
-                    && entry.source != Source::Created =>
-            {
+            Some(rival) if entry.backend == backend && entry.at <= asked => {
                 entry.pass_to(rival);
+                changed.extend([backend, rival.backend]);
                 *changes += 1;
             }
             _ => {}
@@ -281,6 +326,9 @@ pub(super) fn settle<T>(
         entry.backend == backend && entry.at <= asked && shows(&entry.more)
     };
     let gone: Vec<_> = entries.extract_if(lacking).collect();
+    if !gone.is_empty() {
+        changed.insert(backend);
+    }
     *changes += gone.len() as u64;
     gone
 }
@@ -307,10 +355,11 @@ pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<Strin
     disputed.map(|(id, _)| id.clone()).collect()
 }
 
-/// Marks the entries of `backend` as restored from the saved state, except the `disputed` ids.
+/// Marks the listed entries of `backend` as restored from the saved state, except the `disputed` ids.
 pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
     for (id, entry) in entries {
-        if is_of(entry, backend) && !disputed.contains(id.as_str()) {
+        let is_listed = is_of(entry, backend) && entry.source == Source::Listed;
+        if is_listed && !disputed.contains(id.as_str()) {
             entry.source = Source::Saved;
         }
     }
@@ -322,19 +371,16 @@ pub(super) fn claims<T>(entries: &Entries<T>, backend: BackendId) -> usize {
     rivals.filter(|rival| rival.backend == backend).count()
 }
 
-pub(super) fn would_lose<T>(
+/// For each entry of `backend` that another backend lists too, with the same names and time of creation: the other
+/// backend.
+pub(super) fn copies<T>(
     entries: &Entries<T>,
     backend: BackendId,
-    remains: &impl Fn(BackendId) -> bool,
-) -> bool {
-    entries.values().any(|entry| match entry.rival {
-        // Neither backend created the item. If both list the same item, one of them is enough to keep it.
-        Some(rival) if entry.source != Source::Created => {
-            let is_same = rival.print == entry.print;
-            entry.backend == backend && !(is_same && remains(rival.backend))
-                || rival.backend == backend && !remains(entry.backend)
-        }
-        _ => entry.backend == backend,
+) -> impl Iterator<Item = BackendId> + '_ {
+    let its = entries.values().filter(move |entry| is_of(entry, backend));
+    its.filter_map(|entry| {
+        let rival = entry.rival.filter(|rival| rival.print == entry.print);
+        Some(rival?.backend)
     })
 }
 

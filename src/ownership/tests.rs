@@ -44,6 +44,7 @@ fn a_broken_list_teaches_nothing_and_a_name_that_is_too_long_becomes_empty() {
     let expected = Learned {
         new: 2,
         changes: true,
+        changed: Changed::from([0]),
         ..Learned::default()
     };
     assert_eq!(learned, Ok(expected));
@@ -166,14 +167,15 @@ fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     listed(&mut owners, 0, &pods(&[("old", 1)]));
     let later = owners.mark();
     let names = PodNames::default;
-    let claim = owners.own_pod("old", 1, names(), later).unwrap();
+    let claim = owners.own_pod("old", 1, names(), later).claim.unwrap();
     assert_eq!(
         (claim.owner, owners.find(Kind::Pod, "old")),
         (0, Some(Owner::One(0)))
     );
     // Backend 0 may be a second socket of backend 1's runtime, and may list the pod before backend 1 answers the
     // create.
-    assert_eq!(owners.own_pod("old", 1, names(), asked), None);
+    let owned = owners.own_pod("old", 1, names(), asked);
+    assert_eq!((owned.claim, owned.changed), (None, Changed::from([0, 1])));
     assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(1)));
 }
 
@@ -184,7 +186,7 @@ fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
     listed(&mut owners, 0, &pods(&[("old", 1)]));
     owners.settle(Kind::Pod, 0, asked);
     let claim = owners.own_pod("old", 1, PodNames::default(), asked);
-    assert_eq!(claim.unwrap().owner, 0);
+    assert_eq!(claim.claim.unwrap().owner, 0);
 }
 
 #[test]
@@ -220,13 +222,54 @@ fn after_a_restart_an_owner_is_disputed_only_if_it_was_before() {
 }
 
 #[test]
-fn a_backend_is_needed_for_a_pod_whose_id_another_backend_lists_for_a_different_pod() {
-    for (second, is_needed) in [(1, false), (2, true)] {
-        let mut owners = Owners::default();
-        listed(&mut owners, 0, &pods(&[("web", 1)]));
-        listed(&mut owners, 1, &pods(&[("web", second)]));
-        assert_eq!(owners.would_lose(0, &|other| other == 1), is_needed);
+fn a_backend_is_needed_for_its_pod_even_if_another_backend_lists_a_copy() {
+    for (second, copies) in [(1, 1), (2, 0)] {
+        let mut owners = with_pods(&[("created", 0)]);
+        listed(&mut owners, 0, &pods(&[("web", 1), ("created", 1)]));
+        listed(&mut owners, 1, &pods(&[("web", second), ("created", 1)]));
+        assert!(owners.would_lose(0) && !owners.would_lose(1));
+        assert_eq!(owners.copies(0), BTreeMap::from([(1, copies + 1)]));
     }
+}
+
+#[test]
+fn a_pod_that_its_owner_no_longer_lists_passes_to_a_backend_that_lists_it() {
+    for create in [false, true] {
+        let mut owners = Owners::default();
+        if create {
+            owners.own_pod("web", 0, PodNames::default(), owners.mark());
+        }
+        listed(&mut owners, 0, &pods(&[("web", 1)]));
+        listed(&mut owners, 1, &pods(&[("web", 1)]));
+        let changed = owners.settle(Kind::Pod, 0, owners.mark());
+        assert_eq!(changed, Changed::from([0, 1]), "both are saved");
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(1)));
+        assert!(owners.created_at(1).is_empty());
+        assert_eq!(owners.forget(Kind::Pod, "web"), Changed::from([1]));
+    }
+}
+
+#[test]
+fn a_dispute_that_begins_or_ends_changes_the_state_of_the_owner() {
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &pods(&[("web", 1)]));
+    let begins = listed(&mut owners, 1, &pods(&[("web", 2)]));
+    assert_eq!(begins.changed, Changed::from([0]));
+    let goes_on = listed(&mut owners, 1, &pods(&[("web", 2)]));
+    assert_eq!(goes_on.changed, Changed::new());
+    let ends = owners.settle(Kind::Pod, 1, owners.mark());
+    assert_eq!(ends, Changed::from([0]));
+}
+
+#[test]
+fn a_list_is_cut_by_the_owners_that_later_lists_have_shown() {
+    let mut owners = with_pods(&[("web", 0)]);
+    let asked = owners.mark();
+    let list = pods(&[("web", 1), ("own", 1)]);
+    let learned = owners.learn(Kind::Pod, 1, &list, asked).unwrap();
+    assert_eq!(learned.own.unwrap(), pods(&[("own", 1)]));
+    owners.settle(Kind::Pod, 0, owners.mark());
+    assert_eq!(owners.own(Kind::Pod, 1, &list, asked), Ok(None));
 }
 
 #[test]

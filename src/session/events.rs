@@ -237,8 +237,16 @@ fn log_untold(backend: &Backend, code: Code) {
     tracing::debug!(%backend, %code, "cannot send events with the states of its pods");
 }
 
-/// Sends a deletion event for each pod of `before` that is not in `now`.
+/// Sends a deletion event for each pod of `before` that is not in `now` and that no other backend has.
 async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
+    if !before.gone(switch, backend, now).is_empty() {
+        // A pod lives on if its runtime now serves the socket of another backend. A backend that does not answer in time
+        // is not waited for.
+        let listed = own::list_every(switch);
+        tokio::time::timeout(backend.list_timeout(), listed)
+            .await
+            .ok();
+    }
     for (id, status) in before.gone(switch, backend, now) {
         tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
     }

@@ -2,10 +2,11 @@
 
 use crate::backend::Backend;
 use crate::backend::state::State;
-use crate::switch::{Switch, reload};
+use crate::switch::{Switch, reload, saved};
 use crate::topology::Live;
 
-/// Forgets the pods, containers and images of a backend that is away. If the configuration does not name the backend,
+/// Forgets the pods, containers and images of a backend that is away. An item that another backend lists passes to that
+/// backend. If the configuration does not name the backend,
 /// removes it. Otherwise lists omit the backend until it answers.
 ///
 /// # Errors
@@ -31,10 +32,11 @@ pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     }
     let (pods, containers) = switch.owners().count(backend.id);
     backend.leave();
-    switch.owners().forget_backend(backend.id);
+    let mut changed = switch.owners().forget_backend(backend.id);
+    changed.insert(backend.id);
+    saved::note(switch, &changed);
     switch.question.forget(backend.id);
-    backend.has_changed();
-    let saved = backend.saved().await;
+    let saved = saved::all(switch, &changed).await;
     tracing::warn!(
         backend = name,
         pods,

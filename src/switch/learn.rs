@@ -15,7 +15,9 @@ use crate::call::route::Target;
 use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::codec::protobuf::{self, Path};
 use crate::errors;
-use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, PodNames, Unlearned};
+use crate::ownership::{
+    BackendId, Changed, Claim, LONGEST_ID, Learned, MOST, Mark, Owned, PodNames, Unlearned,
+};
 use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD, LISTED_HANDLER};
 use crate::rpc::filter::{first_of_each, without_inside};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields, readable};
@@ -37,7 +39,28 @@ impl Asked {
     }
 }
 
-/// Learns from the successful reply to `call`. Returns the message for the client, if it differs from the reply.
+/// The result of learning from a reply.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// The message for the client, if it differs from the reply.
+    pub message: Option<Bytes>,
+    /// The backends whose items changed. The client gets its reply after their state is saved.
+    pub changed: Changed,
+}
+
+impl Effects {
+    fn of_message(message: Option<Bytes>) -> Effects {
+        let changed = Changed::new();
+        Effects { message, changed }
+    }
+
+    fn of_changed(changed: Changed) -> Effects {
+        let message = None;
+        Effects { message, changed }
+    }
+}
+
+/// Learns from the successful reply to `call`.
 ///
 /// # Errors
 /// `Internal` if the reply does not follow the CRI.
@@ -47,7 +70,8 @@ pub(crate) fn learn(
     backend: &Backend,
     asked: Asked,
     reply: &Bytes,
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Effects, Status> {
+    let mut changed = Changed::new();
     match &call.lesson {
         Lesson::Nothing | Lesson::ChangedImages => {}
         Lesson::Disks => backend.report_disks(reply),
@@ -56,36 +80,40 @@ pub(crate) fn learn(
             pod_requests::note_asking(switch, call, vec![backend.id], id);
         }
         Lesson::Pod(path, names) => {
-            let id = own_pod(switch, names, backend, reply, path, asked)?;
+            let id = own_pod(switch, names, backend, reply, path, asked, &mut changed)?;
             add_created(backend, List::Pods, id, call);
         }
         Lesson::Container(path, pod) => {
-            learn_container(
-                switch,
-                call,
-                backend,
-                created(backend, reply, path)?,
-                pod,
-                asked,
-            )?;
+            let id = created(backend, reply, path)?;
+            changed = learn_container(switch, call, backend, id, pod, asked)?;
         }
         Lesson::Restored(path, containers, names) => {
-            let pod = own_pod(switch, names, backend, reply, path, asked)?;
+            let pod = own_pod(switch, names, backend, reply, path, asked, &mut changed)?;
             for container in all_created(backend, reply, containers)? {
-                own_container(switch, backend, container, (pod, None), asked)?;
+                changed.extend(own_container(
+                    switch,
+                    backend,
+                    container,
+                    (pod, None),
+                    asked,
+                )?);
             }
             backend.has_changed();
         }
         Lesson::Gone(kind, id) => {
-            switch.owners().forget(*kind, id);
+            changed = switch.owners().forget(*kind, id);
+            saved::note(switch, &changed);
             backend.has_changed();
             reload::let_go(switch);
         }
         Lesson::ChangedState(changes, id) => change_states(backend, changes, id),
         Lesson::List(listing) => return learn_listing(switch, listing, backend, reply, asked),
-        Lesson::Handler(path) => return handlers::renamed(switch, backend, reply, path),
+        Lesson::Handler(path) => {
+            let renamed = handlers::renamed(switch, backend, reply, path)?;
+            return Ok(Effects::of_message(renamed));
+        }
     }
-    Ok(None)
+    Ok(Effects::of_changed(changed))
 }
 
 /// Learns from the reply to a call for a list. Stats are only cached, because they show no owners.
@@ -95,7 +123,7 @@ fn learn_listing(
     backend: &Backend,
     reply: &Bytes,
     asked: Asked,
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Effects, Status> {
     let list = listing.list;
     has_few_items(backend, list, reply)?;
     match (list.is_stats(), listing.is_whole) {
@@ -103,7 +131,9 @@ fn learn_listing(
             if readable(switch, Some(list), backend, reply)? && is_whole {
                 keep_stats(list, backend, reply, asked);
             }
-            listed_as(switch, list, backend, reply)
+            Ok(Effects::of_message(listed_as(
+                switch, list, backend, reply,
+            )?))
         }
         (false, false) => {
             readable(switch, Some(list), backend, reply)?;
@@ -144,15 +174,15 @@ pub(crate) fn readable(
     }
 }
 
-/// Learns and caches a complete list. Returns the list for the client, if it differs from the reply. If the last list
-/// had the same items and nothing has changed since, the list is not decoded.
+/// Learns and caches a complete list. If the last list had the same items and nothing has changed since, the list is
+/// not decoded.
 pub(crate) fn learn_whole(
     switch: &Switch,
     list: List,
     backend: &Backend,
     reply: &Bytes,
     asked: Asked,
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Effects, Status> {
     let snapshot = asked.snapshot(reply);
     let changes = switch.owners().changes();
     if let Some(kind) = list.kind()
@@ -162,14 +192,16 @@ pub(crate) fn learn_whole(
         backend.keep_list(list, snapshot);
         switch.owners().listed_again(kind, backend.id, asked.mark);
         settled(switch, list, backend, asked);
-        return Ok(message);
+        return Ok(Effects::of_message(message));
     }
     let readable = readable(switch, Some(list), backend, reply)?;
-    let message = learn_list(switch, list, backend, reply, asked)?;
+    let mut effects = learn_list(switch, list, backend, reply, asked)?;
     if readable {
         backend.keep_list(list, snapshot);
     }
-    settle(switch, list, backend, asked);
+    effects
+        .changed
+        .append(&mut settle(switch, list, backend, asked));
     let owners = switch.owners();
     let items = protobuf::fields(reply).flatten();
     let items = items.filter(|field| field.number == fields::ITEMS).count();
@@ -183,7 +215,7 @@ pub(crate) fn learn_whole(
         drop(owners);
         backend.learn(|known| known.lists.learned(list, reply, changes));
     }
-    Ok(message)
+    Ok(effects)
 }
 
 /// Learns that a backend has created the container `id` in `pod`.
@@ -194,18 +226,18 @@ fn learn_container(
     id: &str,
     pod: &str,
     asked: Asked,
-) -> Result<(), Status> {
+) -> Result<Changed, Status> {
     log::note_id(Kind::Container, id);
     if !has(switch, backend) {
-        return Ok(());
+        return Ok(Changed::new());
     }
     let message = call.message();
     let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
-    own_container(switch, backend, id, (pod, label.ok().flatten()), asked)?;
+    let changed = own_container(switch, backend, id, (pod, label.ok().flatten()), asked)?;
     // The request may have a short id of the pod. Lists always have the full id.
     let call = call.with_string(CONTAINER_POD, pod);
     add_created(backend, List::Containers, id, &call);
-    Ok(())
+    Ok(changed)
 }
 
 /// Returns the current moment. Call this before a call is sent, and pass the result on with the reply.
@@ -216,28 +248,32 @@ pub(crate) fn asked(switch: &Switch) -> Asked {
     }
 }
 
-/// Caches a complete list, and forgets the items that the list lacks.
+/// Caches a complete list, and forgets the items that the list lacks. Returns the backends whose items changed.
 pub(crate) fn keep_whole(
     switch: &Switch,
     list: List,
     backend: &Backend,
     message: &Bytes,
     asked: Asked,
-) {
+) -> Changed {
     backend.keep_list(list, asked.snapshot(message));
-    settle(switch, list, backend, asked);
+    settle(switch, list, backend, asked)
 }
 
-/// Forgets the items that a complete list lacks. The list itself was learned before.
-pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
+/// Forgets the items that a complete list lacks. The list itself was learned before. Returns the backends whose items
+/// changed.
+pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Asked) -> Changed {
+    let mut changed = Changed::new();
     if let Some(kind) = list.kind() {
         let mut owners = switch.owners();
-        owners.settle(kind, backend.id, asked.mark);
+        changed = owners.settle(kind, backend.id, asked.mark);
         let claims = owners.claims(backend.id);
         drop(owners);
+        saved::note(switch, &changed);
         backend.learn(|known| known.claims = claims);
     }
     settled(switch, list, backend, asked);
+    changed
 }
 
 /// Runs the steps that follow a complete list: settles calls that created pods, saves lists that are complete now, and
@@ -258,13 +294,14 @@ fn own_pod<'a>(
     reply: &'a [u8],
     path: Path,
     asked: Asked,
+    changed: &mut Changed,
 ) -> Result<&'a str, Status> {
     let id = created(backend, reply, path)?;
     log::note_id(Kind::Pod, id);
     let mut owners = switch.owners();
-    let claim = owners.own_pod(id, backend.id, names.clone(), asked.mark);
+    let owned = owners.own_pod(id, backend.id, names.clone(), asked.mark);
     drop(owners);
-    refuse_claim(switch, claim, backend)?;
+    changed.append(&mut owned_by(switch, owned, backend)?);
     Ok(id)
 }
 
@@ -274,18 +311,19 @@ fn own_container(
     id: &str,
     pod: (&str, Option<&str>),
     asked: Asked,
-) -> Result<(), Status> {
+) -> Result<Changed, Status> {
     let mut owners = switch.owners();
-    let claim = owners.own_container(id, backend.id, pod, asked.mark);
+    let owned = owners.own_container(id, backend.id, pod, asked.mark);
     drop(owners);
-    refuse_claim(switch, claim, backend)
+    owned_by(switch, owned, backend)
 }
 
-/// Rejects an id that a backend returned for a new pod or container, but that another backend owns. Without the
-/// rejection, calls for the id would go to the other backend.
-fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
-    let Some(claim) = claim else {
-        return Ok(());
+/// Returns the backends whose items changed when `backend` returned the id of a new pod or container. Rejects an id that
+/// another backend owns. Without the rejection, calls for the id would go to the other backend.
+fn owned_by(switch: &Switch, owned: Owned, backend: &Backend) -> Result<Changed, Status> {
+    let Some(claim) = owned.claim else {
+        saved::note(switch, &owned.changed);
+        return Ok(owned.changed);
     };
     warn_of(switch, slice::from_ref(&claim), backend);
     let (id, owner) = (errors::shown(&claim.id), name_of(switch, claim.owner));
@@ -293,16 +331,6 @@ fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Res
         "it returned the id {id:?} for a new pod or container, but backend {owner:?} owns that id"
     );
     Err(backend.bad_reply(&cause))
-}
-
-/// Saves the state of the owners of `claims`, because the state says which of an owner's ids are disputed.
-fn save_owners(switch: &Switch, claims: &[Claim]) {
-    let live = switch.live();
-    for claim in claims {
-        if let Ok(owner) = live.backend(claim.owner) {
-            owner.has_changed();
-        }
-    }
 }
 
 fn name_of(switch: &Switch, backend: BackendId) -> Arc<str> {
@@ -319,7 +347,7 @@ pub(crate) fn learn_part(
     backend: &Backend,
     message: &Bytes,
     asked: Asked,
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Effects, Status> {
     let kind = list.kind();
     if kind.is_some_and(|kind| switch.owners().is_full(kind, backend.id)) {
         return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
@@ -327,15 +355,16 @@ pub(crate) fn learn_part(
     learn_list(switch, list, backend, message, asked)
 }
 
-/// Learns a list that was requested at `asked`. Returns the list for the client, if it differs: without the items of
-/// other backends, and with the routing table's names for handlers.
+/// Learns a list that was requested at `asked`. The list for the client is without the items of other backends, and with
+/// the routing table's names for handlers.
 pub(crate) fn learn_list(
     switch: &Switch,
     list: List,
     backend: &Backend,
     message: &Bytes,
     asked: Asked,
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Effects, Status> {
+    let mut effects = Effects::default();
     if let Some(kind) = list.kind()
         && has(switch, backend)
     {
@@ -344,20 +373,20 @@ pub(crate) fn learn_list(
             claims,
             own,
             dropped,
-            new,
+            changed,
             ..
         } = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
         warn_of(switch, &claims, backend);
-        save_owners(switch, &claims);
+        saved::note(switch, &changed);
         backend.drops(dropped);
-        if new > 0 {
-            backend.has_changed();
-        }
-        if let Some(own) = own {
-            return Ok(Some(listed_as(switch, list, backend, &own)?.unwrap_or(own)));
-        }
+        effects = Effects {
+            message: own,
+            changed,
+        };
     }
-    listed_as(switch, list, backend, message)
+    let own = effects.message.as_ref().unwrap_or(message);
+    effects.message = listed_as(switch, list, backend, own)?.or(effects.message);
+    Ok(effects)
 }
 
 /// Learns the names of the pod in a request, if the request has the pod's configuration.

@@ -11,7 +11,7 @@ use crate::codec::admin::Changes;
 use crate::config::address::{Address, Identities};
 use crate::config::{Applies, Config, KEYS, Problems, Table};
 use crate::ownership::BackendId;
-use crate::switch::Switch;
+use crate::switch::{Switch, saved};
 use crate::topology::auto_register::Disputed;
 use crate::topology::{Live, Next};
 
@@ -179,7 +179,7 @@ pub(super) fn next(
     next_id: &mut BackendId,
 ) -> Next {
     let connect = |row: &_| Backend::new(row, switch.max_message, switch.dialer.clone());
-    let keep = |backend: &Backend, others: &[Arc<Backend>]| is_needed(switch, backend, others);
+    let keep = |backend: &Backend| is_needed(switch, backend);
     let runs_pods = |id| runs_pods(switch, id);
     before.next(config, identities, next_id, connect, keep, runs_pods)
 }
@@ -265,19 +265,16 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
 /// Removes each backend that the configuration does not name and that no pod or container needs.
 pub(crate) fn let_go(switch: &Switch) {
     let live = switch.live();
-    let mut left = live.backends.clone();
-    for backend in live.unnamed() {
-        // The backends are checked one after another, because two backends may list the same pods.
-        if !is_needed(switch, backend, &left) {
-            left.retain(|other| other.id != backend.id);
-        }
-    }
-    if left.len() == live.backends.len() {
+    let unnamed = live.unnamed();
+    let gone: Vec<_> = unnamed.filter(|it| !is_needed(switch, it)).collect();
+    if gone.is_empty() {
         return;
     }
-    let left: HashSet<_> = left.iter().map(|backend| backend.id).collect();
-    let gone = live.backends.iter();
-    for backend in gone.filter(|backend| !left.contains(&backend.id)) {
+    let left = live.backends.iter().map(|backend| backend.id);
+    let left: HashSet<_> = left
+        .filter(|id| gone.iter().all(|gone| gone.id != *id))
+        .collect();
+    for backend in gone {
         let name = backend.name();
         tracing::info!(backend = %name, socket = %backend.socket, "backend is removed: it has no pods and containers any more");
         forget_backend(switch, backend);
@@ -290,14 +287,11 @@ pub(crate) fn runs_pods(switch: &Switch, backend: BackendId) -> bool {
     switch.owners().count(backend).0 > 0
 }
 
-/// Whether a pod or container would lose its last owner without `backend`, if only `others` remain. A joined backend
-/// that was never listed counts as needed. A backend that never joined does not, because no client knows its pods.
-fn is_needed(switch: &Switch, backend: &Backend, others: &[Arc<Backend>]) -> bool {
-    if backend.has_joined() && !switch.question.has_listed(backend.id) {
-        return true;
-    }
-    let remains = |id| others.iter().any(|other| other.id == id);
-    switch.owners().would_lose(backend.id, &remains)
+/// Whether `backend` owns a pod or container, or may own one. A joined backend that was never listed counts as needed. A
+/// backend that never joined does not, because no client knows its pods.
+fn is_needed(switch: &Switch, backend: &Backend) -> bool {
+    backend.has_joined() && !switch.question.has_listed(backend.id)
+        || switch.owners().would_lose(backend.id)
 }
 
 /// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.
@@ -308,7 +302,9 @@ pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(u64, u64)
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {
-    switch.owners().forget_backend(backend.id);
+    // The backend owns nothing. What changes is that it no longer disputes items of other backends.
+    let changed = switch.owners().forget_backend(backend.id);
+    saved::note(switch, &changed);
     switch.question.forget(backend.id);
     backend.close();
 }

@@ -1,22 +1,28 @@
 //! The state of each backend that survives a restart: its cached lists, and facts such as its handlers, version and
 //! status. Lists are saved before a client sees their content.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use tokio::time::Instant;
+use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
+use crate::codec::protobuf;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
+use crate::ownership::Changed;
 use crate::platform::process;
-use crate::rpc::List;
+use crate::rpc::fields::{ITEMS, LISTED_ID};
+use crate::rpc::{Kind, List};
 use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::learn::{self, Asked};
 use crate::switch::{Switch, cached, labels, reload};
@@ -127,6 +133,12 @@ pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -
 fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     let live = switch.live();
     let mut held = Vec::new();
+    // A kill between two saves may leave an id in two files. The file that says that criswitch created the pod counts,
+    // whatever the order of the files. The pods of all files are restored before any container, because a container
+    // belongs to the owner of its pod.
+    let both = || live.backends.iter().zip(&known);
+    both().for_each(|(backend, known)| restore_created(switch, backend, known));
+    both().for_each(|(backend, known)| restore_pods(switch, backend, known));
     for (backend, known) in live.backends.iter().zip(known) {
         let handlers = known.auto_registered();
         restore(switch, backend, known);
@@ -149,6 +161,30 @@ pub(crate) fn complete(switch: &Switch, backend: &Backend) {
     if backend.is_saved_in_part() && !saved(switch, backend).is_partial() {
         backend.has_changed();
     }
+}
+
+/// Records that the state of each backend in `changed` has changed.
+pub(crate) fn note(switch: &Switch, changed: &Changed) {
+    of(switch, changed).iter().for_each(|it| it.has_changed());
+}
+
+/// Waits until all changes so far of each backend in `changed` are saved.
+///
+/// # Errors
+/// `Unavailable` if the outdated file of a backend can be neither replaced nor removed.
+pub(crate) async fn all(switch: &Switch, changed: &Changed) -> Result<(), Status> {
+    let backends = of(switch, changed);
+    let saved = join_all(backends.iter().map(|backend| backend.saved())).await;
+    saved.into_iter().collect()
+}
+
+fn of(switch: &Switch, changed: &Changed) -> Vec<Arc<Backend>> {
+    if changed.is_empty() {
+        return Vec::new();
+    }
+    let live = switch.live();
+    let backends = changed.iter().filter_map(|id| live.backend(*id).ok());
+    backends.cloned().collect()
 }
 
 /// Returns the state that criswitch would serve if `backend` were away now.
@@ -207,7 +243,7 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
     ))
 }
 
-/// Restores what the last run knew about `backend`. The first lists wait for the backend until `start_by`, or only
+/// Restores what the last run knew about `backend` besides its pods. The first lists wait for the backend until `start_by`, or only
 /// [`BRIEF_WAIT`] if its lists were restored.
 pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
     let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
@@ -236,6 +272,41 @@ pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
     }
 }
 
+/// Restores the pods of `backend` that were created through criswitch.
+fn restore_created(switch: &Switch, backend: &Backend, known: &LastKnown) {
+    let LastKnown::Saved(saved, _) = known else {
+        return;
+    };
+    let created: HashSet<_> = saved.created.iter().map(String::as_str).collect();
+    let is_created = |pod: &[u8]| Ok(created.contains(protobuf::string(pod, LISTED_ID)?));
+    let Some(pods) = saved.pods.as_ref().filter(|_| saved.joined) else {
+        return;
+    };
+    // A list that cannot be decoded is reported by `restore_pods`.
+    let Ok(items) = protobuf::retain(pods, ITEMS, is_created) else {
+        return;
+    };
+    let mut owners = switch.owners();
+    let asked = owners.mark();
+    let items = items.as_ref().unwrap_or(pods);
+    if owners.learn(Kind::Pod, backend.id, items, asked).is_ok() {
+        owners.restore_created(backend.id, &saved.created);
+    }
+}
+
+fn restore_pods(switch: &Switch, backend: &Backend, known: &LastKnown) {
+    let (pods, at) = match known {
+        LastKnown::Saved(saved, answered) if saved.joined => {
+            (saved.pods.clone(), instant_of(*answered))
+        }
+        LastKnown::Empty => (Some(Bytes::new()), Instant::now()),
+        _ => return,
+    };
+    if let Some(pods) = pods {
+        restore_list(switch, backend, List::Pods, pods, at);
+    }
+}
+
 fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: SystemTime) {
     if let Some(config) = saved.runtime_config {
         *switch.runtime_config.lock() = Some(Bytes::copy_from_slice(&config));
@@ -247,7 +318,6 @@ fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: Sys
     let at = instant_of(answered);
     let is_known = saved.pods.is_some() && saved.containers.is_some();
     let lists = [
-        (List::Pods, saved.pods),
         (List::Containers, saved.containers),
         (List::Images, saved.images),
         (List::MetricDescriptors, saved.descriptors),
@@ -260,7 +330,6 @@ fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: Sys
     let mut owners = switch.owners();
     owners.restore_rows(backend.id, saved.handlers, &saved.with_default_row);
     owners.restore(backend.id, &saved.disputed);
-    owners.restore_created(backend.id, &saved.created);
     drop(owners);
     // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
     let at_most = (at + TOUCH_EVERY).min(Instant::now());

@@ -41,7 +41,7 @@ fn assert_shows_the_loss(shown: &str) {
     assert!(pod.is_some_and(is_cached), "{shown}");
     assert!(!shown.contains("default/web"), "{shown}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
-    let effect = "The kubelet will treat these pods of backend kata";
+    let effect = "Pods of backend kata";
     assert!(words.contains(effect), "{shown}");
 }
 

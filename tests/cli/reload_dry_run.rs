@@ -60,7 +60,7 @@ async fn a_dry_run_shows_the_changes_of_the_next_reload_and_changes_nothing() {
         handler moved: kata from kata-old to kata
         backend added: kata
         backend retiring: kata-old, which owns 1 pod and 0 containers
-        backend kata-old is removed when its last pod ends; if its runtime is gone for good: criswitch forget kata-old
+        backend kata-old is removed when its last pod ends; if its runtime is gone for good or now serves another socket: criswitch forget kata-old
         settings changed: shutdown_timeout
 
         to undo: put the old files back, then criswitch reload

@@ -83,6 +83,7 @@ mod images {
 }
 
 mod ownership {
+    mod changed_owners;
     mod claims;
     mod disputed_ids;
     mod many_ids;

@@ -44,22 +44,20 @@ impl Baseline {
     }
 
     /// Returns the pods that were removed since the gap began and are not in `now`, including pods that were both
-    /// created and removed during the gap.
+    /// created and removed during the gap. Omits pods that another backend owns.
     pub(super) fn gone(
         &self,
         switch: &Switch,
         backend: &Backend,
         now: &BTreeSet<String>,
     ) -> Vec<(String, Bytes)> {
-        let removed = switch
-            .owners()
-            .pods_removed(backend.id, self.at)
-            .into_iter();
+        let owners = switch.owners();
+        let removed = owners.pods_removed(backend.id, self.at).into_iter();
         let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
         // An entry from a list replaces the entry from a removal, because the entry from the list has more fields.
         let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
-            .filter(|(id, _)| !now.contains(id))
+            .filter(|(id, _)| !now.contains(id) && !owners.is_of_another(Kind::Pod, id, backend.id))
             .collect()
     }
 }

@@ -97,7 +97,7 @@ impl Model {
             ..PodNames::default()
         };
         let (mark, asked) = self.asked(u)?;
-        let claim = self.owners.own_pod(&id, backend, names.clone(), mark);
+        let claim = self.owners.own_pod(&id, backend, names.clone(), mark).claim;
         let wanted = self.claim(Kind::Pod, &id, backend, asked);
         assert_eq!(claim, wanted);
         if claim.is_none() && !self.was_removed(&id, asked) {
@@ -109,7 +109,8 @@ impl Model {
     fn own_container(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
         let (id, pod) = (messages::text(u)?, messages::text(u)?);
         let (mark, asked) = self.asked(u)?;
-        let claim = self.owners.own_container(&id, backend, (&pod, None), mark);
+        let owned = self.owners.own_container(&id, backend, (&pod, None), mark);
+        let claim = owned.claim;
         let wanted = self.claim(Kind::Container, &id, backend, asked);
         assert_eq!(claim, wanted);
         let was_removed = self.was_removed(&id, asked) || self.was_removed(&pod, asked);
@@ -354,6 +355,9 @@ impl Model {
                 let is_new = std::mem::replace(&mut row.learned, learned) != learned;
                 if is_new {
                     row.names.ready = names.ready;
+                    if row.made > 0 {
+                        row.names.handler = names.handler;
+                    }
                 }
                 is_new
             }
@@ -520,9 +524,10 @@ impl Row {
         };
         if rival.backend == backend && rival.seen <= asked {
             self.rival = None;
-        } else if !self.created && self.backend == backend && self.learned <= asked {
+        } else if self.backend == backend && self.learned <= asked {
             (self.backend, self.rival, self.print) = (rival.backend, None, rival.print);
             (self.first, self.learned) = (rival.seen, rival.seen);
+            self.created = false;
         }
     }
 }

@@ -219,7 +219,7 @@ async fn proxy(from: &Path, to: std::path::PathBuf) {
 
 /// One runtime with two handlers, each on a separate socket: `runc.sock`, and the socket of a proxy in front of
 /// `runc.sock`.
-async fn behind_a_proxy() -> Rig {
+pub async fn behind_a_proxy() -> Rig {
     let both = Sim::new("runc").handlers(["runc", "kata"]).image(IMAGE);
     let rig = Rig::with_config([both], |directory| {
         format!(

@@ -1,0 +1,200 @@
+//! The owner of a pod changes: every backend concerned is saved, every list has the pod, and no event says that the pod
+//! is gone.
+
+use std::fs;
+
+use criswitch::codec::admin::ForgetRequest;
+use criswitch::codec::cri::ContainerEventType;
+
+use crate::calls::stopped;
+use crate::faults::{directly, names, node, told_of, until_state};
+use crate::questions::settled;
+use crate::session::events::{listening, next};
+use crate::support::{Client, Rig, Sim};
+use crate::switch::saved_state::state_file;
+use crate::topology::reloads::{reload, table};
+use crate::wait::until;
+
+/// A runtime, and two runtimes that create the same ids.
+async fn twins() -> Rig {
+    let twin = |name| Sim::new(name).seed("same");
+    let rig = node(
+        "start_wait = \"0s\"",
+        [Sim::new("runc"), twin("kata"), twin("gvisor")],
+    )
+    .await;
+    settled(&rig).await;
+    rig
+}
+
+/// A pod that both kata and gvisor list. kata listed it first, and owns it.
+async fn listed_twice() -> (Rig, String) {
+    let rig = twins().await;
+    let pod = directly(rig.sim("kata")).run_pod("", "web").await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    let copy = directly(rig.sim("gvisor")).run_pod("", "web").await;
+    assert_eq!(copy.unwrap(), pod);
+    rig.pods().await.unwrap();
+    (rig, pod)
+}
+
+#[tokio::test]
+async fn a_pod_that_passed_to_a_backend_is_listed_after_a_restart_without_this_backend() {
+    let (mut rig, _) = listed_twice().await;
+    rig.sim("kata").forget();
+    rig.pods().await.unwrap();
+    rig.sim("gvisor").stop().await;
+    rig.restart_switch().await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+#[tokio::test]
+async fn a_pod_of_a_forgotten_backend_is_listed_after_a_restart_without_the_backend_that_lists_it()
+{
+    let (mut rig, _) = listed_twice().await;
+    stopped(&rig, "kata").await;
+    let backend = "kata".to_owned();
+    rig.admin().forget(ForgetRequest { backend }).await.unwrap();
+    rig.sim("gvisor").stop().await;
+    rig.restart_switch().await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+/// gvisor creates a pod, and kata lists its id before gvisor has answered. Returns the state of kata at that moment.
+async fn created_and_listed() -> (Rig, String, Vec<u8>) {
+    let rig = twins().await;
+    rig.sim("gvisor").hold("RunPodSandbox");
+    let client = Client::clone(&rig);
+    let creating = tokio::spawn(async move { client.run_pod("gvisor", "web").await });
+    until(async || !rig.sim("gvisor").calls("RunPodSandbox").is_empty()).await;
+    let pod = directly(rig.sim("kata")).run_pod("", "web").await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    let state = fs::read(state_file(&rig, "kata")).unwrap();
+    rig.sim("gvisor").release("RunPodSandbox");
+    assert_eq!(creating.await.unwrap().unwrap(), pod);
+    (rig, pod, state)
+}
+
+#[tokio::test]
+async fn a_created_pod_stays_with_its_creator_after_a_restart_though_another_backend_listed_it() {
+    let (mut rig, pod, _) = created_and_listed().await;
+    rig.restart_switch().await;
+    rig.stop_pod(&pod).await.unwrap();
+    assert_eq!(rig.sim("gvisor").calls("StopPodSandbox").len(), 1);
+}
+
+#[tokio::test]
+async fn of_two_files_with_one_pod_the_file_that_says_created_counts() {
+    let (mut rig, pod, state) = created_and_listed().await;
+    rig.stop_switch().await;
+    // As if criswitch had been killed before it wrote the file.
+    fs::write(state_file(&rig, "kata"), state).unwrap();
+    rig.restart_switch().await;
+    rig.stop_pod(&pod).await.unwrap();
+    assert_eq!(rig.sim("gvisor").calls("StopPodSandbox").len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_pod() {
+    let (rig, _) = listed_twice().await;
+    let dropped = async || told_of(&rig, "gvisor").await["droppedItems"].as_u64();
+    let before = dropped().await;
+    rig.sim("kata").forget();
+    rig.sim("kata").hold("ListPodSandbox");
+    let client = Client::clone(&rig);
+    let listing = tokio::spawn(async move { client.pods().await });
+    // gvisor's answer is learned, and its pod still belongs to kata.
+    until(async || dropped().await > before).await;
+    rig.sim("kata").release("ListPodSandbox");
+    assert_eq!(names(&listing.await.unwrap().unwrap()), ["web"]);
+}
+
+#[tokio::test]
+async fn no_event_says_that_a_pod_is_gone_while_another_backend_has_it() {
+    let [moved, gone] = ["a", "f"].map(|digit| digit.repeat(64));
+    let kata = Sim::new("kata").next_ids([&*moved, &*gone]);
+    let gvisor = Sim::new("gvisor").next_ids([&*moved]);
+    let rig = Rig::start([Sim::new("runc"), kata, gvisor]).await;
+    settled(&rig).await;
+    for name in ["moved", "gone"] {
+        rig.run_pod("kata", name).await;
+    }
+    let mut events = listening(&rig).await;
+    stopped(&rig, "kata").await;
+    rig.sim("kata").forget();
+    // criswitch has not listed gvisor since.
+    let direct = directly(rig.sim("gvisor"));
+    assert_eq!(direct.run_pod("", "moved").await.unwrap(), moved);
+    rig.sim("kata").start();
+    let mut deleted = Vec::new();
+    while deleted.last() != Some(&gone) {
+        let event = next(&mut events).await.unwrap();
+        if event.container_event_type() == ContainerEventType::ContainerDeletedEvent {
+            deleted.push(event.container_id);
+        }
+    }
+    assert_eq!(deleted, [gone], "events are in the order of the ids");
+}
+
+#[tokio::test]
+async fn a_retiring_backend_that_is_ready_keeps_its_pods_though_another_backend_lists_copies() {
+    let mut rig = super::claims::behind_a_proxy().await;
+    let pod = directly(rig.sim("runc")).run_pod("", "web").await.unwrap();
+    rig.pods().await.unwrap();
+    rig.pods().await.unwrap();
+    for restart in [false, true] {
+        let only_kata = |directory: &str| {
+            format!(
+                "default_handler = 'kata'\nstart_wait = '0s'\n[handlers]\nkata = '{directory}/proxy.sock'"
+            )
+        };
+        match restart {
+            false => assert!(rig.reload(only_kata).result.is_ok()),
+            true => rig.restart_switch_with(only_kata).await,
+        }
+        until_state(&rig, "kata", "ready").await;
+        let runc = until_state(&rig, "runc", "ready").await;
+        assert_eq!(runc["podIds"], serde_json::json!([pod]));
+        rig.pods().await.unwrap();
+        assert_eq!(
+            told_of(&rig, "runc").await["podIds"],
+            serde_json::json!([pod])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_that_moved_its_socket_is_named_with_the_command_that_passes_its_pods() {
+    let sims = [Sim::new("old").handlers(["runc"])];
+    let rig = Rig::with_config(sims, |directory| {
+        table("runc", "runc = \"old\"", &["old"], directory)
+    })
+    .await;
+    until_state(&rig, "old", "ready").await;
+    let (pod, _) = rig.run("runc", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    stopped(&rig, "old").await;
+    assert!(told_of(&rig, "old").await.get("moved").is_none());
+    reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    rig.sim("old").serve_on(&rig.directory().join("new.sock"));
+    until_state(&rig, "new", "ready").await;
+    let old = told_of(&rig, "old").await;
+    assert_eq!(
+        old["podIds"],
+        serde_json::json!([pod]),
+        "new may list copies"
+    );
+    let moved = old["moved"].as_str().unwrap();
+    let command = "backend new lists 2 of the 2 pods and containers of backend old";
+    assert!(moved.contains(command), "{moved}");
+    assert!(moved.ends_with(": criswitch forget old"), "{moved}");
+    let backend = "old".to_owned();
+    rig.admin().forget(ForgetRequest { backend }).await.unwrap();
+    assert_eq!(
+        told_of(&rig, "new").await["podIds"],
+        serde_json::json!([pod])
+    );
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    rig.stop_pod(&pod).await.unwrap();
+}
