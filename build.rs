@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
         )
         .field_attribute("Reload.result", "#[serde(flatten)]")
+        .message_attribute(".criswitch.admin.v1.Problems", "#[serde(transparent)]")
         // The commands print labels in the order of their keys.
         .btree_map(".criswitch.admin.v1")
         .build_transport(false)

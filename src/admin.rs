@@ -258,7 +258,7 @@ impl Admin for AdminService {
         Ok(Response::new(PlanReloadResponse {
             would_change: plan.would_change(),
             changes: plan.changes,
-            problems: plan.problems.join("\n"),
+            problems: plan.problems,
             next_start: plan.next_start,
             undo: plan.undo,
             restart_problems: state::restart_problems(switch),

@@ -14,7 +14,7 @@ pub(crate) mod kubernetes;
 mod lines;
 mod log;
 mod metrics;
-mod problem;
+pub mod problem;
 mod scheduling;
 mod text;
 mod trust;

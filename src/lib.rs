@@ -151,6 +151,8 @@ pub async fn serve(
 pub fn keep_connected(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     task.spawn(connect_all(Arc::clone(switch)));
+    let switch = Arc::clone(switch);
+    task.spawn(async move { fanout::status::report_silent_default(&switch).await });
     task
 }
 

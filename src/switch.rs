@@ -51,6 +51,8 @@ pub struct Switch {
     /// After a start, the first calls to all backends wait for backends that are not listed yet, but not beyond this
     /// time.
     pub start_by: Instant,
+    /// When this run of criswitch began.
+    pub(crate) created: Instant,
     /// The progress of the shutdown.
     pub(crate) ending: Ending,
     /// The subscribers to the events of pods and containers.
@@ -110,6 +112,7 @@ impl Switch {
         Switch {
             max_message,
             start_by: Instant::now() + config.start_wait,
+            created: Instant::now(),
             ending: Ending::default(),
             subscribers: Subscribers::default(),
             watchers: Watchers::default(),

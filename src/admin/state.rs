@@ -44,8 +44,9 @@ pub(super) fn now(switch: &Switch) -> Result<admin::State, Status> {
         default_handler: live.table.default.name.clone(),
         handlers: handlers(&live),
         backends: backends.collect::<Result<_, _>>()?,
-        configuration: Some(configuration(&live)),
+        configuration: Some(configuration(switch, &live)),
         reloads: Some(reloads(switch)),
+        node_not_ready_seconds: status::silent_default(switch).map(|(_, silent)| silent.as_secs()),
         node_labels: Some(node_labels(switch, &live)),
         rejections: switch
             .counts
@@ -63,7 +64,7 @@ fn node_labels(switch: &Switch, live: &Live) -> admin::NodeLabels {
     admin::NodeLabels {
         labels,
         notes,
-        file: file.map_or_else(String::new, |file| file.display().to_string()),
+        file: file.map(|file| file.display().to_string()),
         file_problem: switch.labels_problem.lock().clone(),
     }
 }
@@ -84,12 +85,15 @@ fn handlers(live: &Live) -> Vec<admin::Handler> {
 
 /// The files of the current configuration. Invalid UTF-8 in their paths is replaced, because protobuf strings are
 /// UTF-8.
-fn configuration(live: &Live) -> admin::Configuration {
+fn configuration(switch: &Switch, live: &Live) -> admin::Configuration {
     let files = live.config.files.iter();
+    let reloads = switch.reloads();
     admin::Configuration {
         path: live.config.path.display().to_string(),
         files: files.map(|file| file.display().to_string()).collect(),
         hash: live.config.hash.to_string(),
+        changed: reloads.files_differ_from(&live.config.hash),
+        problems: reloads.restart_problems().to_vec(),
     }
 }
 
@@ -236,7 +240,7 @@ fn rejection(pod: Rejection) -> admin::Rejection {
 pub(super) fn reload(outcome: &Outcome) -> admin::Reload {
     let result = match outcome.result.clone() {
         Ok(changes) => admin::reload::Result::Changes(changes),
-        Err(problems) => admin::reload::Result::Problems(problems),
+        Err(problems) => admin::reload::Result::Problems(admin::Problems { problems }),
     };
     admin::Reload {
         number: outcome.number,

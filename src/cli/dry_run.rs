@@ -1,10 +1,11 @@
 //! `criswitch reload --dry-run`: shows the changes that a reload would make, and changes nothing.
 
 use criswitch::codec::admin::{Changes, PlanReloadResponse, Undo};
-use serde_json::{Value as Json, json};
+use criswitch::config::problem::lines;
+use serde_json::Value as Json;
 
+use super::Verdict;
 use super::terminal::{self, Shown};
-use super::{Verdict, output};
 
 /// The line for a reload that would change nothing.
 const NOTHING: &str = "nothing would change";
@@ -22,13 +23,7 @@ pub(super) fn verdict(plan: &PlanReloadResponse) -> Verdict {
 }
 
 pub(super) fn json(plan: &PlanReloadResponse) -> anyhow::Result<Json> {
-    let mut json = serde_json::to_value(plan)?;
-    if let Some(json) = json.as_object_mut() {
-        let problems = plan.problems.lines();
-        let problems: Vec<Json> = problems.map(output::problem).collect();
-        json.insert("problems".to_owned(), json!(problems));
-    }
-    Ok(json)
+    Ok(serde_json::to_value(plan)?)
 }
 
 /// The text on standard output.
@@ -55,7 +50,7 @@ pub(super) fn text(plan: &PlanReloadResponse) -> Shown {
 
 /// The text on standard error: the problems for which a reload would be rejected.
 pub(super) fn complaint(plan: &PlanReloadResponse) -> Option<String> {
-    let problems = &plan.problems;
+    let problems = lines(&plan.problems);
     (!problems.is_empty())
         .then(|| format!("{problems}\ncriswitch: a reload would be rejected and change nothing\n"))
 }

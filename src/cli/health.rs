@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use criswitch::codec::admin::{Backend, State};
+use criswitch::codec::admin::{Backend, Problem, State};
+use criswitch::config::wording::{counted, span};
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};
 use super::output;
-use super::status::{ago, span};
+use super::status::ago;
 use super::terminal::{self, Shown, plain};
 
 /// The cause that is shown for a backend that has not answered since criswitch started.
@@ -17,12 +18,16 @@ const NO_ANSWER: &str = "no answer yet";
 pub(super) struct Health {
     pub(super) level: Level,
     reasons: Vec<String>,
+    /// The problems of the files for which a restart would fail.
+    restart: Vec<Problem>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     Serving,
+    RestartFails,
     Degraded,
+    NodeNotReady,
     ListsFailing,
 }
 
@@ -30,6 +35,8 @@ impl Level {
     fn name(self) -> &'static str {
         match self {
             Level::Serving => "serving",
+            Level::RestartFails => "serving, but a restart would fail",
+            Level::NodeNotReady => "node not ready",
             Level::Degraded => "degraded",
             Level::ListsFailing => "lists failing",
         }
@@ -38,8 +45,8 @@ impl Level {
     fn paint(self) -> Paint {
         match self {
             Level::Serving => Paint::Good,
-            Level::Degraded => Paint::Odd,
-            Level::ListsFailing => Paint::Bad,
+            Level::RestartFails | Level::Degraded => Paint::Odd,
+            Level::NodeNotReady | Level::ListsFailing => Paint::Bad,
         }
     }
 }
@@ -48,27 +55,57 @@ impl Health {
     /// Derives the health from the daemon's state, the problems in conditions, and the reason why pods cannot be
     /// listed.
     pub(super) fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> Health {
+        let restart = state.configuration.iter();
+        let restart: Vec<_> = restart.flat_map(|it| it.problems.clone()).collect();
+        let (level, reasons) = Health::level(state, conditions, unlisted);
+        let level = match level {
+            Level::Serving if !restart.is_empty() => Level::RestartFails,
+            level => level,
+        };
+        Health {
+            level,
+            reasons,
+            restart,
+        }
+    }
+
+    fn level(
+        state: &State,
+        conditions: Vec<String>,
+        unlisted: Option<String>,
+    ) -> (Level, Vec<String>) {
         if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
-            return Health::new(Level::ListsFailing, reasons);
+            return (Level::ListsFailing, reasons);
         }
         let backends = state.backends.iter();
         let degraded = backends.filter_map(|backend| degraded(state, backend));
         if let Some(reasons) = first([degraded.collect(), conditions]) {
-            return Health::new(Level::Degraded, reasons);
+            let level = match state.node_not_ready_seconds {
+                Some(_) => Level::NodeNotReady,
+                None => Level::Degraded,
+            };
+            return (level, reasons);
         }
         let ready = match state.backends.len() {
             1 => "the backend is ready".to_owned(),
             count => format!("{count} backends are ready"),
         };
-        Health::new(Level::Serving, vec![ready])
-    }
-
-    fn new(level: Level, reasons: Vec<String>) -> Health {
-        Health { level, reasons }
+        (Level::Serving, vec![ready])
     }
 
     fn text(&self) -> String {
-        plain(&self.reasons.join("; "))
+        let reasons = self.reasons.join("; ");
+        let Some(first) = self.restart.first() else {
+            return plain(&reasons);
+        };
+        let restart = match self.restart.len() {
+            1 => first.to_string(),
+            count => format!("{first}, and {}", counted(count - 1, "more problem")),
+        };
+        plain(&match self.level {
+            Level::RestartFails => restart,
+            _ => format!("{reasons}; a restart would fail: {restart}"),
+        })
     }
 
     /// The health as one line. On a terminal the level at the beginning has a colour.
@@ -85,8 +122,11 @@ impl Health {
 
     /// The reasons why the node is degraded or its lists fail.
     pub(super) fn problems(&self) -> Vec<Json> {
-        let reasons = self.reasons.iter().filter(|_| self.level != Level::Serving);
-        reasons.map(|reason| output::problem(reason)).collect()
+        let has_reasons = !matches!(self.level, Level::Serving | Level::RestartFails);
+        let reasons = self.reasons.iter().filter(|_| has_reasons);
+        let reasons = reasons.map(|reason| output::problem(reason));
+        let restart = self.restart.iter().map(|problem| json!(problem));
+        reasons.chain(restart).collect()
     }
 }
 

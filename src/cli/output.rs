@@ -1,7 +1,8 @@
 //! `-o`: the output formats of the commands.
 
 use clap::{Args, ValueEnum};
-use criswitch::config::Problems;
+use criswitch::codec::admin::Problem;
+use criswitch::config::{self, Problems};
 use serde_json::{Value as Json, json};
 
 use super::terminal::Shown;
@@ -119,22 +120,14 @@ pub(super) fn failure(error: &anyhow::Error) -> Json {
     let Some(problems) = error.downcast_ref::<Problems>() else {
         return json!({ "problems": [problem(&format!("{error:#}"))] });
     };
-    let shown: Vec<Json> = problems
-        .iter()
-        .map(|problem| {
-            json!({
-                "path": problem.place.path.display().to_string(),
-                "line": problem.place.line,
-                "column": problem.place.column,
-                "what": problem.what,
-                "try": problem.hint,
-            })
-        })
-        .collect();
+    let shown: Vec<_> = problems.iter().map(config::Problem::message).collect();
     json!({ "moreProblems": problems.len().saturating_sub(shown.len()), "problems": shown })
 }
 
 /// A problem that has no position in a file, as JSON.
 pub(super) fn problem(what: &str) -> Json {
-    json!({ "path": null, "line": null, "column": null, "what": what, "try": null })
+    json!(Problem {
+        what: what.to_owned(),
+        ..Problem::default()
+    })
 }

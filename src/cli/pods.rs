@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use criswitch::codec::admin::State;
 use criswitch::codec::cri::{PodSandbox, PodSandboxState};
+use criswitch::config::wording::span;
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
 use super::output::{self, Encoding};
 use super::running::{Running, owners};
-use super::status::span;
 use super::terminal::Shown;
 use super::watch::watch;
 use super::{Pods, Verdict, block_on, print};

@@ -4,12 +4,14 @@ use std::fs;
 use std::path::{self, Path};
 
 use anyhow::bail;
-use criswitch::codec::admin::{PlanReloadResponse, ReloadResponse, State, reload};
-use criswitch::config::Problems;
+use criswitch::codec::admin::{
+    PlanReloadResponse, Problem, Problems, ReloadResponse, State, reload,
+};
+use criswitch::config::{self, problem::lines};
 use serde_json::{Value as Json, json};
 
 use super::running::Running;
-use super::{Daemon, Reload, Verdict, block_on, dry_run, output, print, terminal};
+use super::{Daemon, Reload, Verdict, block_on, dry_run, print, terminal};
 
 impl Reload {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
@@ -27,6 +29,7 @@ impl Reload {
         let Some(problems) = problems else {
             return Ok(Verdict::Fine);
         };
+        let problems = lines(problems);
         let lines = format!("{problems}\ncriswitch: not reloaded: nothing has changed\n");
         terminal::complain(&lines);
         Ok(Verdict::WrongConfiguration)
@@ -54,7 +57,7 @@ async fn ask<T>(
     let running = daemon.connect().await;
     let running = running.map_err(|error| match daemon.socket {
         // Problems of the files need no context.
-        _ if error.is::<Problems>() => error,
+        _ if error.is::<config::Problems>() => error,
         Some(_) => error.context(failed.to_owned()),
         None => error.context(format!(
             "{failed} (if you changed `listen`, restart criswitch or set `listen` back)"
@@ -83,9 +86,9 @@ pub(super) fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
 }
 
 /// The problems for which the daemon rejected the configuration; `None` if it was applied.
-fn problems(response: &ReloadResponse) -> Option<&str> {
+fn problems(response: &ReloadResponse) -> Option<&[Problem]> {
     match response.reload.as_ref()?.result.as_ref()? {
-        reload::Result::Problems(problems) => Some(problems),
+        reload::Result::Problems(Problems { problems }) => Some(problems),
         reload::Result::Changes(_) => None,
     }
 }
@@ -93,9 +96,9 @@ fn problems(response: &ReloadResponse) -> Option<&str> {
 fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
     let mut json = serde_json::to_value(&response.reload)?;
     if let Some(json) = json.as_object_mut() {
-        let problems = problems(response).into_iter().flat_map(str::lines);
-        let problems: Vec<Json> = problems.map(output::problem).collect();
+        let problems = problems(response).unwrap_or_default();
         json.insert("problems".to_owned(), json!(problems));
+        json.entry("changes").or_insert(Json::Null);
         json.insert(
             "restartProblems".to_owned(),
             json!(response.restart_problems),

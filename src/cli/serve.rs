@@ -132,7 +132,8 @@ fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
 }
 
 /// Runs reloads, one at a time. The causes of a reload are SIGHUP, a request to the admin service, and, with `watch`,
-/// files that differ from those that were `loaded`.
+/// files that differ from those that were `loaded`. Without `watch`, changed files are only read, so that the operator
+/// sees whether criswitch would start with them.
 async fn reloads(
     switch: &Switch,
     log: &Log,
@@ -146,7 +147,13 @@ async fn reloads(
         tokio::select! {
             () = hangup.received() => {}
             () = reload::wanted(switch) => {}
-            () = watch.changed(&config.path, loaded), if config.watch => {}
+            () = watch.changed(&config.path, loaded) => {
+                if !config.watch {
+                    let read = load_beside(&config.path, &mut loaded).await;
+                    reload::note_files(switch, &read);
+                    continue;
+                }
+            }
         }
         reload::begin_reload(switch);
         notify.tell(&[NotifyState::Reloading]);

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::address::Address;
-use criswitch::config::wording::{counted, place, removal};
+use criswitch::config::wording::{counted, place, removal, span};
 use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
 use serde_json::{Map, Value as Json, json};
 
@@ -155,10 +155,19 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
 
 /// The lines about the configuration files and the last reload.
 fn configuration(state: &State, is_wide: bool) -> String {
-    let Configuration { hash, files, .. } = state.configuration.clone().unwrap_or_default();
+    let Configuration {
+        hash,
+        files,
+        changed,
+        problems,
+        ..
+    } = state.configuration.clone().unwrap_or_default();
     let mut text = format!("configuration {hash}, {}\n", counted(files.len(), "file"));
     for file in &files {
         text += &format!("  {file}\n");
+    }
+    if changed && problems.is_empty() {
+        text += "the files have changed since criswitch loaded them; to apply the changes: criswitch reload\n";
     }
     let last = match state
         .reloads
@@ -178,8 +187,8 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
         Some(reload::Result::Problems(problems)) => {
             let rejected = ["rejected, the previous configuration stays in use"].into_iter();
             rejected
-                .chain(problems.lines())
                 .map(str::to_owned)
+                .chain(problems.problems.iter().map(ToString::to_string))
                 .collect()
         }
         Some(reload::Result::Changes(changes)) => changes.lines.clone(),
@@ -393,7 +402,7 @@ fn outlook(state: &State) -> String {
         let cause = labels.file_problem.as_ref()?;
         Some(format!(
             "the labels of the node cannot be written to {}: {cause}",
-            labels.file
+            labels.file.as_deref().unwrap_or_default()
         ))
     });
     let lines = removals.chain(costs).chain(labels);
@@ -486,10 +495,4 @@ pub(super) fn ago(time: &str) -> String {
         return String::new();
     };
     span(SystemTime::now().duration_since(time).unwrap_or_default())
-}
-
-/// The duration in its two largest units, such as `1h 5m`. Fractions of a second are dropped.
-pub(super) fn span(time: Duration) -> String {
-    let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
-    time.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }

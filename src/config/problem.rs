@@ -4,6 +4,7 @@ use std::fmt::{self, Display};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::codec::admin;
 use crate::config::wording::counted;
 
 /// The limit on reported problems. Each reported problem uses memory and a log line, and people fix only a few problems
@@ -169,6 +170,49 @@ impl Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+impl Problem {
+    /// The problem as a message of the admin service.
+    pub fn message(&self) -> admin::Problem {
+        admin::Problem {
+            path: Some(self.place.path.display().to_string()),
+            line: Some(self.place.line as u64),
+            column: Some(self.place.column as u64),
+            what: self.what.clone(),
+            r#try: Some(self.hint.clone()),
+        }
+    }
+}
+
+impl Problems {
+    /// The problems as messages of the admin service. The last one counts those that are not stored.
+    pub fn messages(&self) -> Vec<admin::Problem> {
+        let more = (self.more > 0).then(|| admin::Problem {
+            what: format!("and {}", counted(self.more, "more problem")),
+            ..admin::Problem::default()
+        });
+        self.told.iter().map(Problem::message).chain(more).collect()
+    }
+}
+
+/// One line: `path:line:column: what; try ...`, without the parts that are absent.
+impl Display for admin::Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(path), Some(line), Some(column)) = (&self.path, self.line, self.column) {
+            write!(f, "{path}:{line}:{column}: ")?;
+        }
+        f.write_str(&self.what)?;
+        self.r#try
+            .iter()
+            .try_for_each(|hint| write!(f, "; try {hint}"))
+    }
+}
+
+/// The problems as text, one on each line.
+pub fn lines(problems: &[admin::Problem]) -> String {
+    let lines = problems.iter().map(ToString::to_string);
+    lines.collect::<Vec<_>>().join("\n")
+}
 
 /// The hint for a misspelt name: the nearest known name, else all known names.
 pub(super) fn nearest<'k>(

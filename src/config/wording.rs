@@ -1,5 +1,7 @@
 //! Phrases that several modules show to people.
 
+use std::time::Duration;
+
 use crate::platform::users::UserId;
 
 /// A number and its noun, in the plural unless the number is 1.
@@ -41,4 +43,10 @@ pub fn place(backend: &str, handler: &str, backend_handler: &str) -> String {
         "" => format!("{backend} (its own default)"),
         other => format!("{backend} as {other}"),
     }
+}
+
+/// The duration in its two largest units, such as `1h 5m`. Fractions of a second are dropped.
+pub fn span(time: Duration) -> String {
+    let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
+    time.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }

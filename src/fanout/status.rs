@@ -6,6 +6,7 @@
 
 mod merged;
 
+use std::convert::Infallible;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +15,18 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use http::HeaderMap;
 use serde_json::{Value as Json, json};
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::answer::Answer;
 use crate::backend::known::Known;
-use crate::backend::state::State;
+use crate::backend::state::{Failing, State};
 use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::codec::frames;
 use crate::codec::protobuf;
+use crate::config::wording::span;
 use crate::errors;
 use crate::rpc;
 use crate::rpc::fields::{
@@ -50,6 +53,12 @@ const STATUS_WAIT: Duration = Duration::from_secs(1);
 /// How long criswitch serves the last `Status` of a default backend that does not answer. The kubelet uses the same
 /// limit: if its runtime gives no answer for this time, it reports the node as not ready.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
+
+/// How often criswitch checks whether the default backend is silent.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The time between two log lines about a node that is not ready.
+const REMIND_EVERY: Duration = Duration::from_secs(600);
 
 /// One backend's status.
 #[derive(Debug)]
@@ -84,6 +93,48 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
         Some(answer) => reply::of_changed(answer, &message),
         None => reply::of_message(vec![message]),
     })
+}
+
+/// The default backend, and for how long it has been silent; `None` if that is no reason for a node that is not ready.
+pub(crate) fn silent_default(switch: &Switch) -> Option<(Arc<Backend>, Duration)> {
+    let live = switch.live();
+    let backend = live.backend(live.speaker()).ok()?;
+    let since = match backend.failing() {
+        Failing::No => return None,
+        Failing::Since(since) => since,
+        Failing::NeverAnswered => switch.created,
+    };
+    let silent = since.elapsed();
+    (silent >= STATUS_TRUST).then(|| (Arc::clone(backend), silent))
+}
+
+/// Logs when the silence of the default backend makes the node not ready, again every [`REMIND_EVERY`], and when the
+/// backend is ready again.
+pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
+    let mut reported: Option<Instant> = None;
+    let mut silent_since = Instant::now();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        match (silent_default(switch), reported) {
+            (Some((backend, silent)), last) => {
+                silent_since = Instant::now() - silent;
+                if last.is_none_or(|last| last.elapsed() >= REMIND_EVERY) {
+                    reported = Some(Instant::now());
+                    let link = backend.link();
+                    let (name, socket) = (backend.name(), &backend.socket);
+                    let cause = link.state.cause().map(AsRef::as_ref);
+                    let time = span(silent);
+                    tracing::error!(backend = %name, %socket, cause, "the node is not ready: the default backend has been silent for {time}");
+                }
+            }
+            (None, Some(_)) => {
+                reported = None;
+                let time = span(silent_since.elapsed());
+                tracing::info!("the default backend is ready again after {time}");
+            }
+            (None, None) => {}
+        }
+    }
 }
 
 /// The backend's version, or its last known version if the backend is slow or away. A slow backend must not delay this

@@ -261,6 +261,10 @@ pub const FAMILIES: &[Family] = &[
         "When the last reload ended, applied or rejected, as a Unix timestamp; no sample if there was none.", |seen, out| {
             one(out, seen.switch.reloads().recent.back().map(|last| timestamp(last.at)));
         }),
+    gauge("criswitch_restart_safe", &[],
+        "1 if criswitch would start with the configuration files on disk, 0 if they have a problem.", |seen, out| {
+            out.add(&[], truth(seen.switch.reloads().restart_problems().is_empty()));
+        }),
     counter("criswitch_log_lines_dropped_total", &[],
         "Log lines that criswitch dropped because standard error was not read or not writable.", |seen, out| {
             out.add(&[], seen.switch.log.dropped() as f64);

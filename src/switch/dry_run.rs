@@ -1,7 +1,7 @@
 //! The changes that a reload would make now. Changes nothing: no backend connects, no state is saved, no outcome is
 //! remembered.
 
-use crate::codec::admin::{Changes, Undo};
+use crate::codec::admin::{Changes, Problem, Undo};
 use crate::config::Config;
 use crate::config::address::Identities;
 use crate::switch::{Switch, reload};
@@ -14,7 +14,7 @@ pub(crate) struct Plan {
     /// The changes; `None` if the files have problems. If keys need a restart, the changes without these keys.
     pub(crate) changes: Option<Changes>,
     /// The problems for which the reload would be rejected.
-    pub(crate) problems: Vec<String>,
+    pub(crate) problems: Vec<Problem>,
     /// The changed keys that only a start reads.
     pub(crate) next_start: Vec<String>,
     /// The state after a reload with the old files, for each change.
@@ -43,7 +43,7 @@ pub(crate) async fn plan(switch: &Switch) -> Option<Plan> {
     Some(match loaded {
         Ok(config) => of_config(switch, config, &identities),
         Err(problems) => Plan {
-            problems: vec![problems.to_string()],
+            problems: problems.messages(),
             ..Plan::default()
         },
     })

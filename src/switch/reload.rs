@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::backend::Backend;
-use crate::codec::admin::Changes;
+use crate::codec::admin::{self, Changes};
 use crate::config::address::{Address, Identities};
-use crate::config::{Applies, Config, KEYS, Problems, Table};
+use crate::config::{Applies, Config, KEYS, Problems, Table, problem};
 use crate::ownership::BackendId;
 use crate::switch::{Switch, saved};
 use crate::topology::auto_register::Disputed;
@@ -33,6 +33,8 @@ pub struct Reloads {
     /// The outcome that `criswitch status` shows. A reload without changes does not replace the outcome of a reload
     /// with changes.
     pub last: Option<Outcome>,
+    /// The hash or the problems of the files, as criswitch last read them; `None` if it has not read them since the start.
+    files: Option<Result<String, Vec<admin::Problem>>>,
 }
 
 /// The outcome of a reload.
@@ -42,8 +44,8 @@ pub struct Outcome {
     pub number: u64,
     /// When the reload ended.
     pub at: SystemTime,
-    /// The changes, or why nothing changed: one line for each problem.
-    pub result: Result<Changes, String>,
+    /// The changes, or the problems for which nothing changed.
+    pub result: Result<Changes, Vec<admin::Problem>>,
 }
 
 impl Reloads {
@@ -56,7 +58,33 @@ impl Reloads {
             rejected: 0,
             recent: VecDeque::new(),
             last: None,
+            files: None,
         }
+    }
+
+    /// The problems of the files for which a restart of criswitch would fail.
+    pub fn restart_problems(&self) -> &[admin::Problem] {
+        match &self.files {
+            Some(Err(problems)) => problems,
+            _ => &[],
+        }
+    }
+
+    /// Whether the files, as criswitch last read them, differ from a configuration with this hash.
+    pub(crate) fn files_differ_from(&self, hash: &str) -> bool {
+        self.files
+            .as_ref()
+            .is_some_and(|files| files.as_deref() != Ok(hash))
+    }
+
+    /// Records the content of the files, which criswitch has just read.
+    fn note_files(&mut self, loaded: &Result<Config, Problems>) {
+        let loaded = loaded.as_ref();
+        self.files = Some(
+            loaded
+                .map(|config| config.hash.clone())
+                .map_err(Problems::messages),
+        );
     }
 
     fn remember(&mut self, outcome: &Outcome) {
@@ -105,7 +133,8 @@ fn reload_with(
     loaded: Result<Config, Problems>,
     identities: &Identities,
 ) -> Outcome {
-    let loaded = loaded.map_err(|problems| problems.to_string());
+    switch.reloads().note_files(&loaded);
+    let loaded = loaded.map_err(|problems| problems.messages());
     let result = loaded.and_then(|config| replace(switch, config, identities));
     let mut reloads = switch.reloads();
     reloads.count += 1;
@@ -114,6 +143,7 @@ fn reload_with(
         Ok(changes) => tracing::error!(%changes, "reloaded, with problems"),
         Err(problems) => {
             reloads.rejected += 1;
+            let problems = problem::lines(problems);
             tracing::error!(problems, "not reloaded: nothing has changed");
         }
     }
@@ -126,6 +156,14 @@ fn reload_with(
     drop(reloads);
     switch.reload_ended.notify_waiters();
     outcome
+}
+
+/// Records changed files, which criswitch has read and does not load because `watch` is off.
+pub fn note_files(switch: &Switch, loaded: &Result<Config, Problems>) {
+    if let Err(problems) = loaded {
+        tracing::warn!(%problems, "the configuration files have changed; criswitch would not start with them");
+    }
+    switch.reloads().note_files(loaded);
 }
 
 /// Requests a reload that begins after this call, and waits for its outcome. Returns `None` if so many reloads have
@@ -156,11 +194,15 @@ pub fn begin_reload(switch: &Switch) {
     switch.reloads().begun += 1;
 }
 
-fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<Changes, String> {
+fn replace(
+    switch: &Switch,
+    config: Config,
+    identities: &Identities,
+) -> Result<Changes, Vec<admin::Problem>> {
     let before = switch.live();
     let fixed = fixed_keys(&before.config, &config);
     if !fixed.is_empty() {
-        return Err(fixed.join("\n"));
+        return Err(fixed);
     }
     let mut reloads = switch.reloads();
     let next = next(switch, &before, config, identities, &mut reloads.next_id);
@@ -340,8 +382,8 @@ fn warn_of_disputes(before: &Live, after: &Live) {
     }
 }
 
-/// Returns the changed keys that need a restart, one line for each key.
-pub(super) fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
+/// Returns the changed keys that need a restart, as one problem for each key.
+pub(super) fn fixed_keys(before: &Config, after: &Config) -> Vec<admin::Problem> {
     let keys = KEYS.iter().filter(|key| key.applies == Applies::Restart);
     let values = keys.filter_map(|key| Some((key, key.value(before)?, key.value(after)?)));
     let changed = values.filter(|(_, from, to)| from != to);
@@ -349,15 +391,17 @@ pub(super) fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
         .map(|(key, from, to)| {
             let [from, to] = [from, to].map(|value| key.quoted(&value.to_string()));
             let place = after.places.get(key.name);
-            let place = place.map_or_else(String::new, |place| format!("{place}: "));
             let also = match key.name {
                 "listen" => ", after you have changed ListenStream= of criswitch.socket if systemd holds the socket",
                 _ => "",
             };
-            format!(
-                "{place}\"{}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch{also}",
-                key.name
-            )
+            admin::Problem {
+                path: place.map(|place| place.path.display().to_string()),
+                line: place.map(|place| place.line as u64),
+                column: place.map(|place| place.column as u64),
+                what: format!("\"{}\" cannot change from {from} to {to} without a restart", key.name),
+                r#try: Some(format!("the old value, or restart criswitch{also}")),
+            }
         })
         .collect()
 }

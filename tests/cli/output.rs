@@ -86,11 +86,13 @@ async fn the_json_of_a_daemon_has_this_shape() {
                 }
               ],
               "configuration": {
+                "changed": "boolean",
                 "files": [
                   "string"
                 ],
                 "hash": "string",
-                "path": "string"
+                "path": "string",
+                "problems": []
               },
               "criswitch": "boolean",
               "defaultHandler": "string",
@@ -109,7 +111,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                 "text": "string"
               },
               "nodeLabels": {
-                "file": "string",
+                "file": null,
                 "fileProblem": null,
                 "labels": {
                   "criswitch.io/backend.runc.runtime": "string",
@@ -118,6 +120,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                 },
                 "notes": []
               },
+              "nodeNotReadySeconds": null,
               "pid": "number",
               "problems": [],
               "rejections": [],

@@ -267,10 +267,10 @@ async fn a_change_that_needs_a_restart_is_rejected_by_name_with_its_place_and_va
     assert_eq!(outcome.code, 78);
     let told = outcome.stderr.replace(text(&node.files.path("")), "");
     expect![[r#"
-        criswitch.toml:4:15: "max_message" cannot change from "16MiB" to "1MiB" without a restart; set it back, or restart criswitch
-        "allow_uids" cannot change from [0, 1000] to [0] without a restart; set it back, or restart criswitch
-        conf.d/a.toml:2:10: "log.format" cannot change from "auto" to "json" without a restart; set it back, or restart criswitch
-        conf.d/a.toml:4:10: "metrics.listen" cannot change from "" to "[::1]:9199" without a restart; set it back, or restart criswitch
+        criswitch.toml:4:15: "max_message" cannot change from "16MiB" to "1MiB" without a restart; try the old value, or restart criswitch
+        "allow_uids" cannot change from [0, 1000] to [0] without a restart; try the old value, or restart criswitch
+        conf.d/a.toml:2:10: "log.format" cannot change from "auto" to "json" without a restart; try the old value, or restart criswitch
+        conf.d/a.toml:4:10: "metrics.listen" cannot change from "" to "[::1]:9199" without a restart; try the old value, or restart criswitch
         criswitch: not reloaded: nothing has changed
     "#]].assert_eq(&told);
     node.until("kata", Code::InvalidArgument).await;

@@ -131,7 +131,7 @@ async fn a_dry_run_shows_the_keys_that_need_a_restart_and_the_other_changes() {
         to undo: put the old files back, then criswitch reload
         handler kata: the handler is removed again; pods that it has by then run on
         backend kata: the backend is removed again, or, if it has pods by then, when its last pod ends
-        criswitch.toml:4:15: "max_message" cannot change from "16MiB" to "1MiB" without a restart; set it back, or restart criswitch
+        criswitch.toml:4:15: "max_message" cannot change from "16MiB" to "1MiB" without a restart; try the old value, or restart criswitch
         criswitch: a reload would be rejected and change nothing
     "#]].assert_eq(&format!("{}{told}", outcome.stdout));
     let outcome = dry_run(&node, &["-o", "json"]).await;

@@ -31,7 +31,7 @@ async fn the_daemon_on_its_old_socket_rejects_a_changed_listen_by_name() {
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
     let told = outcome.stderr.replace(text(&node.files.path("")), "DIR/");
     expect![[r#"
-        DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; set it back, or restart criswitch, after you have changed ListenStream= of criswitch.socket if systemd holds the socket
+        DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; try the old value, or restart criswitch, after you have changed ListenStream= of criswitch.socket if systemd holds the socket
         criswitch: not reloaded: nothing has changed
     "#]].assert_eq(&told);
     node.client().run_pod("runc", "web").await.unwrap();

@@ -138,6 +138,41 @@ async fn status_shows_three_lines_of_the_last_reload_and_counts_the_others() {
 }
 
 #[tokio::test]
+async fn files_with_which_a_restart_would_fail_are_a_problem_until_they_are_fixed() {
+    let node = two_backends().await;
+    let config = async || {
+        let shown = run(&node, &["status", "--json"]).await.stdout;
+        serde_json::from_str::<Json>(&shown).unwrap()
+    };
+    node.files.write("conf.d/a.toml", "\nshutdown_timeout = 1");
+    // No reload: criswitch notices the change.
+    let noticed = async { while config().await["configuration"]["changed"] == false {} };
+    tokio::time::timeout(PATIENCE, noticed).await.unwrap();
+    let shown = run(&node, &["status"]).await;
+    assert_eq!(shown.code, 1);
+    let verdict = format!(
+        "serving, but a restart would fail: {}:2:",
+        text(&node.files.path("conf.d/a.toml"))
+    );
+    assert!(shown.stdout.starts_with(&verdict), "{}", shown.stdout);
+    let problem = config().await["problems"][0].clone();
+    assert_eq!(problem["line"], 2);
+    assert!(problem["try"].is_string(), "{problem}");
+    assert_eq!(node.reload().await.code, 78);
+    assert_eq!(config().await["problems"][0], problem);
+    node.files.write("conf.d/a.toml", "shutdown_timeout = '1s'");
+    let noticed = async { while config().await["problems"] != json!([]) {} };
+    tokio::time::timeout(PATIENCE, noticed).await.unwrap();
+    let shown = run(&node, &["status"]).await;
+    assert_eq!(shown.code, 0);
+    let hint = "the files have changed since criswitch loaded them";
+    assert!(shown.stdout.contains(hint), "{}", shown.stdout);
+    assert_eq!(node.reload().await.code, 0);
+    assert_eq!(config().await["configuration"]["changed"], false);
+    node.end().await;
+}
+
+#[tokio::test]
 async fn status_shows_the_backends_name_of_a_renamed_handler() {
     let node = Node::start("").await;
     let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");
