@@ -47,6 +47,11 @@ pub const LONGEST_ID: usize = 1024;
 /// such short ids.
 const WHOLE_ID: usize = 64;
 
+/// Whether `id` may be a short id: the beginning of an id.
+pub(crate) fn may_be_short(id: &str) -> bool {
+    id.len() < WHOLE_ID
+}
+
 /// A backend's number: unique for the life of the process, never reused.
 pub type BackendId = usize;
 
@@ -443,7 +448,7 @@ impl Owners {
     /// Whether `id` of `backend` may also be a short id: another backend has a longer id that begins with `id`.
     pub fn is_short_for_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
         let is_longer = |full: &&str| full.len() > id.len();
-        id.len() < WHOLE_ID
+        may_be_short(id)
             && self
                 .with_prefix(kind, id)
                 .into_iter()

@@ -37,6 +37,12 @@ impl Backend {
         self.miss(row);
     }
 
+    /// The status of a call of `row` that the backend did not answer in time.
+    pub(crate) fn timed_out(&self, row: &Row) -> Status {
+        let limit = self.timeout(row);
+        self.unavailable(&format!("it did not answer within {limit:?}"))
+    }
+
     /// Awaits the next message of a backend, however long it takes. Records that the backend is late once
     /// `list_timeout` or `stats_timeout` has passed.
     pub(crate) async fn next_of<T>(

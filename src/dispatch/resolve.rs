@@ -10,7 +10,7 @@ use crate::call::{Request, log};
 use crate::errors;
 use crate::fanout::fallback;
 use crate::forward::own;
-use crate::ownership::BackendId;
+use crate::ownership::{BackendId, may_be_short};
 use crate::rpc::Kind;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
@@ -43,13 +43,19 @@ async fn after_unknown_pod(
         .map_err(|refusal| refuse(switch, request, refusal))
 }
 
-/// Asks all backends for an id without a known owner, and returns the target of the call.
+/// Asks all backends for an id without a known owner, and returns the target of the call. Does not ask for a complete
+/// id that a client removed through criswitch.
 async fn after_miss(
     switch: &Arc<Switch>,
     request: &Request,
     kind: Kind,
     id: String,
 ) -> Result<Target, Status> {
+    let removed = switch.owners().removed_from(&id);
+    let had = removed.filter(|backend| request.live.backend(*backend).is_ok());
+    if let Some(backend) = had.filter(|_| !may_be_short(&id)) {
+        return Ok(Target::Owner(backend, kind, id));
+    }
     let answered = ask_all(switch).await;
     let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
         .map_err(|refusal| refuse(switch, request, refusal))?;
@@ -67,13 +73,11 @@ async fn after_miss(
         (Target::Owner(..), Err(unanswered)) => {
             Err(errors::short_id_unknown(kind, &id, &unanswered))
         }
-        (_, Err(unanswered)) => match switch.owners().removed_from(&id) {
+        (_, Err(unanswered)) => match had {
             // A client removed this id through criswitch, and only this backend had it. So the call needs no other
             // backend.
-            Some(backend) if request.live.backend(backend).is_ok() => {
-                Ok(Target::Owner(backend, kind, id))
-            }
-            _ => Err(errors::owner_unknown(kind, &id, &unanswered)),
+            Some(backend) => Ok(Target::Owner(backend, kind, id)),
+            None => Err(errors::owner_unknown(kind, &id, &unanswered)),
         },
         (_, Ok(())) => Ok(target),
     }

@@ -89,9 +89,7 @@ async fn own_or_cached(
     let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
         Ok(answered) => answered,
         Err(_) => {
-            let limit = backend.timeout(call.row);
-            let status = backend.unavailable(&format!("it did not answer within {limit:?}"));
-            let share = replaced(status.into());
+            let share = replaced(backend.timed_out(call.row).into());
             // Ask again in the background, so that the next call may find a newer list in the cache.
             match share.is_ok() || is_list {
                 true => backend.is_late(call.contribution()),

@@ -2,18 +2,26 @@
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::backend::Backend;
+use crate::backend::state::State;
 use crate::backend::wire::Wire;
+use crate::backend::{Backend, Contribution};
 use crate::call::Failed;
 use crate::codec::frames;
 use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::switch::learn::{self, keep_stats};
 
-/// Asks every backend for its pods and containers and learns them. Does not wait for a backend that a reload removes
-/// meanwhile: such a backend owns nothing.
+/// The lists that show owners. Pods come first, because a container is learned with its pod.
+const LISTS: [(List, &Row); 2] = [
+    (List::Pods, &rpc::LIST_PODS),
+    (List::Containers, &rpc::LIST_CONTAINERS),
+];
+
+/// Asks every backend for its pods and containers and learns them. Waits for each backend at most for its
+/// `list_timeout`. Does not wait for a backend that a reload removes meanwhile: such a backend owns nothing.
 ///
 /// # Errors
 /// The error of the first backend whose lists failed. The lists of the other backends are still learned.
@@ -22,11 +30,35 @@ pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
     let listed = joined.iter().map(|backend| async {
         tokio::select! {
             biased;
-            listed = backend.patiently(list(switch, backend, None)) => listed,
+            listed = list_in_time(switch, backend) => listed,
             () = backend.closed() => Ok(()),
         }
     });
     join_all(listed).await.into_iter().collect()
+}
+
+/// Lists a backend's pods and containers and learns them, if both lists come within `list_timeout`. A backend that is
+/// late counts as silent at once: the session asks it in the background.
+async fn list_in_time(switch: &Switch, backend: &Backend) -> Result<(), Status> {
+    let latest = Instant::now() + backend.list_timeout();
+    for (list, row) in LISTS {
+        let contribution = Contribution {
+            row,
+            is_of_all: true,
+        };
+        // A backend that is down may be back, so the call waits for the next attempt to connect.
+        let is_down = matches!(backend.link().state, State::Down(_));
+        if let Some(silent) = backend.silence(contribution).filter(|_| !is_down) {
+            return Err(silent);
+        }
+        let listed = backend.patiently(list_kind(switch, list, row, backend, None));
+        let Ok(listed) = tokio::time::timeout_at(latest, listed).await else {
+            backend.is_late(contribution);
+            return Err(backend.timed_out(row));
+        };
+        listed?;
+    }
+    Ok(())
 }
 
 /// Lists a backend's pods and containers and learns them. `wire` is needed while the backend is not ready.
@@ -38,15 +70,10 @@ pub(crate) async fn list(
     backend: &Backend,
     wire: Option<&Wire>,
 ) -> Result<(), Status> {
-    list_kind(switch, List::Pods, &rpc::LIST_PODS, backend, wire).await?;
-    list_kind(
-        switch,
-        List::Containers,
-        &rpc::LIST_CONTAINERS,
-        backend,
-        wire,
-    )
-    .await
+    for (list, row) in LISTS {
+        list_kind(switch, list, row, backend, wire).await?;
+    }
+    Ok(())
 }
 
 /// Lists a backend's pods or containers, and caches the list.

@@ -1,35 +1,46 @@
 //! The query to all backends for the owner of an unknown id. Calls for unknown ids share a query.
 //!
-//! A call joins only a query that has not begun: the lists of a running query may be older than the id.
+//! A call joins only a query that has not begun: the lists of a running query may be older than the id. A query does
+//! not wait for an earlier one, because one backend may be slow to answer the earlier one.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tonic::Status;
 
 use crate::ownership::BackendId;
 
-/// The longest time that the next query waits for the end of the running query.
-const LONGEST: Duration = Duration::from_secs(30);
+/// The most queries that run at once. While this many run, further calls share the next query. It begins when one of
+/// the running queries ends: at the latest after the longest `list_timeout` of all backends.
+const MOST_QUERIES: usize = 4;
 
 type Query = BoxFuture<'static, Result<(), Status>>;
 
-/// The running query and the next one. A query is dropped when no call waits for it any more.
-#[derive(Default)]
+/// The places for running queries, and the next query. A query is dropped when no call waits for it any more.
 pub(crate) struct Question {
+    places: Arc<Semaphore>,
     slots: Arc<Mutex<Slots>>,
 }
 
 #[derive(Default)]
 struct Slots {
-    running: Option<WeakShared<Query>>,
+    /// The query that waits for a place.
     next: Option<WeakShared<Query>>,
     listed: HashSet<BackendId>,
+}
+
+impl Default for Question {
+    fn default() -> Question {
+        Question {
+            places: Arc::new(Semaphore::new(MOST_QUERIES)),
+            slots: Arc::default(),
+        }
+    }
 }
 
 impl Question {
@@ -53,14 +64,11 @@ impl Question {
         if let Some(next) = slots.next.as_ref().and_then(WeakShared::upgrade) {
             return next;
         }
-        let running = slots.running.as_ref().and_then(WeakShared::upgrade);
-        let shared = Arc::clone(&self.slots);
+        let (places, shared) = (Arc::clone(&self.places), Arc::clone(&self.slots));
         let next = async move {
-            if let Some(running) = running {
-                // Wait for the end of the running query. The wait has a limit, because a reply may never come.
-                drop(tokio::time::timeout(LONGEST, running).await);
-            }
-            shared.lock().begin();
+            let _place = places.acquire().await;
+            // From now on, no call joins this query.
+            shared.lock().next = None;
             query.await
         };
         let next = next.boxed().shared();
@@ -87,12 +95,6 @@ impl Question {
     pub(crate) fn have_listed(&self, mut backends: impl Iterator<Item = BackendId>) -> bool {
         let slots = self.slots.lock();
         backends.all(|backend| slots.listed.contains(&backend))
-    }
-}
-
-impl Slots {
-    fn begin(&mut self) {
-        self.running = self.next.take();
     }
 }
 

@@ -159,6 +159,13 @@ impl Sim {
         });
     }
 
+    /// Answers the next call of an RPC never, and later calls as before.
+    pub fn lose(&self, rpc: &str) {
+        self.edit(|journal| {
+            journal.loses.insert(rpc.to_owned());
+        });
+    }
+
     /// Makes calls of an RPC hang before they have any effect, until [`Sim::release`].
     pub fn hold(&self, rpc: &str) {
         self.edit(|journal| {

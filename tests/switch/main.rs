@@ -86,6 +86,7 @@ mod ownership {
     mod changed_owners;
     mod claims;
     mod disputed_ids;
+    mod hung_lists;
     mod many_ids;
     mod owners;
     mod sharing;

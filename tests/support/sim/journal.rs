@@ -25,6 +25,8 @@ pub struct Journal {
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
     pub holds: HashSet<String>,
+    /// The RPCs whose next call gets no reply.
+    pub loses: HashSet<String>,
     pub appended: HashMap<String, Bytes>,
     pub appended_to_items: HashMap<String, Bytes>,
     pub newer: bool,

@@ -113,6 +113,11 @@ async fn answer(
         });
         journal.sent.remove(&rpc);
     });
+    let mut is_lost = false;
+    sim.edit(|journal| is_lost = journal.loses.remove(&rpc));
+    if is_lost {
+        std::future::pending::<()>().await;
+    }
     hold(&sim, &rpc).await;
     if body.len() <= NO_FILTER {
         hold(&sim, &all_of(&rpc)).await;

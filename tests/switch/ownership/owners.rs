@@ -5,8 +5,8 @@ use criswitch::codec::cri;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
-use crate::calls::{ID_CALLS, IdCall, calls_anywhere};
-use crate::faults::names;
+use crate::calls::{ID_CALLS, calls_anywhere};
+use crate::faults::{names, told_of};
 use crate::questions::{Since, settled};
 use crate::support::{Client, IMAGE, Rig, Sim};
 use crate::wait;
@@ -38,21 +38,34 @@ async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
 /// Asserts that calls for the pod and the container get the reply for an unknown id, and that no backend receives them.
 async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
     for call in ID_CALLS {
-        assert_gone_for(rig, call, call.pick(pod, container)).await;
+        let before = calls_anywhere(rig, call.rpc);
+        let reply = call.send(rig, call.pick(pod, container)).await;
+        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+        assert_eq!(calls_anywhere(rig, call.rpc), before, "{}", call.rpc);
     }
 }
 
-/// Like [`assert_gone`], but for one call only: a miss makes criswitch forget every removed id.
-async fn assert_forgotten(rig: &Rig, rpc: &str, id: &str) {
-    let call = ID_CALLS.iter().find(|call| call.rpc == rpc).unwrap();
-    assert_gone_for(rig, call, id).await;
+/// Asserts how many pods and containers of kata criswitch knows, without a question.
+async fn assert_known(rig: &Rig, pods: u64, containers: u64) {
+    let since = Since::now(rig).await;
+    let told = told_of(rig, "kata").await;
+    let known = ["pods", "containers"].map(|what| told[what].as_u64().unwrap_or_default());
+    assert_eq!(known, [pods, containers], "{told}");
+    assert_eq!(since.asked(rig), [0, 0]);
 }
 
-async fn assert_gone_for(rig: &Rig, call: &IdCall, id: &str) {
-    let before = calls_anywhere(rig, call.rpc);
-    let reply = call.send(rig, id).await;
-    assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
-    assert_eq!(calls_anywhere(rig, call.rpc), before, "{}", call.rpc);
+/// Asserts that calls for a pod and a container that a client removed need no question, and reach only kata, which had
+/// them.
+async fn assert_removed(rig: &Rig, pod: &str, container: &str) {
+    let since = Since::now(rig).await;
+    for call in ID_CALLS {
+        let before = calls_anywhere(rig, call.rpc);
+        let reply = call.send(rig, call.pick(pod, container)).await;
+        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+        assert_eq!(calls_anywhere(rig, call.rpc), before + 1, "{}", call.rpc);
+        assert!(rig.sim("runc").calls(call.rpc).is_empty(), "{}", call.rpc);
+    }
+    assert_eq!(since.asked(rig), [0, 0]);
 }
 
 #[tokio::test]
@@ -163,10 +176,8 @@ async fn a_removed_container_is_forgotten_and_its_pod_is_not() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.remove(&container).await.unwrap();
-    assert_forgotten(&rig, "ContainerStatus", &container).await;
-    let since = Since::now(&rig).await;
+    assert_known(&rig, 1, 0).await;
     rig.stop_pod(&pod).await.unwrap();
-    assert_eq!(since.asked(&rig), [0, 0]);
 }
 
 #[tokio::test]
@@ -174,8 +185,8 @@ async fn a_removed_pod_is_forgotten() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.remove_pod(&pod).await.unwrap();
-    assert_forgotten(&rig, "PodSandboxStatus", &pod).await;
-    assert_gone(&rig, &pod, &container).await;
+    assert_known(&rig, 0, 0).await;
+    assert_removed(&rig, &pod, &container).await;
 }
 
 #[tokio::test]
@@ -184,10 +195,8 @@ async fn the_containers_of_a_removed_pod_are_forgotten_and_no_others() {
     let (pod, container) = rig.run("kata", "web").await;
     let (other_pod, other) = rig.run("kata", "other").await;
     rig.remove_pod(&pod).await.unwrap();
-    let since = Since::now(&rig).await;
-    assert_reached(&rig, &other_pod, &other).await;
-    assert_eq!(since.asked(&rig), [0, 0]);
-    assert_forgotten(&rig, "ContainerStatus", &container).await;
+    assert_known(&rig, 1, 1).await;
+    assert_removed(&rig, &pod, &container).await;
     assert_reached(&rig, &other_pod, &other).await;
 }
 

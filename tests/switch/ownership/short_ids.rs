@@ -191,7 +191,7 @@ async fn removal_by_a_short_id_ends_the_ownership() {
     rig.remove_pod(short(&pod)).await.unwrap();
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
-        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        let reply = call.send(&rig, short(call.pick(&pod, &container))).await;
         assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
         assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
     }
