@@ -175,7 +175,7 @@ async fn a_runtime_that_moved_its_socket_is_named_with_the_command_that_passes_i
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
     stopped(&rig, "old").await;
-    assert!(told_of(&rig, "old").await.get("moved").is_none());
+    assert!(told_of(&rig, "old").await["moved"].is_null());
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
     rig.sim("old").serve_on(&rig.directory().join("new.sock"));
     until_state(&rig, "new", "ready").await;
