@@ -344,6 +344,19 @@ impl Backend {
         }
     }
 
+    /// Counts an event that was dropped because it is about another backend's pod or container. Logs the first one.
+    pub(crate) fn drops_event(&self) {
+        self.drops(1);
+        let is_first = !std::mem::replace(&mut self.known.lock().drops_events, true);
+        if is_first {
+            tracing::warn!(
+                backend = %self.name(),
+                "backend sends events about a pod or container of another backend; criswitch drops these events. If \
+                 both sockets belong to one runtime, configure one backend for both"
+            );
+        }
+    }
+
     /// Opens a connection. The returned [`Driver`] ends when the connection takes no further calls.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod pod_names;
 mod started;
 #[cfg(test)]
 mod tests;
+mod uids;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
@@ -138,6 +139,7 @@ pub struct Owners {
     containers: Entries<InPod>,
     whole: HashMap<(Kind, BackendId), WholeLists>,
     creations: Creations,
+    uids: uids::Uids,
 }
 
 /// The pod of a container.

@@ -129,7 +129,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         lists_from_cache: known.lists_from_cache,
         stats_from_cache: known.stats_from_cache,
         lists_omitted: known.lists_omitted,
-        claimed_items: known.claims as u64,
+        claimed_items: known.foreign_items() as u64,
         dropped_items: known.dropped,
         conditions: conditions.into_iter().map(condition).collect(),
         pods,

@@ -42,6 +42,10 @@ pub struct Known {
     pub lists_omitted: u64,
     /// How many pods and containers of other backends this backend lists.
     pub claims: usize,
+    /// How many ready pods this backend lists with the uid of a pod that another backend created through criswitch.
+    pub doubles: usize,
+    /// Whether an event was dropped because it is about another backend's pod or container.
+    pub(crate) drops_events: bool,
     /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
     pub dropped: u64,
     /// When criswitch last began to set up a connection. Metric descriptors from before that time do not count, because
@@ -79,6 +83,11 @@ pub(crate) struct Failure {
 }
 
 impl Known {
+    /// How many items this backend lists that belong to other backends, by their id or by the uid of their pod.
+    pub(crate) fn foreign_items(&self) -> usize {
+        self.claims + self.doubles
+    }
+
     /// Stores the current `StatusResponse`. Returns whether it differs from the last one.
     pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
         let last = std::mem::replace(&mut self.status, status);

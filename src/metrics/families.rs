@@ -219,8 +219,8 @@ pub const FAMILIES: &[Family] = &[
             each(seen, out, |backend| backend.known.failures.len() as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,
-        "Pods and containers that the backend lists although another backend owns them.", |seen, out| {
-            each(seen, out, |backend| backend.known.claims as f64);
+        "Pods and containers that the backend lists although another backend owns them, and ready pods that it lists with the uid of a pod that criswitch created at another backend.", |seen, out| {
+            each(seen, out, |backend| backend.known.foreign_items() as f64);
         }),
     counter("criswitch_backend_dropped_items_total", BACKEND,
         "List items, stats and events of the backend that criswitch dropped because another backend owns the pod or container.",

@@ -146,6 +146,12 @@ impl Creations {
         self.unknown.iter().filter(is_it).map(|it| it.backend)
     }
 
+    /// Whether a call that creates a pod of exactly this uid was sent to `backend`, and its result is unknown.
+    pub(super) fn may_have(&self, backend: BackendId, uid: &str) -> bool {
+        let mut its = self.unknown.iter().filter(|it| it.backend == backend);
+        its.any(|it| it.uid == uid && it.stage != CreationStage::Unsent)
+    }
+
     /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent to `backend`.
     pub(super) fn is_at(&self, backend: BackendId) -> bool {
         let is_of_this_run = |it: &PossiblePod| !matches!(it.stage, CreationStage::OfLastRun(_));

@@ -374,3 +374,39 @@ fn only_a_list_without_any_consequence_need_not_be_read_again() {
     let learned = owners.learn(Kind::Container, 0, &one, asked).unwrap();
     assert_eq!((learned.new, owners.changes()), (0, before + 1));
 }
+
+#[test]
+fn a_pod_of_a_uid_ranks_by_creation_through_criswitch_and_then_by_lists() {
+    let of_uid = |id: &str, uid: &str| {
+        let id = protobuf::with_string(&[], &[1], id);
+        let mut list = bytes::BytesMut::new();
+        protobuf::put_bytes(&mut list, 1, &protobuf::with_string(&id, &[2, 2], uid));
+        list.to_vec()
+    };
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &of_uid("first", "U"));
+    assert!(!owners.is_uid_of_another("U", 0), "only its own");
+    assert!(owners.is_uid_of_another("U", 1), "no pod");
+    let creation = owners.begin_creating(1, "U".to_owned());
+    assert!(owners.is_uid_of_another("U", 1), "the call is not sent");
+    owners.sent_creating(creation);
+    assert!(!owners.is_uid_of_another("U", 1), "the call is under way");
+    owners.end_creating(creation, None);
+    listed(&mut owners, 1, &of_uid("second", "U"));
+    assert!(!owners.is_uid_of_another("U", 1), "both are listed");
+    assert_eq!([owners.doubles(0), owners.doubles(1)], [0, 0]);
+    let names = PodNames {
+        uid: "U".to_owned(),
+        ..PodNames::default()
+    };
+    owners.own_pod("third", 2, names, owners.mark());
+    for backend in [0, 1] {
+        assert!(owners.is_uid_of_another("U", backend), "{backend}");
+        assert_eq!(owners.doubles(backend), 1);
+    }
+    assert!(!owners.is_uid_of_another("U", 2));
+    assert_eq!(owners.doubles(2), 0);
+    owners.forget(Kind::Pod, "third");
+    assert!(!owners.is_uid_of_another("U", 1), "removed");
+    assert!(!owners.is_uid_of_another("", 3), "no uid");
+}

@@ -172,7 +172,7 @@ async fn tell_events(
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
         if is_about_another(switch, backend, &message) {
-            backend.drops(1);
+            backend.drops_event();
             continue;
         }
         let renamed = handlers::renamed(switch, backend, &message, EVENT_HANDLER)?;
@@ -184,9 +184,9 @@ async fn tell_events(
 }
 
 /// Whether an event of `backend` is about a pod or container that another backend owns, or a pod that another backend
-/// is creating. A malformed event counts as the backend's own.
+/// is creating, or has the uid of another backend's pod. A malformed event counts as the backend's own.
 fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
-    let owners = switch.owners();
+    let mut owners = switch.owners();
     let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
     let uid = protobuf::string(event, EVENT_POD_UID).unwrap_or_default();
     let containers = protobuf::strings(event, EVENT_CONTAINERS).unwrap_or_default();
@@ -195,26 +195,25 @@ fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
         .chain(protobuf::string(event, EVENT_ID).ok());
     owners.is_of_another(Kind::Pod, pod, backend.id)
         || owners.is_created_elsewhere(pod, uid, backend.id)
+        || owners.is_uid_of_another(uid, backend.id)
         || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
 }
 
-/// Sends one event of the backend to subscribers. Then yields, so that subscribers read events before their queue is
-/// full.
+/// Sends one event of the backend to subscribers. While a subscriber lags, or the memory for the backend's events is
+/// full, waits for a limited time. Meanwhile criswitch reads no further events, so the backend must stop, too.
 async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
     let event = hold(switch, backend, event).await?;
-    switch.subscribers.tell(Ok(event));
-    tokio::task::yield_now().await;
+    switch.subscribers.tell(backend.id, &event).await;
     Ok(())
 }
 
-/// Returns the event, and counts its memory until every subscriber has read it. If the memory for events is full, first
-/// cuts off the subscribers with unread events.
+/// Returns the event, and counts its memory until every subscriber has read it.
 async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
     let mut held = backend.events.held();
-    if held.grow(event.len()).is_err() {
-        switch.subscribers.cut_off_unread().await;
-        let grown = held.grow(event.len());
-        grown.map_err(|unread| backend.unread(&unread))?;
+    let mut fits = || held.grow(event.len());
+    if fits().is_err() {
+        let room = switch.subscribers.make_room(backend.id, fits).await;
+        room.map_err(|unread| backend.unread(&unread))?;
     }
     Ok(held.with(event))
 }
@@ -240,15 +239,14 @@ fn log_untold(backend: &Backend, code: Code) {
 /// Sends a deletion event for each pod of `before` that is not in `now` and that no other backend has.
 async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
     if !before.gone(switch, backend, now).is_empty() {
-        // A pod lives on if its runtime now serves the socket of another backend. A backend that does not answer in time
-        // is not waited for.
-        let listed = own::list_every(switch);
-        tokio::time::timeout(backend.list_timeout(), listed)
-            .await
-            .ok();
+        // A pod lives on if its runtime now serves the socket of another backend.
+        own::list_every(switch).await.ok();
     }
     for (id, status) in before.gone(switch, backend, now) {
-        tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
+        let event = event(&id, DELETED, &status, &[]);
+        if !is_about_another(switch, backend, &event) {
+            tell_made(switch, backend, event).await;
+        }
     }
 }
 

@@ -267,10 +267,20 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
     if let Some(kind) = list.kind() {
         let mut owners = switch.owners();
         changed = owners.settle(kind, backend.id, asked.mark);
-        let claims = owners.claims(backend.id);
+        let (claims, doubles) = (owners.claims(backend.id), owners.doubles(backend.id));
         drop(owners);
         saved::note(switch, &changed);
-        backend.learn(|known| known.claims = claims);
+        let doubled = backend.learn(|known| {
+            known.claims = claims;
+            std::mem::replace(&mut known.doubles, doubles)
+        });
+        if doubles > doubled {
+            tracing::warn!(
+                backend = %backend.name(), pods = doubles,
+                "backend lists ready pods with the uid of a pod that criswitch created at another backend; remove \
+                 these pods, or repair the runtime"
+            );
+        }
     }
     settled(switch, list, backend, asked);
     changed

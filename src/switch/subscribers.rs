@@ -1,16 +1,20 @@
-//! The subscribers to the events of pods and containers. All subscribers share one queue.
+//! The subscribers to the events of pods and containers. Each subscriber has a queue of the events that it has not read.
+//!
+//! While a subscriber lags, criswitch reads no further events from the backends, so that a backend that sends events
+//! without a pause cuts off no subscriber that reads. A subscriber that does not catch up in time is cut off, so that
+//! the other subscribers get their events.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use http_body::Frame;
 use parking_lot::Mutex;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::call::reply::{self, Reply};
 use crate::codec::{frames, grpc};
@@ -19,27 +23,84 @@ use crate::ownership::BackendId;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 
-/// The most events that a client may leave unread before it is cut off.
-const QUEUE: usize = 1024;
+/// A subscriber with more unread events than this lags.
+const MOST_UNREAD: usize = 1024;
+/// A subscriber that lags has caught up when it has at most this many unread events.
+const CAUGHT_UP: usize = MOST_UNREAD / 2;
+/// A subscriber with this many unread events is cut off at the next event. Each backend adds few events after the
+/// subscriber began to lag, so only a very large number of backends reaches this limit.
+const QUEUE: usize = 2 * MOST_UNREAD;
+/// How long a backend waits for subscribers to catch up or to free memory. Then they are cut off.
+const LAG_LIMIT: Duration = Duration::from_secs(1);
 
-/// An event, or the trailers that end the stream of every subscriber. An empty event only fills the queue.
-pub(crate) type Event = Result<Bytes, HeaderMap>;
-
-/// All subscribers, and the queue of their events.
+/// All subscribers, and their events.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
-    told: broadcast::Sender<Event>,
+    queues: Mutex<Vec<Arc<Queue>>>,
     listeners: watch::Sender<usize>,
+    /// The number of subscribers that lag.
+    lagging: watch::Sender<usize>,
+    /// A subscriber has read an event, which may free memory.
+    read: Notify,
     /// Backends without events, each with the trailers for subscribers. No client can subscribe while there is such a
     /// backend.
     lacking: Mutex<HashMap<BackendId, HeaderMap>>,
 }
 
+/// The queue of one subscriber.
+#[derive(Debug, Default)]
+struct Queue {
+    unread: Mutex<Unread>,
+    /// An event or the end was added.
+    added: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Unread {
+    events: VecDeque<(BackendId, Bytes)>,
+    lags: bool,
+    /// The end of the stream, after the last of `events`.
+    end: Option<End>,
+}
+
+/// Why a subscriber's stream ends.
+#[derive(Clone, Debug)]
+enum End {
+    /// The subscriber has left too many events unread.
+    CutOff,
+    /// Any other reason; the trailers of the stream.
+    Trailers(HeaderMap),
+}
+
+impl Unread {
+    fn add(&mut self, backend: BackendId, event: Bytes) {
+        match (&self.end, self.events.len()) {
+            (Some(_), _) => {}
+            (None, QUEUE..) => self.cut_off(),
+            (None, _) => self.events.push_back((backend, event)),
+        }
+    }
+
+    fn next(&mut self) -> Option<Result<Bytes, End>> {
+        match self.events.pop_front() {
+            Some((_, event)) => Some(Ok(event)),
+            None => self.end.clone().map(Err),
+        }
+    }
+
+    fn cut_off(&mut self) {
+        self.events = VecDeque::new();
+        self.end = Some(End::CutOff);
+    }
+}
+
 impl Default for Subscribers {
     fn default() -> Subscribers {
         Subscribers {
-            told: broadcast::Sender::new(QUEUE),
+            queues: Mutex::default(),
             listeners: watch::Sender::new(0),
+            lagging: watch::Sender::new(0),
+            read: Notify::new(),
             lacking: Mutex::default(),
         }
     }
@@ -49,26 +110,89 @@ impl Subscribers {
     /// Ends the streams of all subscribers with `end`. Rejects new subscribers until the result is dropped.
     pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
         self.lacking.lock().insert(backend, end.clone());
-        self.tell(Err(end));
+        self.end(&end);
         Lacks {
             subscribers: self,
             backend,
         }
     }
 
-    /// Sends an event to all subscribers.
-    pub(crate) fn tell(&self, event: Event) {
-        // Sending fails only if there are no subscribers.
-        self.told.send(event).ok();
+    /// Sends an event of `backend` to all subscribers. Then waits while a subscriber lags, at most for [`LAG_LIMIT`].
+    /// Then cuts off the subscribers that still lag.
+    pub(crate) async fn tell(&self, backend: BackendId, event: &Bytes) {
+        self.change_all(|unread| unread.add(backend, event.clone()));
+        // Let subscribers read the event before the next one comes.
+        tokio::task::yield_now().await;
+        if *self.lagging.borrow() == 0 {
+            return;
+        }
+        let mut lagging = self.lagging.subscribe();
+        let caught_up = lagging.wait_for(|count| *count == 0);
+        if tokio::time::timeout(LAG_LIMIT, caught_up).await.is_err() {
+            self.cut_off(|unread| unread.lags);
+        }
     }
 
-    /// Fills the queue with empty events. Subscribers with unread events then lag and are cut off. The other
-    /// subscribers lose no event.
-    pub(crate) async fn cut_off_unread(&self) {
-        for _ in 0..QUEUE {
-            self.tell(Ok(Bytes::new()));
-            tokio::task::yield_now().await;
+    /// Waits until `fits` returns `true` because subscribers have read events of `backend`, at most for [`LAG_LIMIT`].
+    /// Then cuts off the subscribers with unread events of `backend`, and tries `fits` once more.
+    pub(crate) async fn make_room<E>(
+        &self,
+        backend: BackendId,
+        mut fits: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let has_room = async {
+            loop {
+                let read = self.read.notified();
+                if fits().is_ok() {
+                    return;
+                }
+                read.await;
+            }
+        };
+        if tokio::time::timeout(LAG_LIMIT, has_room).await.is_ok() {
+            return Ok(());
         }
+        self.cut_off(|unread| unread.events.iter().any(|(of, _)| *of == backend));
+        fits()
+    }
+
+    /// Ends the streams of all subscribers, after their unread events.
+    fn end(&self, trailers: &HeaderMap) {
+        self.change_all(|unread| {
+            let end = || End::Trailers(trailers.clone());
+            unread.end.get_or_insert_with(end);
+        });
+    }
+
+    fn cut_off(&self, is_late: impl Fn(&Unread) -> bool) {
+        self.change_all(|unread| {
+            if is_late(unread) {
+                unread.cut_off();
+            }
+        });
+    }
+
+    fn change_all(&self, change: impl Fn(&mut Unread)) {
+        for queue in &*self.queues.lock() {
+            self.change(queue, &change);
+            queue.added.notify_one();
+        }
+    }
+
+    /// Changes a queue, and counts whether its subscriber lags.
+    fn change<T>(&self, queue: &Queue, change: impl FnOnce(&mut Unread) -> T) -> T {
+        let mut unread = queue.unread.lock();
+        let (lagged, changed) = (unread.lags, change(&mut unread));
+        unread.lags = match lagged {
+            true => unread.events.len() > CAUGHT_UP,
+            false => unread.events.len() > MOST_UNREAD,
+        };
+        match (lagged, unread.lags) {
+            (false, true) => self.lagging.send_modify(|count| *count += 1),
+            (true, false) => self.lagging.send_modify(|count| *count -= 1),
+            _ => {}
+        }
+        changed
     }
 
     /// If `wanted`, waits until there is a subscriber; otherwise waits until there is none.
@@ -97,31 +221,30 @@ impl Drop for Lacks<'_> {
 /// A client that counts as a subscriber until this value is dropped.
 struct Subscriber {
     switch: Arc<Switch>,
-    told: broadcast::Receiver<Event>,
+    queue: Arc<Queue>,
     ended: bool,
 }
 
 impl Subscriber {
     fn new(switch: &Arc<Switch>) -> Subscriber {
-        let told = switch.subscribers.told.subscribe();
-        switch
-            .subscribers
-            .listeners
-            .send_modify(|count| *count += 1);
+        let queue = Arc::<Queue>::default();
+        let subscribers = &switch.subscribers;
+        subscribers.queues.lock().push(Arc::clone(&queue));
+        subscribers.listeners.send_modify(|count| *count += 1);
         Subscriber {
             switch: Arc::clone(switch),
-            told,
+            queue,
             ended: false,
         }
     }
 
-    /// Waits for the next event that is not empty.
-    async fn heard(&mut self) -> Result<Event, RecvError> {
+    /// Waits for the next event, or for the end of the stream.
+    async fn heard(&self) -> Result<Bytes, End> {
         loop {
-            let event = self.told.recv().await;
-            if !matches!(&event, Ok(Ok(event)) if event.is_empty()) {
-                return event;
+            if let Some(next) = self.switch.subscribers.change(&self.queue, Unread::next) {
+                return next;
             }
+            self.queue.added.notified().await;
         }
     }
 
@@ -130,13 +253,17 @@ impl Subscriber {
             return None;
         }
         let end = match self.heard().await {
-            Ok(Ok(event)) => return Some((Ok(Frame::data(frames::frame(&event))), self)),
-            Ok(Err(end)) => end,
-            Err(RecvError::Lagged(_)) => {
-                self.switch.counts.refuse(Reason::Unread);
-                grpc::trailers(&errors::does_not_read(QUEUE))
+            Ok(event) => {
+                let frame = frames::frame(&event);
+                drop(event);
+                self.switch.subscribers.read.notify_waiters();
+                return Some((Ok(Frame::data(frame)), self));
             }
-            Err(RecvError::Closed) => grpc::trailers(&errors::shutting_down()),
+            Err(End::Trailers(trailers)) => trailers,
+            Err(End::CutOff) => {
+                self.switch.counts.refuse(Reason::Unread);
+                grpc::trailers(&errors::does_not_read(MOST_UNREAD))
+            }
         };
         self.ended = true;
         Some((Ok(Frame::trailers(end)), self))
@@ -145,19 +272,22 @@ impl Subscriber {
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        self.switch
-            .subscribers
-            .listeners
-            .send_modify(|count| *count -= 1);
+        let subscribers = &self.switch.subscribers;
+        let mut queues = subscribers.queues.lock();
+        queues.retain(|queue| !Arc::ptr_eq(queue, &self.queue));
+        drop(queues);
+        // The queue no longer lags, and its events no longer take memory.
+        subscribers.change(&self.queue, |unread| unread.events.clear());
+        subscribers.read.notify_waiters();
+        subscribers.listeners.send_modify(|count| *count -= 1);
     }
 }
 
 /// Begins the shutdown: calls in flight may finish. Ends all streams of events, because they never end by themselves.
 pub(crate) fn begin_end(switch: &Switch) {
     switch.ending.begun.cancel();
-    switch
-        .subscribers
-        .tell(Err(grpc::trailers(&errors::shutting_down())));
+    let trailers = grpc::trailers(&errors::shutting_down());
+    switch.subscribers.end(&trailers);
 }
 
 /// Returns a stream of the events of all backends from now on, or `Unimplemented` if a backend has no events.

@@ -149,6 +149,13 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
             "{place}: {rpc} has failed for {seconds} s: {cause}"
         ));
     }
+    if known.doubles > 0 {
+        let doubles = known.doubles;
+        faults.push(format!(
+            "{place}: it lists {doubles} ready pods with the uid of a pod that criswitch created at another backend; \
+             remove these pods, or repair the runtime"
+        ));
+    }
     if let Some(late) = known.stats_late_for() {
         faults.push(format!("{place}: {}", late_stats(&known, late)));
     }

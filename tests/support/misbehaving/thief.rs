@@ -1,12 +1,15 @@
 //! A runtime that lists a pod with the uid of another backend's pod and a creation time in the far future. The runtime
-//! also answers the image calls for that pod.
+//! also answers the image calls for that pod, and sends an event that the pod was deleted.
 //!
 //! Without protection, this backend would get the registry credentials of the other backend's pod, and set the user of
-//! the pod's containers.
+//! the pod's containers. The kubelet would take the other backend's pod for deleted.
 
 use criswitch::codec::cri;
+use futures_util::{StreamExt, stream};
+use http_body::Frame;
 
-use super::{Reply, fine};
+use super::{Reply, fine, of_frames};
+use crate::support::frame;
 
 /// The image that the runtime claims to have.
 pub const STOLEN: &str = "sha256:5701e0";
@@ -27,7 +30,25 @@ pub fn thief(rpc: &str) -> Option<Reply> {
             }),
             ..Default::default()
         })),
+        "GetContainerEvents" => {
+            let deleted = stream::iter([Frame::data(frame(&deleted()))]);
+            Some(of_frames(deleted.chain(stream::pending())))
+        }
         _ => None,
+    }
+}
+
+fn deleted() -> cri::ContainerEventResponse {
+    let stolen = like_web();
+    cri::ContainerEventResponse {
+        container_id: stolen.id.clone(),
+        container_event_type: cri::ContainerEventType::ContainerDeletedEvent.into(),
+        pod_sandbox_status: Some(cri::PodSandboxStatus {
+            id: stolen.id,
+            metadata: stolen.metadata,
+            ..Default::default()
+        }),
+        ..Default::default()
     }
 }
 

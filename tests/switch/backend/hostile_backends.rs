@@ -417,6 +417,34 @@ async fn a_burst_of_events_disconnects_no_client_that_reads() {
 }
 
 #[tokio::test]
+async fn events_without_a_pause_disconnect_no_client_that_reads_and_delay_no_other_backend() {
+    let beside = beside(endless_events).await;
+    // The clock stands still while anything happens, so that a slow machine does not look like a slow client.
+    tokio::time::pause();
+    let mut events = events(&beside.rig).await.unwrap();
+    let (mut expected, mut pod, mut of_pod) = (0, String::new(), 0);
+    // The windows between the backend and the client hold thousands of events.
+    while of_pod < 2 {
+        assert!(expected < 10 * BURST, "no event of another backend");
+        // The client reads far more slowly than the backend sends.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let event = next(&mut events).await;
+        let event = event.unwrap_or_else(|status| panic!("at {expected}: {status}"));
+        if event.container_id == pod {
+            of_pod += 1;
+            continue;
+        }
+        assert_eq!(event.container_id, expected.to_string());
+        expected += 1;
+        if expected == BURST {
+            pod = beside.rig.run_pod("runc", "another").await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_backend_with_an_unreadable_cgroup_driver_is_ready() {
     let logged = Logged::here();
     let beside = beside(odd_driver).await;

@@ -9,9 +9,10 @@ use tonic::Code;
 
 use crate::calls::{part, send, text_of};
 use crate::faults::{backends_ready, status, told_of, until_state};
+use crate::logged::Logged;
 use crate::questions::settled;
-use crate::session::events::{listening, next};
-use crate::support::misbehaving::{Misbehaving, POD};
+use crate::session::events::{events, listening, next};
+use crate::support::misbehaving::{Misbehaving, POD, thief};
 use crate::support::{Client, IMAGE, Rig, Sim, connect, frame, frame_raw, sockets};
 use crate::topology::reloads::reload;
 use crate::wait::until;
@@ -457,4 +458,36 @@ async fn a_claim_ends_with_the_first_list_that_was_requested_after_it_and_lacks_
     assert!(complaint(&rig).await.contains("gvisor"));
     rig.pods().await.unwrap();
     assert!(!complaint(&rig).await.contains("gvisor"));
+}
+
+#[tokio::test]
+async fn a_pod_with_the_uid_of_another_backends_pod_is_reported_and_its_events_are_dropped() {
+    let logged = Logged::here();
+    let mut bad = None;
+    let rig = Rig::with_config([Sim::new("runc")], |directory| {
+        let socket = Path::new(directory).join("bad.sock");
+        bad = Some(Misbehaving::serve_on(&socket, thief));
+        let rows = format!(
+            "runc = '{directory}/runc.sock'\nbad = '{}'",
+            socket.display()
+        );
+        format!("default_handler = 'runc'\n[handlers]\n{rows}")
+    })
+    .await;
+    until_state(&rig, "bad", "ready").await;
+    rig.run_pod("runc", "web").await;
+    bad.as_ref().unwrap().misbehave();
+    let mut events = events(&rig).await.unwrap();
+    until(async || told_of(&rig, "bad").await["droppedItems"] == 1).await;
+    let pod = rig.run_pod("runc", "new").await;
+    assert_eq!(next(&mut events).await.unwrap().container_id, pod);
+    // The list has the pod, because it may be an old sandbox of the same pod.
+    assert_eq!(rig.pods().await.unwrap().len(), 3);
+    assert_eq!(told_of(&rig, "bad").await["claimedItems"], 1);
+    let complaint = complaint(&rig).await;
+    assert!(complaint.contains("uid of a pod"), "{complaint}");
+    for words in ["uid of a pod that criswitch created", "events about a pod"] {
+        let lines = logged.lines(&["WARN", "bad", words]);
+        assert_eq!(lines.len(), 1, "{words}: {}", logged.text());
+    }
 }

@@ -1,0 +1,74 @@
+//! Compares backends that have pods of one uid. The kubelet's cache of pods is keyed by uid, so an event of a backend
+//! must not change the state of another backend's pod. Does no I/O.
+//!
+//! Several backends may have sandboxes of one pod, for example after its handler was routed to a different backend. A
+//! backend that created a pod through criswitch ranks above a backend that only lists one.
+
+use std::collections::HashSet;
+use std::hash::BuildHasher;
+
+use foldhash::quality::RandomState;
+
+use super::entries::is_of;
+use super::{BackendId, Entry, Owners, PodNames, Source};
+
+/// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
+#[derive(Debug, Default)]
+pub(super) struct Uids {
+    /// The value of [`Owners::changes`] for which `pods` is valid.
+    changes: Option<u64>,
+    seed: RandomState,
+    /// For each pod: the hash of its uid, its backend, and whether it was created through criswitch. Sorted.
+    pods: Vec<(u64, BackendId, bool)>,
+}
+
+impl Owners {
+    /// Whether another backend has a pod of `uid`, and `backend` has none of the same rank: none, or none that was
+    /// created through criswitch although the other backend's was.
+    pub fn is_uid_of_another(&mut self, uid: &str, backend: BackendId) -> bool {
+        if uid.is_empty() || self.creations.may_have(backend, uid) {
+            return false;
+        }
+        let Uids {
+            changes,
+            seed,
+            pods,
+        } = &mut self.uids;
+        if changes.replace(self.changes) != Some(self.changes) {
+            let all = self.pods.values();
+            *pods = all
+                .map(|pod| {
+                    let created = pod.source == Source::Created;
+                    (seed.hash_one(&pod.more.uid), pod.backend, created)
+                })
+                .collect();
+            pods.sort_unstable();
+        }
+        let hash = seed.hash_one(uid);
+        let first = pods.partition_point(|pod| pod.0 < hash);
+        let pods = pods.iter().skip(first).take_while(|pod| pod.0 == hash);
+        let rank = |is_own: bool| {
+            let pods = pods.clone();
+            let pods = pods.filter(|pod| (pod.1 == backend) == is_own);
+            pods.map(|pod| pod.2).max()
+        };
+        rank(false) > rank(true)
+    }
+
+    /// The number of ready pods that `backend` lists with the uid of a pod that another backend created through
+    /// criswitch.
+    pub fn doubles(&self, backend: BackendId) -> usize {
+        let (its, others): (Vec<_>, Vec<_>) =
+            self.pods.values().partition(|pod| is_of(pod, backend));
+        let created = others.iter().filter(|pod| pod.source == Source::Created);
+        let uids: HashSet<_> = created.map(|pod| pod.more.uid.as_str()).collect();
+        let is_double = |pod: &&Entry<PodNames>| {
+            let PodNames { ready, uid, .. } = &pod.more;
+            *ready
+                && pod.source != Source::Created
+                && !uid.is_empty()
+                && uids.contains(uid.as_str())
+        };
+        its.into_iter().filter(is_double).count()
+    }
+}
