@@ -36,6 +36,8 @@ pub(crate) fn interleave(
     instead: &'static Row,
 ) -> Reply {
     let parts = Arc::new(Mutex::new((backends.len(), Parts::default())));
+    let has_images = call.listing().is_some_and(|it| it.list == List::Images);
+    let seen = Arc::default();
     let feeds = backends.into_iter().map(|backend| {
         let feed = Feed {
             unlearned: backend.memory.limit(),
@@ -50,7 +52,11 @@ pub(crate) fn interleave(
             parts: Arc::clone(&parts),
             messages: None,
             changed: Changed::new(),
-            seen: HashSet::new(),
+            seen: if has_images {
+                Arc::default()
+            } else {
+                Arc::clone(&seen)
+            },
         };
         stream::try_unfold(feed, Feed::next).boxed()
     });
@@ -128,8 +134,9 @@ struct Feed {
     whole: StreamedList,
     /// The backends whose items the messages so far have changed.
     changed: Changed,
-    /// The ids of the items so far, at most [`MOST`].
-    seen: HashSet<String>,
+    /// The ids of the items so far, at most [`MOST`]. All feeds of the call share them, because an item may pass from
+    /// one backend to another during the call. Feeds of images do not, because several backends may have an image.
+    seen: Arc<Mutex<HashSet<String>>>,
 }
 
 /// The messages of a backend so far.
@@ -209,7 +216,10 @@ impl Feed {
         match self.add(share)? {
             // Skip an empty message: an empty list is a stream without messages, and further messages may follow.
             Some(message) if message.is_empty() => Box::pin(self.next()).await,
-            Some(message) if !is_its_own => Ok(Some((message, self))),
+            Some(message) if !is_its_own => {
+                let message = self.unseen(message)?;
+                Ok(Some((message, self)))
+            }
             Some(message) => {
                 let message = self.learn(message)?;
                 self.saved().await?;
@@ -314,7 +324,15 @@ impl Feed {
             return Ok(message);
         };
         let message = self.listed_as(list, message)?;
-        let first = first_of_each(list, &message, &mut self.seen, MOST);
+        self.unseen(message)
+    }
+
+    /// Returns `message` without the items that an earlier message of the call had.
+    fn unseen(&self, message: Bytes) -> Result<Bytes, Status> {
+        let Some(list) = self.call.listing().map(|listing| listing.list) else {
+            return Ok(message);
+        };
+        let first = first_of_each(list, &message, &mut self.seen.lock(), MOST);
         let first = first.map_err(|fault| self.backend.malformed(&fault))?;
         Ok(first.unwrap_or(message))
     }

@@ -11,7 +11,7 @@ use crate::topology::Live;
 ///
 /// # Errors
 /// If no backend has this name, if the backend answers or is connecting, or if the state cannot be saved.
-pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
+pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let live = switch.live();
     let backend = live
         .backends

@@ -7,6 +7,13 @@
 //! backend, has pods with creation times in the far future, and has pods with the uid of another backend's pod.
 //! criswitch is killed, or ends as on SIGTERM.
 //!
+//! Two runtimes may list one pod: a runtime lists copies of another runtime's pods, from their creation on or later, or
+//! restarts as a second socket of another runtime. Either of them may stop listing the pod, and an operator may have
+//! criswitch forget a backend that is down. A runtime may answer lists and stats with errors, or with an item that no
+//! client can decode.
+//!
+//! `cargo run --profile suite --locked --example chaos -- --count 1000000 --threads 2` plays a million schedules.
+//!
 //! Each instance of criswitch saves its state in a separate directory. The next instance starts with a copy of the
 //! files that the last instance left. The file of a backend may be unwritable. Between two instances a file may be
 //! damaged, lost or old, a start may be killed, the machine may be rebooted, and the disk may be moved to another

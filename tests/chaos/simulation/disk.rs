@@ -300,9 +300,7 @@ pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = fnv::FnvHasher::default();
-    std::hash::Hasher::write(&mut hasher, bytes);
-    std::hash::Hasher::finish(&hasher)
+    twox_hash::XxHash3_64::oneshot(bytes)
 }
 
 /// Decodes a content that may be cut off: its complete fields, and the complete items of the list that is cut off.

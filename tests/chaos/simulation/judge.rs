@@ -19,6 +19,7 @@ use tonic::Code;
 
 use super::client::{Call, Reply};
 use super::files::RUNTIMES;
+use super::filter::Takes;
 use super::offers::Offers;
 use super::plan::creates;
 use super::tables::Places;
@@ -134,15 +135,22 @@ pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
     for id in &truth.tables.ids {
         let mut places = truth.tables.places.iter();
         let backend = places.position(|place| place.is_some_and(|place| place.id == *id));
-        let count = |kind| backend.map_or(0, |backend| truth.at(backend, kind).count());
-        let (is, remembered) = (
-            (count(Kind::Pod), count(Kind::Container)),
-            switch.owners().count(*id),
-        );
-        if is != remembered {
-            return Err(format!(
-                "backend {id} at {backend:?} has {is:?} pods and containers, criswitch remembers {remembered:?}"
-            ));
+        let owners = switch.owners();
+        for kind in [Kind::Pod, Kind::Container] {
+            let listed = backend.map_or(Vec::new(), |it| truth.listed_by(it, kind).collect());
+            let is_own = |thing: &&&Thing| Some(thing.backend) == backend;
+            let sure = listed.iter().filter(|it| it.is_sure(Moment::MAX));
+            let (least, own) = (
+                sure.filter(is_own).count(),
+                listed.iter().filter(is_own).count(),
+            );
+            let others = listed.iter().filter(|it| !is_own(it) && !it.owned).count();
+            let remembered = owners.count_of(kind, *id);
+            if !(least..=own + others).contains(&remembered) {
+                return Err(format!(
+                    "backend {id} at {backend:?} has {own} of {kind:?} and may have {others} more, criswitch remembers {remembered}"
+                ));
+            }
         }
     }
     Ok(())
@@ -211,11 +219,12 @@ impl Case<'_> {
 
     /// The backends that the call may go to under at least one of the possible tables. `None` means any backend.
     fn only(&self) -> Option<Vec<usize>> {
-        let owner = |kind| self.thing(kind).map(|thing| thing.backend);
+        let begun = self.asked.begun;
+        let owners = |kind| self.thing(kind).map(|thing| thing.holders(begun));
         match self.asked.call.row.goes {
             Goes::Handler(_) => Some(self.rows().map(|row| row.backend).collect()),
-            Goes::Owner(kind, ..) => Some(owner(kind).into_iter().collect()),
-            Goes::OwnerWithImage(_) => Some(owner(Kind::Pod).into_iter().collect()),
+            Goes::Owner(kind, ..) => Some(owners(kind).unwrap_or_default()),
+            Goes::OwnerWithImage(_) => Some(owners(Kind::Pod).unwrap_or_default()),
             Goes::Default => Some(self.speakers().collect()),
             Goes::Image(..) if self.handler().is_some() => {
                 Some(self.rows().map(|row| row.backend).collect())
@@ -271,11 +280,18 @@ impl Case<'_> {
             Goes::OwnerWithImage(_) => Some(Kind::Pod),
             _ => None,
         };
+        let named = match Takes::of(self.asked.call.row) {
+            Some(takes) if !self.asked.call.filter.id.is_empty() => Some(takes.kind()),
+            Some(_) => Some(Kind::Pod),
+            None => kind,
+        };
         match code {
             Code::NotFound => {
+                let begun = self.asked.begun;
                 let exists = kind.is_none_or(|kind| {
-                    self.thing(kind)
-                        .is_some_and(|thing| thing.stood(self.asked.begun) && self.must_know(thing))
+                    self.thing(kind).is_some_and(|thing| {
+                        thing.stood(begun) && thing.is_settled(begun) && self.must_know(thing)
+                    })
                 });
                 self.unless(
                     exists,
@@ -294,9 +310,24 @@ impl Case<'_> {
                 "Unimplemented is wrong: a backend or a fallback could answer the call",
             ),
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
-            Code::FailedPrecondition if self.may_be_doubled() || self.may_be_in_use() => Ok(()),
+            Code::FailedPrecondition
+                if self.may_be_doubled()
+                    || self.may_be_in_use()
+                    || named
+                        .and_then(|kind| self.thing(kind))
+                        .is_some_and(|thing| self.may_be_disputed(thing)) =>
+            {
+                Ok(())
+            }
             _ => self.unless(!spoilt, "no fault so far explains this code"),
         }
+    }
+
+    /// Whether backends may list different things under the thing's id, and none of them must have created it.
+    fn may_be_disputed(&self, thing: &Thing) -> bool {
+        let is_created = thing.owned && thing.maker != 0 && !thing.unheard && !thing.lost;
+        let differs = thing.sources().any(|at| self.truth.health[at].was_hostile);
+        thing.shared && !is_created && (thing.odd || differs)
     }
 
     /// Checks that the reply names a pod or container that this call created.
@@ -360,13 +391,23 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let now = truth.tick();
     let made = truth.things.iter_mut();
     made.filter(|thing| thing.maker == asked.call.id)
-        .for_each(|thing| thing.answered = Some(now));
+        .filter(|thing| !thing.shared || thing.is_settled(Moment::MAX) && !thing.unheard)
+        .for_each(|thing| {
+            thing.answered = Some(now);
+            thing.owned |= thing.shared;
+        });
     let unread = asked.call.row.streams() && asked.call.id <= truth.alone;
     let same_switch = truth.life == asked.life && !unread;
     let places = truth.tables.places;
     let learn = |thing: &mut Thing| {
+        // An earlier call says nothing about a thing that has passed to another backend since.
+        let is_passed = thing.shared && thing.born >= asked.begun;
+        if is_passed || !thing.is_settled(Moment::MAX) {
+            return;
+        }
         thing.told = thing.told.or(Some(now));
-        if same_switch && places[thing.backend].is_some() {
+        let is_sure = thing.copies.is_empty() || thing.owned;
+        if same_switch && places[thing.backend].is_some() && is_sure {
             thing.learned = thing.learned.or(Some(now));
         }
     };

@@ -5,6 +5,7 @@ use std::fmt;
 
 use criswitch::rpc::{Goes, ROWS, Row};
 use fastrand::Rng;
+use tonic::Code;
 
 use super::disk::Spoil;
 use super::files::{Edit, Mistake, RUNTIMES};
@@ -40,6 +41,8 @@ pub enum Step {
     HandOver(Meanwhile),
     /// The file of a backend becomes unwritable, as on a full disk, or writable again.
     FullDisk(usize, bool),
+    /// An operator has criswitch forget a backend that is down.
+    Forget(usize),
     /// The paused clock advances by this many milliseconds.
     Wait(u64),
 }
@@ -126,8 +129,41 @@ pub enum Fault {
     /// The runtime answers creates with ids of other backends and creates nothing, and its pods have creation times in
     /// the far future; `false` ends the fault.
     Imitate(bool),
+    /// The runtime lists a pod of another runtime too, with its containers, as a second socket of that runtime does;
+    /// `true`: with another time of creation.
+    Copy(u32, bool),
+    /// The runtime no longer lists pods of other runtimes.
+    DropCopies,
+    /// The runtime lists each new pod of another runtime from its creation on; `false` ends the fault.
+    Mirror(bool),
+    /// The runtime starts as another runtime's second socket: it lists only what that runtime lists.
+    Serve(usize),
+    /// The runtime answers calls for these lists with an error; `None` ends the fault.
+    Fail(Option<Failing>),
+    /// Each list of the runtime has an item that cannot be decoded; `None` ends the fault.
+    Garble(Option<Garbled>),
     /// The runtime's event streams end, with success or with an error, and nothing else changes.
     EndEvents(bool),
+}
+
+/// The calls that a runtime answers with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Lists of pods, containers and images.
+    pub lists: bool,
+    pub stats: bool,
+    pub code: Code,
+}
+
+/// An item that no client can decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Garbled {
+    /// A label is not UTF-8.
+    Label,
+    /// A label is cut off.
+    CutLabel,
+    /// The metadata are cut off.
+    CutMetadata,
 }
 
 /// The damage of one call.
@@ -188,7 +224,9 @@ impl Plan {
 }
 
 fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
-    match rng.u32(..100) {
+    match rng.u32(..104) {
+        100..103 => share(rng, steps),
+        103 => steps.push(Step::Forget(rng.usize(..60))),
         0..3 => poll(rng, steps),
         3..57 => {
             steps.push(Step::Call(op(rng)));
@@ -218,7 +256,9 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
         narrow: Narrow::Not,
         ..call(rng, row)
     };
-    let fault = match rng.u32(..4) {
+    let fault = match rng.u32(..6) {
+        4 => Fault::Fail(failing(rng)),
+        5 => Fault::Garble(garbled(rng)),
         0 => Fault::Die,
         1 => Fault::Hang(true),
         2 => Fault::SlowLists(Some(rng.u32(1..6000))),
@@ -227,6 +267,50 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     let fault = [Step::Fault(rng.usize(..60), fault)];
     let poll = [Step::Call(poll), Step::Wait(1)];
     steps.extend(poll.iter().chain(&fault).chain(&poll).cloned());
+}
+
+/// Adds steps after which two backends list one pod, and then one of them no longer does.
+fn share(rng: &mut Rng, steps: &mut Vec<Step>) {
+    let (first, second) = (rng.usize(..60), rng.usize(..60));
+    let list = |rng: &mut Rng, steps: &mut Vec<Step>| {
+        for name in ["ListPodSandbox", "ListContainers"] {
+            let op = Op {
+                timeout_ms: None,
+                narrow: Narrow::Not,
+                ..call(rng, row(name))
+            };
+            steps.extend([Step::Call(op), Step::Wait(1)]);
+        }
+    };
+    if rng.bool() {
+        steps.push(Step::Fault(first, Fault::Create));
+    }
+    list(rng, steps);
+    let copy = Fault::Copy(rng.u32(..), rng.u8(..4) == 0);
+    steps.push(Step::Fault(second, copy));
+    list(rng, steps);
+    let die = |at| Step::Fault(at, Fault::Die);
+    match rng.u32(..6) {
+        0 => steps.extend([die(first), Step::Fault(first, Fault::StartEmpty)]),
+        1 => steps.push(Step::Fault(first, Fault::Serve(rng.usize(..RUNTIMES)))),
+        2 => steps.extend([die(first), Step::Wait(1000), Step::Forget(first)]),
+        3 => steps.push(Step::Fault(second, Fault::DropCopies)),
+        4 => steps.push(reload(rng)),
+        _ => {}
+    }
+    if rng.bool() {
+        steps.push(Step::Wait(rng.u64(1..3000)));
+    }
+    list(rng, steps);
+    if rng.bool() {
+        steps.push(die(if rng.bool() { first } else { second }));
+    }
+    match rng.u32(..3) {
+        0 => steps.push(Step::RestartSwitch(Meanwhile::Nothing)),
+        1 => steps.push(Step::HandOver(Meanwhile::Nothing)),
+        _ => {}
+    }
+    list(rng, steps);
 }
 
 fn meanwhile(rng: &mut Rng) -> Meanwhile {
@@ -247,7 +331,13 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..46) {
+    match rng.u32(..58) {
+        46..49 => Fault::Copy(rng.u32(..), rng.u8(..4) == 0),
+        49 => Fault::DropCopies,
+        50..52 => Fault::Mirror(rng.bool()),
+        52 => Fault::Serve(rng.usize(..RUNTIMES)),
+        53..56 => Fault::Fail(failing(rng)),
+        56..58 => Fault::Garble(garbled(rng)),
         0..3 => Fault::Die,
         3..8 => Fault::Start,
         30..32 => Fault::Offer(offers::any(rng)),
@@ -267,6 +357,25 @@ fn fault(rng: &mut Rng) -> Fault {
         21 => Fault::Create,
         22 => Fault::Lose(rng.u32(..)),
         _ => Fault::Spoil(damage(rng)),
+    }
+}
+
+fn failing(rng: &mut Rng) -> Option<Failing> {
+    let codes = [Code::Unknown, Code::Internal, Code::PermissionDenied];
+    let failing = Failing {
+        lists: rng.bool(),
+        stats: rng.bool(),
+        code: codes[rng.usize(..codes.len())],
+    };
+    (failing.lists || failing.stats).then_some(failing)
+}
+
+fn garbled(rng: &mut Rng) -> Option<Garbled> {
+    match rng.u32(..4) {
+        0 => Some(Garbled::Label),
+        1 => Some(Garbled::CutLabel),
+        2 => Some(Garbled::CutMetadata),
+        _ => None,
     }
 }
 

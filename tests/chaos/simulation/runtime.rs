@@ -4,6 +4,7 @@ mod answers;
 mod damage;
 mod faults;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,11 +26,12 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::pipe::{Pipe, Valve};
-use super::plan::Damage;
+use super::plan::{Damage, Failing};
 use super::truth::{CallId, Listing, Moment, Seen, Thing, Truth};
 use answers::Asked;
+pub use answers::event;
 use damage::{Body, Broken, Told};
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// The header with the id of a client's call.
 pub const CALL: &str = "x-call";
@@ -59,6 +61,7 @@ struct State {
     hung: bool,
     /// The duration of each list, in milliseconds.
     slow_ms: Option<u32>,
+    failing: Option<Failing>,
     /// The damage of the next calls, one for each call.
     spoil: VecDeque<Damage>,
     connections: Vec<AbortHandle>,
@@ -149,6 +152,11 @@ impl Runtime {
                 "not in this version",
             )));
         }
+        if let Some(code) = self.fails(row) {
+            self.truth().seen[seen].spoilt = true;
+            let text = "the simulated runtime cannot list one item";
+            return Ok(damage::refusal(&Status::new(code, text)));
+        }
         if row.name == "GetContainerEvents" {
             return Ok(damage::of_events(self.events.subscribe()));
         }
@@ -176,6 +184,13 @@ impl Runtime {
             spoilt: false,
         });
         truth.seen.len() - 1
+    }
+
+    /// The code with which the runtime answers calls of `row`, if they fail.
+    fn fails(&self, row: &Row) -> Option<Code> {
+        let failing = self.state().failing?;
+        let fails = row.is_stats() && failing.stats || row.is_list() && failing.lists;
+        fails.then_some(failing.code)
     }
 
     fn next_damage(&self) -> Option<Damage> {
@@ -231,9 +246,11 @@ impl Runtime {
             row,
             call,
             message,
+            garbled: Cell::new(false),
         };
         let before = truth.moment();
         let answer = answers::answer(&mut truth, &asked)?;
+        truth.seen[seen].spoilt |= asked.garbled.get();
         self.tell(&truth, before);
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;

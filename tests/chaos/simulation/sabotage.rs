@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::ValueEnum;
 use criswitch::codec::admin::Changes;
-use criswitch::codec::protobuf;
+use criswitch::codec::{frames, protobuf};
 use criswitch::config::{Config, Problems};
 use criswitch::ownership::PodNames;
 use criswitch::rpc::{Goes, ImageRule, Kind, Unknown};
@@ -22,8 +22,9 @@ use super::files::{Files, RUNTIMES};
 use super::filter::Takes;
 use super::judge::Asked;
 use super::plan::creates;
+use super::runtime::{DELETED, event};
 use super::truth::Truth;
-use lists::{reachable, with_items, without_faulty};
+use lists::{reachable, undecodable, with_items, without};
 pub use state::{of_state_at_end, of_state_at_start};
 
 /// The delay until the sabotaged criswitch reads the table for a call.
@@ -138,6 +139,20 @@ pub enum Sabotage {
     ForgetCreated,
     /// Automatically registered handlers are not saved.
     ForgetRegistered,
+    /// A merged list or merged stats fail if one backend answers with an error.
+    PassError,
+    /// A merged list has an item that no client can decode.
+    PassUndecodable,
+    /// A merged list lacks pods that have passed to another backend.
+    LeaveOutPassed,
+    /// Pods that have passed to another backend are not saved.
+    ForgetPassed,
+    /// After a restart, a pod belongs to a backend that lists a copy, and not to the backend that created it.
+    ForgetCreator,
+    /// A deletion event is sent for a pod that another backend still lists.
+    SendDeleted,
+    /// A backend that the table no longer names is removed if another backend lists copies.
+    DropCopied,
 }
 
 /// Makes a call, and returns the reply of the sabotaged criswitch.
@@ -212,6 +227,9 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
     let narrowed = !asked.call.filter.is_empty();
     let faulty = truth.health.iter().any(|it| it.faulty);
     let unimplemented = reply.code == Some(Code::Unimplemented);
+    let mut seen = truth.seen.iter();
+    let spoilt = seen.any(|seen| seen.call == asked.call.id && seen.spoilt);
+    let is_ok = reply.code == Some(Code::Ok);
     let lacked = (0..RUNTIMES).any(|at| truth.lacks(at, row));
     let ok = |messages: Vec<Bytes>| Reply {
         code: Some(Code::Ok),
@@ -260,6 +278,13 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         (Sabotage::OwnNames, _) if row.name == "PodSandboxStatus" => {
             with_own_name(reply, &asked.call, truth)
         }
+        (Sabotage::PassError, _) if row.list().is_some() && spoilt && is_ok => coded(Code::Unknown),
+        (Sabotage::PassUndecodable, _) if lists_pods && spoilt && is_ok => {
+            ok([&reply.messages[..], &[undecodable()]].concat())
+        }
+        (Sabotage::LeaveOutPassed, _) if lists_pods && is_ok => {
+            ok(without(&reply, truth, |thing| !thing.left.is_empty()))
+        }
         (Sabotage::PassLacking, _)
             if row.name == "StreamPodSandboxes" && lacked && reply.code == Some(Code::Ok) =>
         {
@@ -269,7 +294,9 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
             ok(vec![Bytes::new()])
         }
         (Sabotage::CacheNoStats, _) if row.is_stats() && reply.code == Some(Code::Ok) => {
-            ok(without_faulty(&reply, truth))
+            ok(without(&reply, truth, |thing| {
+                truth.health[thing.backend].faulty
+            }))
         }
         (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => {
             coded(Code::InvalidArgument)
@@ -448,6 +475,17 @@ pub fn after_reload(
             live.backends.iter().for_each(|backend| backend.join());
             told
         }
+        Some(Sabotage::DropCopied) => {
+            let live = switch.live();
+            let mut owners = switch.owners();
+            if live.backends.iter().any(|it| owners.claims(it.id) > 0) {
+                let unnamed = live.backends.iter().filter(|it| !live.names(it.id));
+                for backend in unnamed {
+                    owners.forget_backend(backend.id);
+                }
+            }
+            told
+        }
         Some(Sabotage::HalfApply) if !good => Err("something is wrong".to_owned()),
         _ => told,
     }
@@ -460,5 +498,15 @@ pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
         let mut owners = switch.owners();
         let asked = owners.mark();
         owners.own_pod("long-gone", one, PodNames::default(), asked);
+    }
+}
+
+/// Sabotages the events that a client has received. With `SendDeleted`, a pod that several backends list is deleted.
+pub fn events(sabotage: Option<Sabotage>, asked: &Asked, truth: &Truth) {
+    let mut pods = truth.existing(Kind::Pod);
+    let shared = pods.find(|pod| pod.shared && !pod.forgotten);
+    if let (Some(Sabotage::SendDeleted), Some(pod), true) = (sabotage, shared, asked.is_events()) {
+        let event = frames::frame(&event(pod, DELETED));
+        asked.call.heard.lock().unwrap().extend_from_slice(&event);
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::files::RUNTIMES;
 use super::offers::{self, Offers};
-use super::truth::{Before, Moment, Truth};
+use super::truth::{Before, Moment, Thing, Truth};
 
 /// An automatically registered handler is saved within this time.
 const SAVED: Duration = Duration::from_secs(3);
@@ -55,6 +55,8 @@ pub struct Tables {
     pub ids: Vec<BackendId>,
     /// The backends that criswitch has removed, each with the moment of its removal.
     left: Vec<(Moment, usize)>,
+    /// Whether criswitch was told to forget a backend.
+    pub forgotten: [bool; RUNTIMES],
     /// The default backends so far, each with its first moment.
     speakers: Vec<(Moment, usize)>,
     /// Automatically registered handlers, each with its backend and the time of its registration.
@@ -115,7 +117,7 @@ impl Truth {
         let written = self.tables.written.as_ref().expect("there are files");
         let had_pods = |runtime: usize| {
             let mut things = self.things.iter();
-            things.any(|thing| thing.kind == Kind::Pod && thing.backend == runtime)
+            things.any(|it| it.kind == Kind::Pod && it.sources().any(|at| at == runtime))
         };
         let (before, now) = (&self.tables.places, places(live));
         let id = |place: Option<Place>| place.map(|place| place.id);
@@ -260,6 +262,8 @@ impl Truth {
         if before.is_some() {
             let now = self.tick();
             self.tables.left.push((now, runtime));
+            self.forget_things(runtime);
+            self.settle_left(runtime);
         }
         self.tables.ids.extend(seen.map(|place| place.id));
         // A backend with a new id is new to criswitch, which has forgotten everything about the old backend.
@@ -268,6 +272,9 @@ impl Truth {
         self.disturbed(runtime);
         let its = self.things.iter_mut().filter(|it| it.backend == runtime);
         its.for_each(|thing| thing.learned = None);
+        let copies = self.things.iter_mut().flat_map(|it| &mut it.copies);
+        let its = copies.filter(|copy| copy.at == runtime);
+        its.for_each(|copy| copy.learned = None);
     }
 
     /// Checks which backend answers for the node: the backend of the default row or, until that backend has joined, the
@@ -278,7 +285,11 @@ impl Truth {
         let before = self.tables.speakers.last().map(|(_, before)| *before);
         let before = before.filter(|before| self.tables.places[*before].is_some());
         let due = before.filter(|_| !joined(default)).unwrap_or(default);
-        if speaker != due {
+        // Once the default backend was forgotten, any earlier default backend may answer for the node.
+        let mut speakers = self.tables.speakers.iter();
+        let is_earlier = speakers.any(|(_, earlier)| *earlier == speaker);
+        let is_forgotten = self.tables.forgotten[default] && !joined(default);
+        if speaker != due && !(is_forgotten && is_earlier) {
             return Err(format!(
                 "backend {speaker} answers for the node; expected backend {due}"
             ));
@@ -293,9 +304,12 @@ impl Truth {
     /// Whether the backend has a pod or container that was created through criswitch or that criswitch knows.
     fn owns(&self, runtime: usize) -> bool {
         let mut things = self.things.iter();
+        // The items of a backend that is away may pass to another backend that lists all of them.
+        let faulty = !self.relied_upon(runtime, Instant::now());
         things.any(|it| {
             let made = it.maker != 0 && !it.unheard;
-            it.backend == runtime && it.gone.is_none() && (made || it.learned.is_some())
+            let owns = it.copies.is_empty() || it.owned && (made || !faulty);
+            it.backend == runtime && it.gone.is_none() && owns && (made || it.learned.is_some())
         })
     }
 
@@ -303,7 +317,9 @@ impl Truth {
     pub fn idle(&self) -> Option<usize> {
         (0..RUNTIMES).find(|runtime| {
             let there = self.tables.places[*runtime].is_some();
-            there && !names(self.tables.now(), *runtime) && !self.owns(*runtime)
+            let lists = |it: &Thing| it.gone.is_none() && it.is_listed_by(*runtime);
+            let is_empty = !self.things.iter().any(lists);
+            there && !names(self.tables.now(), *runtime) && is_empty
         })
     }
 

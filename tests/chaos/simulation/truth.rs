@@ -5,6 +5,7 @@
 //! happen within one tick of the paused clock.
 
 mod restart;
+mod shared;
 mod thing;
 
 use std::time::Duration;
@@ -15,9 +16,10 @@ use tokio::time::Instant;
 use super::files::RUNTIMES;
 use super::lacking::{Lacking, lacks};
 use super::offers::Offers;
+use super::plan::Garbled;
 use super::tables::Tables;
 pub use restart::{Before, Next};
-pub use thing::{APPS, DIRECT, Thing, annotations, labels, uid};
+pub use thing::{APPS, Copied, DIRECT, Thing, annotations, labels, uid};
 
 /// The default of `shutdown_timeout`.
 pub const DRAIN: Duration = Duration::from_secs(10);
@@ -88,6 +90,12 @@ pub struct Health {
     pub claims: bool,
     /// Whether the backend answers a create with an id that another backend owns.
     pub imitates: bool,
+    /// Whether the backend has ever claimed or imitated anything.
+    pub was_hostile: bool,
+    /// Whether the backend lists each new pod of another backend from its creation on.
+    pub mirrors: bool,
+    /// The damage of an item in each list, if any.
+    pub garbles: Option<Garbled>,
     /// The last runtime configuration that the backend accepted.
     pub config: Vec<u8>,
     /// The RPCs that each version of the backend lacks, with the moment when the version started.
@@ -242,7 +250,7 @@ impl Truth {
             return Vec::new();
         }
         let others = self.existing(kind).filter(|it| it.backend != backend);
-        let ours = others.filter(|thing| self.is_made_by_this_switch(thing));
+        let ours = others.filter(|it| !it.shared && self.is_made_by_this_switch(it));
         ours.map(Thing::misreported).collect()
     }
 
@@ -265,13 +273,19 @@ impl Truth {
         let others = self.existing(kind).filter(|it| it.backend != backend);
         let known = others.filter(|it| {
             let is_there = self.tables.places[it.backend].is_some();
-            it.answered.is_some() && it.learned.is_some() && is_there
+            it.answered.is_some() && it.learned.is_some() && is_there && !it.shared
         });
         let id = known.last()?.id.clone();
-        let mut seen = self.seen.iter_mut();
-        let its = seen.rfind(|seen| seen.call == call && seen.backend == backend)?;
-        its.spoilt = true;
+        self.spoil(call, backend);
         Some(id)
+    }
+
+    /// Marks the last call `call` of `backend` as affected by a fault.
+    pub fn spoil(&mut self, call: CallId, backend: usize) {
+        let mut seen = self.seen.iter_mut();
+        if let Some(its) = seen.rfind(|seen| seen.call == call && seen.backend == backend) {
+            its.spoilt = true;
+        }
     }
 
     /// All existing pods, or all existing containers.
@@ -307,8 +321,8 @@ impl Truth {
         }
     }
 
-    /// Removes all pods and containers of a backend.
-    pub fn lose_all(&mut self, backend: usize) {
+    /// Removes all pods and containers of a backend, including their copies.
+    pub fn end_all(&mut self, backend: usize) {
         let now = self.tick();
         for thing in self
             .things
@@ -370,12 +384,10 @@ impl Truth {
             if tables.places[listing.backend].is_none() {
                 continue;
             }
-            let shown = things.iter_mut().filter(|thing| {
-                thing.backend == listing.backend
-                    && listing.list.kind() == Some(thing.kind)
-                    && thing.born < listing.at
-            });
-            shown.for_each(|thing| thing.learned = thing.learned.or(Some(now)));
+            let kind = listing.list.kind();
+            for thing in things.iter_mut().filter(|it| kind == Some(it.kind)) {
+                thing.be_listed(listing.backend, listing.at, now);
+            }
         }
         let all = self.tables.places.iter().enumerate();
         let mut joined = all.filter(|(_, place)| place.is_some_and(|place| place.joined));

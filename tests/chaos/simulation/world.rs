@@ -4,7 +4,9 @@ mod asks;
 
 use std::convert::Infallible;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
@@ -12,7 +14,7 @@ use criswitch::config::Config;
 use criswitch::config::address::Address;
 use criswitch::rpc::{Kind, Row};
 use criswitch::server;
-use criswitch::switch::Switch;
+use criswitch::switch::{Switch, forget};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::Client;
@@ -136,9 +138,32 @@ impl World {
                 let at = self.runtime(*backend);
                 self.disk.fill(at, *is_full);
             }
+            Step::Forget(which) => self.forget(*which).await,
             Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
         }
         self.check()
+    }
+
+    /// Has criswitch forget a backend. criswitch rejects that while the backend answers.
+    async fn forget(&mut self, which: usize) {
+        let at = self.runtime(which);
+        let live = self.switch.live();
+        let backend = live.backends.iter().find(|it| number(&it.socket) == at);
+        let Some(backend) = backend.cloned() else {
+            return;
+        };
+        let had_joined = backend.has_joined();
+        let name = backend.name();
+        let mut forgets = pin!(forget::forget(&self.switch, &name));
+        // criswitch forgets the backend at once, and then waits until this is saved.
+        let told = futures_util::poll!(&mut forgets);
+        let is_rejected = matches!(told, Poll::Ready(Err(_)));
+        if !is_rejected || had_joined && !backend.has_joined() {
+            self.truth().forgotten(at);
+        }
+        if told.is_pending() {
+            forgets.await.ok();
+        }
     }
 
     /// The runtime of a step: mostly a backend of criswitch, otherwise any runtime.
@@ -354,6 +379,7 @@ impl World {
         sabotage::at_end(self.sabotage, &self.switch);
         let truth = self.truth();
         for (asked, _) in &self.under_way {
+            sabotage::events(self.sabotage, asked, &truth);
             events::judge(asked, &truth)?;
         }
         judge::configured(&truth)?;

@@ -1,6 +1,6 @@
 //! At the end of a schedule, a client that follows events must know which pods exist.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use criswitch::codec::protobuf;
@@ -37,7 +37,22 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
         let told = pod.gone.is_some() || there(truth, pod.backend);
         pod.kind == Kind::Pod && told && !silenced(pod.backend)
     };
+    let deleted: HashSet<String> = heard
+        .iter()
+        .map(read)
+        .filter(|(_, kind)| *kind == DELETED)
+        .map(|(id, _)| id)
+        .collect();
     for pod in truth.things.iter().filter(told) {
+        let lives = pod.gone.is_none() && !pod.forgotten;
+        if lives && deleted.contains(&pod.id) {
+            return Err(format!(
+                "{asked}: a deletion event for {pod:?}, which a backend lists"
+            ));
+        }
+        if pod.shared {
+            continue;
+        }
         let heard = last.get(&pod.id);
         let learned = pod
             .learned

@@ -6,6 +6,7 @@ use criswitch::rpc::{Goes, ImageRule, Kind};
 use super::Case;
 use crate::simulation::client::{CONTAINER_IMAGE, Call};
 use crate::simulation::files::RUNTIMES;
+use crate::simulation::truth::Thing;
 
 impl Case<'_> {
     pub(super) fn image(&self, rule: &ImageRule) -> Result<(), String> {
@@ -93,7 +94,7 @@ impl Case<'_> {
             is_told && self.truth.is_made_by_this_switch(pod) && self.is_known(pod)
         });
         created.next()?;
-        Some(pods.map(|pod| pod.backend).collect())
+        Some(pods.flat_map(Thing::sources).collect())
     }
 
     /// Whether several backends may list a pod with the call's uid, and `stores_of_pod` is `None`.
@@ -129,7 +130,7 @@ impl Case<'_> {
         let begun = self.asked.begun;
         things.any(|thing| {
             thing.kind == Kind::Container
-                && thing.backend == backend
+                && thing.sources().any(|at| at == backend)
                 && image == CONTAINER_IMAGE
                 && thing.gone.is_none_or(|gone| gone > begun)
         })

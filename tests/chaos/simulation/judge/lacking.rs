@@ -14,7 +14,7 @@ impl Case<'_> {
             Goes::Handler(_) => self.rows().any(|it| self.may_lack(it.backend, row)),
             Goes::Owner(kind, ..) => self
                 .thing(*kind)
-                .is_some_and(|thing| self.may_lack(thing.backend, row)),
+                .is_some_and(|thing| thing.sources().any(|at| self.may_lack(at, row))),
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
                 self.may_be_lacking(row, merge)
             }
@@ -43,7 +43,10 @@ impl Case<'_> {
     }
 
     fn may_fail_for(&self, lacking: Lacking, rows: &[&Row]) -> bool {
-        let has_had = |at: usize| self.truth.things.iter().any(|thing| thing.backend == at);
+        let has_had = |at: usize| {
+            let mut things = self.truth.things.iter();
+            things.any(|thing| thing.sources().any(|source| source == at))
+        };
         let lacks = |at: &usize| rows.iter().all(|row| self.may_lack(*at, row));
         let mut lack = (0..RUNTIMES).filter(lacks);
         match lacking {

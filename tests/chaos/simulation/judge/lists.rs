@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use criswitch::codec::protobuf;
+use bytes::Bytes;
+use criswitch::codec::{cri, protobuf};
 use criswitch::rpc::{self, Kind, Merge};
+use prost::Message;
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::{Moment, Thing};
+use crate::simulation::truth::{Copied, Moment, Thing};
 
 /// The default of `list_timeout`: how long criswitch waits for a list before it serves the cached one.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,6 +30,11 @@ impl Case<'_> {
             "ListContainerStats" | "StreamContainerStats" => (Kind::Container, &[1, 1, 1]),
             _ => return Ok(()),
         };
+        if !self.is_readable() {
+            // criswitch forwards the reply of a single backend unchanged.
+            let is_merged = (0..RUNTIMES).filter(|at| self.sure(*at)).count() > 1;
+            return self.unless(is_merged, "no client can decode the reply");
+        }
         let ids = self.reply.strings(path);
         let listed: HashSet<&str> = ids.iter().map(String::as_str).collect();
         self.unless(listed.len() < ids.len(), "something is listed twice")?;
@@ -41,7 +48,7 @@ impl Case<'_> {
                 .asked
                 .call
                 .filter
-                .may_want(thing, self.as_of(thing.backend, kind));
+                .may_want(thing, self.as_of_thing(thing));
             self.unless(!wanted, "the filter does not match")?;
         }
         if matches!(name, "ListPodSandbox" | "StreamPodSandboxes") {
@@ -50,7 +57,7 @@ impl Case<'_> {
         let may_lack = name.contains("Stats") || name.contains("Metrics");
         let all = self.truth.existing(kind);
         for thing in all.filter(|thing| !listed.contains(thing.id.as_str())) {
-            let as_of = self.as_of(thing.backend, kind);
+            let as_of = self.as_of_thing(thing);
             if self.asked.call.filter.must_want(thing, as_of) {
                 self.may_be_missing(thing, may_lack)?;
             }
@@ -71,6 +78,12 @@ impl Case<'_> {
                 && listing.delivered.is_some_and(|at| at < begun)
         });
         listings.map(|listing| listing.at).max().unwrap_or(0)
+    }
+
+    /// The earliest moment whose state of `thing` the list may show.
+    fn as_of_thing(&self, thing: &Thing) -> Moment {
+        let all = thing.sources().map(|at| self.as_of(at, thing.kind));
+        all.min().unwrap_or(0)
     }
 
     /// Checks that every pod is listed under the table's name of the pod's handler.
@@ -97,11 +110,49 @@ impl Case<'_> {
         if (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2 {
             return false;
         }
-        let spoilt = self.got().any(|seen| seen.spoilt);
         let mut backends = (0..RUNTIMES).filter(|at| self.may(*at));
         let covered =
             |at| self.truth.relied_upon(at, self.asked.at) || self.has_last_list(at, kind);
-        !spoilt && self.asked.call.names.is_empty() && backends.all(covered)
+        self.is_any_usable() && self.asked.call.names.is_empty() && backends.all(covered)
+    }
+
+    /// Whether a backend has given a usable answer to this call, or none has given an error or an unreadable reply.
+    fn is_any_usable(&self) -> bool {
+        let mut got = self.got();
+        !self.got().any(|seen| seen.spoilt) || got.any(|seen| seen.executed && !seen.spoilt)
+    }
+
+    /// Whether the call is for all stats, and a healthy backend can answer it. Stats omit any backend that cannot.
+    pub(super) fn has_some_stats(&self) -> bool {
+        let row = self.asked.call.row;
+        let lacks = (0..RUNTIMES).any(|at| self.may_lack(at, row));
+        let has_them = |at| self.sure(at) && self.truth.relied_upon(at, self.asked.at);
+        let is_due = row.is_stats() && !row.streams() && self.asked.call.filter.is_empty();
+        is_due && !lacks && (0..RUNTIMES).any(has_them)
+    }
+
+    /// Whether a client can decode the reply.
+    fn is_readable(&self) -> bool {
+        let name = self.asked.call.row.name;
+        let is_bad = |message: &Bytes| {
+            let bytes = message.as_ref();
+            match name {
+                "ListPodSandbox" | "StreamPodSandboxes" => {
+                    cri::ListPodSandboxResponse::decode(bytes).is_err()
+                }
+                "ListContainers" | "StreamContainers" => {
+                    cri::ListContainersResponse::decode(bytes).is_err()
+                }
+                "ListPodSandboxStats" | "StreamPodSandboxStats" => {
+                    cri::ListPodSandboxStatsResponse::decode(bytes).is_err()
+                }
+                "ListContainerStats" | "StreamContainerStats" => {
+                    cri::ListContainerStatsResponse::decode(bytes).is_err()
+                }
+                _ => cri::ListPodSandboxMetricsResponse::decode(bytes).is_err(),
+            }
+        };
+        !self.reply.messages.iter().any(is_bad)
     }
 
     /// Whether criswitch has had a list of `backend` with every item that clients may know.
@@ -118,13 +169,16 @@ impl Case<'_> {
             return Ok(());
         };
         let removed = thing.removal_told.is_some_and(|told| told < begun);
-        let mut listings = self.truth.listings.iter();
-        let told_so = listings.any(|listing| {
-            listing.backend == thing.backend
-                && listing.list.kind() == Some(thing.kind)
-                && listing.at > gone
-                && listing.delivered.is_some_and(|at| at < begun)
-        });
+        let has_told = |backend: usize| {
+            let mut listings = self.truth.listings.iter();
+            listings.any(|listing| {
+                listing.backend == backend
+                    && listing.list.kind() == Some(thing.kind)
+                    && listing.at > gone
+                    && listing.delivered.is_some_and(|at| at < begun)
+            })
+        };
+        let told_so = thing.sources().all(has_told);
         if removed || told_so {
             return Err(format!("{} is gone, and is listed", thing.id));
         }
@@ -146,7 +200,12 @@ impl Case<'_> {
         let lacks = [row, unary]
             .iter()
             .any(|row| self.may_lack(thing.backend, row));
-        if alone || lacks || !self.asked.call.filter.is_empty() || !self.sure(thing.backend) {
+        if alone
+            || lacks
+            || !thing.is_sure(begun)
+            || !self.asked.call.filter.is_empty()
+            || !self.sure(thing.backend)
+        {
             return false;
         }
         let mut given = self.truth.listings.iter();
@@ -161,11 +220,12 @@ impl Case<'_> {
     }
 
     /// Whether a list by uid may omit `thing`. criswitch may omit a hostile runtime's pod that has another pod's uid,
-    /// until criswitch has learned the hostile runtime's pod.
+    /// until criswitch has learned the hostile runtime's pod. The same holds for a pod that has passed to another
+    /// backend.
     fn is_posed_unknown(&self, thing: &Thing) -> bool {
         let by_uid = self.asked.call.filter.uid().is_some();
         let begun = self.asked.begun;
-        by_uid && thing.poses && thing.learned.is_none_or(|at| at >= begun)
+        by_uid && (thing.poses || thing.shared) && thing.learned.is_none_or(|at| at >= begun)
     }
 
     /// Checks that the list may omit `thing`: only an item that criswitch cannot know may be missing.
@@ -176,19 +236,30 @@ impl Case<'_> {
             .into_iter()
             .flatten()
             .any(|at| at < begun);
-        let its_own = self.truth.listings.iter().any(|listing| {
-            listing.call == self.asked.call.id
-                && listing.backend == thing.backend
-                && listing.at > thing.born
-                && listing.taken < self.asked.at + LIST_TIMEOUT
-        });
+        let in_this_call = |backend: usize, since: Moment| {
+            self.truth.listings.iter().any(|listing| {
+                listing.call == self.asked.call.id
+                    && listing.backend == backend
+                    && listing.at > since
+                    && listing.taken < self.asked.at + LIST_TIMEOUT
+            })
+        };
+        let is_listed = |copy: &Copied| {
+            let relied = self.truth.relied_upon(copy.at, self.asked.at);
+            copy.since < begun
+                && (relied && self.sure(copy.at) || in_this_call(copy.at, copy.since))
+        };
+        let its_own = in_this_call(thing.backend, thing.born) || thing.copies.iter().any(is_listed);
         let sure = self.sure(thing.backend);
         let lacks = |row| self.may_lack(thing.backend, row);
         let name = self.asked.call.row.name;
         let left_out = name.contains("Metrics") && lacks(&rpc::LIST_POD_METRICS)
             // Stats may omit a backend that lacks the RPC and is not known to have pods.
             || name.contains("PodSandboxStats") && !known && lacks(&rpc::LIST_POD_STATS);
-        let unknown = !its_own && self.is_posed_unknown(thing);
+        // Until criswitch has received a list without `thing`, it may send the call to the backend that had it.
+        let narrowed = may_lack || !self.asked.call.filter.is_empty();
+        let misled = narrowed && !thing.is_sure(begun);
+        let unknown = misled || !its_own && self.is_posed_unknown(thing);
         let must = if unknown {
             false
         } else if may_lack {

@@ -146,11 +146,13 @@ impl Case<'_> {
         let since = if created { 0 } else { pod.born };
         let mut tables = self.truth.tables.between(since, Moment::MAX);
         tables.any(|table| {
-            let leads =
-                |row: &&Handler| row.backend == pod.backend && row.backend_handler == pod.handler;
-            let mut rows = table.handlers.iter().filter(leads);
-            let named = table.name_for(pod.backend, &pod.handler);
-            named.unwrap_or(&pod.handler) == name || created && rows.any(|row| row.name == name)
+            pod.sources().any(|backend| {
+                let leads =
+                    |row: &&Handler| row.backend == backend && row.backend_handler == pod.handler;
+                let mut rows = table.handlers.iter().filter(leads);
+                let named = table.name_for(backend, &pod.handler);
+                named.unwrap_or(&pod.handler) == name || created && rows.any(|row| row.name == name)
+            })
         })
     }
 }

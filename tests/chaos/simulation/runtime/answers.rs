@@ -1,6 +1,8 @@
 //! Executes each RPC of a runtime: changes the truth, and makes the reply from the truth.
 
-use bytes::Bytes;
+use std::cell::Cell;
+
+use bytes::{Bytes, BytesMut};
 use criswitch::codec::cri;
 use criswitch::codec::protobuf;
 use criswitch::rpc::{Goes, Kind, List, Merge, Row, Then, Unknown};
@@ -9,6 +11,7 @@ use tonic::Status;
 
 use crate::simulation::filter::Filter;
 use crate::simulation::offers::Offers;
+use crate::simulation::plan::Garbled;
 use crate::simulation::truth::{CallId, Stored, Thing, Truth, annotations};
 
 /// A call that a runtime has received.
@@ -17,6 +20,8 @@ pub struct Asked<'a> {
     pub row: &'static Row,
     pub call: CallId,
     pub message: &'a [u8],
+    /// Whether the reply has an item that cannot be decoded.
+    pub garbled: Cell<bool>,
 }
 
 /// States of pods and containers.
@@ -75,12 +80,18 @@ fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
     };
     let name = asked.string(config);
     let born = truth.tick();
-    truth.things.push(Thing {
+    let mut pod = Thing {
         handler: handler.to_owned(),
         maker: asked.call,
         unheard: truth.is_of_earlier_switch(asked.call),
         ..Thing::new(Kind::Pod, id.clone(), asked.backend, id.clone(), name, born)
-    });
+    };
+    if let Some(mirror) = truth.mirror_of(asked.backend) {
+        pod.copy(mirror, born, false);
+        // criswitch may reject an id that another backend has listed before.
+        truth.spoil(asked.call, asked.backend);
+    }
+    truth.things.push(pod);
     one(&cri::RunPodSandboxResponse { pod_sandbox_id: id })
 }
 
@@ -89,9 +100,10 @@ fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
     if let Some(container_id) = truth.imitated_by(asked.backend, Kind::Container, asked.call) {
         return Ok(one(&cri::CreateContainerResponse { container_id }));
     }
-    let uid = truth.thing(Kind::Pod, &pod).unwrap().uid.clone();
     let (id, born) = (truth.new_id(), truth.tick());
-    truth.things.push(Thing {
+    let within = truth.thing(Kind::Pod, &pod).unwrap();
+    let (uid, others) = (within.uid.clone(), within.others(asked.backend));
+    let mut container = Thing {
         maker: asked.call,
         unheard: truth.is_of_earlier_switch(asked.call),
         uid,
@@ -103,7 +115,12 @@ fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
             asked.string(&[2, 1, 1]),
             born,
         )
-    });
+    };
+    for copy in others {
+        container.copy(copy.at, born, copy.odd);
+        truth.spoil(asked.call, asked.backend);
+    }
+    truth.things.push(container);
     Ok(one(&cri::CreateContainerResponse { container_id: id }))
 }
 
@@ -159,7 +176,7 @@ fn is_in(thing: &Thing, pod: &str) -> bool {
 /// The full id for an id or a prefix of an id.
 fn find(truth: &Truth, backend: usize, kind: Kind, id: &str) -> Result<String, Status> {
     let mut hits = truth
-        .at(backend, kind)
+        .listed_by(backend, kind)
         .filter(|thing| thing.id.starts_with(id));
     match (hits.next(), hits.next()) {
         (Some(thing), None) => Ok(thing.id.clone()),
@@ -194,6 +211,10 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     // containerd lists items in a different order each time.
     let first = truth.seen.len() % items.len().max(1);
     items.rotate_left(first);
+    if let (Some(garbled), Some(item)) = (truth.health[backend].garbles, items.last_mut()) {
+        *item = garble(asked.row, item, garbled);
+        asked.garbled.set(true);
+    }
     if asked.row.streams() {
         return Ok(items.chunks(2).map(|some| some.concat().into()).collect());
     }
@@ -212,11 +233,18 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     let now = truth.moment();
     let claimed = truth.claimed_by(asked.backend, kind);
     let listed = truth
-        .at(asked.backend, kind)
+        .listed_by(asked.backend, kind)
         .chain(&claimed)
         .filter(|thing| filter.must_want(thing, now));
     let imitates = truth.health[asked.backend].imitates;
-    let created_at = |pod: &Thing| if imitates || pod.poses { i64::MAX } else { 0 };
+    let created_at = |thing: &Thing| {
+        let mut copies = thing.copies.iter();
+        let odd = copies.any(|copy| copy.at == asked.backend && copy.odd);
+        match thing.kind {
+            Kind::Pod if imitates || thing.poses => i64::MAX,
+            _ => i64::from(odd),
+        }
+    };
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
         (true, _, Kind::Pod) => pod_stats(thing),
         (true, _, Kind::Container) => container_stats(thing),
@@ -226,11 +254,41 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
         }
         .encode_to_vec(),
         (_, _, Kind::Container) => cri::ListContainersResponse {
-            containers: vec![container(thing)],
+            containers: vec![container(thing, created_at(thing))],
         }
         .encode_to_vec(),
     };
     listed.map(item).collect()
+}
+
+/// The item of a list with damage: an item of pods or containers, or the attributes of stats.
+fn garble(row: &Row, item: &[u8], garbled: Garbled) -> Vec<u8> {
+    let is_of_pods = !row.name.contains("Container");
+    // The numbers of `labels` and `metadata` in pods and containers, and of both in the attributes of stats.
+    let (labels, metadata) = match (row.is_list(), is_of_pods) {
+        (true, true) => (5, 2),
+        (true, false) => (8, 3),
+        (false, _) => (3, 2),
+    };
+    let (field, content): (u32, &[u8]) = match garbled {
+        Garbled::Label => (labels, b"\x0a\x01\xff"),
+        Garbled::CutLabel => (labels, b"\x0a\x05a"),
+        Garbled::CutMetadata => (metadata, b"\x0a\x7f"),
+    };
+    let mut damage = BytesMut::new();
+    protobuf::put_bytes(&mut damage, field, content);
+    if row.name.contains("Metrics") {
+        // Metrics have no labels: the id of the pod is not UTF-8.
+        damage.clear();
+        protobuf::put_bytes(&mut damage, 1, b"\xff");
+    } else if row.is_stats() {
+        let attributes = damage.split();
+        protobuf::put_bytes(&mut damage, 1, &attributes);
+    }
+    let inner = protobuf::bytes(item, &[1]).unwrap();
+    let mut list = BytesMut::new();
+    protobuf::put_bytes(&mut list, 1, &[inner, &damage].concat());
+    list.to_vec()
 }
 
 fn pod_stats(pod: &Thing) -> Vec<u8> {
@@ -275,8 +333,9 @@ fn pod(thing: &Thing, created_at: i64) -> cri::PodSandbox {
     }
 }
 
-fn container(thing: &Thing) -> cri::Container {
+fn container(thing: &Thing, created_at: i64) -> cri::Container {
     cri::Container {
+        created_at,
         id: thing.id.clone(),
         pod_sandbox_id: thing.pod.clone(),
         state: thing.state(),

@@ -15,6 +15,9 @@ impl Runtime {
             let now = truth.tick();
             truth.health[self.at].silenced.push(now);
         }
+        if matches!(fault, Fault::Claim(true) | Fault::Imitate(true)) {
+            self.truth().health[self.at].was_hostile = true;
+        }
         self.note_calm(fault);
         match fault {
             Fault::Offer(offer) => {
@@ -42,6 +45,18 @@ impl Runtime {
             Fault::Pose(which) => self.pose(*which),
             Fault::Claim(claims) => self.truth().health[self.at].claims = *claims,
             Fault::Imitate(imitates) => self.truth().health[self.at].imitates = *imitates,
+            Fault::Copy(which, odd) => self.truth().copy_one(self.at, *which as usize, *odd),
+            Fault::DropCopies => self.truth().drop_copies(self.at),
+            Fault::Mirror(mirrors) => self.truth().health[self.at].mirrors = *mirrors,
+            Fault::Serve(other) => {
+                let mut truth = self.truth();
+                truth.lose_all(self.at);
+                truth.copy_all(self.at, *other);
+                drop(truth);
+                self.set_down(false);
+            }
+            Fault::Fail(failing) => self.state().failing = *failing,
+            Fault::Garble(garbled) => self.truth().health[self.at].garbles = *garbled,
             Fault::EndEvents(well) => drop(self.events.send(Told::End(*well))),
         }
         self.note_health();
@@ -57,12 +72,17 @@ impl Runtime {
             | Fault::Claim(_)
             | Fault::Imitate(_)
             | Fault::EndEvents(_)
+            | Fault::Copy(..)
+            | Fault::DropCopies
+            | Fault::Mirror(_)
             | Fault::Sip(_) => {
                 return;
             }
-            Fault::Start | Fault::StartEmpty | Fault::Offer(_) | Fault::Lack(_) => {
-                !self.is_disturbed()
-            }
+            Fault::Start
+            | Fault::StartEmpty
+            | Fault::Serve(_)
+            | Fault::Offer(_)
+            | Fault::Lack(_) => !self.is_disturbed(),
             _ => false,
         };
         self.truth().offers[self.at].calm = calm;
@@ -81,6 +101,9 @@ impl Runtime {
             Fault::Sip(0),
             Fault::Claim(false),
             Fault::Imitate(false),
+            Fault::Mirror(false),
+            Fault::Fail(None),
+            Fault::Garble(None),
         ] {
             self.play(&end);
         }
@@ -89,7 +112,7 @@ impl Runtime {
     /// Reboots the machine: no pod or container is left. `starts` is whether the runtime starts again.
     pub fn reboot(&self, starts: bool) {
         self.play(&Fault::Die);
-        self.truth().lose_all(self.at);
+        self.truth().end_all(self.at);
         if starts {
             self.play(&Fault::Start);
         }
@@ -146,7 +169,9 @@ impl Runtime {
     fn is_disturbed(&self) -> bool {
         let state = self.state();
         let disturbed = state.slow_ms.is_some() || !state.spoil.is_empty() || state.hung;
-        disturbed || self.valve.is_shut()
+        let fails = state.failing.is_some();
+        drop(state);
+        disturbed || fails || self.valve.is_shut() || self.truth().health[self.at].garbles.is_some()
     }
 
     /// Creates a pod without criswitch.

@@ -6,7 +6,7 @@ use criswitch::rpc::Kind;
 
 use crate::simulation::client::Reply;
 use crate::simulation::filter::Filter;
-use crate::simulation::truth::{Moment, Truth};
+use crate::simulation::truth::{Moment, Thing, Truth};
 
 /// The pods of healthy backends that match the filter.
 pub fn reachable(truth: &Truth, filter: &Filter) -> Bytes {
@@ -24,17 +24,22 @@ pub fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes
     ]
 }
 
-/// The messages of a reply without the items of backends that have a fault.
-pub fn without_faulty(reply: &Reply, truth: &Truth) -> Vec<Bytes> {
-    let is_faulty = |item: &[u8]| {
+/// A list with a pod that no client can decode: its label is not UTF-8.
+pub fn undecodable() -> Bytes {
+    Bytes::from_static(b"\x0a\x05\x2a\x03\x0a\x01\xff")
+}
+
+/// The messages of a reply without the items for which `drops` is true.
+pub fn without(reply: &Reply, truth: &Truth, drops: impl Fn(&Thing) -> bool) -> Vec<Bytes> {
+    let is_dropped = |item: &[u8]| {
         let id = [&[1, 1][..], &[1]].map(|path| protobuf::string(item, path).unwrap_or_default());
         let mut things = truth.things.iter();
         let thing = things.find(|thing| id.contains(&thing.id.as_str()));
-        thing.is_some_and(|thing| truth.health[thing.backend].faulty)
+        thing.is_some_and(&drops)
     };
     let without = |message: &Bytes| {
         let edited = protobuf::edited(message, &[1], &mut |item| {
-            Ok(if is_faulty(item) {
+            Ok(if is_dropped(item) {
                 Edit::Dropped
             } else {
                 Edit::Same

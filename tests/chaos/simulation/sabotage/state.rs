@@ -1,6 +1,6 @@
 //! Sabotage of the state on disk: files that the real criswitch never writes or would reject.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use criswitch::codec::protobuf;
 use criswitch::rpc::Kind;
 
@@ -23,27 +23,51 @@ pub fn of_state_at_end(sabotage: Option<Sabotage>, disk: &Disk, truth: &Truth) {
         Some(Sabotage::ForgetRegistered) => {
             disk.change_all(|_, saved| saved.auto_registered.clear());
         }
-        Some(Sabotage::ForgetCreated) => forget_created(disk, truth),
+        Some(Sabotage::ForgetCreated) => {
+            forget_items(disk, truth, |it, at| is_since_last_list(truth, at, it));
+        }
+        Some(Sabotage::ForgetPassed) => {
+            forget_items(disk, truth, |thing, _| !thing.left.is_empty());
+        }
+        Some(Sabotage::ForgetCreator) => {
+            forget_items(disk, truth, |it, at| it.backend == at && it.owned);
+            give_copies(disk, truth);
+        }
         _ => {}
     }
 }
 
-fn forget_created(disk: &Disk, truth: &Truth) {
+/// Removes the items for which `drops` is true from the saved lists of each backend.
+fn forget_items(disk: &Disk, truth: &Truth, drops: impl Fn(&Thing, usize) -> bool) {
     disk.change_all(|backend, saved| {
         for (kind, list) in [
             (Kind::Pod, &mut saved.pods),
             (Kind::Container, &mut saved.containers),
         ] {
-            let since = |thing: &Thing| is_since_last_list(truth, backend, thing);
             let is_left = |item: &[u8]| {
                 let thing = protobuf::string(item, &[1]).map(|id| truth.thing(kind, id));
-                Ok(!thing.ok().flatten().is_some_and(since))
+                Ok(!thing.ok().flatten().is_some_and(|it| drops(it, backend)))
             };
             let left = list.as_ref().map(|list| protobuf::retain(list, 1, is_left));
             if let Some(Ok(Some(left))) = left {
                 *list = Some(Bytes::clone(&left));
             }
         }
+    });
+}
+
+/// Adds the pods that a backend lists as copies to its saved list.
+fn give_copies(disk: &Disk, truth: &Truth) {
+    disk.change_all(|backend, saved| {
+        let pods = truth.existing(Kind::Pod).filter(|pod| pod.owned);
+        let copies = pods.filter(|pod| pod.backend != backend && pod.is_listed_by(backend));
+        let mut list = BytesMut::from(&saved.pods.clone().unwrap_or_default()[..]);
+        for pod in copies {
+            protobuf::put_bytes(&mut list, 1, &protobuf::with_string(&[], &[1], &pod.id));
+        }
+        saved.pods = Some(list.freeze())
+            .filter(|list| !list.is_empty())
+            .or(saved.pods.take());
     });
 }
 

@@ -72,8 +72,9 @@ impl Truth {
         self.listings.retain(|listing| {
             known[listing.backend] && listing.delivered.is_some() && listing.list.kind().is_some()
         });
-        for thing in self.things.iter_mut().filter(|it| !known[it.backend]) {
-            thing.learned = None;
+        let is_known = |at: usize| known[at] || self.before[at] == Before::Absent;
+        for thing in &mut self.things {
+            thing.be_restored(known[thing.backend], is_known);
         }
         for thing in &mut self.things {
             thing.unheard |= thing.told.is_none() && thing.learned.is_none();
@@ -164,12 +165,17 @@ impl Truth {
     /// of containers.
     fn all_answered_since(&self, listing: &Listing, kind: Kind) -> bool {
         let mut since = self.things.iter().filter(|thing| {
-            let counts =
-                thing.backend == listing.backend && (thing.kind == kind || kind == Kind::Container);
+            let counts = thing.is_listed_by(listing.backend)
+                && (thing.kind == kind || kind == Kind::Container);
             let is_listed = thing.kind == kind || self.is_pod_listed_before(thing, listing);
-            counts && (thing.born > listing.at || !is_listed)
+            let copy = thing.copies.iter().find(|copy| copy.at == listing.backend);
+            let since = copy.map_or(thing.born, |copy| copy.since);
+            counts && (since > listing.at || !is_listed)
         });
-        since.all(|thing| thing.answered.is_some() && self.is_created(thing.maker))
+        since.all(|thing| {
+            let is_own = thing.backend == listing.backend;
+            is_own && thing.answered.is_some() && self.is_created(thing.maker)
+        })
     }
 
     /// Whether criswitch had received a full list of pods with this pod in it when criswitch asked for `listing`.

@@ -73,6 +73,42 @@ pub struct Thing {
     /// Whether an instance of criswitch ended while neither criswitch nor a client knew the pod or container. The
     /// backend may have created it after that end.
     pub unheard: bool,
+    /// The other backends that list the thing.
+    pub copies: Vec<Copied>,
+    /// The backends that listed the thing and no longer do.
+    pub left: Vec<Left>,
+    /// Whether criswitch must know that `backend` is the owner, although other backends list the thing too.
+    pub owned: bool,
+    /// Whether the files lost that the thing was created through criswitch.
+    pub lost: bool,
+    /// Whether several backends have listed the thing at some time.
+    pub shared: bool,
+    /// Whether a copy has had another time of creation.
+    pub odd: bool,
+    /// Whether an operator has told criswitch to forget the backend of the thing.
+    pub forgotten: bool,
+}
+
+/// A backend that lists a thing of another backend, like a second socket of one runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied {
+    pub at: usize,
+    pub since: Moment,
+    /// The moment when criswitch first received a list with the copy.
+    pub learned: Option<Moment>,
+    /// Whether the copy has another time of creation.
+    pub odd: bool,
+}
+
+/// A backend that no longer lists a thing.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    pub backend: usize,
+    pub at: Moment,
+    /// Whether criswitch may have taken the backend for the owner.
+    pub may_own: bool,
+    /// The moment when criswitch had received a list without the thing, or had removed the backend.
+    pub settled: Option<Moment>,
 }
 
 impl Thing {
@@ -102,7 +138,122 @@ impl Thing {
             told: None,
             learned: None,
             unheard: false,
+            copies: Vec::new(),
+            left: Vec::new(),
+            owned: false,
+            lost: false,
+            shared: false,
+            odd: false,
+            forgotten: false,
         }
+    }
+
+    /// Notes that the backend `at` lists the thing too.
+    pub fn copy(&mut self, at: usize, since: Moment, odd: bool) {
+        let alone = self.copies.is_empty() && self.is_settled(Moment::MAX);
+        self.owned = alone && self.learned.is_some();
+        self.shared = true;
+        self.odd |= odd;
+        self.copies.push(Copied {
+            at,
+            since,
+            learned: None,
+            odd,
+        });
+    }
+
+    /// Notes that the backend `at`, which lists a copy, no longer lists it.
+    pub fn drop_copy(&mut self, at: usize, now: Moment) {
+        let before = self.copies.len();
+        self.copies.retain(|copy| copy.at != at);
+        if self.copies.len() < before {
+            self.leave(at, now, !self.owned);
+        }
+    }
+
+    /// Notes that `backend` no longer lists the thing.
+    pub fn leave(&mut self, backend: usize, at: Moment, may_own: bool) {
+        self.left.push(Left {
+            backend,
+            at,
+            may_own,
+            settled: None,
+        });
+    }
+
+    /// The thing passes to the first backend that lists a copy. Its own backend no longer lists it, or, if `stays`,
+    /// criswitch has forgotten that backend. Returns whether there is a copy.
+    pub fn pass(&mut self, now: Moment, stays: bool) -> bool {
+        if self.copies.is_empty() {
+            return false;
+        }
+        let copy = self.copies.remove(0);
+        if stays {
+            self.copies.push(Copied {
+                at: self.backend,
+                since: now,
+                learned: None,
+                odd: copy.odd,
+            });
+        } else {
+            self.leave(self.backend, now, true);
+        }
+        self.backend = copy.at;
+        self.born = now;
+        self.learned = copy.learned;
+        (self.told, self.answered) = (None, None);
+        (self.owned, self.unheard) = (false, true);
+        true
+    }
+
+    /// Whether criswitch had learned, before the moment `before`, that no earlier backend lists the thing any more.
+    pub fn is_settled(&self, before: Moment) -> bool {
+        let mut left = self.left.iter().filter(|left| left.may_own);
+        left.all(|it| it.settled.is_some_and(|at| at < before))
+    }
+
+    /// Whether criswitch must know, at the moment `at`, which backend owns the thing.
+    pub fn is_sure(&self, at: Moment) -> bool {
+        self.is_settled(at) && (self.copies.is_empty() || self.owned)
+    }
+
+    /// All backends that list the thing or have listed it.
+    pub fn sources(&self) -> impl Iterator<Item = usize> {
+        let copies = self.copies.iter().map(|copy| copy.at);
+        let left = self.left.iter().map(|left| left.backend);
+        [self.backend].into_iter().chain(copies).chain(left)
+    }
+
+    /// The backends to which a call may go that begins at `begun`.
+    pub fn holders(&self, begun: Moment) -> Vec<usize> {
+        let copies = self.copies.iter().filter(|_| !self.owned);
+        let is_open = |left: &&Left| left.may_own && left.settled.is_none_or(|at| at >= begun);
+        let left = self.left.iter().filter(is_open).map(|left| left.backend);
+        let copies = copies.map(|copy| copy.at);
+        [self.backend]
+            .into_iter()
+            .chain(copies)
+            .chain(left)
+            .collect()
+    }
+
+    /// The other backends that list what `backend` creates in this pod.
+    pub fn others(&self, backend: usize) -> Vec<Copied> {
+        let mut others = self.copies.clone();
+        if self.backend != backend {
+            let own = others.first().copied();
+            others.extend(own.map(|copy| Copied {
+                at: self.backend,
+                ..copy
+            }));
+        }
+        others.retain(|copy| copy.at != backend);
+        others
+    }
+
+    /// Whether `backend` lists the thing.
+    pub fn is_listed_by(&self, backend: usize) -> bool {
+        self.backend == backend || self.copies.iter().any(|copy| copy.at == backend)
     }
 
     pub fn labels(&self) -> HashMap<String, String> {

@@ -1,0 +1,143 @@
+//! Pods and containers that several backends list.
+//!
+//! The truth is what backends list: a pod exists as long as one of them lists it.
+
+use criswitch::rpc::Kind;
+
+use super::{Moment, Thing, Truth};
+
+impl Truth {
+    /// The pods or containers that `backend` lists, except those that it only claims.
+    pub fn listed_by(&self, backend: usize, kind: Kind) -> impl Iterator<Item = &Thing> {
+        let existing = self.existing(kind);
+        existing.filter(move |thing| thing.is_listed_by(backend))
+    }
+
+    /// `backend` begins to list a pod of another backend that criswitch knows, with the pod's containers.
+    pub fn copy_one(&mut self, backend: usize, which: usize, odd: bool) {
+        let pods = self.existing(Kind::Pod).filter(|pod| {
+            let is_known = pod.learned.is_some() && pod.is_settled(Moment::MAX);
+            pod.backend != backend && pod.copies.is_empty() && !pod.poses && is_known
+        });
+        let pods: Vec<_> = pods.map(|pod| pod.id.clone()).collect();
+        if let Some(at) = which.checked_rem(pods.len()) {
+            self.copy(backend, odd, |thing| thing.pod == pods[at]);
+        }
+    }
+
+    /// `backend` begins to list everything of `other`.
+    pub fn copy_all(&mut self, backend: usize, other: usize) {
+        let its = |thing: &Thing| thing.backend == other && thing.copies.is_empty() && !thing.poses;
+        let pods = self.existing(Kind::Pod).filter(|pod| its(pod));
+        let pods: Vec<_> = pods.map(|pod| pod.id.clone()).collect();
+        self.copy(backend, false, |thing| {
+            pods.contains(&thing.pod) && its(thing)
+        });
+    }
+
+    fn copy(&mut self, backend: usize, odd: bool, which: impl Fn(&Thing) -> bool) {
+        let now = self.tick();
+        let things = self.things.iter_mut();
+        let copied = things.filter(|it| it.gone.is_none() && it.backend != backend && which(it));
+        copied.for_each(|thing| thing.copy(backend, now, odd));
+    }
+
+    /// `backend` no longer lists anything of other backends.
+    pub fn drop_copies(&mut self, backend: usize) {
+        let now = self.tick();
+        let things = self.things.iter_mut().filter(|it| it.gone.is_none());
+        things.for_each(|thing| thing.drop_copy(backend, now));
+    }
+
+    /// Another runtime serves the socket of `backend`, or the runtime has lost everything. What other backends list
+    /// too is theirs now.
+    pub fn lose_all(&mut self, backend: usize) {
+        self.drop_copies(backend);
+        let now = self.tick();
+        let its = self.things.iter_mut();
+        for thing in its.filter(|it| it.backend == backend && it.gone.is_none()) {
+            if !thing.pass(now, false) {
+                thing.gone = Some(now);
+            }
+        }
+    }
+
+    /// An operator has told criswitch to forget `backend`, or criswitch has removed it. What other backends list too
+    /// is theirs now.
+    pub fn forget_things(&mut self, backend: usize) {
+        let now = self.tick();
+        let hostile = (0..self.health.len()).filter(|at| self.health[*at].was_hostile);
+        let hostile: Vec<_> = hostile.collect();
+        let its = self.things.iter_mut();
+        for thing in its.filter(|it| it.backend == backend && it.gone.is_none()) {
+            if !thing.pass(now, true) {
+                // A backend that has claimed the thing may be its owner until the next list shows that it is not.
+                hostile.iter().for_each(|at| thing.leave(*at, now, true));
+                thing.shared |= !hostile.is_empty();
+                (thing.learned, thing.told) = (None, None);
+                (thing.forgotten, thing.unheard) = (true, true);
+            }
+        }
+    }
+
+    /// An operator has told criswitch to forget `backend`. The backend takes part again once it is listed.
+    pub fn forgotten(&mut self, backend: usize) {
+        self.forget_things(backend);
+        self.tables.forgotten[backend] = true;
+        self.listings.retain(|listing| listing.backend != backend);
+        let images = self.images.iter_mut().filter(|it| it.backend == backend);
+        images.for_each(|image| image.told = None);
+        if let Some(place) = &mut self.tables.places[backend] {
+            (place.joined, place.greeted) = (false, false);
+        }
+    }
+
+    /// Notes that criswitch has removed `backend`, so that it sends no call there any more.
+    pub fn settle_left(&mut self, backend: usize) {
+        let now = self.tick();
+        let left = self.things.iter_mut().flat_map(|thing| &mut thing.left);
+        for left in left.filter(|left| left.backend == backend) {
+            left.settled = left.settled.or(Some(now));
+        }
+    }
+
+    /// The backend that lists each new pod of `backend`, if any.
+    pub fn mirror_of(&self, backend: usize) -> Option<usize> {
+        let mut all = self.health.iter();
+        all.position(|it| it.mirrors)
+            .filter(|mirror| *mirror != backend)
+    }
+}
+
+impl Thing {
+    /// Notes that criswitch has received, at `now`, the list that `backend` sent at `at`.
+    pub fn be_listed(&mut self, backend: usize, at: Moment, now: Moment) {
+        let left = self.left.iter_mut().filter(|it| it.backend == backend);
+        for left in left.filter(|left| left.at < at) {
+            left.settled = left.settled.or(Some(now));
+        }
+        let copies = self.copies.iter_mut().filter(|it| it.at == backend);
+        for copy in copies.filter(|copy| copy.since < at) {
+            copy.learned = copy.learned.or(Some(now));
+        }
+        if self.backend == backend && self.born < at && self.is_settled(Moment::MAX) {
+            self.learned = self.learned.or(Some(now));
+        }
+    }
+
+    /// Notes that a new instance of criswitch has started. `is_known` says whether its state has everything of the
+    /// thing's own backend, and `are_known` whether it has everything of another backend.
+    pub fn be_restored(&mut self, is_known: bool, are_known: impl Fn(usize) -> bool) {
+        let mut copies = self.copies.iter();
+        let is_placed = self.owned || copies.all(|copy| are_known(copy.at));
+        if !is_known || !is_placed || !self.is_settled(Moment::MAX) {
+            self.learned = None;
+        }
+        if !is_placed || !self.is_settled(Moment::MAX) {
+            self.told = None;
+        }
+        self.lost |= !is_known;
+        self.owned &= is_known && self.learned.is_some();
+        self.copies.iter_mut().for_each(|copy| copy.learned = None);
+    }
+}
