@@ -273,9 +273,10 @@ impl Feed {
     /// cached items cannot replace the stream any more.
     async fn whole(&self, mut messages: Messages, first: Bytes) -> Result<Bytes, Failed> {
         let mut held = self.backend.memory.held();
-        let mut whole = BytesMut::new();
+        let (mut whole, mut unread) = (BytesMut::new(), MOST);
         let mut next = Some(first);
         while let Some(message) = next {
+            count_message(&mut unread, &self.backend)?;
             if whole.len() + message.len() > self.backend.max_message {
                 return Err(self.backend.unread(&Unread::TooLarge).into());
             }

@@ -189,6 +189,7 @@ impl World {
         let read = sabotage::read(self.sabotage, read, &files);
         sabotage::before_reload(self.sabotage, &read, &self.switch);
         let told = criswitch::switch::reload::reload(&self.switch, read).result;
+        let told = told.map_err(|problems| format!("{problems:?}"));
         let told = sabotage::after_reload(self.sabotage, good, &self.switch, told);
         self.played.reloads += 1;
         self.played.refused += u64::from(!good);
