@@ -5,7 +5,6 @@
 mod describe;
 pub mod fields;
 pub mod filter;
-pub(crate) mod readable;
 mod table;
 
 use crate::codec::protobuf::{self, Path};

@@ -9,6 +9,7 @@ pub mod labels;
 pub(crate) mod learn;
 pub(crate) mod listed;
 pub(crate) mod pod_requests;
+pub(crate) mod readable;
 pub mod reload;
 pub mod saved;
 pub(crate) mod subscribers;

@@ -177,7 +177,7 @@ fn shape(list: List) -> Option<&'static ItemShape> {
 }
 
 /// The path to the id of an item.
-pub(super) fn id(list: List) -> Path {
+pub(crate) fn id(list: List) -> Path {
     shape(list).map_or(LISTED_ID, |shape| shape.id)
 }
 

@@ -20,8 +20,8 @@ use crate::ownership::{
 };
 use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD, LISTED_HANDLER};
 use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields, readable};
-use crate::switch::{Switch, handlers, labels, listed, pod_requests, reload, saved};
+use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
+use crate::switch::{Switch, handlers, labels, listed, pod_requests, readable, reload, saved};
 
 /// The moment at which criswitch sent a call.
 #[derive(Clone, Copy, Debug)]
@@ -393,6 +393,10 @@ pub(crate) fn learn_list(
             message: own,
             changed,
         };
+    } else if let Some(kind) = list.kind() {
+        // Nothing is learned from a removed backend, but its items may have passed to another backend.
+        let own = switch.owners().own(kind, backend.id, message, asked.mark);
+        effects.message = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
     }
     let own = effects.message.as_ref().unwrap_or(message);
     effects.message = listed_as(switch, list, backend, own)?.or(effects.message);

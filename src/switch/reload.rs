@@ -344,7 +344,7 @@ pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(u64, u64)
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {
-    // The backend owns nothing. What changes is that it no longer disputes items of other backends.
+    // The backend owns nothing, but it no longer disputes items of other backends.
     let changed = switch.owners().forget_backend(backend.id);
     saved::note(switch, &changed);
     switch.question.forget(backend.id);

@@ -10,7 +10,7 @@ use simulation::plan::Plan;
 use simulation::sabotage::Sabotage;
 
 /// The largest number of seeds to try until the judge notices a sabotage.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1000;
 
 #[test]
 fn each_missing_protection_is_noticed() {

@@ -62,11 +62,14 @@ async fn the_json_of_a_daemon_has_this_shape() {
                   ],
                   "containers": "number",
                   "droppedItems": "number",
+                  "failingRpcs": [],
                   "joined": "boolean",
                   "listProblem": null,
                   "listsFromCache": "number",
                   "listsOmitted": "number",
+                  "moved": null,
                   "name": "string",
+                  "orphans": [],
                   "pods": "number",
                   "podsFromCache": "boolean",
                   "restartProblem": null,
@@ -198,21 +201,22 @@ async fn the_json_of_a_daemon_has_this_shape() {
     has_shape(
         &rejected,
         expect![[r#"
-        {
-          "at": "string",
-          "number": "number",
-          "problems": [
             {
-              "column": null,
-              "line": null,
-              "path": null,
-              "try": null,
-              "what": "string"
-            }
-          ],
-          "restartProblems": [],
-          "schema": "number"
-        }"#]],
+              "at": "string",
+              "changes": null,
+              "number": "number",
+              "problems": [
+                {
+                  "column": "number",
+                  "line": "number",
+                  "path": "string",
+                  "try": "string",
+                  "what": "string"
+                }
+              ],
+              "restartProblems": [],
+              "schema": "number"
+            }"#]],
     );
     node.end().await;
 }

@@ -30,6 +30,7 @@ const CROWD: &str = r#"
     use IO::Socket::UNIX;
     alarm(30);
     my @crowd = map { IO::Socket::UNIX->new(Peer => $ARGV[0]) } 1 .. $ARGV[1];
+    syswrite($_, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") && sysread($_, my $settings, 1) for @crowd;
     syswrite(STDOUT, "connected");
     sysread(STDIN, my $bytes, 1);
 "#;
@@ -179,7 +180,7 @@ fn a_user_outside_allow_uids_is_rejected_before_the_first_byte() {
 }
 
 #[test]
-fn silent_connections_of_one_user_block_neither_root_nor_a_third_user() {
+fn connections_of_one_user_block_neither_root_nor_a_third_user() {
     let (files, listen) = switch("allow_uids = [1, 65534]");
     let mut told = Told::start(&files);
     if !is_root() {

@@ -55,7 +55,7 @@ pub struct Tables {
     pub ids: Vec<BackendId>,
     /// The backends that criswitch has removed, each with the moment of its removal.
     left: Vec<(Moment, usize)>,
-    /// Whether criswitch was told to forget a backend.
+    /// Whether an operator made criswitch forget a backend.
     pub forgotten: [bool; RUNTIMES],
     /// The default backends so far, each with its first moment.
     speakers: Vec<(Moment, usize)>,

@@ -12,7 +12,7 @@ use crate::faults::{backends_ready, node, status, told_of};
 use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
-/// What a merged reply has of a backend whose answer cannot be used.
+/// The part of a backend in a merged reply if the answer of the backend cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Has {
     /// The items of its last answer.

@@ -1,5 +1,5 @@
-//! The owner of a pod changes: every backend concerned is saved, every list has the pod, and no event says that the pod
-//! is gone.
+//! The owner of a pod changes: every backend concerned is saved, every list has the pod, and no event reports the pod
+//! as deleted.
 
 use std::fs;
 
@@ -110,7 +110,7 @@ async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_
 }
 
 #[tokio::test]
-async fn no_event_says_that_a_pod_is_gone_while_another_backend_has_it() {
+async fn no_event_reports_a_pod_as_deleted_while_another_backend_has_it() {
     let [moved, gone] = ["a", "f"].map(|digit| digit.repeat(64));
     let kata = Sim::new("kata").next_ids([&*moved, &*gone]);
     let gvisor = Sim::new("gvisor").next_ids([&*moved]);

@@ -246,7 +246,10 @@ impl Case<'_> {
         };
         let is_listed = |copy: &Copied| {
             let relied = self.truth.relied_upon(copy.at, self.asked.at);
-            copy.since < begun
+            // The containers of a pod are those that the owner of the pod lists.
+            let counts = thing.kind == Kind::Pod || known;
+            counts
+                && copy.since < begun
                 && (relied && self.sure(copy.at) || in_this_call(copy.at, copy.since))
         };
         let its_own = in_this_call(thing.backend, thing.born) || thing.copies.iter().any(is_listed);

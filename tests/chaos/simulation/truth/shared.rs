@@ -49,8 +49,8 @@ impl Truth {
         things.for_each(|thing| thing.drop_copy(backend, now));
     }
 
-    /// Another runtime serves the socket of `backend`, or the runtime has lost everything. What other backends list
-    /// too is theirs now.
+    /// Another runtime serves the socket of `backend`, or the runtime has lost everything. Items that other
+    /// backends list too are theirs now.
     pub fn lose_all(&mut self, backend: usize) {
         self.drop_copies(backend);
         let now = self.tick();
@@ -62,8 +62,8 @@ impl Truth {
         }
     }
 
-    /// An operator has told criswitch to forget `backend`, or criswitch has removed it. What other backends list too
-    /// is theirs now.
+    /// criswitch forgets `backend` for an operator, or has removed it. Items that other backends list too are theirs
+    /// now.
     pub fn forget_things(&mut self, backend: usize) {
         let now = self.tick();
         let hostile = (0..self.health.len()).filter(|at| self.health[*at].was_hostile);
@@ -73,14 +73,14 @@ impl Truth {
             if !thing.pass(now, true) {
                 // A backend that has claimed the thing may be its owner until the next list shows that it is not.
                 hostile.iter().for_each(|at| thing.leave(*at, now, true));
-                thing.shared |= !hostile.is_empty();
+                thing.shared = true;
                 (thing.learned, thing.told) = (None, None);
                 (thing.forgotten, thing.unheard) = (true, true);
             }
         }
     }
 
-    /// An operator has told criswitch to forget `backend`. The backend takes part again once it is listed.
+    /// criswitch forgets `backend` for an operator. The backend takes part again once it is listed.
     pub fn forgotten(&mut self, backend: usize) {
         self.forget_things(backend);
         self.tables.forgotten[backend] = true;

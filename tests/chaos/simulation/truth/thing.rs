@@ -85,7 +85,7 @@ pub struct Thing {
     pub shared: bool,
     /// Whether a copy has had another time of creation.
     pub odd: bool,
-    /// Whether an operator has told criswitch to forget the backend of the thing.
+    /// Whether criswitch had to forget the thing while no other backend was known to list it.
     pub forgotten: bool,
 }
 
@@ -201,6 +201,8 @@ impl Thing {
         self.backend = copy.at;
         self.born = now;
         self.learned = copy.learned;
+        // criswitch may report the deletion if it does not know the copy.
+        self.forgotten |= copy.learned.is_none();
         (self.told, self.answered) = (None, None);
         (self.owned, self.unheard) = (false, true);
         true
