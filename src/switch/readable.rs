@@ -33,7 +33,7 @@ pub(crate) fn fault(list: Option<List>, message: &[u8]) -> Option<String> {
         let item = field.bytes();
         let item = item.map_err(|fault| format!("its reply is malformed: {fault}"))?;
         decode(item).map_err(|fault| {
-            let id = list.map(|list| filter::id(list));
+            let id = list.map(filter::id);
             let id = id.and_then(|path| protobuf::string(item, path).ok());
             let id = errors::shown(id.unwrap_or_default());
             format!("its reply is malformed: clients cannot decode the item {id:?}: {fault}")
