@@ -47,7 +47,7 @@ use super::sockets::{self, Listener};
 pub use bad_details::bad_details;
 pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that_is_too_short};
 pub use bad_frames::{no_protobuf, two_messages};
-pub use burst::{BURST, burst, endless_events};
+pub use burst::{BURST, burst, endless_events, endless_id};
 pub use compressed::compressed;
 pub use cut_off::cut_off;
 pub use empty_messages::empty_messages;

@@ -10,18 +10,24 @@ use crate::support::frame;
 /// The number of events in the burst.
 pub const BURST: usize = 3000;
 
-fn event(number: usize) -> bytes::Bytes {
+fn event(container_id: String) -> bytes::Bytes {
     frame(&cri::ContainerEventResponse {
-        container_id: number.to_string(),
+        container_id,
         ..Default::default()
     })
+}
+
+/// The id in an endless event. It is as long as a real event, because h2, and so the tests' client, closes a connection
+/// with too many unread frames that are shorter.
+pub fn endless_id(number: usize) -> String {
+    format!("{number:0300}")
 }
 
 pub fn endless_events(rpc: &str) -> Option<Reply> {
     // Long frames, because criswitch closes a connection that has too many short ones.
     let frame = |first: usize| {
         (first..first + 1000)
-            .flat_map(event)
+            .flat_map(|number| event(endless_id(number)))
             .collect::<bytes::Bytes>()
     };
     let frames = move || stream::iter((0..).step_by(1000).map(frame).map(Frame::data));
@@ -29,7 +35,11 @@ pub fn endless_events(rpc: &str) -> Option<Reply> {
 }
 
 pub fn burst(rpc: &str) -> Option<Reply> {
-    let burst = || (0..BURST).flat_map(event).collect::<bytes::Bytes>();
+    let burst = || {
+        (0..BURST)
+            .flat_map(|number| event(number.to_string()))
+            .collect::<bytes::Bytes>()
+    };
     let frames = || stream::iter([Frame::data(burst())]).chain(stream::pending());
     (rpc == "GetContainerEvents").then(|| of_frames(frames()))
 }
