@@ -7,6 +7,7 @@ pub mod merge;
 pub mod status;
 pub(crate) mod streams;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,6 +24,8 @@ use crate::errors;
 use crate::forward::{self, own};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
+use crate::ownership::MOST;
+use crate::rpc::filter::first_of_each;
 use crate::rpc::{self, Lacking, List, Merge};
 use crate::switch::learn::Asked;
 use crate::switch::{Switch, handlers, labels, learn, subscribers};
@@ -293,7 +296,11 @@ async fn merged(
             messages.push((Arc::clone(backend), message));
         }
     }
-    if has_changed && call.listing().is_some_and(|it| it.list.kind().is_some()) {
+    let list = call.listing().map(|listing| listing.list);
+    if has_changed && let Some(list) = list.filter(|list| list.has_owners()) {
+        each_once(list, &mut messages)?;
+    }
+    if has_changed && list.is_some_and(|list| list.kind().is_some()) {
         // An answer of one backend may have changed the items of another.
         let saved = join_all(backends.iter().map(|backend| backend.saved())).await;
         saved.into_iter().collect::<Result<(), _>>()?;
@@ -327,6 +334,18 @@ fn part_again(
     };
     let renamed = learn::listed_as(switch, list, backend, &part)?;
     Ok(Some(renamed.unwrap_or(part)))
+}
+
+/// Drops each item that an earlier part has too: the item has passed from one backend to another during the call.
+fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
+    let mut seen = HashSet::new();
+    for (backend, message) in messages {
+        let first = first_of_each(list, message, &mut seen, MOST);
+        if let Some(first) = first.map_err(|fault| backend.malformed(&fault))? {
+            *message = first;
+        }
+    }
+    Ok(())
 }
 
 /// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was learned,

@@ -328,6 +328,11 @@ impl List {
         !matches!(self, List::Pods | List::Containers | List::Images)
     }
 
+    /// Whether each item belongs to one backend: to the owner of its pod or container.
+    pub(crate) fn has_owners(self) -> bool {
+        self.kind().is_some() || self.about().is_some()
+    }
+
     /// Whether an item of stats describes a pod or a container, and the path to the id in the item. `None` for a list
     /// whose items describe neither.
     pub fn about(self) -> Option<(Kind, Path)> {

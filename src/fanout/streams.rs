@@ -36,7 +36,7 @@ pub(crate) fn interleave(
     instead: &'static Row,
 ) -> Reply {
     let parts = Arc::new(Mutex::new((backends.len(), Parts::default())));
-    let has_images = call.listing().is_some_and(|it| it.list == List::Images);
+    let has_owners = call.listing().is_some_and(|it| it.list.has_owners());
     let seen = Arc::default();
     let feeds = backends.into_iter().map(|backend| {
         let feed = Feed {
@@ -52,10 +52,10 @@ pub(crate) fn interleave(
             parts: Arc::clone(&parts),
             messages: None,
             changed: Changed::new(),
-            seen: if has_images {
-                Arc::default()
-            } else {
+            seen: if has_owners {
                 Arc::clone(&seen)
+            } else {
+                Arc::default()
             },
         };
         stream::try_unfold(feed, Feed::next).boxed()
@@ -373,7 +373,12 @@ impl Feed {
                 let mut held = self.backend.memory.held();
                 let fits = held.grow(message.len()).is_ok();
                 let message = held.with(message.freeze());
-                match (fits, list.is_stats()) {
+                // The stream of a single backend passes even if no client can decode it.
+                let readable = learn::readable(&self.switch, Some(list), &self.backend, &message);
+                match (
+                    fits && readable.is_ok_and(|readable| readable),
+                    list.is_stats(),
+                ) {
                     (true, true) => keep_stats(list, &self.backend, &message, self.asked),
                     (true, false) => {
                         let (switch, backend) = (&self.switch, &self.backend);

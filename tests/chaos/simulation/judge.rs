@@ -325,7 +325,7 @@ impl Case<'_> {
 
     /// Whether backends may list different things under the thing's id, and none of them must have created it.
     fn may_be_disputed(&self, thing: &Thing) -> bool {
-        let is_created = thing.owned && thing.maker != 0 && !thing.unheard && !thing.lost;
+        let is_created = thing.owned && thing.answered.is_some() && !thing.unheard && !thing.lost;
         let differs = thing.sources().any(|at| self.truth.health[at].was_hostile);
         thing.shared && !is_created && (thing.odd || differs)
     }

@@ -261,7 +261,11 @@ impl Case<'_> {
             || name.contains("PodSandboxStats") && !known && lacks(&rpc::LIST_POD_STATS);
         // Until criswitch has received a list without `thing`, it may send the call to the backend that had it.
         let narrowed = may_lack || !self.asked.call.filter.is_empty();
-        let misled = narrowed && !thing.is_sure(begun);
+        // A container passes to the backend that has its pod.
+        let pod = self.truth.thing(Kind::Pod, &thing.pod);
+        let mut follows = [Some(thing), pod].into_iter().flatten();
+        let lags = thing.kind == Kind::Container && !follows.all(|it| it.is_settled(begun));
+        let misled = narrowed && !thing.is_sure(begun) || lags;
         let unknown = misled || !its_own && self.is_posed_unknown(thing);
         let must = if unknown {
             false
