@@ -10,6 +10,7 @@ use tonic::Status;
 
 use crate::fanout::status::{STATUS, both, condition, status};
 use crate::faults::{self, hang, hung, told_of, until_state, wake};
+use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
 
@@ -60,6 +61,36 @@ async fn the_last_status_of_a_default_that_is_down_counts_for_a_while() {
     assert!(condition(&status, "RuntimeReady").status);
     let ready = condition(&status, "BackendsReady");
     assert!(!ready.status && ready.message.contains("runc"), "{ready:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_ready_is_logged_at_once_every_ten_minutes_and_at_its_end() {
+    let logged = Logged::here();
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    status(&rig).await;
+    rig.sim("kata").stop().await;
+    rig.sim("runc").stop().await;
+    until_state(&rig, "runc", "down").await;
+    assert!(rig.state().await["nodeNotReadySeconds"].is_null());
+    let lines = || {
+        logged
+            .lines(&["ERROR", "the node is not ready", "backend=runc"])
+            .len()
+    };
+    for (by, count) in [(30, 1), (300, 1), (300, 2), (600, 3)] {
+        later(Duration::from_secs(by)).await;
+        wait::until(async || lines() >= count).await;
+        assert_eq!(lines(), count, "{}", logged.text());
+    }
+    assert!(rig.state().await["nodeNotReadySeconds"].as_u64() >= Some(1230));
+    rig.sim("runc").start();
+    let back = || {
+        logged
+            .lines(&["INFO", "the default backend is ready again after 20m 3"])
+            .len()
+    };
+    wait::until(async || back() == 1).await;
+    assert!(rig.state().await["nodeNotReadySeconds"].is_null());
 }
 
 #[tokio::test]
