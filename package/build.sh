@@ -78,7 +78,7 @@ windows() {
   wait "$!"
   cp "$CARGO_TARGET_DIR/$WINDOWS/release/criswitch.exe" package/windows/criswitch.toml LICENSE README.md "$parts"
   mv "$PARTS/third-party.txt" "$parts"
-  cp docs/*.md "$parts/docs"
+  cp -r docs/*.md docs/decisions "$parts/docs"
   find "$parts" -exec touch --date "@$SOURCE_DATE_EPOCH" {} +
   rm -f "$1/$name.zip"
   (cd "$PARTS" && find "$name" | sort | zip --quiet -X -@ "$1/$name.zip")

@@ -145,7 +145,7 @@ pub fn deadline(rpc: &str, timeout: Duration) -> Status {
     ))
 }
 
-/// The client broke off its request. `status` is the status of [`of_http2`].
+/// The client broke off its request. `status` is the status of `of_http2`.
 pub fn broken_request(rpc: &str, status: &Status) -> Status {
     let cause = status.message();
     Status::new(
@@ -189,7 +189,7 @@ pub(crate) fn of_http2(error: h2::Error, deadline: Option<Instant>) -> Status {
     status
 }
 
-/// The backend broke off a call. `status` is the status of [`of_http2`].
+/// The backend broke off a call. `status` is the status of `of_http2`.
 pub(crate) fn broken_off(backend: &str, socket: &Address, status: &Status) -> Status {
     let mut broken = unavailable(backend, socket, status.message());
     if status.code() != Code::Unavailable {

@@ -104,7 +104,7 @@ check_toolchain() {
 
 # The library and the program must build with the oldest Rust that Cargo.toml names.
 check_oldest_rust() {
-  rustup toolchain list | grep -q "^$OLDEST_RUST" ||
+  rustup toolchain list | grep -q "^$OLDEST_RUST-" ||
     rustup --quiet toolchain install "$OLDEST_RUST" --profile minimal --no-self-update || return
   CARGO_TARGET_DIR=$CACHE/oldest-rust CARGO_PROFILE_DEV_DEBUG=false cargo "+$OLDEST_RUST" check --quiet --locked
 }

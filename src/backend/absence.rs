@@ -109,26 +109,24 @@ impl Backend {
         match (failed, at) {
             (None, None) => {}
             (None, Some(at)) => {
-                known.failures.remove(at);
+                let first = known.failures.remove(at).row;
                 known.absent.retain(|absence| !is_same(absence.row));
                 let mut failing = self.failing.lock();
-                let recovery = failing.entry(row.name).or_default().succeeded();
+                let recovery = failing.entry(first.name).or_default().succeeded();
                 if let Some(Recovery { after, failed }) = recovery {
                     tracing::info!(backend = %name, rpc = row.name, ?after, failed, "the backend's answers can be used again");
                 }
             }
             (Some(cause), at) => {
-                let since = at.map(|at| known.failures.remove(at).since);
+                // A stream and its unary list count as one RPC: the one that failed first.
+                let first = at.map(|at| known.failures.remove(at));
+                let (row, since) = first.map_or((row, Instant::now()), |it| (it.row, it.since));
                 let cause = errors::cut(cause).into_owned();
                 let mut failing = self.failing.lock();
                 if let Some(failed) = failing.entry(row.name).or_default().failed() {
                     tracing::warn!(backend = %name, rpc = row.name, cause, failed, "the backend's answer cannot be used; merged replies have its cached items, omit it, or fail");
                 }
-                known.failures.push(Failure {
-                    row,
-                    since: since.unwrap_or_else(Instant::now),
-                    cause,
-                });
+                known.failures.push(Failure { row, since, cause });
             }
         }
     }

@@ -100,7 +100,7 @@ impl Answer {
     }
 
     /// The gRPC code and the decoded text, for log lines and reports.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn code_and_text(&self) -> String {
         format!("{}: {}", code_name(self.code()), self.plain_text())
     }
 
@@ -108,7 +108,7 @@ impl Answer {
     /// call.
     pub(crate) fn failure(&self) -> Option<String> {
         let is_error = !matches!(self.code(), Code::Ok | Code::Unimplemented);
-        is_error.then(|| self.told())
+        is_error.then(|| self.code_and_text())
     }
 
     /// Replaces the `grpc-message`.

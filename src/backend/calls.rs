@@ -58,7 +58,7 @@ impl Backend {
     /// Sends one call and returns the response once its headers have come. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// `Unavailable` if the backend cannot be reached or dies before it answers; the code of [`errors::of_http2`] if it
+    /// `Unavailable` if the backend cannot be reached or dies before it answers; the code of `errors::of_http2` if it
     /// resets the call; `Internal` if it does not speak gRPC.
     pub async fn call(
         &self,

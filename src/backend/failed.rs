@@ -26,12 +26,15 @@ impl Failed {
         }
     }
 
-    /// Whether the backend gave no answer, or answered `Unavailable`.
+    /// Whether the backend gave no complete answer. Any other failure is an answer that criswitch cannot use: an error,
+    /// or a reply that it cannot read.
     pub(crate) fn is_silence(&self) -> bool {
-        match self {
-            Failed::Status(status) => errors::is_silence(status),
-            Failed::Answer(answer) => answer.code() == Code::Unavailable,
-        }
+        matches!(self, Failed::Status(status) if errors::is_silence(status))
+    }
+
+    /// Whether the backend gave no complete answer, or answered `Unavailable`.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.is_silence() || self.code() == Code::Unavailable
     }
 
     /// Joins several failures: the status of the first failure, with the texts of the others appended. `None` if
@@ -50,7 +53,7 @@ impl Failed {
     pub(crate) fn told(&self) -> String {
         match self {
             Failed::Status(status) => format!("{}: {}", code_name(status.code()), status.message()),
-            Failed::Answer(answer) => answer.told(),
+            Failed::Answer(answer) => answer.code_and_text(),
         }
     }
 

@@ -44,7 +44,7 @@ const fn limits() -> [u32; 31] {
 }
 
 /// Replaces the authority in the payload of a HEADERS frame by the name of a host. `payload` is the whole payload, or
-/// its first [`SEARCHED`] bytes. An authority that does not end there remains.
+/// its first `SEARCHED` bytes. An authority that does not end there remains.
 ///
 /// The new value has the same length, encoded and decoded: the tables of the client and of h2, which have a limit on
 /// their decoded size, stay equal.

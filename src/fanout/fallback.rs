@@ -76,10 +76,7 @@ async fn own_or_cached(
     let is_list = call
         .listing()
         .is_some_and(|listing| !listing.list.is_stats());
-    let replaced = |why: Failed| match stand_in(switch, call, how, backend, &why) {
-        Some(message) => Ok(Share::Replaced(message, why)),
-        None => Err(why),
-    };
+    let replaced = |why: Failed| stand_in(switch, call, how, backend, why);
     if let Some(status) = backend.silence(call.contribution())
         && let Ok(share) = replaced(status.into())
     {
@@ -126,46 +123,58 @@ fn is_acted_on(call: &Call, why: &Failed) -> bool {
     why.code() == Code::Unimplemented && !shows_owners
 }
 
-/// The replacement for a part of `backend` that cannot be used, because of `why`: a message with cached items, or
-/// `Some(None)` for an omission. `None` if neither is possible.
+/// Replaces a part of `backend` that cannot be used because of `why`: by cached items or by an omission.
+///
+/// # Errors
+/// `why`, if neither is possible.
 fn stand_in(
     switch: &Switch,
     call: &Call,
     how: &Merge,
     backend: &Backend,
-    why: &Failed,
-) -> Option<Option<Bytes>> {
+    why: Failed,
+) -> Result<Share, Failed> {
     let mut contribution = call.contribution();
     if !why.is_silence() {
         // Only the next good answer to a call for all items shows that the answers can be used again.
         contribution.is_of_all = call.asks_for_all();
     }
+    let omitted = |why: Failed| {
+        backend.is_omitted(contribution, &why);
+        Ok(Share::Replaced(None, why))
+    };
     let is_default = backend.id == call.live.speaker();
-    match (how.silent()?, call.listing()) {
-        (Silent::LastKnown, Some(listing)) => {
-            let message = whole_list(switch, listing.list, backend, &call.message())?;
-            let renamed = learn::listed_as(switch, listing.list, backend, &message).ok()?;
-            backend.served_cached_list(contribution, why);
-            Some(Some(renamed.unwrap_or(message)))
+    match (how.silent(), call.listing()) {
+        (Some(Silent::LastKnown), Some(listing)) => {
+            let Some(message) = renamed_list(switch, call, listing.list, backend) else {
+                return Err(why);
+            };
+            backend.served_cached_list(contribution, &why);
+            Ok(Share::Replaced(Some(message), why))
         }
-        (Silent::LastKnownOrOmitted, Some(listing)) => {
+        (Some(Silent::LastKnownOrOmitted), Some(listing)) => {
             if let Some(message) = last_stats(switch, call, listing, backend) {
-                backend.served_cached_stats(contribution, why);
-                return Some(Some(message));
+                backend.served_cached_stats(contribution, &why);
+                return Ok(Share::Replaced(Some(message), why));
             }
             // An empty reply to a call that names one pod or container would be wrong, because the backend may have the
             // stats.
-            (!listing.names_one).then(|| {
-                backend.is_omitted(contribution, why);
-                None
-            })
+            match listing.names_one {
+                true => Err(why),
+                false => omitted(why),
+            }
         }
-        (Silent::OmittedUnlessDefault, _) if !is_default => {
-            backend.is_omitted(contribution, why);
-            Some(None)
-        }
-        _ => None,
+        (Some(Silent::OmittedUnlessDefault), _) if !is_default => omitted(why),
+        _ => Err(why),
     }
+}
+
+/// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it cannot be
+/// served.
+fn renamed_list(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
+    let message = whole_list(switch, list, backend, &call.message())?;
+    let renamed = learn::listed_as(switch, list, backend, &message).ok()?;
+    Some(renamed.unwrap_or(message))
 }
 
 /// The cached list of `backend`, filtered by `request`. Handlers have the backend's own names. `None` if no list is

@@ -339,7 +339,6 @@ impl Feed {
     }
 
     fn listed_as(&mut self, list: List, message: Bytes) -> Result<Bytes, Status> {
-        learn::has_few_items(&self.backend, list, &message)?;
         if list.is_stats() {
             // Stats that are too large to be cached are no error: the client gets the message.
             self.whole.add(&message, self.backend.max_message);
@@ -373,12 +372,11 @@ impl Feed {
                 let mut held = self.backend.memory.held();
                 let fits = held.grow(message.len()).is_ok();
                 let message = held.with(message.freeze());
-                // The stream of a single backend passes even if no client can decode it.
-                let readable = learn::readable(&self.switch, Some(list), &self.backend, &message);
-                match (
-                    fits && readable.is_ok_and(|readable| readable),
-                    list.is_stats(),
-                ) {
+                // Only the stream of a single backend passes although no client can decode it.
+                let is_readable = !self.switch.live().is_alone()
+                    || learn::readable(&self.switch, Some(list), &self.backend, &message)
+                        .unwrap_or(false);
+                match (fits && is_readable, list.is_stats()) {
                     (true, true) => keep_stats(list, &self.backend, &message, self.asked),
                     (true, false) => {
                         let (switch, backend) = (&self.switch, &self.backend);

@@ -102,7 +102,6 @@ async fn ask_for_list(
     let asked = learn::asked(switch);
     let answer = backend.ask_own(wire, row, frames::frame(&[])).await?;
     let message = backend.message(&answer)?;
-    learn::has_few_items(backend, list, &message)?;
     learn::learn_whole(switch, list, backend, &message, asked)?;
     Ok(())
 }
@@ -137,7 +136,6 @@ async fn ask_for_images(switch: &Switch, backend: &Backend, wire: &Wire) -> Resu
         Code::Unimplemented => Bytes::new(),
         _ => backend.message(&answer)?,
     };
-    learn::has_few_items(backend, List::Images, &images)?;
     if learn::readable(switch, Some(List::Images), backend, &images)? {
         learn::keep_whole(switch, List::Images, backend, &images, asked);
     }
@@ -150,7 +148,7 @@ async fn ask_for_images(switch: &Switch, backend: &Backend, wire: &Wire) -> Resu
 /// `Unavailable`, from criswitch or the backend, or the code of a call that the backend broke off.
 pub(crate) fn unless_silent(ended: Result<(), Failed>) -> Result<(), Failed> {
     match ended {
-        Err(failed) if failed.is_silence() => Err(failed),
+        Err(failed) if failed.is_unavailable() => Err(failed),
         _ => Ok(()),
     }
 }
@@ -168,7 +166,6 @@ pub(crate) async fn ask_stats(
     backend.note_answer(row, answer.failure().as_deref());
     if answer.code() == Code::Ok {
         let message = backend.message(&answer)?;
-        learn::has_few_items(backend, list, &message)?;
         if learn::readable(switch, Some(list), backend, &message)? {
             keep_stats(list, backend, &message, asked);
         }

@@ -6,8 +6,8 @@ use crate::switch::{Switch, reload, saved};
 use crate::topology::Live;
 
 /// Forgets the pods, containers and images of a backend that is away. An item that another backend lists passes to that
-/// backend. If the configuration does not name the backend,
-/// removes it. Otherwise lists omit the backend until it answers.
+/// backend. If the configuration does not name the backend, removes it. Otherwise lists omit the backend until it
+/// answers.
 ///
 /// # Errors
 /// If no backend has this name, if the backend answers or is connecting, or if the state cannot be saved.

@@ -125,7 +125,6 @@ fn learn_listing(
     asked: Asked,
 ) -> Result<Effects, Status> {
     let list = listing.list;
-    has_few_items(backend, list, reply)?;
     match (list.is_stats(), listing.is_whole) {
         (true, is_whole) => {
             if readable(switch, Some(list), backend, reply)? && is_whole {
@@ -143,30 +142,23 @@ fn learn_listing(
     }
 }
 
-/// Checks the number of items in a list that shows no owners. [`Owners::learn`](crate::ownership::Owners::learn) checks
-/// the other lists.
-///
-/// # Errors
-/// `Internal` if the list has more items than any backend can have.
-pub(crate) fn has_few_items(backend: &Backend, list: List, reply: &[u8]) -> Result<(), Status> {
-    match list.kind().is_none() && protobuf::fields(reply).nth(MOST).is_some() {
-        true => Err(backend.bad_reply(&Unlearned::TooMany.to_string())),
-        false => Ok(()),
-    }
-}
-
 /// Whether clients can decode `reply`, so that it may be cached and merged with the replies of other backends. Without a
-/// `list`, the reply is that of `ImageFsInfo`.
+/// `list`, the reply is that of `ImageFsInfo`. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of
+/// pods and of containers.
 ///
 /// # Errors
-/// `Internal` if clients cannot decode the reply. With one backend only there is no error, because its replies pass
-/// unchanged.
+/// `Internal` if the list has more items than any backend can have, or if clients cannot decode the reply. With one
+/// backend only the latter is no error, because its replies pass unchanged.
 pub(crate) fn readable(
     switch: &Switch,
     list: Option<List>,
     backend: &Backend,
     reply: &[u8],
 ) -> Result<bool, Status> {
+    let shows_owners = list.is_some_and(|list| list.kind().is_some());
+    if !shows_owners && protobuf::fields(reply).nth(MOST).is_some() {
+        return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+    }
     match readable::fault(list, reply) {
         None => Ok(true),
         Some(_) if switch.live().is_alone() => Ok(false),

@@ -243,8 +243,8 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
     ))
 }
 
-/// Restores what the last run knew about `backend` besides its pods. The first lists wait for the backend until `start_by`, or only
-/// [`BRIEF_WAIT`] if its lists were restored.
+/// Restores what the last run knew about `backend` besides its pods. The first lists wait for the backend until
+/// `start_by`, or only [`BRIEF_WAIT`] if its lists were restored.
 pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
     let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
     match known {

@@ -114,10 +114,13 @@ fn a_drop_in_removed_during_a_read_is_ignored() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                for name in ["a.toml", "b.toml", "c.toml"] {
-                    fs::write(folder.join("new"), "[handlers]\nkata = '/run/kata.sock'").unwrap();
-                    fs::rename(folder.join("new"), folder.join(name)).unwrap();
-                    fs::remove_file(folder.join(name)).unwrap();
+                // A load can read two of the files, so each has a handler of its own.
+                for name in ["a", "b", "c"] {
+                    let file = folder.join(format!("{name}.toml"));
+                    let row = format!("[handlers]\n{name} = '/run/{name}.sock'");
+                    fs::write(folder.join("new"), row).unwrap();
+                    fs::rename(folder.join("new"), &file).unwrap();
+                    fs::remove_file(file).unwrap();
                 }
             }
         });

@@ -60,7 +60,7 @@ impl Ends {
             // This error comes from criswitch's own memory limit, not from the backend.
             Err(Failed::Status(status)) if status.code() == Code::ResourceExhausted => return None,
             // The backend is away. It may send events when it is back.
-            Err(failed) if failed.is_silence() => return None,
+            Err(failed) if failed.is_unavailable() => return None,
             _ if self.count < IN_A_ROW => return None,
             ended => {
                 let end = ended.err().map(|failed| failed.told());

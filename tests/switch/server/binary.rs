@@ -1,7 +1,6 @@
 //! `criswitch serve` as a process: signals, exit codes, a second process, the umask.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -173,8 +172,12 @@ async fn a_process_can_start_after_one_that_was_killed() {
     node.client.pods().await.unwrap();
 }
 
+/// Windows has no modes.
+#[cfg(unix)]
 #[tokio::test]
 async fn the_modes_of_socket_and_directory_do_not_depend_on_the_umask() {
+    use std::os::unix::fs::MetadataExt;
+
     for umask in ["000", "022", "077"] {
         let node = Node::new();
         let mut command = Command::new("sh");

@@ -100,9 +100,10 @@ impl Case<'_> {
     /// Whether several backends may list a pod with the call's uid, and `stores_of_pod` is `None`.
     pub(super) fn may_be_doubled(&self) -> bool {
         let pods = self.truth.things.iter();
-        let mut pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == self.asked.call.uid);
-        let first = pods.next().map(|pod| pod.backend);
-        self.stores_of_pod().is_none() && pods.any(|pod| Some(pod.backend) != first)
+        let pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == self.asked.call.uid);
+        let mut backends = pods.flat_map(Thing::sources);
+        let first = backends.next();
+        self.stores_of_pod().is_none() && backends.any(|backend| Some(backend) != first)
     }
 
     /// Whether a client knew before the call that the store has the image, and the store still has the image.

@@ -255,7 +255,7 @@ YAML
   id=$(run_pod sandboxed "$CASE")
   has "a handler" "kind of runtime: gVisor, from the backend's configuration" \
     "$("$CRISWITCH" explain --config "$DIR/criswitch.toml" sandboxed)"
-  has "a pod" "created by: row sandboxed" "$("$CRISWITCH" explain --config "$DIR/criswitch.toml" "${id:0:12}")"
+  has "a pod" "created by row sandboxed" "$("$CRISWITCH" explain --config "$DIR/criswitch.toml" "${id:0:12}")"
   # runc does not start a pod with a sysctl of the node.
   run cri runp --runtime runc "$(pod_config refused '.linux.sysctls = {"vm.max_map_count": "262144"}')"
   equal "exit code of crictl" 1 "$status"
