@@ -27,18 +27,19 @@ quick-tests   -            3    quick_tests
 oldest-rust   network      2    check_oldest_rust
 dependencies  network      2    check_dependencies
 scripts       root,network 0.2  check_scripts
+partners      root,go      0.5  build_partners
 tests         root,network 6    run_tests
 documentation -            0.3  document
 faults        -            2    cargo run --quiet --profile suite --locked --example chaos -- --count 2000
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
 units         root,network 2    tests/system/systemd/run.sh
-package       root,network 8    tests/system/package/run.sh
+package       root,network 8    test_package
 windows       root,network 6    tests/system/windows/run.sh
 metrics       root,go      2    tests/system/prometheus/run.sh
 comparison    root,go      3    benches/compare/run.sh --smoke
 demo          -            0.5  cargo run --quiet --profile demo --locked --example demo -- --once
-runtimes      root,go      12   tests/system/runtimes/run.sh
+runtimes      root,go      12   test_runtimes
 "
 QUICK="formatting lints quick-tests"
 
@@ -87,6 +88,7 @@ step() {
 }
 
 summary() {
+  wait
   if [ "${#FAILED[@]}" -gt 0 ]; then
     printf '\nFAILED:'
     printf ' [%s]' "${FAILED[@]}"
@@ -138,6 +140,25 @@ run_tests() {
   install mandoc || return
   # A test reads the commit in the log line of a start. Only a release build finds the commit itself.
   CRISWITCH_COMMIT=0123456789ab cargo test --quiet --locked
+}
+
+# Builds the programs of the real suite in the background, with the processor time that other steps leave. Debian's
+# packages are installed first, because two programs cannot install packages at once.
+build_partners() {
+  tests/system/runtimes/run.sh --install || return
+  chrt --idle 0 tests/system/runtimes/run.sh --build >"$CACHE/partners.log" 2>&1 &
+  PARTNERS=$!
+}
+
+# Uses the binary of the package if the step before has built it. If the build of the partners failed, the suite repeats
+# it and shows the error.
+test_runtimes() {
+  [ -z "${PARTNERS:-}" ] || wait "$PARTNERS"
+  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh
+}
+
+test_package() {
+  tests/system/package/run.sh && PACKAGED=$CACHE/package/one-target/release/criswitch
 }
 
 document() {

@@ -43,12 +43,14 @@ has_all() {
   for program; do command -v "$program" >/dev/null || return; done
 }
 
-# tool NAME VERSION OPTION...: installs a cargo command once.
+# tool NAME VERSION OPTION...: installs a cargo command once. A full optimization would take longer than it saves.
 tool() {
   local name=$1 version=$2 root=$CACHE/$1-$2
   shift 2
   [ -x "$root/bin/$name" ] ||
-    CARGO_TARGET_DIR=$CACHE/$name-target cargo install --quiet --locked "$name" --version "$version" --root "$root" "$@"
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+      CARGO_TARGET_DIR=$CACHE/$name-target \
+      cargo install --quiet --locked "$name" --version "$version" --root "$root" "$@"
   rm -rf "$CACHE/$name-target"
   PATH=$root/bin:$PATH
 }

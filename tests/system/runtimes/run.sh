@@ -6,6 +6,8 @@
 #   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
 #                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
 #                                                    80-faults.bats and 96-cluster.bats
+#   tests/system/runtimes/run.sh --install            install Debian's packages, and nothing else
+#   tests/system/runtimes/run.sh --build              build the other programs and the images, and nothing else
 #   tests/system/runtimes/run.sh --keep               set everything up, print the crictl commands, stay until Ctrl-C
 #
 # Processes and mounts are in separate pid and mount namespaces, so they always end with the run. clean_up removes the
@@ -22,6 +24,10 @@ CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 . "$REAL/images.sh"
 
 main() {
+  case ${1:-} in
+    --install) install_programs; exit ;;
+    --build) build_partners && build_images; exit ;;
+  esac
   prepare || give_up "not everything could be installed or built"
   # The folder's name is short, because the path of a socket may have at most 107 bytes.
   DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
@@ -37,9 +43,12 @@ main() {
 }
 
 prepare() {
+  install_programs && build_partners && build_images && build_switch && build_load
+}
+
+install_programs() {
   [ "$(id -u)" = 0 ] || { echo "run this suite as root"; return 1; }
-  mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}" && build_partners && build_images && build_switch &&
-    build_load
+  mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}"
 }
 
 # If CRISWITCH is set in the environment, it names the binary to test, and nothing is built.
