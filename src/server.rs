@@ -5,23 +5,17 @@ pub mod admission;
 mod connection;
 mod layers;
 
-use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tower::{Service, ServiceBuilder};
 
-use crate::call::reply::Reply;
 use crate::config::address::Address;
-use crate::dispatch;
 use crate::errors::error_chain;
-use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::limits::places::User;
@@ -30,7 +24,7 @@ use crate::platform::listen::{Acceptor, SocketFile};
 use crate::platform::users::UserId;
 use crate::platform::{Peer, users};
 use crate::server::admission::{Admission, ConnectionPlace};
-use crate::server::layers::{CallLimit, Deadline, Logged, LoggedRequest, Routed, UnreadReply};
+use crate::server::layers::Client;
 use crate::switch::{Switch, subscribers};
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
@@ -291,33 +285,12 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     unread: Budget,
 ) -> Result<(), h2::Error> {
     let closing = switch.ending.begun.clone().cancelled_owned();
-    connection::serve(stream, service(switch, user, unread), closing).await
-}
-
-/// Makes the service for the calls of one connection. Its layers are in the order in which a request passes them.
-fn service(
-    switch: Arc<Switch>,
-    user: User,
-    unread: Budget,
-) -> impl Service<
-    http::Request<IncomingBody>,
-    Response = Reply,
-    Error = Infallible,
-    Future: Send + 'static,
-> + Clone
-+ Send
-+ 'static {
-    let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
-    ServiceBuilder::new()
-        .layer_fn(|inner| Routed::new(inner, &switch, user, &unread))
-        .layer_fn(|inner| CallLimit::new(inner, &switch, user))
-        .layer_fn(|inner| Logged::new(inner, &switch))
-        .layer_fn(|inner| UnreadReply::new(inner, &switch, &unread))
-        .layer_fn(|inner| Deadline::new(inner, &switch))
-        .service_fn(move |(rpc, log): LoggedRequest| {
-            let (switch, unread) = (Arc::clone(&of_call), of_reply.clone());
-            Box::pin(dispatch::serve(switch, rpc.row, rpc.request, unread, log).map(Ok))
-        })
+    let client = Arc::new(Client::new(switch, user, unread));
+    let calls = tower::service_fn(move |request| {
+        let client = Arc::clone(&client);
+        async move { Ok(layers::answer(&client, request).await) }
+    });
+    connection::serve(stream, calls, closing).await
 }
 
 #[cfg(test)]

@@ -1,36 +1,134 @@
-//! The layers around each call: they find the RPC's row, limit the call, log it and end it at its deadline.
-//! [`server`](super) stacks them.
-//!
-//! The layers pass requests of different types to one another, so the compiler rejects a wrong order of layers.
+//! The layers around each call, in the order in which a request passes them: each finishes its own work on the reply of
+//! the next one.
 
-mod call_limit;
 mod deadline;
 mod logged;
-mod routed;
-mod unread;
 
-use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 
+use http::header::CONTENT_TYPE;
+
+use crate::admin::AdminCalls;
 use crate::call::log::CallLog;
-use crate::call::reply::Reply;
+use crate::call::reply::{self, Reply};
+use crate::dispatch;
+use crate::errors;
 use crate::http2::IncomingBody;
-use crate::rpc::Row;
+use crate::limits::budget::Budget;
+use crate::limits::places::{Places, User};
+use crate::rpc::{self, Row};
+use crate::switch::Switch;
+use crate::telemetry::counters::Reason;
 
-pub(super) use call_limit::CallLimit;
-pub(super) use deadline::Deadline;
-pub(super) use logged::Logged;
-pub(super) use routed::Routed;
-pub(super) use unread::UnreadReply;
-
-/// A request, with the row of its RPC in the RPC table.
-pub(super) struct RpcRequest {
-    pub(super) row: &'static Row,
-    pub(super) request: http::Request<IncomingBody>,
+/// One connection of a client, for the calls on it.
+#[derive(Debug)]
+pub(super) struct Client {
+    switch: Arc<Switch>,
+    /// Says which limits apply to the client.
+    user: User,
+    /// Memory for the replies that the client has not read yet.
+    unread: Budget,
+    admin: AdminCalls,
 }
 
-/// A request, with the log line of its call.
-pub(super) type LoggedRequest = (RpcRequest, Arc<CallLog>);
-/// A future that yields a reply. A call that fails also yields a reply: its status.
-pub(super) type ReplyFuture = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
+impl Client {
+    pub(super) fn new(switch: Arc<Switch>, user: User, unread: Budget) -> Client {
+        let admin = AdminCalls::new(&switch, user, &unread);
+        Client {
+            switch,
+            user,
+            unread,
+            admin,
+        }
+    }
+}
+
+/// Answers a request. Finds the row of a CRI request in the RPC table, and passes requests for the admin service to that
+/// service. Rejects unknown RPCs, and requests that are not gRPC.
+pub(super) async fn answer(client: &Client, request: http::Request<IncomingBody>) -> Reply {
+    let path = request.uri().path();
+    if !is_grpc(&request) {
+        client.switch.counts.refuse(Reason::NotGrpc);
+        reply::not_grpc()
+    } else if let Some(row) = rpc::find(path) {
+        limited(client, row, request).await
+    } else if AdminCalls::has(path) {
+        Box::pin(client.admin.answer(request)).await
+    } else {
+        client.switch.counts.refuse(Reason::UnknownRpc);
+        reply::of_status(&errors::no_such_rpc(path))
+    }
+}
+
+fn is_grpc(request: &http::Request<IncomingBody>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Takes a permit for the call, or rejects the call.
+async fn limited(
+    client: &Client,
+    row: &'static Row,
+    request: http::Request<IncomingBody>,
+) -> Reply {
+    match client.switch.calls.place(row, client.user) {
+        Ok(place) => logged(client, row, request, place).await,
+        Err(limit) => {
+            client.switch.counts.refuse(Reason::Calls);
+            reply::of_status(&errors::too_many_calls(row.name, limit.most, limit.what))
+        }
+    }
+}
+
+/// Makes the log line and the counters of the call, and updates them until the reply ends.
+async fn logged(
+    client: &Client,
+    row: &'static Row,
+    request: http::Request<IncomingBody>,
+    place: Places,
+) -> Reply {
+    let counts = &client.switch.counts;
+    let log = Arc::new(CallLog::begin(row, request.headers(), counts));
+    let reply = pin!(counted(client, row, request, place, Arc::clone(&log)));
+    logged::logged(log.doing(reply).await, log)
+}
+
+/// Counts the memory of the reply until the reply is sent to the client. If the memory for unread replies is full,
+/// rejects the reply, except a small reply to a call that changes the node. A streamed reply also keeps the permit of
+/// its call until it ends.
+async fn counted(
+    client: &Client,
+    row: &'static Row,
+    request: http::Request<IncomingBody>,
+    place: Places,
+    log: Arc<CallLog>,
+) -> Reply {
+    let reply = in_time(client, row, request, log).await;
+    let counts = &client.switch.counts;
+    let (reply, place) = reply::counted(reply, place, row, &client.unread, counts);
+    match place {
+        Some(place) => reply::holding(reply, place),
+        None => reply,
+    }
+}
+
+/// Ends the call with a status at its client's deadline, or at the end of `shutdown_timeout`.
+async fn in_time(
+    client: &Client,
+    row: &'static Row,
+    request: http::Request<IncomingBody>,
+    log: Arc<CallLog>,
+) -> Reply {
+    let timeout = log.timeout();
+    let deadline =
+        timeout.map(|timeout| (log.started() + timeout, errors::deadline(row.name, timeout)));
+    let mut cut = client.switch.ending.cut(row.name, deadline);
+    let (switch, unread) = (Arc::clone(&client.switch), client.unread.clone());
+    let served = dispatch::serve(switch, row, request, unread, log);
+    tokio::select! {
+        biased;
+        reply = Box::pin(served) => deadline::cut_short(reply, cut),
+        status = &mut cut => reply::of_status(&status),
+    }
+}

@@ -1,68 +1,19 @@
-//! A layer that ends calls at their deadline, or at the end of a shutdown.
+//! The body of a reply that ends at the deadline of its call, or at the end of a shutdown.
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
-use tower::Service;
 
-use super::{LoggedRequest, ReplyFuture};
 use crate::call::ending::Cut;
 use crate::call::reply::{self, Body, FramePoll, Reply};
 use crate::codec::grpc::trailers;
-use crate::errors;
-use crate::switch::Switch;
-
-/// Ends a call with a status at its client's deadline, or at the end of `shutdown_timeout`.
-#[derive(Clone, Debug)]
-pub(in crate::server) struct Deadline<S> {
-    inner: S,
-    switch: Arc<Switch>,
-}
-
-impl<S> Deadline<S> {
-    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>) -> Deadline<S> {
-        let switch = Arc::clone(switch);
-        Deadline { inner, switch }
-    }
-}
-
-impl<S> Service<LoggedRequest> for Deadline<S>
-where
-    S: Service<LoggedRequest, Response = Reply, Error = Infallible>,
-    S::Future: Send + Unpin + 'static,
-{
-    type Response = Reply;
-    type Error = Infallible;
-    type Future = ReplyFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, (rpc, log): LoggedRequest) -> ReplyFuture {
-        let name = rpc.row.name;
-        let timeout = log.timeout();
-        let deadline =
-            timeout.map(|timeout| (log.started() + timeout, errors::deadline(name, timeout)));
-        let mut cut = self.switch.ending.cut(name, deadline);
-        let reply = self.inner.call((rpc, log));
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                reply = reply => Ok(cut_short(reply?, cut)),
-                status = &mut cut => Ok(reply::of_status(&status)),
-            }
-        })
-    }
-}
 
 /// Makes `reply` end with the status of `cut` if `cut` completes before the reply does.
-fn cut_short(reply: Reply, cut: Cut) -> Reply {
+pub(super) fn cut_short(reply: Reply, cut: Cut) -> Reply {
     if reply.body().is_end_stream() {
         return reply;
     }

@@ -107,9 +107,9 @@ async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
     let large = part(100, vec![0; LARGE]);
     rig.sim("runc").append_raw("ListContainerStats", large);
     let client = sipping(&rig.socket).await;
-    let kept = begin(&client, "ListContainerStats", 100).await;
+    let kept = begin(&client, "ListContainerStats", 40).await;
     assert!(rig.unread() <= ONE, "{}", rig.unread());
-    assert_eq!(refused(&kept), 100 - ONE / (LARGE + 64));
+    assert_eq!(refused(&kept), 40 - ONE / (LARGE + 64));
     assert_eq!(rig.refused(Reason::Unread), refused(&kept) as u64);
     drop(kept);
     until(async || rig.unread() == 0).await;
