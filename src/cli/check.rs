@@ -131,8 +131,7 @@ pub(super) fn names(config: &Config) -> String {
     output::names(config.table.handlers.iter().map(|row| &row.name))
 }
 
-/// The JSON output. It omits no field: a value that is unknown or was not probed is null. The name of a duration or
-/// size ends with the unit.
+/// The JSON output. The name of a duration or size ends with the unit.
 pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> Value {
     let table = &config.table;
     let handlers = table

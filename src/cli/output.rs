@@ -98,13 +98,25 @@ impl Encoding {
     }
 }
 
-/// Adds the schema version, and an empty list of problems if the object has none.
+/// Adds the schema version, and an empty list of problems if the object has none. Removes fields without a value.
 fn with_schema(mut object: Json) -> Json {
+    remove_nulls(&mut object);
     if let Some(fields) = object.as_object_mut() {
         fields.insert("schema".to_owned(), json!(SCHEMA));
         fields.entry("problems").or_insert_with(|| json!([]));
     }
     object
+}
+
+fn remove_nulls(value: &mut Json) {
+    match value {
+        Json::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Json::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
 }
 
 /// The names as text, one on each line.

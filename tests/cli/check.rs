@@ -131,36 +131,27 @@ fn check_prints_the_configuration_as_json() {
               "listTimeoutMs": 2000,
               "name": "runc",
               "origin": "criswitch.toml:6",
-              "probe": null,
               "required": true,
               "socket": "/run/containerd/containerd.sock",
-              "staleListsMs": null,
-              "statsTimeoutMs": 2000,
-              "user": null
+              "statsTimeoutMs": 2000
             },
             {
               "autoRegister": false,
               "listTimeoutMs": 2000,
               "name": "crio",
               "origin": "criswitch.toml:10",
-              "probe": null,
               "required": true,
               "socket": "/run/crio/crio.sock",
-              "staleListsMs": null,
-              "statsTimeoutMs": 2000,
-              "user": null
+              "statsTimeoutMs": 2000
             },
             {
               "autoRegister": true,
               "listTimeoutMs": 2000,
               "name": "old",
               "origin": "criswitch.toml:11",
-              "probe": null,
               "required": true,
               "socket": "/run/old/containerd.sock",
-              "staleListsMs": null,
-              "statsTimeoutMs": 2000,
-              "user": null
+              "statsTimeoutMs": 2000
             }
           ],
           "defaultHandler": "runc",
@@ -172,44 +163,34 @@ fn check_prints_the_configuration_as_json() {
               "backend": "crio",
               "backendHandler": "runsc",
               "name": "gvisor",
-              "origin": "criswitch.toml:7",
-              "reported": null
+              "origin": "criswitch.toml:7"
             },
             {
               "backend": "crio",
               "backendHandler": "",
               "name": "plain",
-              "origin": "criswitch.toml:8",
-              "reported": null
+              "origin": "criswitch.toml:8"
             },
             {
               "backend": "runc",
               "backendHandler": "runc",
               "name": "runc",
-              "origin": "criswitch.toml:6",
-              "reported": null
+              "origin": "criswitch.toml:6"
             }
           ],
           "hash": "fd19f2070bcbc047",
           "labelsFailedAfterMs": 300000,
-          "labelsFile": null,
-          "lackingFeatures": null,
           "listTimeoutMs": 2000,
           "listen": "/run/criswitch/other.sock",
           "logFormat": "auto",
           "logLevel": "info",
           "maxMessageBytes": 16777216,
-          "metricsListen": null,
           "moreProblems": 0,
-          "node": null,
           "notes": [],
           "problems": [],
-          "runtimeDir": null,
           "schema": 1,
           "shutdownTimeoutMs": 90000,
-          "staleListsMs": null,
           "startWaitMs": 30000,
-          "stateDir": null,
           "statsTimeoutMs": 2000,
           "watch": false
         }

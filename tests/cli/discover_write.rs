@@ -144,14 +144,12 @@ async fn programs_get_the_same_as_json() {
                   "runc"
                 ],
                 "runtime": "containerd",
-                "unexpectedUser": null,
                 "version": "2.4.2"
               },
               "socket": "/node/run/containerd/containerd.sock"
             },
             {
               "also": [],
-              "defaultHandler": null,
               "name": "crio",
               "probe": {
                 "answers": true,
@@ -177,7 +175,6 @@ async fn programs_get_the_same_as_json() {
                   "crun"
                 ],
                 "runtime": "cri-o",
-                "unexpectedUser": null,
                 "version": "1.37.0"
               },
               "socket": "/node/run/crio/crio.sock"
@@ -188,14 +185,12 @@ async fn programs_get_the_same_as_json() {
             {
               "backend": "containerd",
               "backendHandler": "runc",
-              "conflict": null,
               "features": [],
               "name": "runc"
             },
             {
               "backend": "crio",
               "backendHandler": "crun",
-              "conflict": null,
               "features": [],
               "name": "crun"
             }

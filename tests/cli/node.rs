@@ -36,7 +36,6 @@ fn programs_get_the_same() {
         "kubelet": {
             "pid": 812,
             "runtimeEndpoint": { "value": switch, "from": "/var/lib/kubelet/config.yaml" },
-            "imageEndpoint": null,
             "cgroupDriver": { "value": "systemd", "from": "/var/lib/kubelet/config.yaml" },
         },
         "crictl": { "runtimeEndpoint": { "value": switch, "from": "/etc/crictl.yaml" } },

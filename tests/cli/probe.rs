@@ -180,7 +180,6 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
               "crio"
             ],
             "feature": "supplemental_groups_policy",
-            "handlers": null,
             "limit": {
               "effect": "fails",
               "fields": [
@@ -200,7 +199,6 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
               "crio"
             ],
             "feature": "mount_options",
-            "handlers": null,
             "limit": {
               "effect": "fails",
               "fields": [
@@ -254,7 +252,6 @@ async fn the_json_of_a_probe_has_the_answers() {
             "crun"
           ],
           "runtime": "containerd",
-          "unexpectedUser": null,
           "version": "2.4.2"
         }"#]]
     .assert_eq(&probe);

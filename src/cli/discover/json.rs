@@ -1,4 +1,4 @@
-//! The discovered runtimes as JSON. No field is omitted: an unknown value is null.
+//! The discovered runtimes as JSON.
 
 use criswitch::config::Config;
 use serde_json::{Value, json};
