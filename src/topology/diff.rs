@@ -55,6 +55,13 @@ impl Changes {
         let mut changes = Changes::of_handlers(before, after, &name_of);
         for backend in &after.backends {
             let name = name_of(backend);
+            if let Some(from) = lost_name(before, after, backend).filter(|from| *from != name) {
+                changes.backends_renamed.push(Moved {
+                    name: from.clone(),
+                    from,
+                    to: name.clone(),
+                });
+            }
             match before.backend(backend.id) {
                 Err(_) => changes.backends_added.push(name),
                 Ok(_) if is_left(before, after, backend.id) => {
@@ -128,6 +135,11 @@ impl Changes {
         };
         lines.extend(all("handler added:", &self.handlers_added));
         lines.extend(all("handler removed:", &self.handlers_removed));
+        for Moved { from, to, .. } in &self.backends_renamed {
+            lines.push(format!(
+                "backend renamed: {from} is now {to}, because the name {from} has another socket"
+            ));
+        }
         for Moved { name, from, to } in &self.handlers_moved {
             lines.push(format!("handler moved: {name} from {from} to {to}"));
         }
@@ -168,6 +180,13 @@ fn other_cgroup_driver(
     (ours != theirs).then(|| {
         format!("wrong cgroup driver: {new} uses a different driver than {old}, and the kubelet still uses the driver of {old}; set the same driver for both")
     })
+}
+
+/// The name in `before` of a backend that `after` does not name.
+fn lost_name(before: &Live, after: &Live, backend: &Backend) -> Option<String> {
+    let mut rows = before.config.table.backends.iter();
+    let row = rows.find(|row| row.id == backend.id)?;
+    (!after.names(backend.id)).then(|| row.name.clone())
 }
 
 /// Whether this change makes the backend retiring, or removes a retiring backend from the configuration.

@@ -57,6 +57,7 @@ async fn a_dry_run_shows_the_changes_of_the_next_reload_and_changes_nothing() {
     let outcome = dry_run(&node, &[]).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (2, ""));
     expect![[r#"
+        backend renamed: kata is now kata-old, because the name kata has another socket
         handler moved: kata from kata-old to kata
         backend added: kata
         backend retiring: kata-old, which owns 1 pod and 0 containers

@@ -76,7 +76,10 @@ async fn another_socket_under_the_same_name_is_another_backend() {
     let outcome = rig.reload(|directory| {
         format!("default_handler = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/new.sock\"\n")
     });
-    assert_eq!(outcome.result.unwrap().backends_retiring[0].name, "old-old");
+    let changes = outcome.result.unwrap();
+    assert_eq!(changes.backends_retiring[0].name, "old-old");
+    let renamed = "backend renamed: old is now old-old, because the name old has another socket";
+    assert!(changes.lines.contains(&renamed.to_owned()), "{changes}");
     let after = run_when_ready(&rig, "runc", "after").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
     assert_eq!(told_of(&rig, "old-old").await["pods"], 1);
