@@ -64,8 +64,8 @@
 //!
 //! Each rule has tests that fail if the rule is broken; `tests/layers.rs` checks that these tests exist.
 //!
-//! 1. criswitch forwards the reply of one backend byte for byte, except for handler names and label keys of metrics. It
-//!    drops items that the backend repeats or that another backend owns.
+//! 1. criswitch forwards the reply of one backend byte for byte, except for handler names, label values of metrics
+//!    and streaming URLs without a scheme. It drops items that the backend repeats or that another backend owns.
 //!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
 //! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a
 //!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read) the list has its

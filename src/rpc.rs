@@ -380,6 +380,8 @@ pub enum Then {
     KeepDisks,
     /// The pod's handler at the path is translated to the routing table's name.
     Rename(Path),
+    /// The URL at the path gets the scheme `http` if it begins with `//`.
+    CompleteUrl(Path),
     /// The backend has the image that the request names. The image's id is at the path in the reply.
     HaveImage(Path),
     /// Like `HaveImage`, and the backend's image store has changed.

@@ -13,6 +13,7 @@ pub(crate) mod readable;
 pub mod reload;
 pub mod saved;
 pub(crate) mod subscribers;
+mod urls;
 pub(crate) mod watchers;
 
 use std::sync::Arc;

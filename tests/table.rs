@@ -368,6 +368,7 @@ fn the_fields_that_criswitch_learns_from_are_in_the_interface() {
                 }
             }
             Then::Rename(path) => assert_eq!(name(reply, path), "runtime_handler"),
+            Then::CompleteUrl(path) => assert_eq!(name(reply, path), "url"),
             Then::HaveImage(path) | Then::NewImage(path) => {
                 assert!(["id", "image_ref"].contains(&name(reply, path).as_str()))
             }

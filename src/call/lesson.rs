@@ -34,6 +34,8 @@ pub(crate) enum Lesson {
     ChangedImages,
     /// The reply has the name of a handler at the path. criswitch replaces it with the name that clients use.
     Handler(Path),
+    /// The reply has a URL at the path. criswitch completes it.
+    Url(Path),
 }
 
 /// The scope of a call for a list.
@@ -77,6 +79,7 @@ impl Lesson {
             (Then::HaveImage(id) | Then::NewImage(id), _) => Lesson::Image(id),
             (Then::LostImage, _) => Lesson::ChangedImages,
             (Then::Rename(path), _) => Lesson::Handler(path),
+            (Then::CompleteUrl(path), _) => Lesson::Url(path),
             (Then::Nothing | Then::OwnContainer(_) | Then::Forget | Then::ChangeState(_), _) => {
                 Lesson::Nothing
             }

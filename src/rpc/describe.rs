@@ -87,6 +87,7 @@ impl Row {
             (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
                 reply + "; handlers are renamed to the routing table's names"
             }
+            (Then::CompleteUrl(_), _) => reply + "; a URL that begins with // gets the scheme http",
             (Then::List(List::PodMetrics), _) => {
                 reply + "; label values are in the order of the label keys of ListMetricDescriptors"
             }

@@ -44,6 +44,7 @@ messages! {
     container_status_request: ContainerStatusRequest { CONTAINER_ID = 1 },
     container_status_response: ContainerStatusResponse { STATUS = 1 },
     container_status: ContainerStatus { ID = 1, STATE = 3 },
+    exec_response: ExecResponse { URL = 1 },
     container_event_response: ContainerEventResponse { CONTAINER_ID = 1, CONTAINER_EVENT_TYPE = 2, CREATED_AT = 3, POD_SANDBOX_STATUS = 4, CONTAINERS_STATUSES = 5 },
     container_stats: ContainerStats { ATTRIBUTES = 1 },
     container_attributes: ContainerAttributes { ID = 1, LABELS = 3 },
@@ -154,6 +155,8 @@ pub const CONTAINER_IMAGE_NAME: Path = &[
 pub const IMAGE_REFERENCE: Path = &[image_status_request::IMAGE, image_spec::IMAGE];
 /// The pod's annotations in the image spec of an `ImageStatus`.
 pub const IMAGE_ANNOTATIONS: Path = &[image_status_request::IMAGE, image_spec::ANNOTATIONS];
+/// The URL in the replies to `Exec`, `Attach` and `PortForward`.
+pub const STREAMING_URL: Path = &[exec_response::URL];
 /// The id of the image in the reply to `ImageStatus`.
 pub const STATUS_IMAGE_ID: Path = &[image_status_response::IMAGE, image::ID];
 /// The uid of the pod that an image is pulled for.

@@ -4,9 +4,9 @@ use super::fields::{
     CONTAINER_MOUNTPOINT, CONTAINER_POD, FILTER, IMAGE_ANNOTATIONS, IMAGE_MOUNTPOINT, ITEMS,
     NEW_CONTAINER, PULL_UID, PULLED_IMAGE, REQUESTED_ID, RESTORE_CONFIG, RESTORE_HANDLER,
     RESTORED_CONTAINERS, RESTORED_POD, RUN_CONFIG, RUN_HANDLER, RUN_POD, STATUS_HANDLER,
-    STATUS_IMAGE_ID, container, container_filter, container_stats_filter, image_filter, image_spec,
-    image_status_request, metric_descriptor, pod_sandbox, pod_sandbox_filter,
-    pod_sandbox_stats_filter,
+    STATUS_IMAGE_ID, STREAMING_URL, container, container_filter, container_stats_filter,
+    image_filter, image_spec, image_status_request, metric_descriptor, pod_sandbox,
+    pod_sandbox_filter, pod_sandbox_stats_filter,
 };
 use super::{
     Filter, Goes, ImageRule, Kind, Lacking, List, LogRule, Merge, Row, Service, Silent,
@@ -76,8 +76,8 @@ use LogRule::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
-    ChangeState, Forget, HaveImage, KeepDisks, List as Listed, LostImage, NewImage, Nothing,
-    OwnContainer, OwnPod, OwnRestored, Rename,
+    ChangeState, CompleteUrl, Forget, HaveImage, KeepDisks, List as Listed, LostImage, NewImage,
+    Nothing, OwnContainer, OwnPod, OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
 
@@ -211,9 +211,9 @@ pub const ROWS: &[Row] = &[
     runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     long(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
-    runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
-    runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
-    runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
+    runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
+    runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
+    runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
     runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
     runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Listed(List::ContainerStats)),

@@ -21,7 +21,9 @@ use crate::ownership::{
 use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD, LISTED_HANDLER};
 use crate::rpc::filter::{first_of_each, without_inside};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
-use crate::switch::{Switch, handlers, labels, listed, pod_requests, readable, reload, saved};
+use crate::switch::{
+    Switch, handlers, labels, listed, pod_requests, readable, reload, saved, urls,
+};
 
 /// The moment at which criswitch sent a call.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +113,9 @@ pub(crate) fn learn(
         Lesson::Handler(path) => {
             let renamed = handlers::renamed(switch, backend, reply, path)?;
             return Ok(Effects::of_message(renamed));
+        }
+        Lesson::Url(path) => {
+            return Ok(Effects::of_message(urls::completed(backend, reply, path)?));
         }
     }
     Ok(Effects::of_changed(changed))

@@ -67,6 +67,7 @@ mod forward {
     mod deaths;
     mod long_texts;
     mod renames;
+    mod streaming_urls;
 }
 
 mod images {

@@ -290,10 +290,8 @@ impl Store {
 
     fn url(&mut self, call: &str) -> String {
         let token = self.ids.token();
-        format!(
-            "http://127.0.0.1:10010/{}/{call}/{token}",
-            self.settings.runtime_name
-        )
+        let (server, name) = (&self.settings.streaming, &self.settings.runtime_name);
+        format!("{server}/{name}/{call}/{token}")
     }
 
     pub fn running(&self, key: &str) -> Answer<&Container> {

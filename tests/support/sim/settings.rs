@@ -31,6 +31,8 @@ pub struct Settings {
     pub items_a_message: usize,
     /// Whether a stream list begins with a message without items.
     pub empty_message_first: bool,
+    /// The beginning of the URLs that Exec, Attach and PortForward return.
+    pub streaming: String,
     /// The reply to ExecSync. `None` means that the output is the command.
     pub executed: Option<cri::ExecSyncResponse>,
     /// Whether a container that starts writes the last word of its command to its log.
@@ -70,6 +72,7 @@ impl Settings {
             ],
             items_a_message: 2,
             empty_message_first: false,
+            streaming: "http://127.0.0.1:10010".to_owned(),
             executed: None,
             writes_logs: false,
             without_shell: Vec::new(),
