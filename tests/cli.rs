@@ -67,6 +67,9 @@ mod nobody;
 #[path = "cli/node.rs"]
 mod node;
 #[cfg(unix)] // `check --node` is for Linux nodes.
+#[path = "cli/node_layouts.rs"]
+mod node_layouts;
+#[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_rancher.rs"]
 mod node_rancher;
 #[cfg(unix)] // systemd is a program of Linux.

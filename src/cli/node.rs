@@ -3,6 +3,8 @@
 mod kubelet;
 mod rancher;
 mod sockets;
+mod start;
+mod unit;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -36,10 +38,13 @@ pub(super) struct Node {
     findings: Vec<Finding>,
 }
 
-/// A setting that is not empty, and the file or process that has it.
+/// A setting, and the file or process that has it.
+#[derive(Clone)]
 struct Setting {
-    /// The key in the file, or the flag with its dashes.
-    name: &'static str,
+    /// The key in the file, or the flag without its dashes.
+    name: String,
+    /// The text before the value in the file or on the command line.
+    before: String,
     value: String,
     from: String,
 }
@@ -48,6 +53,7 @@ struct Setting {
 struct Finding {
     place: String,
     what: String,
+    /// Empty if criswitch knows no advice.
     hint: String,
 }
 
@@ -85,38 +91,54 @@ fn crictl(
     findings: &mut Vec<Finding>,
 ) -> Option<Setting> {
     let path = crictl_file(rancher, root);
-    let (path, place) = (path.as_path(), path.display());
     let told = findings.len();
-    let file = root.yaml(path, findings);
+    let file = root.yaml(&path, findings);
     // An unreadable file may contain the endpoint, so the endpoint is not reported as missing.
     let readable = findings.len() == told;
-    let installed = CRICTL_PROGRAMS
-        .iter()
-        .any(|program| root.at(Path::new(program)).exists());
-    let get = |key| Setting::of(file.as_ref()?, key, path);
+    let mut programs = CRICTL_PROGRAMS.iter();
+    let installed = programs.any(|program| root.at(Path::new(program)).exists());
+    let get = |key| Setting::of(file.as_ref()?, key, &path);
     let (runtime, images) = (get("runtime-endpoint"), get("image-endpoint"));
     let mut hint = format!("runtime-endpoint: {switch}");
     if path != Path::new(CRICTL) {
         hint += &format!(" in {CRICTL}, and CRI_CONFIG_FILE={CRICTL}");
     }
-    match &runtime {
-        Some(runtime) if !same(&runtime.value, switch) => {
-            let what = format!(
-                "crictl's runtime-endpoint is {}, not criswitch",
-                runtime.value
-            );
-            tell(findings, &place, what, hint);
-        }
-        None if readable && (installed || file.is_some()) => {
-            tell(findings, &place, "crictl has no runtime-endpoint", hint);
-        }
-        _ => {}
+    if runtime.is_none() && readable && (installed || file.is_some()) {
+        let what = "crictl has no runtime-endpoint";
+        tell(findings, path.display(), what, &hint);
     }
-    if let Some(images) = images.filter(|images| !same(&images.value, switch)) {
-        let what = format!("crictl's image-endpoint is {}, not criswitch", images.value);
-        tell(findings, &place, what, "removing image-endpoint");
-    }
+    judge(
+        runtime.as_ref(),
+        "crictl's runtime-endpoint",
+        switch,
+        hint,
+        findings,
+    );
+    let hint = "removing image-endpoint";
+    judge(
+        images.as_ref(),
+        "crictl's image-endpoint",
+        switch,
+        hint,
+        findings,
+    );
     runtime
+}
+
+/// Checks that an endpoint is criswitch, if it is set.
+fn judge(
+    setting: Option<&Setting>,
+    name: &str,
+    switch: &str,
+    hint: impl fmt::Display,
+    findings: &mut Vec<Finding>,
+) {
+    if let Some(Setting { value, from, .. }) = setting
+        && !same(value, switch)
+    {
+        let what = format!("{name} is {value}, not criswitch");
+        tell(findings, from, what, hint);
+    }
 }
 
 /// The path of crictl's configuration: `/etc/crictl.yaml` if it exists, else the file that k3s or RKE2 writes. The
@@ -142,6 +164,11 @@ fn tell(
     });
 }
 
+/// Adds the problem that the command cannot say how the machine is set up.
+fn unknown(findings: &mut Vec<Finding>, place: impl fmt::Display, what: impl fmt::Display) {
+    tell(findings, place, format_args!("unknown: {what}"), "");
+}
+
 /// Whether two addresses name the same socket. `/var/run` is a link to `/run` on every machine, so the two paths are
 /// equal.
 fn same(one: &str, other: &str) -> bool {
@@ -157,29 +184,17 @@ impl Node {
     /// The text output: the settings, then the problems.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let kubelet = &self.kubelet;
-        let running = kubelet.pid.map(|pid| Setting {
-            name: "kubelet",
-            value: match &kubelet.rancher {
-                Some(rancher) => format!("running, by {}", rancher.program),
-                None => "running".to_owned(),
-            },
-            from: kubelet::process(pid),
-        });
         let settings = [
-            ("kubelet", running.as_ref()),
+            ("kubelet", kubelet.runs.as_ref()),
             ("runtime", kubelet.runtime.as_ref()),
             ("images", kubelet.images.as_ref()),
             ("cgroups", kubelet.cgroup_driver.as_ref()),
             ("crictl", self.crictl.as_ref()),
         ];
         let rows = settings.map(|(name, setting)| {
-            let value = setting.map(|setting| setting.value.clone());
-            let from = setting.map(|setting| setting.from.clone());
-            [
-                name.to_owned(),
-                value.unwrap_or_default(),
-                from.unwrap_or_default(),
-            ]
+            let text = setting.map(|setting| [setting.value.clone(), setting.from.clone()]);
+            let [value, from] = text.unwrap_or_default();
+            [name.to_owned(), value, from]
         });
         let mut text = columns(&["NODE", "VALUE", "FROM"], rows)?;
         if !self.findings.is_empty() {
@@ -194,16 +209,17 @@ impl Node {
     pub(super) fn problems(&self) -> Vec<Value> {
         let findings = self.findings.iter();
         let problems = findings.map(|Finding { place, what, hint }| {
-            json!({ "path": place, "line": null, "column": null, "what": what, "try": hint })
+            json!({ "path": place, "line": null, "column": null, "what": what, "try": advice(hint) })
         });
         problems.collect()
     }
 
     /// The JSON output.
     pub(super) fn json(&self) -> Value {
-        let findings = self.findings.iter().map(
-            |finding| json!({ "place": finding.place, "what": finding.what, "try": finding.hint }),
-        );
+        let findings = self.findings.iter();
+        let findings = findings.map(|Finding { place, what, hint }| {
+            json!({ "place": place, "what": what, "try": advice(hint) })
+        });
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,
@@ -217,6 +233,10 @@ impl Node {
     }
 }
 
+fn advice(hint: &str) -> Option<&str> {
+    (!hint.is_empty()).then_some(hint)
+}
+
 fn setting_json(setting: Option<&Setting>) -> Value {
     setting.map_or(
         Value::Null,
@@ -225,27 +245,51 @@ fn setting_json(setting: Option<&Setting>) -> Value {
 }
 
 impl Setting {
-    fn of(file: &Value, name: &'static str, path: &Path) -> Option<Setting> {
-        let value = file.get(name)?.as_str()?;
-        (!value.is_empty()).then(|| Setting {
-            name,
+    fn new(name: &str, before: &str, value: &str, from: &str) -> Setting {
+        Setting {
+            name: name.to_owned(),
+            before: before.to_owned(),
             value: value.to_owned(),
-            from: path.display().to_string(),
-        })
+            from: from.to_owned(),
+        }
+    }
+
+    /// The value of a key in a file; `None` if the value is empty.
+    fn of(file: &Value, key: &str, path: &Path) -> Option<Setting> {
+        let value = Setting::text_of(file.get(key)?)?;
+        let from = path.display().to_string();
+        Some(Setting::new(key, &format!("{key}: "), &value, &from))
+    }
+
+    /// The text of a value that is neither empty nor a list or object.
+    fn text_of(value: &Value) -> Option<String> {
+        match value {
+            Value::String(text) if !text.is_empty() => Some(text.clone()),
+            Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+            _ => None,
+        }
     }
 
     /// The setting with the new value, in the syntax of its file or command line.
     fn instead(&self, value: &str) -> String {
-        let name = self.name;
-        let between = if name.starts_with('-') { "=" } else { ": " };
-        format!("{name}{between}{value}")
+        format!("{}{value}", self.before)
     }
+}
+
+/// The last setting with one of these names that has a value.
+fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Setting> {
+    let mut settings = settings.iter().rev();
+    settings.find(|its| names.contains(&its.name.as_str()) && !its.value.is_empty())
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding { place, what, hint } = self;
-        write!(f, "{place}: {what}; try {hint}")
+        write!(f, "{place}: {what}")?;
+        match hint.as_str() {
+            "" => Ok(()),
+            hint => write!(f, "; try {hint}"),
+        }
     }
 }
 
@@ -269,30 +313,61 @@ impl Root<'_> {
         }
     }
 
-    /// The files of a directory with the extension `end`, sorted by name.
-    fn files_in(&self, folder: &Path, end: &str) -> Vec<PathBuf> {
+    /// Whether this is the machine on which the command runs.
+    fn is_this_machine(&self) -> bool {
+        self.0 == Path::new("/")
+    }
+
+    /// The files with one of these extensions in a directory and its subdirectories, in the order of their names.
+    fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten();
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
         let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
-        paths.retain(|path| path.extension().is_some_and(|its| its == end));
         paths.sort();
-        paths
+        let is_kept = |path: &PathBuf| {
+            ends.iter()
+                .any(|end| path.extension() == Some(end.as_ref()))
+        };
+        let paths = paths
+            .into_iter()
+            .flat_map(|path| match self.at(&path).is_dir() {
+                true => self.files_in(&path, ends),
+                false => vec![path],
+            });
+        paths.filter(is_kept).collect()
     }
 
-    /// The value in a YAML file; `None` if the file is missing or unreadable. An unreadable file becomes a finding.
+    /// The value of the first document in a YAML file; `None` if the file is missing or unreadable. An unreadable file
+    /// becomes a finding.
     fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
-        let mut cannot = |error: &dyn fmt::Display, hint| {
-            let error = error.to_string();
-            let error = error.lines().next().unwrap_or_default();
+        let mut cannot = |error: &str, hint| {
             let what = format!("cannot be read: {error}");
             tell(findings, path.display(), what, hint);
         };
-        let instead = "a YAML file";
-        let text = self.text(path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => cannot(&error, "running the command as root"),
-            _ => cannot(&error, instead),
+        let text = match self.text(path) {
+            Ok(text) => text?,
+            Err(error) => {
+                let hint = match error.kind() {
+                    ErrorKind::PermissionDenied => "running the command as root",
+                    _ => "a YAML file",
+                };
+                cannot(&error.to_string(), hint);
+                return None;
+            }
+        };
+        let mut bytes = text.as_bytes();
+        let value = serde_saphyr::read(&mut bytes).next()?;
+        let value = value.map_err(|error| match error.without_snippet() {
+            serde_saphyr::Error::DuplicateMappingKey { key, location } => {
+                let key = key.as_deref().unwrap_or_default();
+                let what = format!("line {}: the key {key:?} occurs twice", location.line());
+                cannot(&what, "removing one of the two");
+            }
+            error => {
+                let place = error.location().map_or(0, |place| place.line());
+                cannot(&format!("line {place} is not valid YAML"), "a YAML file");
+            }
         });
-        let value = serde_saphyr::from_str(&text.ok()??);
-        value.map_err(|error| cannot(&error, instead)).ok()
+        value.ok()
     }
 }

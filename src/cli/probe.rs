@@ -41,7 +41,7 @@ pub(super) type Probe = Result<Probed, String>;
 pub(super) struct Probed {
     pub(super) runtime: String,
     pub(super) version: String,
-    /// `None` if the runtime reports no driver, which leaves the choice to the kubelet.
+    /// The driver that the runtime reports, else that of its configuration. `None` if it reports neither.
     pub(super) cgroup_driver: Option<CgroupDriver>,
     pub(super) conditions: Vec<RuntimeCondition>,
     /// The backend's handlers, except [`Probed::own_default`]; empty if the runtime does not list its handlers.
@@ -65,6 +65,8 @@ pub(super) struct Configured {
     /// The handler for pods that name no handler.
     pub(super) default: Option<String>,
     pub(super) handlers: Vec<String>,
+    /// The cgroup driver of the default handler.
+    cgroup_driver: Option<CgroupDriver>,
     /// The kinds of runtime of the handlers, as far as the handlers' configuration shows them.
     pub(super) kinds: BTreeMap<String, Kind>,
 }
@@ -254,14 +256,16 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     )
     .await?;
     let pods = ListPodSandboxResponse::decode(pods).context("ListPodSandbox cannot be read")?;
+    let configured = configured(&status).unwrap_or_default();
+    let cgroup_driver = ask_cgroup_driver(backend, wire).await?;
     Ok(Probed {
         runtime: version.runtime_name,
         version: version.runtime_version,
-        cgroup_driver: ask_cgroup_driver(backend, wire).await?,
+        cgroup_driver: cgroup_driver.or(configured.cgroup_driver),
         handlers,
         own_default: own_default.into_iter().next(),
         features: status.features,
-        configured: configured(&status).unwrap_or_default(),
+        configured,
         pods: pods.items.into_iter().map(|pod| pod.id).collect(),
         unexpected_user: backend.unexpected_user(),
         is_switch: status.info.contains_key(SWITCH),
@@ -277,7 +281,9 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
     let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
     let handlers = config.pointer("/containerd/runtimes");
     let handlers = handlers.and_then(Value::as_object);
+    let of_default = handlers.and_then(|all| all.get(default?));
     Some(Configured {
+        cgroup_driver: of_default.and_then(driver),
         default: default.filter(|name| !name.is_empty()).map(str::to_owned),
         handlers: handlers
             .map(|all| all.keys().cloned().collect())
@@ -294,6 +300,17 @@ fn kind((name, handler): (&String, &Value)) -> Option<(String, Kind)> {
         name.clone(),
         Kind::of_runtime(text("/runtimeType")?, binary)?,
     ))
+}
+
+/// The cgroup driver in the configuration of a handler with runc.
+fn driver(handler: &Value) -> Option<CgroupDriver> {
+    let is_runc = handler.get("runtimeType")?.as_str()?.contains(".runc.");
+    let systemd = handler.pointer("/options/SystemdCgroup");
+    let driver = match systemd.and_then(Value::as_bool).unwrap_or_default() {
+        true => CgroupDriver::Systemd,
+        false => CgroupDriver::Cgroupfs,
+    };
+    is_runc.then_some(driver)
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.

@@ -69,7 +69,7 @@ fn a_missing_kubelet_is_reported() {
         cgroups  -      -
         crictl   -      -
 
-        /var/lib/kubelet/config.yaml: no kubelet found: no process and no configuration file; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env
 
         configuration is valid; 1 problem on this node
     "#]]);
@@ -119,7 +119,7 @@ fn a_flag_wins_over_the_configuration_and_the_last_of_two_flags_wins() {
             kubelet  running                               process 812
             runtime  /var/run/criswitch/criswitch.sock     process 812
             images   -                                     -
-            cgroups  systemd                               /var/lib/kubelet/config.yaml
+            cgroups  -                                     -
             crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
 
             configuration is valid
@@ -142,12 +142,12 @@ fn the_flags_of_a_stopped_kubelet_are_read_from_the_files_that_start_it() {
     machine.with("/etc/default/kubelet", own).shows(
         TABLE,
         expect![[r#"
-            NODE     VALUE                                 FROM
-            kubelet  -                                     -
-            runtime  unix:///run/criswitch/criswitch.sock  /etc/default/kubelet
-            images   -                                     -
-            cgroups  systemd                               /var/lib/kubelet/config.yaml
-            crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+            NODE     VALUE                                          FROM
+            kubelet  not running; no unit, so as kubeadm starts it  -
+            runtime  unix:///run/criswitch/criswitch.sock           /etc/default/kubelet
+            images   -                                              -
+            cgroups  systemd                                        /var/lib/kubelet/config.yaml
+            crictl   unix:///run/criswitch/criswitch.sock           /etc/crictl.yaml
 
             configuration is valid
         "#]],
@@ -210,9 +210,10 @@ fn an_image_endpoint_other_than_criswitch_is_reported() {
     let machine =
         Machine::good().running("812", &["kubelet", "--image-service-endpoint=/run/x.sock"]);
     machine.lacks(TABLE, expect![[r#"
+        process 812: the kubelet uses its default runtime endpoint unix:///run/containerd/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
         process 812: the kubelet's image service endpoint is /run/x.sock, not criswitch; try removing --image-service-endpoint
 
-        configuration is valid; 1 problem on this node
+        configuration is valid; 2 problems on this node
     "#]]);
     let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/criswitch/criswitch.sock\n");
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &images);
@@ -254,7 +255,7 @@ fn files_that_cannot_be_read_are_reported() {
         .with_directory("/etc/crictl.yaml", 0o755)
         .with("/usr/bin/crictl", "");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: cannot be read: error: line 2 column 2: illegal placement of ':' indicator; try a YAML file
+        /var/lib/kubelet/config.yaml: cannot be read: line 2 is not valid YAML; try a YAML file
         /etc/crictl.yaml: cannot be read: Is a directory; try a YAML file
 
         configuration is valid; 2 problems on this node
@@ -318,12 +319,14 @@ fn a_socket_directory_that_is_writable_or_unreachable_for_others_is_reported() {
 
 /// Runs `check --probe --node` with one cgroup driver in the kubelet's configuration and one in the backend's reply.
 async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
+    with_backend(kubelet, &Sim::new("runc").cgroup_driver(backend)).await
+}
+
+/// Runs `check --probe --node` with this cgroup driver in the kubelet's configuration.
+async fn with_backend(kubelet: &str, backend: &Sim) -> Outcome {
     let sockets = tempfile::tempdir().unwrap();
     let socket = sockets.path().join("runc");
-    Sim::new("runc")
-        .handlers(["runc"])
-        .cgroup_driver(backend)
-        .serve_on(&socket);
+    backend.serve_on(&socket);
     let kubelet = KUBELET.replace("systemd", kubelet);
     let machine = Machine::good()
         .with("/var/lib/kubelet/config.yaml", &kubelet)
@@ -358,6 +361,23 @@ async fn a_cgroup_driver_that_differs_from_that_of_the_default_backend_is_report
     expect!["/var/lib/kubelet/config.yaml: the kubelet's cgroup driver is cgroupfs, the default backend's is systemd; try cgroupDriver: systemd"].assert_eq(outcome.stdout.lines().nth_back(2).unwrap());
 }
 
+#[tokio::test]
+async fn the_cgroup_driver_of_an_older_containerd_is_that_of_the_default_handler_in_its_configuration()
+ {
+    let config = |systemd: bool| {
+        let runc = json!({ "runtimeType": "io.containerd.runc.v2", "options": { "SystemdCgroup": systemd } });
+        json!({ "containerd": { "defaultRuntimeName": "runc", "runtimes": { "runc": runc } } })
+    };
+    for (systemd, code) in [(true, 0), (false, 1)] {
+        let older = Sim::new("runc").lacks(["RuntimeConfig"]);
+        let older = older.set(|settings| settings.config = Some(config(systemd)));
+        let outcome = with_backend("systemd", &older).await;
+        assert_eq!(outcome.code, code, "{}", outcome.stdout);
+        let words = "the kubelet's cgroup driver is systemd, the default backend's is cgroupfs";
+        assert_eq!(outcome.stdout.contains(words), code == 1);
+    }
+}
+
 #[test]
 fn root_needs_node_and_an_existing_directory() {
     let outcome = run(&["check", "--root", "/"]);
@@ -383,7 +403,7 @@ fn a_setting_that_kubeadm_writes_at_its_next_upgrade_is_reported() {
     Machine::good()
         .with("/var/lib/kubelet/instance-config.yaml", kept)
         .lacks(TABLE, expect![[r#"
-            /var/lib/kubelet/instance-config.yaml: kubeadm will set the kubelet's container runtime endpoint to unix:///run/containerd/containerd.sock at its next upgrade; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+            /var/lib/kubelet/instance-config.yaml: the endpoint that kubeadm sets at its next upgrade is unix:///run/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
             configuration is valid; 1 problem on this node
         "#]]);

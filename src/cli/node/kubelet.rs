@@ -1,32 +1,27 @@
-//! Finds the settings of the kubelet: in the flags of its process or of the files that start it, then in its
-//! configuration.
+//! Finds the settings of the kubelet in its flags and in the configuration that the flags name, and judges them.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::rancher::{self, Rancher};
-use super::{Finding, Root, Setting, same, tell};
+use super::rancher::Rancher;
+use super::start::{Flags, Start};
+use super::{Finding, Root, Setting, judge, last, tell, unknown};
 
-const CONFIG: &str = "/var/lib/kubelet/config.yaml";
-/// kubeadm's file with the settings of this node. kubeadm writes these settings into [`CONFIG`] when it upgrades the
-/// node.
+/// kubeadm's file with the settings of this node. kubeadm writes these settings into the kubelet's configuration when
+/// it upgrades the node.
 const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
-/// The files from which kubeadm's systemd units read flags. The flags of a later file win.
-const FLAG_FILES: [&str; 3] = [
-    "/var/lib/kubelet/kubeadm-flags.env",
-    "/etc/default/kubelet",
-    "/etc/sysconfig/kubelet",
-];
-/// The default of containerRuntimeEndpoint in Kubernetes 1.37.
-const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
-/// The flag of a setting, and its key in the configuration.
-type SettingNames = (&'static str, &'static str);
-const RUNTIME: SettingNames = ("--container-runtime-endpoint", "containerRuntimeEndpoint");
-const IMAGES: SettingNames = ("--image-service-endpoint", "imageServiceEndpoint");
-const CGROUP_DRIVER: SettingNames = ("--cgroup-driver", "cgroupDriver");
+/// The flag of a setting without its dashes, and its key in the configuration.
+type SettingNames = [&'static str; 2];
+const RUNTIME: SettingNames = ["container-runtime-endpoint", "containerRuntimeEndpoint"];
+/// The text before the runtime endpoint in the configuration.
+const RUNTIME_KEY: &str = "containerRuntimeEndpoint: ";
+const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
+const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
 
 pub(super) struct Kubelet {
+    /// Whether the kubelet runs, and its process or unit.
+    pub(super) runs: Option<Setting>,
     /// The id of the kubelet's process; `None` if the kubelet does not run.
     pub(super) pid: Option<u32>,
     pub(super) runtime: Option<Setting>,
@@ -34,137 +29,84 @@ pub(super) struct Kubelet {
     pub(super) cgroup_driver: Option<Setting>,
     /// k3s or RKE2, if one of them starts the kubelet.
     pub(super) rancher: Option<Rancher>,
-    /// Whether a kubelet runs, or files of a kubelet exist.
-    exists: bool,
+    /// The default runtime endpoint of this kubelet, and the place where the operator should set the endpoint.
+    unset: Option<Setting>,
     /// Whether a file could not be read. Such a file may have a setting that was not found.
     partial: bool,
 }
 
-/// The words of a command line, and the process or file that has them.
-struct Flags {
-    from: String,
-    words: Vec<String>,
-}
-
-/// A file of the kubelet's configuration.
-struct KubeletFile {
-    path: PathBuf,
-    value: Value,
-    keys: Keys,
-}
-
-/// The kind of names that settings have in a file.
-enum Keys {
-    Kubelet,
-    /// A setting has the name of its flag, without the dashes.
-    Rancher,
-}
-
-/// A process that is a kubelet or contains a kubelet.
-struct KubeletProcess {
-    pid: u32,
-    /// k3s or RKE2, if the process is one of them.
-    rancher: Option<&'static str>,
-    words: Vec<String>,
-}
-
 impl Kubelet {
     pub(super) fn read(root: &Root<'_>, findings: &mut Vec<Finding>) -> Kubelet {
-        let processes = processes(root);
-        let process = kubelet_of(&processes);
-        let pid = process.map(|process| process.pid);
-        let flags = match process {
-            Some(process) => vec![process.flags()],
-            None => FLAG_FILES
-                .iter()
-                .filter_map(|path| written(root, path))
-                .collect(),
-        };
         let told = findings.len();
-        let starts = match processes.first() {
-            Some(first) => first.rancher,
-            None if flags.is_empty() && !root.at(Path::new(CONFIG)).exists() => {
-                Rancher::installed(root)
+        let start = Start::find(root, findings);
+        let rancher = start.as_ref().and_then(|start| start.rancher.as_ref());
+        let rancher = rancher.map(|(name, flags)| Rancher::read(name, flags, root, findings));
+        let found = start.as_ref().map(|start| match &rancher {
+            Some(rancher) if start.program.flags == Flags::Rancher => {
+                let place = rancher.own_drop_in().display().to_string();
+                (rancher.settings(root, findings), (RUNTIME_KEY, place))
             }
-            None => None,
+            _ => settings(start, root, findings),
+        });
+        let (settings, place) = found.unzip();
+        let setting = |names: SettingNames| last(settings.as_ref()?, &names).cloned();
+        let default = |((before, place), start): ((_, String), &Start)| {
+            Setting::new("", before, start.program.default, &place)
         };
-        let rancher = starts.map(|program| Rancher::read(program, root, findings));
-        let alone = process.is_some_and(|process| process.rancher.is_none());
-        let files = match &rancher {
-            Some(rancher) if !alone => files_of(rancher, root, findings),
-            _ => files(root, &flags, findings),
-        };
-        let setting = |names| setting(&flags, &files, names);
         Kubelet {
-            pid,
             runtime: setting(RUNTIME),
             images: setting(IMAGES),
             cgroup_driver: setting(CGROUP_DRIVER),
-            exists: !flags.is_empty() || !files.is_empty() || rancher.is_some(),
-            partial: findings.len() > told,
+            unset: place.zip(start.as_ref()).map(default),
+            runs: start.as_ref().map(Start::shown),
+            pid: start.and_then(|start| start.pid),
             rancher,
+            partial: findings.len() > told,
         }
     }
 
     /// Checks that the kubelet calls criswitch and no other runtime.
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
-        let hint = format!("containerRuntimeEndpoint: {switch}");
-        if !self.exists && !self.partial {
-            let what = "no kubelet found: no process and no configuration file";
-            return tell(findings, CONFIG, what, hint);
+        if let (None, Some(unset), false) = (&self.runtime, &self.unset, self.partial) {
+            let default = &unset.value;
+            let what =
+                format!("the kubelet uses its default runtime endpoint {default}, not criswitch");
+            tell(findings, &unset.from, what, unset.instead(switch));
         }
-        match &self.runtime {
-            None if self.partial => {}
-            None => {
-                let default = match self.rancher {
-                    Some(_) => rancher::CONTAINERD,
-                    None => DEFAULT_RUNTIME,
-                };
-                let what = format!(
-                    "the kubelet uses its default runtime endpoint {default}, not criswitch"
-                );
-                tell(findings, self.place(CONFIG), what, hint);
-            }
-            Some(runtime) if !same(&runtime.value, switch) => {
-                let what = format!(
-                    "the kubelet's container runtime endpoint is {}, not criswitch",
-                    runtime.value
-                );
-                let place = self.place(&runtime.from);
-                tell(findings, place, what, runtime.instead(switch));
-            }
-            Some(_) => {}
+        if let Some(runtime) = &self.runtime {
+            let hint = runtime.instead(switch);
+            let from = self.place(&runtime.from);
+            let runtime = Setting {
+                from,
+                ..runtime.clone()
+            };
+            let name = "the kubelet's container runtime endpoint";
+            judge(Some(&runtime), name, switch, hint, findings);
         }
-        if let Some(images) = &self.images
-            && !same(&images.value, switch)
-        {
-            let what = format!(
-                "the kubelet's image service endpoint is {}, not criswitch",
-                images.value
+        if let Some(images) = &self.images {
+            let hint = format!(
+                "removing {}",
+                images.before.trim_end_matches(['=', ':', ' '])
             );
-            let hint = format!("removing {}", images.name);
-            tell(findings, &images.from, what, hint);
+            let name = "the kubelet's image service endpoint";
+            judge(Some(images), name, switch, hint, findings);
         }
     }
 
     /// Checks that the next kubeadm upgrade keeps the endpoint.
     pub(super) fn judge_kubeadm(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
-        let kept = KubeletFile::read(PathBuf::from(KUBEADM_CONFIG), root, findings);
-        let runtime = kept.and_then(|kept| kept.setting(RUNTIME));
-        if let Some(runtime) = runtime.filter(|runtime| !same(&runtime.value, switch)) {
-            let value = &runtime.value;
-            let what = format!(
-                "kubeadm will set the kubelet's container runtime endpoint to {value} at its next upgrade"
-            );
-            tell(findings, KUBEADM_CONFIG, what, runtime.instead(switch));
-        }
+        let kept = file_settings(vec![PathBuf::from(KUBEADM_CONFIG)], root, findings);
+        let runtime = last(&kept, &RUNTIME);
+        let hint = format!("{RUNTIME_KEY}{switch}");
+        let name = "the endpoint that kubeadm sets at its next upgrade";
+        judge(runtime, name, switch, hint, findings);
     }
 
     /// The file or process where the operator should change a setting that was found in `from`: usually `from`. With
-    /// k3s or RKE2, the operator's drop-in replaces [`CONFIG`] and the files that the program overwrites.
+    /// k3s or RKE2, the operator's drop-in replaces the files that the program overwrites.
     fn place(&self, from: &str) -> String {
         match &self.rancher {
-            Some(rancher) if from == CONFIG || rancher.writes(Path::new(from)) => {
+            Some(rancher) if rancher.writes(Path::new(from)) => {
                 rancher.own_drop_in().display().to_string()
             }
             _ => from.to_owned(),
@@ -186,147 +128,66 @@ impl Kubelet {
     }
 }
 
-/// The name of a process in the output.
-pub(super) fn process(pid: u32) -> String {
-    format!("process {pid}")
+/// The settings of a kubelet, where the last one of a name wins; and the place where the operator should set its runtime
+/// endpoint, with the text before the endpoint.
+fn settings(
+    start: &Start,
+    root: &Root<'_>,
+    findings: &mut Vec<Finding>,
+) -> (Vec<Setting>, (&'static str, String)) {
+    // A kubelet may run in a container of the operating system, with files of its own.
+    let own = start
+        .pid
+        .map(|pid| root.at(Path::new(&format!("/proc/{pid}/root"))));
+    let own = own.filter(|own| own.is_dir());
+    let root = &own.as_deref().map_or(Root(root.0), Root);
+    let flags = start.flags(root, findings);
+    let file = |(name, end)| Some(last(&flags, &[name])?.value.clone() + end);
+    let mut files = [("config", ""), ("config-dir", "/90-criswitch.conf")].into_iter();
+    let flag = flags.last().map_or(&start.from, |flag| &flag.from);
+    let place = match (files.find_map(file), start.program.flags) {
+        (Some(file), _) => (RUNTIME_KEY, file),
+        (None, Flags::K0s) => ("--cri-socket=remote:", start.from.clone()),
+        (None, _) => ("--container-runtime-endpoint=", flag.clone()),
+    };
+    let files = files_of(&flags, root, findings);
+    let mut settings = file_settings(files, root, findings);
+    settings.extend(flags);
+    (settings, place)
 }
 
-/// The processes that are or contain a kubelet, sorted by process id. Processes after the first one may run in
-/// containers.
-fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
-    let entries = std::fs::read_dir(root.at(Path::new("/proc")));
-    let entries = entries.into_iter().flatten();
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
-    pids.sort_unstable();
-    pids.into_iter()
-        .filter_map(|pid| KubeletProcess::look(root, pid))
-        .collect()
-}
-
-/// Returns the process of the node's kubelet: the first of `processes`. RKE2 starts the kubelet as a separate process.
-/// So if the first process is RKE2, this function returns the first separate kubelet, or RKE2 if there is none.
-fn kubelet_of(processes: &[KubeletProcess]) -> Option<&KubeletProcess> {
-    let first = processes.first()?;
-    let own = processes.iter().find(|process| process.rancher.is_none());
-    match first.rancher {
-        Some(rancher::RKE2) => own.or(Some(first)),
-        _ => Some(first),
+/// The files of a kubelet with these flags: its configuration, then its drop-ins. Reports a configuration that is
+/// missing.
+pub(super) fn files_of(
+    flags: &[Setting],
+    root: &Root<'_>,
+    findings: &mut Vec<Finding>,
+) -> Vec<PathBuf> {
+    let file = |name| Some(PathBuf::from(&last(flags, &[name])?.value));
+    let mut paths = Vec::from_iter(file("config"));
+    if let Some(path) = paths.first()
+        && let Ok(None) = root.text(path)
+    {
+        let what = "the kubelet's configuration is this file, which does not exist";
+        unknown(findings, path.display(), what);
     }
+    let drop_ins = file("config-dir").into_iter();
+    paths.extend(drop_ins.flat_map(|folder| root.files_in(&folder, &["conf"])));
+    paths
 }
 
-impl KubeletProcess {
-    fn look(root: &Root<'_>, pid: u32) -> Option<KubeletProcess> {
-        let path = format!("/proc/{pid}/cmdline");
-        let line = root.text(Path::new(&path)).ok()??;
-        let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
-        let program = Path::new(words.first()?).file_name()?;
-        let rancher = rancher::running(&words);
-        (program == "kubelet" || rancher.is_some()).then_some(KubeletProcess {
-            pid,
-            rancher,
-            words,
-        })
+/// The settings in files of the kubelet's configuration.
+pub(super) fn file_settings(
+    paths: Vec<PathBuf>,
+    root: &Root<'_>,
+    findings: &mut Vec<Finding>,
+) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for path in paths {
+        let file = root.yaml(&path, findings);
+        let keys = file.as_ref().and_then(Value::as_object);
+        let keys = keys.into_iter().flatten().map(|(key, _)| key);
+        settings.extend(keys.filter_map(|key| Setting::of(file.as_ref()?, key, &path)));
     }
-
-    fn flags(&self) -> Flags {
-        Flags {
-            from: process(self.pid),
-            words: self.words.clone(),
-        }
-    }
-}
-
-/// The flags in a file of environment variables.
-fn written(root: &Root<'_>, path: &str) -> Option<Flags> {
-    let text = root.text(Path::new(path)).ok()??;
-    let lines = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'));
-    let values = lines.filter_map(|line| Some(line.split_once('=')?.1));
-    let words =
-        values.flat_map(|value| value.split(|c: char| c.is_whitespace() || "\"'".contains(c)));
-    Some(Flags {
-        from: path.to_owned(),
-        words: words.map(str::to_owned).collect(),
-    })
-}
-
-/// The kubelet's configuration file, then its drop-ins. If two files set a key, the later file wins.
-fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
-    let main = last(flags, "--config").map_or(CONFIG.to_owned(), |(path, _)| path);
-    let mut paths = vec![PathBuf::from(main)];
-    if let Some((folder, _)) = last(flags, "--config-dir") {
-        paths.extend(root.files_in(Path::new(&folder), "conf"));
-    }
-    let file = |path| KubeletFile::read(path, root, findings);
-    paths.into_iter().filter_map(file).collect()
-}
-
-/// The files with the settings of a kubelet of k3s or RKE2. If two files set a key, the later file wins. First come the
-/// drop-ins that the program wrote at its last start, then the configuration from which it writes them at its next
-/// start, then the operator's drop-ins.
-fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
-    let mut files = Vec::new();
-    let mut others = Vec::new();
-    for path in root.files_in(&rancher.drop_ins(), "conf") {
-        let order = match rancher.writes(&path) {
-            true => &mut files,
-            false => &mut others,
-        };
-        order.extend(KubeletFile::read(path, root, findings));
-    }
-    let own = rancher.config.iter().map(|(path, value)| KubeletFile {
-        path: path.clone(),
-        value: value.clone(),
-        keys: Keys::Rancher,
-    });
-    files.extend(own);
-    files.extend(others);
-    files
-}
-
-impl KubeletFile {
-    fn read(path: PathBuf, root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<KubeletFile> {
-        let value = root.yaml(&path, findings)?;
-        Some(KubeletFile {
-            path,
-            value,
-            keys: Keys::Kubelet,
-        })
-    }
-
-    fn setting(&self, (flag, key): SettingNames) -> Option<Setting> {
-        let key = match self.keys {
-            Keys::Kubelet => key,
-            Keys::Rancher => flag.trim_start_matches('-'),
-        };
-        Setting::of(&self.value, key, &self.path)
-    }
-}
-
-/// A setting of the kubelet. A flag wins over a key in a file.
-fn setting(flags: &[Flags], files: &[KubeletFile], names: SettingNames) -> Option<Setting> {
-    let (flag, _) = names;
-    let of_flag = last(flags, flag).map(|(value, from)| Setting {
-        name: flag,
-        value,
-        from,
-    });
-    let mut files = files.iter().rev();
-    of_flag.or_else(|| files.find_map(|file| file.setting(names)))
-}
-
-/// The last value of a flag, `--name=value` or `--name value`, and the process or file that has the flag.
-fn last(flags: &[Flags], name: &str) -> Option<(String, String)> {
-    flags.iter().rev().find_map(|flags| {
-        let after = flags.words.iter().skip(1).map(String::as_str);
-        let pairs = flags.words.iter().zip(after.chain([""]));
-        let values = pairs.filter_map(|(word, next)| match word.strip_prefix(name)? {
-            "" => Some(next),
-            rest => rest.strip_prefix('='),
-        });
-        let value = values.last().filter(|value| !value.is_empty())?;
-        Some((value.to_owned(), flags.from.clone()))
-    })
+    settings
 }

@@ -1,61 +1,82 @@
-//! Finds how k3s and RKE2 start the kubelet, and where they store the kubelet's settings. k3s runs the kubelet within
-//! its own process.
+//! Finds how k3s and RKE2 start the kubelet, and where they store the kubelet's settings.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Finding, Root};
-
-/// RKE2 starts the kubelet as a separate process.
-pub(super) const RKE2: &str = "rke2";
-const PROGRAMS: [&str; 2] = ["k3s", RKE2];
-/// The subcommands of k3s and RKE2 that run a node.
-const ROLES: [&str; 2] = ["server", "agent"];
-/// The socket of the containerd in k3s and RKE2.
-pub(super) const CONTAINERD: &str = "unix:///run/k3s/containerd/containerd.sock";
+use super::kubelet::{file_settings, files_of};
+use super::{Finding, Root, Setting, last};
 
 /// An installation of k3s or RKE2.
 pub(super) struct Rancher {
     pub(super) program: &'static str,
     /// The data directory of k3s or RKE2, with the files that the program writes.
     data: PathBuf,
-    /// The configuration files and their contents. A key has the name of a flag without its dashes. If two files set a
-    /// key, the later file wins.
-    pub(super) config: Vec<(PathBuf, Value)>,
+    /// The program's flags: those of its configuration files, then those of its command line. The last one wins.
+    flags: Vec<Setting>,
 }
 
 impl Rancher {
-    /// Returns `k3s` or `rke2` if the files of that program are on the machine.
-    pub(super) fn installed(root: &Root<'_>) -> Option<&'static str> {
-        let places = |program: &str| [config(program), data(program).join("agent")];
-        let mut programs = PROGRAMS.into_iter();
-        programs.find(|program| places(program).iter().any(|path| root.at(path).exists()))
+    /// Whether `program` is k3s or RKE2 and has files on the machine.
+    pub(super) fn is_installed(program: &str, root: &Root<'_>) -> bool {
+        let paths = [config(program), data(program).join("agent")];
+        paths.iter().any(|path| root.at(path).exists())
     }
 
-    /// Reads the configuration of `program`.
+    /// Reads the configuration of `program`, whose command line has the flags `given`.
     pub(super) fn read(
         program: &'static str,
+        given: &[Setting],
         root: &Root<'_>,
         findings: &mut Vec<Finding>,
     ) -> Rancher {
-        let main = config(program);
-        let mut paths = root.files_in(&main.with_extension("yaml.d"), "yaml");
+        let main = last(given, &["config", "c"]).map(|main| PathBuf::from(&main.value));
+        let main = main.unwrap_or_else(|| config(program));
+        let folder = PathBuf::from(format!("{}.d", main.display()));
+        let mut paths = root.files_in(&folder, &["yaml", "yml"]);
         paths.insert(0, main);
-        let read = |path: PathBuf| Some((path.clone(), root.yaml(&path, findings)?));
-        let config: Vec<_> = paths.into_iter().filter_map(read).collect();
-        let files = config.iter().rev();
-        let mut set = files.filter_map(|(_, value)| value.get("data-dir")?.as_str());
-        let data = set.next().map_or_else(|| data(program), PathBuf::from);
+        let mut flags = Vec::new();
+        for path in paths {
+            let file = root.yaml(&path, findings);
+            let keys = file.as_ref().and_then(Value::as_object);
+            for (key, value) in keys.into_iter().flatten() {
+                add(&mut flags, &path, key, value);
+            }
+        }
+        flags.extend(given.iter().cloned());
+        let set = last(&flags, &["data-dir", "d"]);
+        let data = set.map_or_else(|| data(program), |set| PathBuf::from(&set.value));
         Rancher {
             program,
             data,
-            config,
+            flags,
         }
     }
 
+    /// The settings of the kubelet; the last one of a name wins. First come the drop-ins that the program wrote at its
+    /// last start, then the settings from which it starts the kubelet, then the operator's drop-ins, then the flags
+    /// of `kubelet-arg`.
+    pub(super) fn settings(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
+        let drop_ins = root.files_in(&self.drop_ins(), &["conf"]).into_iter();
+        let (written, others): (Vec<_>, Vec<_>) = drop_ins.partition(|path| self.writes(path));
+        let mut settings = file_settings(written, root, findings);
+        let arguments = self.flags.iter().filter(|flag| flag.name == "kubelet-arg");
+        let arguments = arguments.filter_map(|argument| {
+            let (name, value) = argument.value.trim_start_matches('-').split_once('=')?;
+            let before = format!("{}{name}=", argument.before);
+            Some(Setting::new(name, &before, value, &argument.from))
+        });
+        let arguments: Vec<_> = arguments.collect();
+        let own = files_of(&arguments, root, findings);
+        settings.extend(file_settings(own, root, findings));
+        settings.extend(self.flags.iter().cloned());
+        settings.extend(file_settings(others, root, findings));
+        settings.extend(arguments);
+        settings
+    }
+
     /// The directory of the kubelet's drop-ins.
-    pub(super) fn drop_ins(&self) -> PathBuf {
+    fn drop_ins(&self) -> PathBuf {
         self.data.join("agent/etc/kubelet.conf.d")
     }
 
@@ -77,13 +98,19 @@ impl Rancher {
     }
 }
 
-/// Returns `k3s` or `rke2` if `words` is the command line of its `server` or `agent`. A running k3s sets its command
-/// line to one word, `/usr/local/bin/k3s server`.
-pub(super) fn running(words: &[String]) -> Option<&'static str> {
-    let mut parts = words.iter().flat_map(|word| word.split(' '));
-    let name = Path::new(parts.next()?).file_name()?;
-    let program = PROGRAMS.into_iter().find(|program| name == *program)?;
-    ROLES.contains(&parts.next()?).then_some(program)
+/// Adds the flags of a key in a configuration file. A key replaces the flags of the files before, unless it ends with
+/// `+`.
+fn add(flags: &mut Vec<Setting>, path: &Path, key: &str, value: &Value) {
+    let name = key.strip_suffix('+').unwrap_or(key);
+    if name == key {
+        flags.retain(|flag| flag.name != name);
+    }
+    let values = value
+        .as_array()
+        .map_or(std::slice::from_ref(value), Vec::as_slice);
+    let from = path.display().to_string();
+    let values = values.iter().filter_map(Setting::text_of);
+    flags.extend(values.map(|value| Setting::new(name, &format!("{key}: "), &value, &from)));
 }
 
 fn config(program: &str) -> PathBuf {

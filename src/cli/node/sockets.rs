@@ -7,6 +7,7 @@ use std::path::Path;
 use criswitch::config::{BackendConfig, Config};
 use criswitch::platform::{files, users};
 
+use super::unit::Unit;
 use super::{Finding, Root, same, tell};
 
 /// The mode bits that let users other than the owner write to a directory, and so replace a socket in the directory.
@@ -16,14 +17,8 @@ const STICKY: u32 = 0o1000;
 /// The mode bit that lets every user reach the files in a directory.
 const REACHABLE: u32 = 0o001;
 
-/// criswitch's socket unit, the folders where systemd looks for units, and the link that enables the unit.
+/// criswitch's socket unit.
 const UNIT: &str = "criswitch.socket";
-const UNITS: [&str; 3] = [
-    "/etc/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-];
-const ENABLED: &str = "/etc/systemd/system/sockets.target.wants/criswitch.socket";
 
 pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding>) {
     let listen = config.listen.path();
@@ -43,35 +38,12 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
 
 /// Checks that systemd listens at criswitch's socket, if the socket unit is enabled.
 fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
-    if fs::symlink_metadata(root.at(Path::new(ENABLED))).is_err() {
+    let unit = Unit::read(root, UNIT);
+    if !unit.is_enabled(root) {
         return;
     }
-    let units = UNITS.map(|folder| Path::new(folder).join(UNIT));
-    let Some(unit) = units.into_iter().find(|unit| root.at(unit).is_file()) else {
-        return;
-    };
-    let drop_ins = UNITS.map(|folder| Path::new(folder).join(format!("{UNIT}.d")));
-    let mut files: Vec<_> = drop_ins
-        .iter()
-        .flat_map(|folder| root.files_in(folder, "conf"))
-        .collect();
-    files.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
-    // If several directories have a drop-in with the same name, systemd reads only the first one. The administrator's
-    // directory `/etc/systemd/system` comes first.
-    files.dedup_by(|later, first| later.file_name() == first.file_name());
-    files.insert(0, unit);
-    let mut held = Vec::new();
-    for file in &files {
-        let text = root.text(file).ok().flatten().unwrap_or_default();
-        for line in text.lines() {
-            match line.trim().strip_prefix("ListenStream=") {
-                // In systemd, an empty value clears the list.
-                Some("") => held.clear(),
-                Some(path) => held.push(path.trim().to_owned()),
-                None => {}
-            }
-        }
-    }
+    let held = unit.values("ListenStream").into_iter();
+    let held: Vec<_> = held.map(|held| held.text.as_str()).collect();
     if !held
         .iter()
         .any(|held| same(held, &listen.to_string_lossy()))

@@ -74,6 +74,38 @@ async fn a_socket_that_root_does_not_own_needs_the_documented_drop_in() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn check_reads_the_files_of_the_kubelets_unit_that_systemd_itself_reads() {
+    let machine = Machine::boot().await;
+    let drop_in = |directory: &str, socket: &str| {
+        let path = machine.at(&format!("{directory}/systemd/system/kubelet.service.d"));
+        std::fs::create_dir_all(&path).unwrap();
+        let text = format!(
+            "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --container-runtime-endpoint={socket}\n"
+        );
+        std::fs::write(path.join("10-socket.conf"), text).unwrap();
+    };
+    drop_in("run", "/run/not-read.sock");
+    machine.systemctl(&["daemon-reload"]);
+    let check = || {
+        machine
+            .command("criswitch", &["check", "--node"])
+            .output()
+            .unwrap()
+            .stdout
+    };
+    let script = String::from_utf8(check()).unwrap();
+    let words = "kubelet.service: unknown: looked at ExecStart= of this unit, which runs";
+    assert!(script.contains(words), "{script}");
+    drop_in("etc", "/run/criswitch/criswitch.sock");
+    machine.systemctl(&["daemon-reload"]);
+    let shown = String::from_utf8(check()).unwrap();
+    let place = "/etc/systemd/system/kubelet.service.d/10-socket.conf";
+    let runtime = format!("runtime  /run/criswitch/criswitch.sock  {place}");
+    assert!(shown.contains(&runtime), "{shown}");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn metrics_are_served_on_the_loopback_once_their_socket_is_enabled_and_criswitch_restarted() {
     let machine = Machine::boot().await;
     assert_eq!(

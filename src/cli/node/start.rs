@@ -1,0 +1,240 @@
+//! Finds the command line that starts the node's kubelet: that of a process, else that of a unit.
+
+use std::path::Path;
+
+use super::rancher::Rancher;
+use super::unit::{Unit, Word, words};
+use super::{Finding, Root, Setting, last, unknown};
+
+/// The files of kubeadm. A machine with such a file and without units has a kubelet of kubeadm.
+const KUBEADM_FILES: [&str; 2] = [
+    "/var/lib/kubelet/config.yaml",
+    "/var/lib/kubelet/kubeadm-flags.env",
+];
+/// The unit of the kubelet in the packages of Kubernetes.
+const KUBEADM_UNIT: &str = "
+    EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+    EnvironmentFile=-/etc/default/kubelet
+    EnvironmentFile=-/etc/sysconfig/kubelet
+    ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS";
+
+/// A program that is, contains or starts the kubelet.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    /// The subcommands that run a kubelet; empty if every command line does.
+    roles: &'static [&'static str],
+    units: &'static [&'static str],
+    pub(super) flags: Flags,
+    /// The kubelet's runtime endpoint without any setting.
+    pub(super) default: &'static str,
+}
+
+/// The meaning of the flags of a program.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Flags {
+    /// Those of the kubelet.
+    Kubelet,
+    /// This flag, with the path of a file that has the kubelet's flags.
+    File(&'static str),
+    /// Those of k3s and RKE2. k3s contains the kubelet, RKE2 starts it as a separate process.
+    Rancher,
+    /// Those of k0s, which starts the kubelet as a separate process.
+    K0s,
+}
+
+const CONTAINERD: &str = "unix:///run/containerd/containerd.sock";
+const OF_K3S: &str = "unix:///run/k3s/containerd/containerd.sock";
+const OF_K0S: &str = "unix:///run/k0s/containerd.sock";
+const NODE: &[&str] = &["server", "agent"];
+const SNAPS: &[&str] = &[
+    "snap.microk8s.daemon-kubelite.service",
+    "snap.kubelet.daemon.service",
+];
+
+#[rustfmt::skip]
+const PROGRAMS: [Program; 6] = [
+    Program { name: "kubelet", roles: &[], units: &["kubelet.service"], flags: Flags::Kubelet, default: CONTAINERD },
+    Program { name: "hyperkube", roles: &["kubelet"], units: &[], flags: Flags::Kubelet, default: CONTAINERD },
+    Program { name: "kubelite", roles: &[], units: SNAPS, flags: Flags::File("kubelet-args-file"), default: CONTAINERD },
+    Program { name: "k3s", roles: NODE, units: &["k3s.service", "k3s-agent.service"], flags: Flags::Rancher, default: OF_K3S },
+    Program { name: "rke2", roles: NODE, units: &["rke2-server.service", "rke2-agent.service"], flags: Flags::Rancher, default: OF_K3S },
+    Program { name: "k0s", roles: &["worker", "controller"], units: &["k0sworker.service", "k0scontroller.service"], flags: Flags::K0s, default: OF_K0S },
+];
+
+/// A command line that starts a kubelet.
+pub(super) struct Start {
+    pub(super) program: &'static Program,
+    pub(super) pid: Option<u32>,
+    /// The process or the unit; empty if the machine has neither.
+    pub(super) from: String,
+    words: Vec<Word>,
+    /// k3s or RKE2 and its flags, if it starts the kubelet.
+    pub(super) rancher: Option<(&'static str, Vec<Setting>)>,
+}
+
+impl Start {
+    /// Finds the command line. Reports where it has looked if it finds no command line that it understands.
+    pub(super) fn find(root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
+        if let Some(start) = Start::of_processes(root, findings) {
+            return Some(start);
+        }
+        let told = findings.len();
+        let units: Vec<_> = PROGRAMS.iter().flat_map(|its| its.units).copied().collect();
+        let start = Start::of_units(&units, root, findings);
+        if start.is_some() || findings.len() > told {
+            return start;
+        }
+        let start = Start::of_files(root);
+        if start.is_none() {
+            let (units, files) = (units.join(", "), KUBEADM_FILES.join(" and "));
+            let what = format!("looked at the processes, {units}, /etc/rancher, {files}");
+            unknown(findings, "kubelet", what);
+        }
+        start
+    }
+
+    /// The kubelet that runs. Of several processes, all but the first may run in containers, unless the first one starts
+    /// the kubelet as a separate process.
+    fn of_processes(root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
+        let entries = std::fs::read_dir(root.at(Path::new("/proc"))).ok()?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
+        pids.sort_unstable();
+        let mut processes = pids.into_iter().filter_map(|pid| {
+            let path = format!("/proc/{pid}/cmdline");
+            let line = root.text(Path::new(&path)).ok()??;
+            let from = format!("process {pid}");
+            let words = line.trim_end_matches('\0').split('\0');
+            let words = words.map(|text| Word::new(text, &from)).collect();
+            Start::new(words, &from, Some(pid))
+        });
+        let first = processes.next()?;
+        if ["rke2", "k0s"].contains(&first.program.name)
+            && let Some(own) = processes.find(|other| other.program.flags == Flags::Kubelet)
+        {
+            let rancher = first.rancher;
+            return Some(Start { rancher, ..own });
+        }
+        // A running k3s overwrites its command line.
+        let unit = match first.program.name {
+            "k3s" => Start::of_units(first.program.units, root, findings),
+            _ => None,
+        };
+        Some(Start {
+            rancher: unit.map_or(first.rancher, |unit| unit.rancher),
+            ..first
+        })
+    }
+
+    /// The command line of the first of these units that has one. Enabled units come before others.
+    fn of_units(units: &[&str], root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
+        let units = units.iter().map(|name| Unit::read(root, name));
+        let units = units.filter(|unit| !unit.values("ExecStart").is_empty());
+        let unit = units.min_by_key(|unit| !unit.is_enabled(root))?;
+        let words = unit.command(root, findings);
+        let command = words.first().map(|word| word.text.clone());
+        let start = Start::new(words, &unit.name, None);
+        if start.is_none() {
+            let command = command.unwrap_or_default();
+            let what = format!("looked at ExecStart= of this unit, which runs {command:?}");
+            unknown(findings, &unit.name, what);
+        }
+        start
+    }
+
+    /// The kubelet of kubeadm, k3s or RKE2 on a machine that has its files but no unit.
+    fn of_files(root: &Root<'_>) -> Option<Start> {
+        let exists = |file: &&str| root.at(Path::new(file)).exists();
+        if KUBEADM_FILES.iter().any(exists) {
+            let unit = Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())]);
+            return Start::new(unit.command(root, &mut Vec::new()), "", None);
+        }
+        let mut ranchers = PROGRAMS.iter();
+        let rancher = ranchers.find(|program| Rancher::is_installed(program.name, root))?;
+        Start::new(words(&format!("{} agent", rancher.name), ""), "", None)
+    }
+
+    /// `None` if these words do not run a kubelet. k3s sets its command line to one word, such as `/bin/k3s server`.
+    fn new(words: Vec<Word>, from: &str, pid: Option<u32>) -> Option<Start> {
+        let mut parts = words.iter().flat_map(|word| word.text.split(' '));
+        let name = Path::new(parts.next()?).file_name()?;
+        let role = parts.next().unwrap_or_default();
+        let program = PROGRAMS
+            .iter()
+            .find(|its| name == its.name && (its.roles.is_empty() || its.roles.contains(&role)))?;
+        let rancher = program.flags == Flags::Rancher;
+        Some(Start {
+            program,
+            pid,
+            from: from.to_owned(),
+            rancher: rancher.then(|| (program.name, flags(&words))),
+            words,
+        })
+    }
+
+    /// The row of the kubelet in the text output.
+    pub(super) fn shown(&self) -> Setting {
+        let value = match (self.pid, &self.rancher, self.from.as_str()) {
+            (Some(_), Some((program, _)), _) => format!("running, by {program}"),
+            (Some(_), None, _) => "running".to_owned(),
+            (None, Some((program, _)), "") => format!("not running; {program} without a unit"),
+            (None, None, "") => "not running; no unit, so as kubeadm starts it".to_owned(),
+            _ => "not running".to_owned(),
+        };
+        Setting::new("kubelet", "", &value, &self.from)
+    }
+
+    /// The flags of the kubelet.
+    pub(super) fn flags(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
+        let mut given = flags(&self.words);
+        match self.program.flags {
+            Flags::Kubelet | Flags::Rancher => {}
+            Flags::K0s => {
+                let more = last(&given, &["kubelet-extra-args"]);
+                let more = more.map(|more| flags(&words(&more.value, &more.from)));
+                if let Some(socket) = last(&given, &["cri-socket"])
+                    && let Some((kind, path)) = socket.value.split_once(':')
+                {
+                    let before = format!("--cri-socket={kind}:");
+                    let name = "container-runtime-endpoint";
+                    given.push(Setting::new(name, &before, path, &socket.from));
+                }
+                given.extend(more.into_iter().flatten());
+            }
+            Flags::File(flag) => {
+                let file = last(&given, &[flag]).map_or("", |file| &file.value);
+                let Ok(Some(text)) = root.text(Path::new(file)) else {
+                    let what = "the kubelet's flags are in this file, which cannot be read";
+                    unknown(findings, file, what);
+                    return given;
+                };
+                given = flags(&words(&in_snap(&text, file), file));
+            }
+        }
+        given
+    }
+}
+
+/// Replaces the variables of a snap in the text of a file in `/var/snap/NAME/REVISION/args`.
+fn in_snap(text: &str, file: &str) -> String {
+    let (data, _) = file.split_once("/args").unwrap_or((file, ""));
+    let (all, _) = data.rsplit_once('/').unwrap_or((data, ""));
+    let text = text.replace("${SNAP_DATA}", data);
+    let text = text.replace("${SNAP_COMMON}", &format!("{all}/common"));
+    text.replace("${SNAP}", data.trim_start_matches("/var"))
+}
+
+/// The flags of a command line, `--name=value` or `--name value`.
+fn flags(words: &[Word]) -> Vec<Setting> {
+    let nexts = words.iter().skip(1).map(|word| word.text.as_str());
+    let pairs = words.iter().zip(nexts.chain([""]));
+    let flags = pairs.filter_map(|(word, next)| {
+        let flag = word.text.strip_prefix('-')?;
+        let flag = flag.strip_prefix('-').unwrap_or(flag);
+        let (name, value) = flag.split_once('=').unwrap_or((flag, next));
+        let before = format!("--{name}=");
+        let name = name.replace('_', "-");
+        Some(Setting::new(&name, &before, value, &word.from))
+    });
+    flags.collect()
+}

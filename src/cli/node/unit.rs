@@ -1,0 +1,248 @@
+//! Reads a unit as systemd does: its file and drop-ins, their environment variables, and the command of `ExecStart=`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Finding, Root, unknown};
+
+/// The directories of units. A file replaces the files of the same name in the directories after its own.
+const DIRECTORIES: [&str; 5] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
+/// The specifiers of directories, and the character `%`.
+const SPECIFIERS: [(&str, &str); 4] = [
+    ("%t", "/run"),
+    ("%S", "/var/lib"),
+    ("%E", "/etc"),
+    ("%%", "%"),
+];
+
+/// A word of a command line, and the file or process that has it.
+#[derive(Clone)]
+pub(super) struct Word {
+    pub(super) text: String,
+    pub(super) from: String,
+}
+
+impl Word {
+    pub(super) fn new(text: &str, from: &str) -> Word {
+        let (text, from) = (text.to_owned(), from.to_owned());
+        Word { text, from }
+    }
+}
+
+/// The lines of a unit in the order in which systemd reads them.
+pub(super) struct Unit {
+    pub(super) name: String,
+    /// The key and the value of each line, and the file that has the line.
+    lines: Vec<(String, Word)>,
+    /// The files that exist and cannot be read.
+    unreadable: Vec<PathBuf>,
+}
+
+impl Unit {
+    /// Reads a unit and its drop-ins. A unit without files has no lines.
+    pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
+        let asked = root.is_this_machine().then(|| reported_files(name));
+        let files = asked.flatten().unwrap_or_else(|| files(root, name));
+        let is_readable = |file: &PathBuf| root.text(file).is_ok();
+        let (files, unreadable): (Vec<_>, _) = files.into_iter().partition(is_readable);
+        let texts = files.iter().filter_map(|file| {
+            let text = root.text(file).ok()??;
+            Some((file.display().to_string(), text))
+        });
+        Unit {
+            unreadable,
+            ..Unit::new(name, texts)
+        }
+    }
+
+    /// The unit with the lines of these files, each with its path and its text.
+    pub(super) fn new(name: &str, files: impl IntoIterator<Item = (String, String)>) -> Unit {
+        let lines = files.into_iter().flat_map(|(from, text)| {
+            let lines = assignments(&text).into_iter();
+            lines.map(move |(key, value)| (key, Word::new(&value, &from)))
+        });
+        Unit {
+            name: name.to_owned(),
+            lines: lines.collect(),
+            unreadable: Vec::new(),
+        }
+    }
+
+    /// Whether the unit has files, and one of the usual targets starts it.
+    pub(super) fn is_enabled(&self, root: &Root<'_>) -> bool {
+        let wants = ["multi-user", "sockets"].map(|target| {
+            let link = format!("/etc/systemd/system/{target}.target.wants/{}", self.name);
+            std::fs::symlink_metadata(root.at(Path::new(&link))).is_ok()
+        });
+        !self.lines.is_empty() && wants.contains(&true)
+    }
+
+    /// The values of a key. In systemd, an empty value clears the values before it.
+    pub(super) fn values(&self, key: &str) -> Vec<&Word> {
+        let lines = self.lines.iter().filter(|(name, _)| name == key);
+        let values: Vec<_> = lines.map(|(_, value)| value).collect();
+        let cleared = values.iter().rposition(|value| value.text.is_empty());
+        let kept = cleared.map_or(0, |last| last + 1);
+        values.into_iter().skip(kept).collect()
+    }
+
+    /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files
+    /// that the unit needs and that cannot be read.
+    pub(super) fn command(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Word> {
+        let Some(&line) = self.values("ExecStart").last() else {
+            return Vec::new();
+        };
+        for path in &self.unreadable {
+            let what = format!("{} needs this file, which cannot be read", self.name);
+            unknown(findings, path.display(), what);
+        }
+        let variables = self.variables(root, findings);
+        let text = line.text.trim_start_matches(['-', '@', ':', '+', '!', '|']);
+        let parts = words(&self.specified(text), &line.from);
+        parts
+            .iter()
+            .flat_map(|part| expanded(part, &variables))
+            .collect()
+    }
+
+    /// The environment variables. The last one of a name counts; those of files come after those of `Environment=`.
+    fn variables(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<(String, Word)> {
+        let mut found = Vec::new();
+        for Word { text, from } in self.values("Environment") {
+            let pairs = words(&self.specified(text), from);
+            found.extend(pairs.iter().filter_map(|pair| {
+                let (name, value) = pair.text.split_once('=')?;
+                Some((name.to_owned(), Word::new(value, from)))
+            }));
+        }
+        for Word { text, .. } in self.values("EnvironmentFile") {
+            let text = self.specified(text);
+            let path = text.trim_start_matches('-');
+            match root.text(Path::new(path)) {
+                Ok(Some(file)) => {
+                    let pairs = assignments(&file).into_iter();
+                    found.extend(pairs.map(|(name, value)| {
+                        let quoted = value.starts_with(['"', '\'']).then(|| words(&value, path));
+                        let word = quoted.and_then(|words| words.into_iter().next());
+                        (name, word.unwrap_or_else(|| Word::new(&value, path)))
+                    }));
+                }
+                Ok(None) if path != text && !path.contains(['%', '*', '?', '[']) => {}
+                _ => {
+                    let what = format!("{} needs this file, which cannot be read", self.name);
+                    unknown(findings, path, what);
+                }
+            }
+        }
+        found
+    }
+
+    /// Replaces the specifiers that do not depend on the machine.
+    fn specified(&self, text: &str) -> String {
+        let (stem, _) = self.name.rsplit_once('.').unwrap_or((&self.name, ""));
+        let names = [("%n", self.name.as_str()), ("%N", stem), ("%p", stem)];
+        let values = names.iter().chain(&SPECIFIERS);
+        values.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    }
+}
+
+/// The file of a unit and its drop-ins, in the order in which systemd reads them.
+fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
+    let kind = name.rsplit('.').next().unwrap_or_default();
+    let unit = DIRECTORIES.map(|directory| Path::new(directory).join(name));
+    let unit = unit.into_iter().find(|unit| root.at(unit).exists());
+    let mut drop_ins: Vec<_> = [name, kind]
+        .iter()
+        .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")))
+        .flat_map(|directory| root.files_in(Path::new(&directory), &["conf"]))
+        .collect();
+    drop_ins.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
+    drop_ins.dedup_by(|later, first| later.file_name() == first.file_name());
+    unit.into_iter().chain(drop_ins).collect()
+}
+
+/// The files of a unit of this machine, as systemd reports them; `None` if no systemd answers.
+fn reported_files(name: &str) -> Option<Vec<PathBuf>> {
+    let properties = ["--property=FragmentPath", "--property=DropInPaths"];
+    let mut systemctl = Command::new("systemctl");
+    let output = systemctl.arg("show").args(properties).arg(name).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let value = |key| text.lines().find_map(|line| line.strip_prefix(key));
+    let (unit, drop_ins) = (value("FragmentPath=")?, value("DropInPaths=")?);
+    let files = unit.split_whitespace().chain(drop_ins.split_whitespace());
+    Some(files.map(PathBuf::from).collect())
+}
+
+/// The keys and values of a unit or of an environment file. A line that ends with `\` goes on in the next line that is
+/// not a comment.
+fn assignments(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut whole = String::new();
+    for line in text.lines().chain([""]).map(str::trim) {
+        if line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(start) = line.strip_suffix('\\') {
+            whole += start;
+            whole.push(' ');
+            continue;
+        }
+        whole += line;
+        if let Some((key, value)) = whole.split_once('=') {
+            found.push((key.trim().to_owned(), value.trim().to_owned()));
+        }
+        whole.clear();
+    }
+    found
+}
+
+/// Splits the text of a file into words, at blanks outside quotes.
+pub(super) fn words(text: &str, from: &str) -> Vec<Word> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        match (quote, char) {
+            (None, char) if char.is_whitespace() => words.extend(word.take()),
+            (None, '"' | '\'') => {
+                quote = Some(char);
+                word.get_or_insert_default();
+            }
+            (Some(open), char) if open == char => quote = None,
+            (_, '\\') => word.get_or_insert_default().extend(chars.next()),
+            (_, char) => word.get_or_insert_default().push(char),
+        }
+    }
+    words.extend(word);
+    words.iter().map(|word| Word::new(word, from)).collect()
+}
+
+/// The words that systemd makes of a word: `$NAME` becomes the words of the variable, `${NAME}` its value.
+fn expanded(word: &Word, variables: &[(String, Word)]) -> Vec<Word> {
+    let variable = |name: &str| {
+        let mut last = variables.iter().rev();
+        last.find(|(its, _)| its == name).map(|(_, value)| value)
+    };
+    let name = word.text.strip_prefix('$');
+    if let Some(name) = name.filter(|name| !name.starts_with(['{', '$'])) {
+        let value = variable(name);
+        return value.map_or_else(Vec::new, |value| words(&value.text, &value.from));
+    }
+    let (mut text, mut rest) = (String::new(), word.text.as_str());
+    while let Some((before, after)) = rest.split_once("${")
+        && let Some((name, after)) = after.split_once('}')
+    {
+        text += before;
+        text += variable(name).map_or("", |value| &value.text);
+        rest = after;
+    }
+    text += rest;
+    vec![Word::new(&text.replace("$$", "$"), &word.from)]
+}
