@@ -31,6 +31,7 @@ partners      root,go      0.5  build_partners
 tests         root,network 6    run_tests
 documentation -            0.3  document
 faults        -            2    cargo run --quiet --profile suite --locked --example chaos -- --count 2000
+clients       root,network 0.5  tests/system/clients/run.sh
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
 units         root,network 2    tests/system/systemd/run.sh

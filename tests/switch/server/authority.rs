@@ -214,3 +214,44 @@ async fn a_request_may_have_any_authority() {
         }
     }
 }
+
+/// These clients send an authority of their own choice, so they show what raw frames cannot.
+#[tokio::test]
+#[ignore = "tests/system/clients/run.sh installs the clients"]
+async fn clients_in_python_and_javascript_make_calls_and_read_streams() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    rig.run_pod("runc", "web").await;
+    let installed = std::env::var("CRISWITCH_CLIENTS").unwrap();
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/system/clients");
+    let clients = [
+        (format!("{installed}/bin/python"), "client.py"),
+        ("node".to_owned(), "client.js"),
+    ];
+    for (program, script) in clients {
+        for form in ["unix:", "unix://"] {
+            let mut client = std::process::Command::new(&program);
+            client
+                .arg(format!("{scripts}/{script}"))
+                .arg(format!("{form}{}", rig.socket.display()))
+                .env("NODE_PATH", format!("{installed}/node_modules"));
+            // Each call of the client has a time limit, so the client ends.
+            let ended = tokio::task::spawn_blocking(move || client.output());
+            let output = ended.await.unwrap().unwrap();
+            let (shown, errors) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+            let shown = String::from_utf8(shown).unwrap();
+            let calls: Vec<_> = shown
+                .lines()
+                .filter_map(|line| line.split_once(' '))
+                .collect();
+            let names: Vec<_> = calls.iter().map(|(name, _)| *name).collect();
+            let twice = [
+                "Version",
+                "StreamPodSandboxes",
+                "Version",
+                "StreamPodSandboxes",
+            ];
+            assert_eq!(names, twice, "{script} {form} {errors}");
+            assert!(calls.iter().all(|(_, length)| *length != "0"), "{shown}");
+        }
+    }
+}
