@@ -1,45 +1,26 @@
 //! The pods that a kind of runtime cannot run, or runs without what they ask for. Pure data, and the checks on it.
 //!
-//! `table` has the known limits. `test` makes both checks of a limit, the one on a pod's YAML and the CEL expression,
-//! from the same data. `criswitch explain`, `criswitch check --probe` and `criswitch manifests --policy` read the
-//! limits. Does no I/O.
+//! `table` has the known limits. `families` has every field by which a pod reaches out of itself, and what the kinds of
+//! runtime are known to do with it: a field that neither a limit nor a family judges is reported as not judged. `test`
+//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data. `criswitch explain`,
+//! `criswitch check --probe` and `criswitch manifests --policy` read the limits. Does no I/O.
 
+mod families;
+mod kinds;
+mod paths;
+mod schema;
 mod table;
 mod test;
 
 use serde_json::{Value, json};
-use strum::{AsRefStr, EnumString, VariantArray, VariantNames};
+use strum::AsRefStr;
 
+pub use families::{FAMILIES, Family};
+pub use kinds::{Kind, Program};
+pub use paths::HostPaths;
+pub use schema::{UnknownField, tests, unknown_fields};
 pub use table::LIMITS;
-pub use test::{Is, Test};
-
-/// A kind of runtime: the program that starts the containers of a handler.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    EnumString,
-    AsRefStr,
-    VariantNames,
-    VariantArray,
-)]
-#[strum(serialize_all = "lowercase")]
-pub enum Kind {
-    /// runc.
-    Runc,
-    /// crun.
-    Crun,
-    /// gVisor (runsc).
-    Gvisor,
-    /// Kata Containers.
-    Kata,
-    /// Windows containers (runhcs).
-    Runhcs,
-}
+pub use test::{About, Field, Is, Test};
 
 /// The effect of a limit on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr)]
@@ -51,6 +32,32 @@ pub enum Effect {
     Weakens,
     /// The pod runs as it should. Some command for pods does not work.
     Note,
+}
+
+/// A fact of a node or of a backend that decides whether a limit applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// The backend has the feature with this name in the CRI.
+    Feature(&'static str),
+    /// Privileged containers of the handler get no devices of the node.
+    PrivilegedWithoutHostDevices,
+    /// SELinux is enabled on this node and in the backend.
+    Selinux,
+    /// runsc has this flag.
+    RunscFlag(&'static str),
+    /// The kubelet allows the pod's unsafe sysctls.
+    UnsafeSysctls,
+    /// The question is about the node on which criswitch runs.
+    ThisNode,
+}
+
+/// The known facts. A fact that is missing is unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The features of the backend; `None` if they are unknown.
+    pub features: Option<Vec<&'static str>>,
+    /// All other facts.
+    pub known: Vec<(Fact, bool)>,
 }
 
 /// The place where a limit is documented.
@@ -67,17 +74,16 @@ pub struct Source {
 pub struct Limit {
     /// The name of the limit: a DNS label.
     pub id: &'static str,
-    /// The kinds of runtime with the limit. Empty if the limit only follows from a missing feature.
+    /// The kinds of runtime with the limit. Empty if the limit only follows from a missing feature. A limit of all kinds
+    /// comes from the kubelet, and applies to handlers of an unknown kind too.
     pub kinds: &'static [Kind],
-    /// The CRI's name of the feature without which every kind of runtime has the limit. If a backend reports its
-    /// features, the feature decides, and [`Limit::kinds`] does not.
-    pub feature: Option<&'static str>,
     /// The pods that the limit is about.
-    pub test: Test,
-    /// Further conditions. The limit is about pods that meet all of them.
-    pub and: &'static [Test],
-    /// Exceptions. The limit is not about pods that meet any of them.
-    pub unless: &'static [Test],
+    pub about: About,
+    /// The limit applies only if this fact has this value. If a backend reports its features, a feature decides for every
+    /// kind of runtime.
+    pub only_if: Option<(Fact, bool)>,
+    /// Whether the API server rejects these pods already when they are created.
+    pub is_of_api_server: bool,
     /// The effect of the limit on these pods.
     pub effect: Effect,
     /// The reason in words for the author of the pod: a sentence.
@@ -88,7 +94,7 @@ pub struct Limit {
     pub source: Source,
 }
 
-/// A limit that a pod meets.
+/// A limit that is about a pod.
 #[derive(Debug)]
 pub struct Finding {
     /// The limit.
@@ -97,74 +103,88 @@ pub struct Finding {
     pub fields: Vec<String>,
 }
 
-impl Kind {
-    /// The name for people.
-    pub fn title(self) -> &'static str {
+/// The knowledge about a pod in a handler.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    /// The limits that apply, the worst first.
+    pub findings: Vec<Finding>,
+    /// The limits that apply or not, depending on an unknown fact.
+    pub undecided: Vec<Finding>,
+    /// The fields that no rule judges for this kind of runtime, with their values.
+    pub not_judged: Vec<String>,
+}
+
+impl Fact {
+    /// The fact with this value, in words.
+    pub fn words(self, value: bool) -> String {
+        let not = if value { "" } else { "not " };
         match self {
-            Kind::Runc => "runc",
-            Kind::Crun => "crun",
-            Kind::Gvisor => "gVisor",
-            Kind::Kata => "Kata Containers",
-            Kind::Runhcs => "Windows containers",
-        }
-    }
-
-    /// The kind of a handler that containerd runs with this runtime type and, for runc's shim, with this binary.
-    pub fn of_runtime(runtime_type: &str, binary: &str) -> Option<Kind> {
-        let shim = runtime_type.strip_prefix("io.containerd.")?;
-        match shim.split('.').next()? {
-            "runsc" => Some(Kind::Gvisor),
-            "runhcs" => Some(Kind::Runhcs),
-            kata if kata.starts_with("kata") => Some(Kind::Kata),
-            "runc" => {
-                let program = binary.rsplit('/').next().unwrap_or_default();
-                Kind::of_name(if program.is_empty() { "runc" } else { program })
+            Fact::Feature(name) if value => format!("the backend has the feature {name}"),
+            Fact::Feature(name) => format!("the backend lacks the feature {name}"),
+            Fact::PrivilegedWithoutHostDevices => {
+                format!("privileged_without_host_devices is {value} for the handler")
             }
-            _ => None,
+            Fact::Selinux => format!("SELinux is {not}enabled on the node and in the backend"),
+            Fact::RunscFlag(flag) if value => format!("runsc has the flag {flag}"),
+            Fact::RunscFlag(flag) => format!("runsc lacks the flag {flag}"),
+            Fact::UnsafeSysctls => {
+                format!("the sysctl is {not}in allowedUnsafeSysctls of the kubelet")
+            }
+            Fact::ThisNode => "the pod is for this node".to_owned(),
         }
     }
+}
 
-    /// The kind of a handler or program whose name has the name of a runtime as a word. `gvisor` and `my-kata-qemu`
-    /// have a kind, and `sandboxed` has none.
-    pub fn of_name(name: &str) -> Option<Kind> {
-        let name = name.to_ascii_lowercase();
-        let mut words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
-        words.find_map(|word| match word {
-            "runc" => Some(Kind::Runc),
-            "crun" => Some(Kind::Crun),
-            "gvisor" | "runsc" => Some(Kind::Gvisor),
-            "runhcs" => Some(Kind::Runhcs),
-            kata if kata.starts_with("kata") => Some(Kind::Kata),
-            _ => None,
-        })
+impl Facts {
+    /// The value of a fact; `None` if it is unknown.
+    pub fn get(&self, fact: Fact) -> Option<bool> {
+        if let Fact::Feature(name) = fact {
+            return self.features.as_ref().map(|all| all.contains(&name));
+        }
+        let mut known = self.known.iter();
+        known.find_map(|(known, value)| (*known == fact).then_some(*value))
     }
 }
 
 impl Limit {
-    /// Whether the limit applies to a handler of this kind. `features` are the features that the backend reports, by
-    /// the CRI's names; `None` if they are unknown.
-    pub fn applies(&self, kind: Option<Kind>, features: Option<&[&str]>) -> bool {
-        match (self.feature, features) {
-            (Some(feature), Some(reported)) => !reported.contains(&feature),
-            _ => kind.is_some_and(|kind| self.kinds.contains(&kind)),
+    /// Whether the limit applies to a handler of this kind; `None` if it depends on an unknown fact.
+    pub fn applies(&self, kind: Option<Kind>, facts: &Facts) -> Option<bool> {
+        let is_of_kind =
+            self.is_of_kubelet() || kind.is_some_and(|kind| self.kinds.contains(&kind));
+        match self.only_if {
+            Some((fact @ Fact::Feature(_), needed)) => {
+                let known = facts.get(fact).map(|value| value == needed);
+                known.or(is_of_kind.then_some(true))
+            }
+            Some((fact, needed)) if is_of_kind => facts.get(fact).map(|value| value == needed),
+            _ => Some(is_of_kind),
         }
     }
 
-    /// The fields of this pod that the limit is about; empty if the limit is not about this pod.
-    pub fn fields(&self, pod: &Value) -> Vec<String> {
-        let meets = |test: &Test| !test.fields(pod).is_empty();
-        match self.and.iter().all(meets) && !self.unless.iter().any(meets) {
-            true => self.test.fields(pod),
-            false => Vec::new(),
+    /// Whether the kubelet enforces the limit, whatever the runtime is.
+    pub fn is_of_kubelet(&self) -> bool {
+        self.kinds == table::ANY
+    }
+
+    /// The feature without which the limit applies.
+    pub fn feature(&self) -> Option<&'static str> {
+        match self.only_if {
+            Some((Fact::Feature(name), _)) => Some(name),
+            _ => None,
         }
     }
 
-    /// A CEL expression that is true for the pods that the limit is about. `object` is the pod.
-    pub fn cel(&self) -> String {
-        let tests = std::iter::once(&self.test).chain(self.and).map(Test::cel);
-        let unless = self.unless.iter().map(|test| format!("!({})", test.cel()));
-        let tests: Vec<_> = tests.chain(unless).collect();
-        tests.join(" && ")
+    /// The effect in a policy for handlers of the kinds of the limit; `None` if no policy has the limit. A policy is for
+    /// all nodes, so what depends on a handler's or kubelet's settings is a warning, and what depends on the node is
+    /// omitted.
+    pub fn policy(&self) -> Option<Effect> {
+        match (self.effect, self.only_if) {
+            _ if self.is_of_api_server => None,
+            (Effect::Note, _) | (_, Some((Fact::Selinux | Fact::ThisNode, _))) => None,
+            (_, Some((Fact::Feature(_), _))) if self.kinds.is_empty() => None,
+            (effect, None | Some((Fact::Feature(_), _))) => Some(effect),
+            _ => Some(Effect::Weakens),
+        }
     }
 
     /// The limit as JSON, with these names of fields.
@@ -173,6 +193,7 @@ impl Limit {
             "limit": self.id,
             "effect": self.effect.as_ref(),
             "fields": fields.into_iter().collect::<Value>(),
+            "onlyIf": self.only_if.map(|(fact, value)| fact.words(value)),
             "reason": self.reason,
             "remedy": self.remedy,
             "source": { "title": self.source.title, "url": self.source.url },
@@ -181,21 +202,68 @@ impl Limit {
 
     /// The fields that the limit is about, as in the API's documentation.
     pub fn field_names(&self) -> impl Iterator<Item = &'static str> {
-        let tests = std::iter::once(&self.test).chain(self.and);
+        let tests = self.about.any.iter().chain(self.about.and);
         tests.flat_map(|test| test.fields.iter().copied())
     }
 }
 
-/// The limits that a pod meets on a handler of this kind, the worst first. See [`Limit::applies`] for `features`.
-pub fn findings(pod: &Value, kind: Option<Kind>, features: Option<&[&str]>) -> Vec<Finding> {
-    let limits = LIMITS.iter().filter(|limit| limit.applies(kind, features));
-    let found = limits.map(|limit| Finding {
-        limit,
-        fields: limit.fields(pod),
-    });
-    let mut found: Vec<_> = found.filter(|found| !found.fields.is_empty()).collect();
-    found.sort_by_key(|found| found.limit.effect);
-    found
+/// Judges a pod for a handler of this kind: what is known not to work, and what is not known at all.
+pub fn judge(pod: &Value, kind: Option<Kind>, facts: &Facts) -> Judgement {
+    let mut judgement = Judgement::default();
+    let mut judged = Vec::new();
+    for limit in LIMITS {
+        let applies = limit.applies(kind, facts);
+        let is_about_kind =
+            limit.feature().is_some() || kind.is_some_and(|it| limit.kinds.contains(&it));
+        // A kubelet that admits the pod does not say what the runtime does with the field.
+        if applies == Some(false) && (limit.is_of_kubelet() || !is_about_kind) {
+            continue;
+        }
+        let fields = limit.about.fields(pod).into_iter().map(|field| field.name);
+        let fields: Vec<_> = fields.collect();
+        judged.extend(fields.iter().cloned());
+        let finding = (!fields.is_empty()).then_some(Finding { limit, fields });
+        match applies {
+            Some(true) => judgement.findings.extend(finding),
+            Some(false) => {}
+            None => judgement.undecided.extend(finding),
+        }
+    }
+    judgement.findings.sort_by_key(|found| found.limit.effect);
+    for family in FAMILIES {
+        judged.extend(family.works(pod, kind));
+        let fields = family.any.iter().flat_map(|test| test.fields(pod));
+        let unknown = fields.filter(|field| !is_judged(&field.name, &judged));
+        judgement
+            .not_judged
+            .extend(unknown.map(|field| field.to_string()));
+    }
+    judgement
+}
+
+/// Whether a rule judged the field, or a part of it.
+fn is_judged(field: &str, judged: &[String]) -> bool {
+    judged.iter().any(|judged| {
+        let rest = judged.strip_prefix(field);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    })
+}
+
+impl std::fmt::Display for Field<'_> {
+    /// Prints the name and, if it says more, the value.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = ["path", "driver", "key", "name"];
+        let text = self.value.as_str();
+        let mut texts = text.into_iter().chain(
+            parts
+                .iter()
+                .filter_map(|part| self.value.get(part)?.as_str()),
+        );
+        match texts.next() {
+            Some(text) => write!(f, "{} {text}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -204,16 +272,19 @@ mod tests {
 
     use super::*;
 
+    fn limit(id: &str) -> &'static Limit {
+        LIMITS.iter().find(|limit| limit.id == id).unwrap()
+    }
+
     #[test]
     fn each_limit_has_a_field_a_reason_a_remedy_and_a_source() {
         let mut ids = HashSet::new();
         for limit in LIMITS {
             let id = limit.id;
             assert!(ids.insert(id), "{id} occurs twice");
-            assert!(
-                limit.field_names().all(|field| field.starts_with("spec.")),
-                "{id}"
-            );
+            let is_of_pod =
+                |field: &str| field.starts_with("spec.") || field.starts_with("metadata.");
+            assert!(limit.field_names().all(is_of_pod), "{id}");
             assert!(limit.field_names().next().is_some(), "{id}");
             for sentence in [limit.reason, limit.remedy] {
                 assert!(
@@ -223,39 +294,63 @@ mod tests {
             }
             assert!(limit.source.url.starts_with("https://"), "{id}");
             assert!(!limit.source.title.is_empty(), "{id}");
-            assert!(!limit.kinds.is_empty() || limit.feature.is_some(), "{id}");
+            assert!(!limit.kinds.is_empty() || limit.feature().is_some(), "{id}");
         }
     }
 
     #[test]
     fn a_limit_of_a_feature_applies_to_any_kind_whose_backend_lacks_the_feature() {
-        let limit = LIMITS
-            .iter()
-            .find(|limit| limit.id == "recursive-read-only")
-            .unwrap();
-        assert!(limit.applies(Some(Kind::Runc), Some(&[])));
-        assert!(limit.applies(None, Some(&[])));
-        assert!(!limit.applies(Some(Kind::Gvisor), Some(&["recursive_read_only_mounts"])));
-        assert!(limit.applies(Some(Kind::Gvisor), None));
-        assert!(!limit.applies(Some(Kind::Runc), None));
-        assert!(!limit.applies(None, None));
+        let limit = limit("recursive-read-only");
+        let with = |features: &[&'static str]| Facts {
+            features: Some(features.to_vec()),
+            known: Vec::new(),
+        };
+        assert_eq!(limit.applies(Some(Kind::Runc), &with(&[])), Some(true));
+        assert_eq!(limit.applies(None, &with(&[])), Some(true));
+        let has = with(&["recursive_read_only_mounts"]);
+        assert_eq!(limit.applies(Some(Kind::Gvisor), &has), Some(false));
+        let unknown = Facts::default();
+        assert_eq!(limit.applies(Some(Kind::Gvisor), &unknown), Some(true));
+        assert_eq!(limit.applies(Some(Kind::Runc), &unknown), None);
+        assert_eq!(limit.applies(None, &unknown), None);
+    }
+
+    #[test]
+    fn a_limit_that_depends_on_a_fact_applies_if_the_fact_is_known_to_be_so() {
+        let limit = limit("gvisor-host-sockets");
+        let flag = |value| Facts {
+            features: None,
+            known: vec![(Fact::RunscFlag("host-uds"), value)],
+        };
+        let gvisor = Some(Kind::Gvisor);
+        assert_eq!(limit.applies(gvisor, &flag(false)), Some(true));
+        assert_eq!(limit.applies(gvisor, &flag(true)), Some(false));
+        assert_eq!(limit.applies(gvisor, &Facts::default()), None);
+        assert_eq!(
+            limit.applies(Some(Kind::Runc), &Facts::default()),
+            Some(false)
+        );
+        let pod =
+            json!({ "spec": { "volumes": [{ "hostPath": { "path": "/run/docker.sock" } }] } });
+        let judgement = judge(&pod, gvisor, &flag(true));
+        assert!(judgement.findings.is_empty() && judgement.not_judged.is_empty());
+        let judgement = judge(&pod, gvisor, &Facts::default());
+        assert_eq!(judgement.undecided.len(), 1);
     }
 
     #[test]
     fn a_limit_is_not_about_pods_that_meet_an_exception() {
-        let limits = LIMITS.iter();
-        let mut limits = limits.filter(|limit| limit.id == "windows-host-network");
-        let limit = limits.next().unwrap();
+        let about = limit("windows-host-network").about;
         let pod = |context: Value| {
             json!({ "spec": {
                 "hostNetwork": true,
                 "containers": [{ "name": "web", "securityContext": context }],
             }})
         };
-        assert_eq!(limit.fields(&pod(json!({}))), ["spec.hostNetwork"]);
+        assert_eq!(about.fields(&pod(json!({}))).len(), 1);
         let host_process = json!({ "windowsOptions": { "hostProcess": true } });
-        assert!(limit.fields(&pod(host_process)).is_empty());
-        let cel = limit.cel();
+        assert!(about.fields(&pod(host_process)).is_empty());
+        let cel = about.cel();
         let (test, exception) = cel.split_once(" && ").unwrap();
         assert_eq!(test, "object.spec.?hostNetwork.orValue(false)");
         let pod = "!((object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false) || ";
@@ -264,49 +359,27 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_follows_from_the_runtime_type_and_the_binary() {
-        let kind = |runtime_type, binary| Kind::of_runtime(runtime_type, binary);
-        assert_eq!(kind("io.containerd.runsc.v1", ""), Some(Kind::Gvisor));
-        assert_eq!(kind("io.containerd.kata.v2", ""), Some(Kind::Kata));
-        assert_eq!(kind("io.containerd.kata-qemu.v2", ""), Some(Kind::Kata));
-        assert_eq!(kind("io.containerd.runhcs.v1", ""), Some(Kind::Runhcs));
-        assert_eq!(kind("io.containerd.runc.v2", ""), Some(Kind::Runc));
-        assert_eq!(
-            kind("io.containerd.runc.v2", "/usr/bin/crun"),
-            Some(Kind::Crun)
-        );
-        assert_eq!(
-            kind("io.containerd.runc.v2", "/opt/runsc"),
-            Some(Kind::Gvisor)
-        );
-        assert_eq!(kind("io.containerd.runc.v2", "/usr/bin/youki"), None);
-        assert_eq!(kind("io.containerd.wasmtime.v1", ""), None);
-        assert_eq!(kind("", ""), None);
-    }
-
-    #[test]
-    fn the_kind_follows_from_a_word_of_a_name() {
-        assert_eq!(Kind::of_name("gvisor"), Some(Kind::Gvisor));
-        assert_eq!(Kind::of_name("kata-qemu"), Some(Kind::Kata));
-        assert_eq!(Kind::of_name("runhcs-wcow-process"), Some(Kind::Runhcs));
-        assert_eq!(Kind::of_name("my-gvisor"), Some(Kind::Gvisor));
-        assert_eq!(Kind::of_name("sandboxed"), None);
-        assert_eq!(Kind::of_name("runcible"), None);
-        assert_eq!(Kind::of_name(""), None);
-    }
-
-    #[test]
-    fn the_worst_finding_comes_first() {
+    fn the_worst_finding_comes_first_and_a_field_without_a_rule_is_not_judged() {
         let pod = json!({ "spec": {
             "hostPID": true,
             "containers": [{ "name": "web", "ports": [{ "containerPort": 80 }] }],
-            "volumes": [{ "name": "docker", "hostPath": { "path": "/run/docker.sock", "type": "Socket" } }],
+            "volumes": [
+                { "name": "plugins", "hostPath": { "path": "/dev/fuse" } },
+                { "name": "data", "hostPath": { "path": "/var/lib/x" } },
+            ],
         }});
-        let found = findings(&pod, Some(Kind::Gvisor), None);
-        let effects: Vec<_> = found.iter().map(|found| found.limit.effect).collect();
-        assert!(effects.is_sorted(), "{effects:?}");
-        assert_eq!(effects.first(), Some(&Effect::Fails));
-        assert_eq!(effects.last(), Some(&Effect::Note));
-        assert!(findings(&pod, Some(Kind::Runc), None).is_empty());
+        let judgement = judge(&pod, Some(Kind::Gvisor), &Facts::default());
+        let effects = judgement.findings.iter().map(|found| found.limit.effect);
+        let effects: Vec<_> = effects.collect();
+        assert_eq!(effects, [Effect::Fails, Effect::Weakens, Effect::Note]);
+        assert_eq!(
+            judgement.not_judged,
+            ["spec.volumes[1].hostPath /var/lib/x"]
+        );
+        assert!(
+            judge(&pod, Some(Kind::Runc), &Facts::default())
+                .not_judged
+                .is_empty()
+        );
     }
 }

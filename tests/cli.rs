@@ -37,8 +37,12 @@ mod discover_places;
 mod discover_write;
 #[path = "cli/documented.rs"]
 mod documented;
+#[path = "cli/everyday.rs"]
+mod everyday;
 #[path = "cli/explain.rs"]
 mod explain;
+#[path = "cli/explain_files.rs"]
+mod explain_files;
 #[path = "cli/explain_running.rs"]
 mod explain_running;
 #[path = "cli/forget.rs"]

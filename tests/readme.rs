@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[path = "readme/comments.rs"]
 mod comments;
 
-use criswitch::compatibility::LIMITS;
+use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, Kind, LIMITS};
 use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -96,34 +96,61 @@ fn confirmed() -> Vec<String> {
 fn limits() -> String {
     let confirmed = confirmed();
     let mut table = String::from(
-        "| Limit | Kinds | Fields | Effect | What happens, and what to do | Confirmed | Source |\n|---|---|---|---|---|---|---|\n",
+        "| Limit | Kinds | Only if | Fields | Effect | Policy | What happens, and what to do | Confirmed | Source |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
     );
     for limit in LIMITS {
         let kinds: Vec<_> = limit.kinds.iter().map(|kind| kind.title()).collect();
-        let feature = limit
-            .feature
-            .map(|name| format!("any without the feature `{name}`"));
-        let kinds = [
-            Some(kinds.join(", ")).filter(|kinds| !kinds.is_empty()),
-            feature,
-        ];
-        let kinds: Vec<_> = kinds.into_iter().flatten().collect();
+        let kinds = match (limit.is_of_kubelet(), kinds.is_empty()) {
+            (true, _) | (_, true) => "any".to_owned(),
+            _ => kinds.join(", "),
+        };
+        let fact = limit.only_if.map(|(fact, value)| fact.words(value));
+        let fact = fact.unwrap_or_default();
+        let policy = match limit.policy() {
+            Some(Effect::Fails) => "`Deny`",
+            Some(_) => "`Warn`",
+            None => "",
+        };
         let fields: Vec<_> = limit
             .field_names()
             .map(|field| format!("`{field}`"))
             .collect();
         let (id, effect, source) = (limit.id, limit.effect.as_ref(), limit.source);
-        let (kinds, fields) = (kinds.join("; "), fields.join(" "));
+        let fields = fields.join(" ");
         let is_confirmed = confirmed.iter().any(|name| name == id);
         let is_confirmed = if is_confirmed { "yes" } else { "" };
         writeln!(
             table,
-            "| `{id}` | {kinds} | {fields} | {effect} | {} {} | {is_confirmed} | [{}]({}) |",
+            "| `{id}` | {kinds} | {fact} | {fields} | {effect} | {policy} | {} {} | {is_confirmed} | [{}]({}) |",
             limit.reason, limit.remedy, source.title, source.url
         )
         .unwrap();
     }
     table
+}
+
+/// The families of fields, with the kinds that need no limit for them.
+fn families_of_fields() -> String {
+    let mut table = String::from("| Fields of a pod | Work in |\n|---|---|\n");
+    for family in FIELDS {
+        let tests = family.any.iter();
+        let fields = tests.flat_map(|test| test.fields);
+        let fields: Vec<_> = fields.map(|field| format!("`{field}`")).collect();
+        let (title, fields) = (family.title, fields.join(" "));
+        writeln!(table, "| {title}: {fields} | {} |", works_in(family)).unwrap();
+    }
+    table
+}
+
+/// The kinds that do all or some of what a family asks for.
+fn works_in(family: &Family) -> String {
+    let kinds = <Kind as strum::VariantArray>::VARIANTS.iter();
+    let kinds = kinds.filter_map(|kind| match family.works_in(*kind)? {
+        true => Some(kind.title().to_owned()),
+        false => Some(format!("{} (some)", kind.title())),
+    });
+    kinds.collect::<Vec<_>>().join(", ")
 }
 
 /// Checks that `own` is the text between the two comments `mark` in a document. `UPDATE_EXPECT=1` writes `own` there.
@@ -148,6 +175,7 @@ fn the_documented_rpcs_and_metrics_are_those_of_the_tables() {
 
 #[test]
 fn the_documented_limits_are_those_of_the_table_and_each_confirmation_names_a_limit() {
+    assert_between("docs/compatibility.md", "families", &families_of_fields());
     assert_between("docs/compatibility.md", "limits", &limits());
     for name in confirmed() {
         assert!(LIMITS.iter().any(|limit| limit.id == name), "{name}");

@@ -1,13 +1,13 @@
 //! `criswitch explain`: why a pod runs where it runs, and which handlers can run a pod.
 
+mod facts;
 mod fit;
 mod handler;
 mod manifest;
 mod pod;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler as Row, State};
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::manifests::policy;
 use super::output::{self, Output};
-use super::probe::{self, Probe};
+use super::probe::{self, Probe, Runtime};
 use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
 
 /// The origin of a row that no file has, as the daemon reports it.
@@ -35,9 +35,13 @@ pub(super) struct Explain {
     /// A handler, the id of a pod (its beginning is enough), or a pod as NAMESPACE/NAME.
     #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
     subject: Option<String>,
-    /// A file with pods or workloads as YAML: show which handlers of this node can run them. `-` is standard input.
-    #[arg(long, short, value_name = "FILE", group = "what")]
-    file: Option<PathBuf>,
+    /// A file with pods or workloads as YAML: show which handlers of this node can run them. `-` is standard input. The
+    /// option can be repeated.
+    #[arg(long = "file", short, value_name = "FILE", group = "what")]
+    files: Vec<PathBuf>,
+    /// Look for the facts about the node below this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
 }
 
 /// The kind of runtime of a handler, and how it is known.
@@ -51,26 +55,26 @@ pub(super) struct KnownKind {
 struct Node {
     config: Config,
     probes: Vec<Probe>,
+    /// The root directory of the node.
+    root: PathBuf,
 }
 
 impl Explain {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
-        match (&self.file, &self.subject) {
-            (Some(file), _) => self.explain_file(file),
-            (None, Some(subject)) => self.explain_running(subject),
-            (None, None) => bail!("neither a handler, nor a pod, nor a file is given"),
+        match &self.subject {
+            Some(subject) => self.explain_running(subject),
+            None => self.explain_files(),
         }
     }
 
-    fn explain_file(&self, file: &Path) -> anyhow::Result<Verdict> {
-        let pods = manifest::read(file)?;
-        let node = self.node()?;
-        let fits = fit::of_pods(&node, pods);
+    fn explain_files(&self) -> anyhow::Result<Verdict> {
+        let manifests = manifest::read(&self.files)?;
+        let fits = fit::of_files(&self.node()?, manifests);
         print(match self.output.encoding() {
-            Some(encoding) => encoding.document(fit::json(&fits))?,
-            None => fit::text(&fits)?.into(),
+            Some(encoding) => encoding.document(fits.json())?,
+            None => fits.text()?.into(),
         })?;
-        match fits.iter().all(fit::PodFits::is_fine) {
+        match fits.is_fine() {
             true => Ok(Verdict::Fine),
             false => Ok(Verdict::NotFine),
         }
@@ -135,7 +139,11 @@ impl Explain {
         let mut config = Config::load(&self.daemon.file.path)?;
         let probes = probe::probe(&config)?;
         add_registered(&mut config.table, &probes);
-        Ok(Node { config, probes })
+        Ok(Node {
+            config,
+            probes,
+            root: self.root.clone(),
+        })
     }
 }
 
@@ -181,15 +189,25 @@ impl Node {
         self.probes.get(row.backend)
     }
 
-    /// The kind that the row names, else the kind that the backend reports, else the kind in the handler's name.
+    /// The kind that the row names, else the kind of the program that the backend reports, else the kind in the handler's
+    /// name.
     fn kind(&self, row: &Handler) -> Option<KnownKind> {
         let known = |from| move |kind| KnownKind { kind, from };
-        let found = self.probe(row).and_then(|probe| probe.as_ref().ok());
-        let reported = found.and_then(|found| found.kind_of(&row.backend_handler));
-        let written = row.kind.map(known("the row"));
-        written
-            .or_else(|| reported.map(known("the backend's configuration")))
-            .or_else(|| policy::kind(row).map(known("the handler's name")))
+        if let Some(kind) = row.kind {
+            return Some(known("the row")(kind));
+        }
+        match self.runtime(row) {
+            Some(runtime) => runtime.kind.map(known("the backend's configuration")),
+            None => policy::kind(row).map(known("the handler's name")),
+        }
+    }
+
+    /// The configuration of the row's handler, as far as the backend reports it.
+    fn runtime(&self, row: &Handler) -> Option<&Runtime> {
+        self.probe(row)?
+            .as_ref()
+            .ok()?
+            .runtime(&row.backend_handler)
     }
 
     /// The features of a row's handler, and the features that all backends have: the CRI has one value of these for the

@@ -37,7 +37,7 @@ pub(super) fn json(table: &Table, probes: &[Probe]) -> Value {
 
 fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
     let limits = LIMITS.iter();
-    let limits = limits.filter_map(|limit| Some((limit, limit.feature?)));
+    let limits = limits.filter_map(|limit| Some((limit, limit.feature()?)));
     let lacks = limits.filter_map(|(limit, feature)| {
         let (backends, handlers) = match OF_A_HANDLER.contains(&feature) {
             true => {

@@ -17,7 +17,7 @@ use criswitch::codec::cri::{
     StatusResponse, VersionRequest, VersionResponse,
 };
 use criswitch::codec::frames;
-use criswitch::compatibility::Kind;
+use criswitch::compatibility::{Kind, Program};
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, Row};
@@ -64,11 +64,20 @@ pub(super) struct Probed {
 pub(super) struct Configured {
     /// The handler for pods that name no handler.
     pub(super) default: Option<String>,
-    pub(super) handlers: Vec<String>,
     /// The cgroup driver of the default handler.
     cgroup_driver: Option<CgroupDriver>,
-    /// The kinds of runtime of the handlers, as far as the handlers' configuration shows them.
-    pub(super) kinds: BTreeMap<String, Kind>,
+    pub(super) runtimes: BTreeMap<String, Runtime>,
+    /// Whether the runtime gives containers SELinux labels, if SELinux is enabled on the node.
+    pub(super) selinux: Option<bool>,
+}
+
+/// The configuration of a handler.
+pub(super) struct Runtime {
+    /// The kind of runtime; `None` if the program is of no known kind.
+    pub(super) kind: Option<Kind>,
+    pub(super) privileged_without_host_devices: Option<bool>,
+    /// The configuration file of the shim; `None` if it has none.
+    pub(super) config_path: Option<String>,
 }
 
 impl Probed {
@@ -94,13 +103,13 @@ impl Probed {
         ])
     }
 
-    /// The kind of runtime of a handler, as far as the backend reports it. The empty name is the backend's own default.
-    pub(super) fn kind_of(&self, handler: &str) -> Option<Kind> {
+    /// The configuration of a handler, if the backend reports it. The empty name is the backend's own default.
+    pub(super) fn runtime(&self, handler: &str) -> Option<&Runtime> {
         let name = match handler {
             "" => self.configured.default.as_deref()?,
             name => name,
         };
-        self.configured.kinds.get(name).copied()
+        self.configured.runtimes.get(name)
     }
 
     /// The features of a handler of this backend, by the CRI's names. The empty name is the backend's own default.
@@ -279,27 +288,40 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
     let config: Value = serde_json::from_str(status.info.get("config")?).ok()?;
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
     let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
-    let handlers = config.pointer("/containerd/runtimes");
-    let handlers = handlers.and_then(Value::as_object);
-    let of_default = handlers.and_then(|all| all.get(default?));
+    let runtimes = config.pointer("/containerd/runtimes");
+    let of_default = runtimes.and_then(|all| all.get(default?));
+    let runtimes = runtimes.and_then(Value::as_object).into_iter().flatten();
     Some(Configured {
         cgroup_driver: of_default.and_then(driver),
         default: default.filter(|name| !name.is_empty()).map(str::to_owned),
-        handlers: handlers
-            .map(|all| all.keys().cloned().collect())
-            .unwrap_or_default(),
-        kinds: handlers.into_iter().flatten().filter_map(kind).collect(),
+        runtimes: runtimes
+            .map(|(name, it)| (name.clone(), runtime(it)))
+            .collect(),
+        selinux: match config.get("crio") {
+            Some(_) => Some(true),
+            None => config.get("enableSelinux").and_then(Value::as_bool),
+        },
     })
 }
 
-/// The name and the kind of a handler in containerd's configuration.
-fn kind((name, handler): (&String, &Value)) -> Option<(String, Kind)> {
-    let text = |pointer| handler.pointer(pointer).and_then(Value::as_str);
-    let binary = text("/options/BinaryName").unwrap_or_default();
-    Some((
-        name.clone(),
-        Kind::of_runtime(text("/runtimeType")?, binary)?,
-    ))
+/// A handler in containerd's configuration.
+fn runtime(handler: &Value) -> Runtime {
+    let text = |pointer| {
+        let text = handler.pointer(pointer).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty())
+    };
+    let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
+    let kind = Kind::of_program(Program {
+        path: text("/runtimePath").unwrap_or_default(),
+        runtime_type: text("/runtimeType").unwrap_or_default(),
+        binary: binary.unwrap_or_default(),
+    });
+    let without = handler.get("privileged_without_host_devices");
+    Runtime {
+        kind,
+        privileged_without_host_devices: without.and_then(Value::as_bool),
+        config_path: text("/options/ConfigPath").map(str::to_owned),
+    }
 }
 
 /// The cgroup driver in the configuration of a handler with runc.

@@ -1,627 +1,498 @@
 //! The table of known limits. docs/compatibility.md has the same table.
 
-use super::Kind::{Crun, Gvisor, Kata, Runc, Runhcs};
-use super::{Effect, Is, Limit, Source, Test};
+use strum::VariantArray;
 
-/// The limits of gVisor that follow from its own kernel: the remedy is always the same.
+use super::Kind::{self, Crun, Gvisor, Kata, Runc, Runhcs};
+use super::paths::{
+    BPF, CHARACTER_DEVICES, DEV, DEVICES, KUBELET_SOCKETS, MIXED_DIRECTORIES, SOCKETS,
+    UNPRIVILEGED_DEV, UNPRIVILEGED_DEVICES,
+};
+use super::test::{About, Is, Test, on};
+use super::{Effect, Fact, Limit, Source};
+
+/// All kinds: the kubelet decides before it calls a runtime.
+pub(super) const ANY: &[Kind] = Kind::VARIANTS;
+pub(super) const LINUX: &[Kind] = &[Runc, Crun, Gvisor, Kata];
+/// Containers that share the kernel of the node.
+pub(super) const PLAIN: &[Kind] = &[Runc, Crun];
+/// Pods with a kernel of their own.
+pub(super) const SANDBOXES: &[Kind] = &[Gvisor, Kata];
+pub(super) const GVISOR: &[Kind] = &[Gvisor];
+pub(super) const KATA: &[Kind] = &[Kata];
+pub(super) const WINDOWS: &[Kind] = &[Runhcs];
+
+pub(super) const OS_LABELS: &[&str] = &["kubernetes.io/os", "beta.kubernetes.io/os"];
+pub(super) const ARCHITECTURE_LABELS: &[&str] = &["kubernetes.io/arch", "beta.kubernetes.io/arch"];
+/// The architecture of this node, as Kubernetes names it.
+pub(super) const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
+    b"x86_64" => "amd64",
+    b"aarch64" => "arm64",
+    _ => std::env::consts::ARCH,
+};
+const OTHER_ARCHITECTURES: &[&str] = match ARCHITECTURE.as_bytes() {
+    b"amd64" => &["arm", "arm64", "ppc64le", "riscv64", "s390x"],
+    b"arm64" => &["amd64", "arm", "ppc64le", "riscv64", "s390x"],
+    _ => &["amd64", "arm64"],
+};
+/// Sysctls with a namespace. The kubelet can allow them, and no others.
+pub(super) const NAMESPACED: &[&str] = &[
+    "kernel.shm",
+    "kernel.msg",
+    "kernel.sem",
+    "fs.mqueue.",
+    "net.",
+];
+/// The sysctls that each kubelet allows.
+const SAFE: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+/// Capabilities for which gVisor has nothing: kernel modules, eBPF, hardware and the clock.
+const BEYOND_GVISOR: &[&str] = &["BPF", "PERFMON", "SYS_MODULE", "SYS_RAWIO", "SYS_TIME"];
+/// Capabilities that a kernel of the pod's own grants for itself only, although they are meant for the node.
+const BEYOND_GUEST: &[&str] = &[
+    "BPF",
+    "PERFMON",
+    "SYSLOG",
+    "SYS_BOOT",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_TIME",
+];
+const OWN_TO_GVISOR: &[&str] = &[
+    "ALL",
+    "AUDIT_CONTROL",
+    "AUDIT_READ",
+    "BLOCK_SUSPEND",
+    "CHECKPOINT_RESTORE",
+    "DAC_READ_SEARCH",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "NET_ADMIN",
+    "NET_BROADCAST",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RESOURCE",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+
+pub(super) const ADDED: &[&str] = &["spec.containers[*].securityContext.capabilities.add[*]"];
+pub(super) const BLOCK: &[&str] = &["spec.containers[*].volumeDevices[*].devicePath"];
+pub(super) const HOST_PATH: &[&str] = &["spec.volumes[*].hostPath"];
+pub(super) const HOST_PROCESS: &[&str] = &[
+    "spec.securityContext.windowsOptions.hostProcess",
+    "spec.containers[*].securityContext.windowsOptions.hostProcess",
+];
+pub(super) const PRIVILEGED: &[&str] = &["spec.containers[*].securityContext.privileged"];
+pub(super) const PROPAGATION: &[&str] = &["spec.containers[*].volumeMounts[*].mountPropagation"];
+pub(super) const RESOURCES: &[&str] = &[
+    "spec.containers[*].resources.limits",
+    "spec.containers[*].resources.requests",
+    "spec.resources.limits",
+    "spec.resources.requests",
+];
+pub(super) const SECCOMP: &[&str] = &[
+    "spec.securityContext.seccompProfile.type",
+    "spec.containers[*].securityContext.seccompProfile.type",
+];
+pub(super) const SELECTOR: &[&str] = &["spec.nodeSelector"];
+pub(super) const SELINUX: &[&str] = &[
+    "spec.securityContext.seLinuxOptions",
+    "spec.containers[*].securityContext.seLinuxOptions",
+];
+pub(super) const SYSCTLS: &[&str] = &["spec.securityContext.sysctls[*].name"];
+const ANNOTATIONS: &[&str] = &["metadata.annotations"];
+const PORTS: &[&str] = &["spec.containers[*].ports[*].containerPort"];
+const ESCALATION: &[&str] = &["spec.containers[*].securityContext.allowPrivilegeEscalation"];
+
+pub(super) const HUGE_PAGES: &[Test] = &[
+    on(RESOURCES, Is::Entry(&["hugepages-**"], &[])),
+    on(
+        &["spec.volumes[*].emptyDir.medium"],
+        Is::Like(&["HugePages**"]),
+    ),
+];
+pub(super) const LOCAL_APPARMOR: &[Test] = &[
+    on(
+        &[
+            "spec.securityContext.appArmorProfile.type",
+            "spec.containers[*].securityContext.appArmorProfile.type",
+        ],
+        Is::OneOf(&["Localhost"]),
+    ),
+    on(
+        ANNOTATIONS,
+        Is::Entry(
+            &["container.apparmor.security.beta.kubernetes.io/**"],
+            &["localhost/**"],
+        ),
+    ),
+];
+pub(super) const SECCOMP_ANNOTATIONS: Test = on(
+    ANNOTATIONS,
+    Is::Entry(
+        &[
+            "seccomp.security.alpha.kubernetes.io/**",
+            "container.seccomp.security.alpha.kubernetes.io/**",
+        ],
+        &[],
+    ),
+);
+const HOST_PATH_SOCKETS: &[Test] = &[on(HOST_PATH, Is::HostPath(&SOCKETS))];
+
 const OTHER_CLASS: &str = "Remove the field, or use a RuntimeClass of runc or crun.";
+const LINUX_NODE: &str = "Remove the field, or run the pod on a Linux node.";
 
-const KATA_LIMITATIONS: Source = Source {
-    title: "Kata Containers: Limitations",
-    url: "https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md",
-};
+const fn source(title: &'static str, url: &'static str) -> Source {
+    Source { title, url }
+}
 
-const WINDOWS: Source = Source {
-    title: "Kubernetes: Windows containers in Kubernetes, API compatibility",
-    url: "https://kubernetes.io/docs/concepts/windows/intro/#api",
-};
+const KATA_LIMITATIONS: Source = source(
+    "Kata Containers: Limitations",
+    "https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md",
+);
+const WINDOWS_API: Source = source(
+    "Kubernetes: Windows containers in Kubernetes, API compatibility",
+    "https://kubernetes.io/docs/concepts/windows/intro/#api",
+);
+const RUNSC_SPEC: Source = source(
+    "google/gvisor: runsc/specutils/specutils.go, ValidateSpec",
+    "https://github.com/google/gvisor/blob/master/runsc/specutils/specutils.go",
+);
+const KUBELET_SYSCTLS: Source = source(
+    "Kubernetes: Using sysctls in a Kubernetes Cluster",
+    "https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/",
+);
+const USER_NAMESPACES: Source = source(
+    "Kubernetes: User Namespaces",
+    "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/",
+);
+const POD_OS: Source = source(
+    "Kubernetes: Pods, Pod OS",
+    "https://kubernetes.io/docs/concepts/workloads/pods/#pod-os",
+);
+const GVISOR_DEVICES: Source = source(
+    "google/gvisor#9140: Docker volume & bind mount support after VFS2 & LISAFS",
+    "https://github.com/google/gvisor/issues/9140",
+);
+const GVISOR_SOCKETS: Source = source(
+    "google/gvisor#235: Add support for mounting Unix sockets",
+    "https://github.com/google/gvisor/issues/235",
+);
+const GVISOR_CALLS: Source = source(
+    "gVisor: Applications, compatibility",
+    "https://gvisor.dev/docs/user_guide/compatibility/",
+);
+const KATA_SOCKETS: Source = source(
+    "kata-containers/kata-containers#8024: How to handle socket and hostPath in kata-containers?",
+    "https://github.com/kata-containers/kata-containers/issues/8024",
+);
+const KATA_MOUNTS: Source = source(
+    "kata-containers/kata-containers: src/runtime/virtcontainers/container.go, mountSharedDirMounts",
+    "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/container.go",
+);
+const DEVICE_CGROUP: Source = source(
+    "kubernetes/kubernetes#137549: Pod with CAP_SYS_ADMIN and /dev/fuse hostPath mount still cannot open /dev/fuse due to permission denied",
+    "https://github.com/kubernetes/kubernetes/issues/137549",
+);
+const KATA_PRIVILEGED: Source = source(
+    "kata-containers/kata-containers#1342: privileged securityContext is causing pod to fail on k8s",
+    "https://github.com/kata-containers/kata-containers/issues/1342",
+);
 
-const RUNSC_SPEC: Source = Source {
-    title: "google/gvisor: runsc/specutils/specutils.go, ValidateSpec",
-    url: "https://github.com/google/gvisor/blob/master/runsc/specutils/specutils.go",
-};
+const fn limit(
+    id: &'static str,
+    kinds: &'static [Kind],
+    effect: Effect,
+    any: &'static [Test],
+    reason: &'static str,
+    remedy: &'static str,
+    source: Source,
+) -> Limit {
+    let about = About {
+        any,
+        and: &[],
+        unless: &[],
+    };
+    Limit {
+        id,
+        kinds,
+        about,
+        only_if: None,
+        is_of_api_server: false,
+        effect,
+        reason,
+        remedy,
+        source,
+    }
+}
 
-/// A limit of gVisor. The entries of the table replace what differs.
-const GVISOR: Limit = Limit {
-    id: "",
-    kinds: &[Gvisor],
-    feature: None,
-    test: Test {
-        fields: &[],
-        is: Is::True,
-    },
-    and: &[],
-    unless: &[],
-    effect: Effect::Fails,
-    reason: "",
-    remedy: OTHER_CLASS,
-    source: RUNSC_SPEC,
-};
+const fn fails(
+    id: &'static str,
+    kinds: &'static [Kind],
+    any: &'static [Test],
+    reason: &'static str,
+    remedy: &'static str,
+    source: Source,
+) -> Limit {
+    limit(id, kinds, Effect::Fails, any, reason, remedy, source)
+}
 
-/// A limit of Kata Containers.
-const KATA: Limit = Limit {
-    kinds: &[Kata],
-    source: KATA_LIMITATIONS,
-    ..GVISOR
-};
+const fn weakens(
+    id: &'static str,
+    kinds: &'static [Kind],
+    any: &'static [Test],
+    reason: &'static str,
+    remedy: &'static str,
+    source: Source,
+) -> Limit {
+    limit(id, kinds, Effect::Weakens, any, reason, remedy, source)
+}
 
-/// A limit of Windows containers.
-const WINDOWS_CONTAINERS: Limit = Limit {
-    kinds: &[Runhcs],
-    remedy: "Remove the field, or run the pod on a Linux node.",
-    source: WINDOWS,
-    ..GVISOR
-};
+impl Limit {
+    const fn and(mut self, tests: &'static [Test]) -> Limit {
+        self.about.and = tests;
+        self
+    }
 
-/// Every known limit, sorted by the kind of runtime.
+    const fn unless(mut self, tests: &'static [Test]) -> Limit {
+        self.about.unless = tests;
+        self
+    }
+
+    const fn only_if(mut self, fact: Fact, value: bool) -> Limit {
+        self.only_if = Some((fact, value));
+        self
+    }
+
+    const fn by_api_server(mut self) -> Limit {
+        self.is_of_api_server = true;
+        self
+    }
+
+    const fn without(self, feature: &'static str) -> Limit {
+        self.only_if(Fact::Feature(feature), false)
+    }
+}
+
+/// Every known limit: of the kubelet, then of each kind of runtime.
+#[rustfmt::skip] // A limit is a few lines: the pods, the reason, the remedy, the source.
 pub const LIMITS: &[Limit] = &[
-    Limit {
-        id: "host-users",
-        kinds: &[],
-        feature: Some("user_namespaces"),
-        test: Test {
-            fields: &["spec.hostUsers"],
-            is: Is::False,
-        },
-        reason: "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
-        remedy: "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
-        source: Source {
-            title: "Kubernetes: User Namespaces",
-            url: "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "recursive-read-only",
-        kinds: &[Gvisor, Runhcs],
-        feature: Some("recursive_read_only_mounts"),
-        test: Test {
-            fields: &["spec.containers[*].volumeMounts[*].recursiveReadOnly"],
-            is: Is::OneOf(&["Enabled"]),
-        },
-        reason: "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
-        remedy: "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature \
-                 recursive_read_only_mounts.",
-        source: Source {
-            title: "kubernetes/enhancements#3857: Recursive Read-only (RRO) mounts",
-            url: "https://github.com/kubernetes/enhancements/issues/3857",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "supplemental-groups",
-        kinds: &[],
-        feature: Some("supplemental_groups_policy"),
-        test: Test {
-            fields: &["spec.securityContext.supplementalGroupsPolicy"],
-            is: Is::OneOf(&["Strict"]),
-        },
-        reason: "A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes \
-                 1.33, the kubelet silently applies `Merge`.",
-        remedy: "Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature.",
-        source: Source {
-            title: "Kubernetes: Configure a Security Context for a Pod or Container, supplementalGroupsPolicy",
-            url: "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "host-users-host-network",
-        kinds: &[],
-        feature: Some("user_namespaces_host_network"),
-        test: Test {
-            fields: &["spec.hostUsers"],
-            is: Is::False,
-        },
-        and: &[Test {
-            fields: &["spec.hostNetwork"],
-            is: Is::True,
-        }],
-        reason: "A backend of this node does not report user namespaces with the host's network, so the kubelet rejects \
-                 the pod.",
-        remedy: "Remove `hostUsers: false` or `hostNetwork: true`.",
-        source: Source {
-            title: "Kubernetes: User Namespaces",
-            url: "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "bind-mount-options",
-        kinds: &[],
-        feature: Some("mount_options"),
-        test: Test {
-            fields: &["spec.containers[*].volumeMounts[*].bindMountOptions[*]"],
-            is: Is::Present,
-        },
-        reason: "A backend of this node does not report the feature, so the kubelet rejects the pod.",
-        remedy: "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
-        source: Source {
-            title: "Kubernetes: Set Bind Mount Options on Volume Mounts",
-            url: "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "node-sysctls",
-        kinds: &[Runc, Crun],
-        test: Test {
-            fields: &["spec.securityContext.sysctls[*].name"],
-            is: Is::SysctlOutside(&[
-                "kernel.shm",
-                "kernel.msg",
-                "kernel.sem",
-                "kernel.domainname",
-                "fs.mqueue.",
-                "net.",
-                "user.",
-            ]),
-        },
-        reason: "The sysctl has no namespace: a value of it would apply to the whole node, so runc and crun do not start \
-                 the pod.",
-        remedy: "Set the sysctl on the node, or use a RuntimeClass of Kata Containers, whose pods have their own kernel.",
-        source: Source {
-            title: "moby/moby#36640: sysctl is not in a separate kernel namespace",
-            url: "https://github.com/moby/moby/issues/36640",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-host-network",
-        test: Test {
-            fields: &["spec.hostNetwork"],
-            is: Is::True,
-        },
-        reason: "gVisor has its own network stack: the pod starts, but it has no network interface of the node.",
-        source: Source {
-            title: "google/gvisor#9657: gVisor failed to use host network silently",
-            url: "https://github.com/google/gvisor/issues/9657",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-host-pid",
-        test: Test {
-            fields: &["spec.hostPID"],
-            is: Is::True,
-        },
-        effect: Effect::Weakens,
-        reason: "The pod sees only the processes in its own sandbox, not the processes of the node.",
-        source: Source {
-            title: "google/gvisor#217: Only one pidns in a sandbox",
-            url: "https://github.com/google/gvisor/issues/217",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-host-ipc",
-        test: Test {
-            fields: &["spec.hostIPC"],
-            is: Is::True,
-        },
-        effect: Effect::Weakens,
-        reason: "The pod shares no memory, semaphores or message queues with the node.",
-        source: Source {
-            title: "google/gvisor#92: Can gvisor container enable IPC with host?",
-            url: "https://github.com/google/gvisor/issues/92",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-privileged",
-        test: Test {
-            fields: &["spec.containers[*].securityContext.privileged"],
-            is: Is::True,
-        },
-        effect: Effect::Weakens,
-        reason: "The container is privileged in its sandbox only: it cannot use the node's kernel and devices.",
-        source: Source {
-            title: "google/gvisor#33: Failed to run portainer (--privileged)",
-            url: "https://github.com/google/gvisor/issues/33",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-bidirectional-mounts",
-        test: Test {
-            fields: &["spec.containers[*].volumeMounts[*].mountPropagation"],
-            is: Is::OneOf(&["Bidirectional"]),
-        },
-        reason: "gVisor keeps the mounts of a container in its sandbox, and does not start a container that should pass \
-                 them on to the node.",
-        source: Source {
-            title: "google/gvisor#9324: Root mount propagation option must specify private or slave: \"rshared\"",
-            url: "https://github.com/google/gvisor/issues/9324",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-host-sockets",
-        test: Test {
-            fields: &["spec.volumes[*].hostPath.type"],
-            is: Is::OneOf(&["Socket"]),
-        },
-        reason: "gVisor refuses connections to Unix sockets of the node, unless runsc has the flag --host-uds.",
-        source: Source {
-            title: "google/gvisor#235: Add support for mounting Unix sockets",
-            url: "https://github.com/google/gvisor/issues/235",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-host-devices",
-        test: Test {
-            fields: &["spec.volumes[*].hostPath.type"],
-            is: Is::OneOf(&["CharDevice", "BlockDevice"]),
-        },
-        reason: "gVisor does not pass devices of the node on to the pod.",
-        source: Source {
-            title: "google/gvisor#9140: Docker volume & bind mount support after VFS2 & LISAFS",
-            url: "https://github.com/google/gvisor/issues/9140",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-device-paths",
-        test: Test {
-            fields: &["spec.volumes[*].hostPath.path"],
-            is: Is::Begins(&["/dev/"]),
-        },
-        effect: Effect::Weakens,
-        reason: "gVisor does not pass devices of the node on to the pod, so a device at this path cannot be used.",
-        source: Source {
-            title: "google/gvisor#7286: unable to map the character device",
-            url: "https://github.com/google/gvisor/issues/7286",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-block-volumes",
-        test: Test {
-            fields: &["spec.containers[*].volumeDevices[*].devicePath"],
-            is: Is::Present,
-        },
-        reason: "A volume in block mode is a device of the node, and gVisor does not pass such devices on to the pod.",
-        remedy: "Use the volume in file system mode (`volumeMounts`), or use a RuntimeClass of runc or crun.",
-        source: Source {
-            title: "google/gvisor#9140: Docker volume & bind mount support after VFS2 & LISAFS",
-            url: "https://github.com/google/gvisor/issues/9140",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-sysctls",
-        test: Test {
-            fields: &["spec.securityContext.sysctls[*].name"],
-            is: Is::Present,
-        },
-        effect: Effect::Weakens,
-        reason: "gVisor ignores the sysctls of a pod.",
-        source: Source {
-            title: "google/gvisor#10790: sysctl options declared in config.json not applied to container",
-            url: "https://github.com/google/gvisor/issues/10790",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-huge-pages",
-        test: Test {
-            fields: &["spec.containers[*].resources.limits"],
-            is: Is::HasKey("hugepages-"),
-        },
-        effect: Effect::Weakens,
-        reason: "Programs in gVisor cannot use the huge pages that the node reserves for the pod.",
-        source: Source {
-            title: "google/gvisor#2713: gVisor container couldn't set hugetlb manually?",
-            url: "https://github.com/google/gvisor/issues/2713",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-apparmor",
-        test: Test {
-            fields: &[
-                "spec.securityContext.appArmorProfile.type",
-                "spec.containers[*].securityContext.appArmorProfile.type",
-            ],
-            is: Is::OneOf(&["Localhost"]),
-        },
-        effect: Effect::Weakens,
-        reason: "gVisor ignores the AppArmor profile.",
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-selinux",
-        test: Test {
-            fields: &[
-                "spec.securityContext.seLinuxOptions",
-                "spec.containers[*].securityContext.seLinuxOptions",
-            ],
-            is: Is::Present,
-        },
-        reason: "On a node with SELinux, gVisor does not start a container with an SELinux label.",
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-seccomp",
-        test: Test {
-            fields: &[
-                "spec.securityContext.seccompProfile.type",
-                "spec.containers[*].securityContext.seccompProfile.type",
-            ],
-            is: Is::OneOf(&["Localhost"]),
-        },
-        effect: Effect::Weakens,
-        reason: "gVisor ignores the seccomp profile, unless runsc has the flag --oci-seccomp.",
-        source: Source {
-            title: "google/gvisor#510: OCI support for seccomp",
-            url: "https://github.com/google/gvisor/issues/510",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-setuid",
-        test: Test {
-            fields: &["spec.containers[*].securityContext.allowPrivilegeEscalation"],
-            is: Is::True,
-        },
-        effect: Effect::Weakens,
-        reason: "gVisor ignores the setuid bit of programs such as sudo, so a process cannot gain privileges.",
-        source: Source {
-            title: "google/gvisor#5299: sudo/setuid bit is not supported",
-            url: "https://github.com/google/gvisor/issues/5299",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "gvisor-port-forward",
-        test: Test {
-            fields: &["spec.containers[*].ports[*].containerPort"],
-            is: Is::Present,
-        },
-        effect: Effect::Note,
-        reason: "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the \
-                 pod's address.",
-        remedy: "Use a Service.",
-        source: Source {
-            title: "google/gvisor#3811: Support Kubernetes port forwarding",
-            url: "https://github.com/google/gvisor/issues/3811",
-        },
-        ..GVISOR
-    },
-    Limit {
-        id: "kata-host-network",
-        test: Test {
-            fields: &["spec.hostNetwork"],
-            is: Is::True,
-        },
-        reason: "The pod runs in a virtual machine, which cannot use the network of the node.",
-        ..KATA
-    },
-    Limit {
-        id: "kata-host-pid",
-        test: Test {
-            fields: &["spec.hostPID"],
-            is: Is::True,
-        },
-        effect: Effect::Weakens,
-        reason: "The pod runs in a virtual machine, and does not see the processes of the node.",
-        source: Source {
-            title: "kata-containers/runtime#2633: Kata does not support hostpid",
-            url: "https://github.com/kata-containers/runtime/issues/2633",
-        },
-        ..KATA
-    },
-    Limit {
-        id: "kata-privileged",
-        test: Test {
-            fields: &["spec.containers[*].securityContext.privileged"],
-            is: Is::True,
-        },
-        effect: Effect::Weakens,
-        reason: "The container is privileged in its virtual machine: it gets the devices of the guest, not those of the node.",
-        ..KATA
-    },
-    Limit {
-        id: "kata-mount-propagation",
-        test: Test {
-            fields: &["spec.containers[*].volumeMounts[*].mountPropagation"],
-            is: Is::OneOf(&["Bidirectional", "HostToContainer"]),
-        },
-        effect: Effect::Weakens,
-        reason: "Mounts of the node and mounts in the virtual machine do not reach each other.",
-        source: Source {
-            title: "kata-containers/kata-containers#10502: Is mount propagation support?",
-            url: "https://github.com/kata-containers/kata-containers/issues/10502",
-        },
-        ..KATA
-    },
-    Limit {
-        id: "kata-host-sockets",
-        test: Test {
-            fields: &["spec.volumes[*].hostPath.type"],
-            is: Is::OneOf(&["Socket"]),
-        },
-        reason: "A Unix socket of the node does not work in the virtual machine: connections to it are refused.",
-        source: Source {
-            title: "kata-containers/kata-containers#8024: How to handle socket and hostPath in kata-containers?",
-            url: "https://github.com/kata-containers/kata-containers/issues/8024",
-        },
-        ..KATA
-    },
-    Limit {
-        id: "kata-apparmor",
-        test: Test {
-            fields: &[
-                "spec.securityContext.appArmorProfile.type",
-                "spec.containers[*].securityContext.appArmorProfile.type",
-            ],
-            is: Is::OneOf(&["Localhost"]),
-        },
-        effect: Effect::Weakens,
-        reason: "Kata Containers ignores the AppArmor profile.",
-        ..KATA
-    },
-    Limit {
-        id: "kata-selinux",
-        test: Test {
-            fields: &[
-                "spec.securityContext.seLinuxOptions",
-                "spec.containers[*].securityContext.seLinuxOptions",
-            ],
-            is: Is::Present,
-        },
-        effect: Effect::Weakens,
-        reason: "Kata Containers does not apply the SELinux label.",
-        ..KATA
-    },
-    Limit {
-        id: "kata-device-paths",
-        test: Test {
-            fields: &["spec.volumes[*].hostPath.path"],
-            is: Is::Begins(&["/dev/"]),
-        },
-        effect: Effect::Weakens,
-        reason: "Kata Containers passes no device of the node on to the pod through a volume, except block devices.",
-        source: Source {
-            title: "kata-containers/kata-containers: src/runtime/virtcontainers/container.go, mountSharedDirMounts",
-            url: "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/container.go",
-        },
-        ..KATA
-    },
-    Limit {
-        id: "kata-seccomp",
-        test: Test {
-            fields: &[
-                "spec.securityContext.seccompProfile.type",
-                "spec.containers[*].securityContext.seccompProfile.type",
-            ],
-            is: Is::OneOf(&["Localhost"]),
-        },
-        effect: Effect::Weakens,
-        reason: "Kata Containers ignores the seccomp profile, unless its configuration has disable_guest_seccomp = false.",
-        source: Source {
-            title: "kata-containers/kata-containers#1788: Add seccomp feature",
-            url: "https://github.com/kata-containers/kata-containers/pull/1788",
-        },
-        ..KATA
-    },
-    Limit {
-        id: "windows-privileged",
-        test: Test {
-            fields: &["spec.containers[*].securityContext.privileged"],
-            is: Is::True,
-        },
-        reason: "Windows has no privileged containers.",
-        remedy: "Use a HostProcess container, or run the pod on a Linux node.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-host-network",
-        test: Test {
-            fields: &["spec.hostNetwork"],
-            is: Is::True,
-        },
-        unless: &[Test {
-            fields: &[
-                "spec.securityContext.windowsOptions.hostProcess",
-                "spec.containers[*].securityContext.windowsOptions.hostProcess",
-            ],
-            is: Is::True,
-        }],
-        reason: "A pod on Windows does not get the network of the node, unless it is a HostProcess pod.",
-        remedy: "Remove the field, use a HostProcess pod, or run the pod on a Linux node.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-host-namespaces",
-        test: Test {
-            fields: &["spec.hostPID", "spec.hostIPC", "spec.shareProcessNamespace"],
-            is: Is::True,
-        },
-        reason: "Windows containers share no process or IPC namespace with the node or with each other.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-block-volumes",
-        test: Test {
-            fields: &["spec.containers[*].volumeDevices[*].devicePath"],
-            is: Is::Present,
-        },
-        reason: "Windows cannot attach a volume in block mode to a pod.",
-        remedy: "Use the volume in file system mode (`volumeMounts`), or run the pod on a Linux node.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-mount-propagation",
-        test: Test {
-            fields: &["spec.containers[*].volumeMounts[*].mountPropagation"],
-            is: Is::OneOf(&["Bidirectional", "HostToContainer"]),
-        },
-        reason: "Windows has no mount propagation.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-read-only-root",
-        test: Test {
-            fields: &["spec.containers[*].securityContext.readOnlyRootFilesystem"],
-            is: Is::True,
-        },
-        reason: "The registry and system processes of a Windows container need write access to its root file system.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-memory-volumes",
-        test: Test {
-            fields: &["spec.volumes[*].emptyDir.medium"],
-            is: Is::OneOf(&["Memory"]),
-        },
-        reason: "Windows has no emptyDir volumes in memory.",
-        remedy: "Remove `medium: Memory`, or run the pod on a Linux node.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-huge-pages",
-        test: Test {
-            fields: &["spec.containers[*].resources.limits"],
-            is: Is::HasKey("hugepages-"),
-        },
-        reason: "Windows containers have no huge pages.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-users",
-        test: Test {
-            fields: &[
-                "spec.securityContext.runAsUser",
-                "spec.securityContext.runAsGroup",
-                "spec.securityContext.fsGroup",
-                "spec.containers[*].securityContext.runAsUser",
-                "spec.containers[*].securityContext.runAsGroup",
-            ],
-            is: Is::Present,
-        },
-        reason: "Windows has no numeric users and groups.",
-        remedy: "Use `windowsOptions.runAsUserName`, or run the pod on a Linux node.",
-        ..WINDOWS_CONTAINERS
-    },
-    Limit {
-        id: "windows-security",
-        test: Test {
-            fields: &[
-                "spec.securityContext.seLinuxOptions",
-                "spec.securityContext.seccompProfile",
-                "spec.securityContext.sysctls[*].name",
-                "spec.containers[*].securityContext.allowPrivilegeEscalation",
-                "spec.containers[*].securityContext.capabilities",
-                "spec.containers[*].securityContext.procMount",
-                "spec.containers[*].securityContext.seLinuxOptions",
-                "spec.containers[*].securityContext.seccompProfile",
-            ],
-            is: Is::Present,
-        },
-        effect: Effect::Weakens,
-        reason: "The field has no effect on Windows, and the API server rejects it in a pod with `os.name: windows`.",
-        ..WINDOWS_CONTAINERS
-    },
+    fails("host-users", &[], &[on(&["spec.hostUsers"], Is::False)],
+        "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
+        "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
+        USER_NAMESPACES).without("user_namespaces"),
+    fails("recursive-read-only", &[Gvisor, Runhcs], &[on(&["spec.containers[*].volumeMounts[*].recursiveReadOnly"], Is::OneOf(&["Enabled"]))],
+        "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
+        "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts.",
+        source("kubernetes/enhancements#3857: Recursive Read-only (RRO) mounts", "https://github.com/kubernetes/enhancements/issues/3857"))
+        .without("recursive_read_only_mounts"),
+    fails("supplemental-groups", &[], &[on(&["spec.securityContext.supplementalGroupsPolicy"], Is::OneOf(&["Strict"]))],
+        "A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes 1.33, the kubelet silently applies `Merge`.",
+        "Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature.",
+        source("Kubernetes: Configure a Security Context for a Pod or Container, supplementalGroupsPolicy", "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"))
+        .without("supplemental_groups_policy"),
+    fails("host-users-host-network", &[], &[on(&["spec.hostUsers"], Is::False)],
+        "A backend of this node does not report user namespaces with the host's network, so the kubelet rejects the pod.",
+        "Remove `hostUsers: false` or `hostNetwork: true`.",
+        USER_NAMESPACES).and(&[on(&["spec.hostNetwork"], Is::True)]).without("user_namespaces_host_network"),
+    fails("bind-mount-options", &[], &[on(&["spec.containers[*].volumeMounts[*].bindMountOptions[*]"], Is::Present)],
+        "A backend of this node does not report the feature, so the kubelet rejects the pod.",
+        "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
+        source("Kubernetes: Set Bind Mount Options on Volume Mounts", "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/"))
+        .without("mount_options"),
+    fails("node-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&[], NAMESPACED))],
+        "The sysctl has no namespace: a value of it would apply to the whole node, so the kubelet rejects the pod (SysctlForbidden), whatever its RuntimeClass is.",
+        "Set the sysctl on the node, or set it in a privileged init container in a RuntimeClass of Kata Containers, whose pods have their own kernel.",
+        KUBELET_SYSCTLS),
+    fails("unsafe-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(NAMESPACED, SAFE))],
+        "The kubelet rejects the pod (SysctlForbidden), unless the kubelet's allowedUnsafeSysctls has the sysctl.",
+        "Remove the sysctl, or add it to allowedUnsafeSysctls in the configuration of the kubelet.",
+        KUBELET_SYSCTLS).only_if(Fact::UnsafeSysctls, false),
+    fails("host-network-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&["net."], &[]))],
+        "The sysctl would apply to the network of the node, so the API server or the kubelet rejects the pod.",
+        "Remove the sysctl or `hostNetwork: true`, or set the sysctl on the node.",
+        KUBELET_SYSCTLS).and(&[on(&["spec.hostNetwork"], Is::True)]).by_api_server(),
+    fails("host-ipc-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&["kernel.", "fs.mqueue."], &[]))],
+        "The sysctl would apply to the IPC namespace of the node, so the API server or the kubelet rejects the pod.",
+        "Remove the sysctl or `hostIPC: true`, or set the sysctl on the node.",
+        KUBELET_SYSCTLS).and(&[on(&["spec.hostIPC"], Is::True)]).by_api_server(),
+    fails("windows-pods", LINUX, &[on(&["spec.os.name"], Is::OneOf(&["windows"])), on(SELECTOR, Is::Entry(OS_LABELS, &["windows"]))],
+        "The pod is for Windows, so the kubelet of a Linux node rejects it.",
+        "Run the pod on a Windows node.", POD_OS),
+    fails("linux-pods", WINDOWS, &[on(&["spec.os.name"], Is::OneOf(&["linux"])), on(SELECTOR, Is::Entry(OS_LABELS, &["linux"]))],
+        "The pod is for Linux, so the kubelet of a Windows node rejects it.",
+        "Run the pod on a Linux node.", POD_OS),
+    fails("other-architecture", ANY, &[on(SELECTOR, Is::Entry(ARCHITECTURE_LABELS, OTHER_ARCHITECTURES))],
+        "The node selector names an architecture that this node does not have.",
+        "Run the pod on a node of that architecture.",
+        source("Kubernetes: Well-Known Labels, kubernetes.io/arch", "https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-arch"))
+        .only_if(Fact::ThisNode, true),
+    weakens("seccomp-annotations", ANY, &[SECCOMP_ANNOTATIONS],
+        "The annotation has no effect since Kubernetes 1.27.", "Use `securityContext.seccompProfile`.",
+        source("Kubernetes: Seccomp and Kubernetes", "https://kubernetes.io/docs/reference/node/seccomp/")),
+    fails("linux-host-process", LINUX, &[on(HOST_PROCESS, Is::True)],
+        "Linux has no HostProcess containers.", "Run the pod on a Windows node.", WINDOWS_API),
+    weakens("kata-annotations", &[Runc, Crun, Gvisor, Runhcs], &[on(ANNOTATIONS, Is::Entry(&["io.katacontainers.**"], &[]))],
+        "Only Kata Containers reads the annotation.", "Remove the annotation, or use a RuntimeClass of Kata Containers.",
+        source("Kata Containers: Per-Pod Kata Configurations", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-set-sandbox-config-kata.md")),
+    weakens("gvisor-annotations", &[Runc, Crun, Kata, Runhcs], &[on(ANNOTATIONS, Is::Entry(&["dev.gvisor.**"], &[]))],
+        "Only gVisor reads the annotation.", "Remove the annotation, or use a RuntimeClass of gVisor.",
+        source("gVisor: Configuration", "https://gvisor.dev/docs/user_guide/containerd/configuration/")),
+    fails("host-devices", PLAIN, &[on(HOST_PATH, Is::HostPath(&UNPRIVILEGED_DEVICES))],
+        "The cgroup of a container that is not privileged denies the device: the container sees it, but cannot open it, whatever its capabilities are.",
+        "Use a device plug-in, or make the container privileged.", DEVICE_CGROUP),
+    weakens("host-dev-directory", PLAIN, &[on(HOST_PATH, Is::HostPath(&UNPRIVILEGED_DEV))],
+        "The cgroup of a container that is not privileged denies the devices of the node: the container sees them, but cannot open them.",
+        "Use a device plug-in, or make the container privileged.", DEVICE_CGROUP),
+    fails("gvisor-host-network", GVISOR, &[on(&["spec.hostNetwork"], Is::True)],
+        "gVisor has its own network stack: the pod starts, but it has no network interface of the node.", OTHER_CLASS,
+        source("google/gvisor#9657: gVisor failed to use host network silently", "https://github.com/google/gvisor/issues/9657")),
+    weakens("gvisor-host-pid", GVISOR, &[on(&["spec.hostPID"], Is::True)],
+        "The pod sees only the processes in its own sandbox, not the processes of the node.", OTHER_CLASS,
+        source("google/gvisor#217: Only one pidns in a sandbox", "https://github.com/google/gvisor/issues/217")),
+    weakens("gvisor-host-ipc", GVISOR, &[on(&["spec.hostIPC"], Is::True)],
+        "The pod shares no memory, semaphores or message queues with the node.", OTHER_CLASS,
+        source("google/gvisor#92: Can gvisor container enable IPC with host?", "https://github.com/google/gvisor/issues/92")),
+    weakens("gvisor-privileged", GVISOR, &[on(PRIVILEGED, Is::True)],
+        "The container is privileged in its sandbox only: it cannot use the node's kernel and devices.", OTHER_CLASS,
+        source("google/gvisor#33: Failed to run portainer (--privileged)", "https://github.com/google/gvisor/issues/33")),
+    fails("gvisor-net-raw", GVISOR, &[on(ADDED, Is::OneOf(&["NET_RAW"]))],
+        "gVisor drops the capability NET_RAW, unless runsc has the flag --net-raw: raw sockets do not work, and neither do ping and iptables.",
+        "Set net-raw = \"true\" in the configuration of runsc, remove the capability, or use a RuntimeClass of runc or crun.",
+        source("google/gvisor#198: Add flag to drop net_raw from capability set", "https://github.com/google/gvisor/issues/198"))
+        .only_if(Fact::RunscFlag("net-raw"), false),
+    fails("gvisor-kernel-capabilities", GVISOR, &[on(ADDED, Is::OneOf(BEYOND_GVISOR))],
+        "gVisor has no kernel modules, no eBPF and no access to the hardware and the clock of the node, so the capability is of no use.", OTHER_CLASS, GVISOR_CALLS),
+    weakens("gvisor-capabilities", GVISOR, &[on(ADDED, Is::OneOf(OWN_TO_GVISOR))],
+        "The capability applies to gVisor's own kernel only, which has a part of Linux.", OTHER_CLASS, GVISOR_CALLS),
+    fails("gvisor-bidirectional-mounts", GVISOR, &[on(PROPAGATION, Is::OneOf(&["Bidirectional"]))],
+        "gVisor keeps the mounts of a container in its sandbox, and does not start a container that should pass them on to the node.", OTHER_CLASS,
+        source("google/gvisor#9324: Root mount propagation option must specify private or slave: \"rshared\"", "https://github.com/google/gvisor/issues/9324")),
+    fails("gvisor-host-sockets", GVISOR, HOST_PATH_SOCKETS,
+        "gVisor refuses connections to Unix sockets of the node, unless runsc has the flag --host-uds.", OTHER_CLASS, GVISOR_SOCKETS)
+        .only_if(Fact::RunscFlag("host-uds"), false),
+    fails("gvisor-kubelet-sockets", GVISOR, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
+        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds.", OTHER_CLASS, GVISOR_SOCKETS)
+        .only_if(Fact::RunscFlag("host-uds"), false),
+    fails("gvisor-host-devices", GVISOR, &[on(HOST_PATH, Is::HostPath(&DEVICES))],
+        "gVisor does not pass devices of the node on to the pod.", OTHER_CLASS, GVISOR_DEVICES),
+    weakens("gvisor-host-directories", GVISOR, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES)), on(HOST_PATH, Is::HostPath(&DEV))],
+        "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, GVISOR_DEVICES),
+    fails("gvisor-block-volumes", GVISOR, &[on(BLOCK, Is::Present)],
+        "A volume in block mode is a device of the node, and gVisor does not pass such devices on to the pod.",
+        "Use the volume in file system mode (`volumeMounts`), or use a RuntimeClass of runc or crun.", GVISOR_DEVICES),
+    fails("sandbox-bpf", SANDBOXES, &[on(HOST_PATH, Is::HostPath(&BPF))],
+        "The directory has eBPF objects of the node's kernel. The pod has its own kernel, which cannot use them.", OTHER_CLASS, GVISOR_CALLS),
+    weakens("gvisor-sysctls", GVISOR, &[on(SYSCTLS, Is::Present)],
+        "gVisor ignores the sysctls of a pod.", OTHER_CLASS,
+        source("google/gvisor#10790: sysctl options declared in config.json not applied to container", "https://github.com/google/gvisor/issues/10790")),
+    weakens("gvisor-huge-pages", GVISOR, HUGE_PAGES,
+        "Programs in gVisor cannot use the huge pages that the node reserves for the pod.", OTHER_CLASS,
+        source("google/gvisor#2713: gVisor container couldn't set hugetlb manually?", "https://github.com/google/gvisor/issues/2713")),
+    weakens("gvisor-apparmor", GVISOR, LOCAL_APPARMOR, "gVisor ignores the AppArmor profile.", OTHER_CLASS, RUNSC_SPEC),
+    fails("gvisor-selinux", GVISOR, &[on(SELINUX, Is::Present), on(&["spec.containers"], Is::Present)],
+        "With SELinux, the backend gives each container a label, and gVisor starts no container with a label.",
+        "Set enable_selinux = false in the backend of gVisor, or use a RuntimeClass of runc or crun.", RUNSC_SPEC)
+        .only_if(Fact::Selinux, true),
+    weakens("gvisor-seccomp", GVISOR, &[on(SECCOMP, Is::OneOf(&["Localhost"]))],
+        "gVisor ignores the seccomp profile, unless runsc has the flag --oci-seccomp.", OTHER_CLASS,
+        source("google/gvisor#510: OCI support for seccomp", "https://github.com/google/gvisor/issues/510"))
+        .only_if(Fact::RunscFlag("oci-seccomp"), false),
+    weakens("gvisor-setuid", GVISOR, &[on(ESCALATION, Is::True)],
+        "gVisor ignores the setuid bit of programs such as sudo, so a process cannot gain privileges.", OTHER_CLASS,
+        source("google/gvisor#5299: sudo/setuid bit is not supported", "https://github.com/google/gvisor/issues/5299")),
+    limit("gvisor-port-forward", GVISOR, Effect::Note, &[on(PORTS, Is::Present)],
+        "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the pod's address.", "Use a Service.",
+        source("google/gvisor#3811: Support Kubernetes port forwarding", "https://github.com/google/gvisor/issues/3811")),
+    fails("kata-host-network", KATA, &[on(&["spec.hostNetwork"], Is::True)],
+        "The pod runs in a virtual machine, which cannot use the network of the node: it has only the interface `lo`.", OTHER_CLASS, KATA_LIMITATIONS),
+    weakens("kata-host-pid", KATA, &[on(&["spec.hostPID"], Is::True)],
+        "The pod runs in a virtual machine, and does not see the processes of the node.", OTHER_CLASS,
+        source("kata-containers/runtime#2633: Kata does not support hostpid", "https://github.com/kata-containers/runtime/issues/2633")),
+    weakens("kata-host-ipc", KATA, &[on(&["spec.hostIPC"], Is::True)],
+        "The pod has an IPC namespace of its own: it shares no memory, semaphores or message queues with the node.", OTHER_CLASS, KATA_LIMITATIONS),
+    weakens("kata-privileged", KATA, &[on(PRIVILEGED, Is::True)],
+        "The container is privileged in its virtual machine: it has all capabilities, but no devices of the node.", OTHER_CLASS, KATA_LIMITATIONS),
+    fails("kata-privileged-devices", KATA, &[on(PRIVILEGED, Is::True)],
+        "The backend passes all devices of the node to a privileged container, and Kata Containers cannot add them to the virtual machine: the container does not start.",
+        "Set privileged_without_host_devices = true for the handler in the configuration of the backend.", KATA_PRIVILEGED)
+        .only_if(Fact::PrivilegedWithoutHostDevices, false),
+    weakens("kata-node-capabilities", KATA, &[on(ADDED, Is::OneOf(BEYOND_GUEST))],
+        "The capability applies to the kernel of the virtual machine, not to that of the node.", OTHER_CLASS, KATA_LIMITATIONS),
+    weakens("kata-bidirectional-mounts", KATA, &[on(PROPAGATION, Is::OneOf(&["Bidirectional"]))],
+        "Mounts that the container makes in the virtual machine do not reach the node.", OTHER_CLASS,
+        source("kata-containers/kata-containers#10502: Is mount propagation support?", "https://github.com/kata-containers/kata-containers/issues/10502")),
+    fails("kata-host-sockets", KATA, HOST_PATH_SOCKETS,
+        "A Unix socket of the node does not work in the virtual machine: the container does not start.", OTHER_CLASS, KATA_SOCKETS),
+    fails("kata-kubelet-sockets", KATA, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
+        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
+    fails("kata-device-paths", KATA, &[on(HOST_PATH, Is::HostPath(&CHARACTER_DEVICES))],
+        "Kata Containers passes no device of the node on to the pod through a volume, except block devices: the container does not start.",
+        "Use a device plug-in that supports Kata Containers, or use a RuntimeClass of runc or crun.", KATA_MOUNTS),
+    weakens("kata-dev-directory", KATA, &[on(HOST_PATH, Is::HostPath(&DEV))],
+        "The container gets the devices of its virtual machine, not those of the node.", OTHER_CLASS, KATA_MOUNTS),
+    weakens("kata-host-directories", KATA, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES))],
+        "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, KATA_SOCKETS),
+    weakens("kata-apparmor", KATA, LOCAL_APPARMOR, "Kata Containers ignores the AppArmor profile.", OTHER_CLASS, KATA_LIMITATIONS),
+    weakens("kata-selinux", KATA, &[on(SELINUX, Is::Present)], "Kata Containers does not apply the SELinux label.", OTHER_CLASS, KATA_LIMITATIONS),
+    weakens("kata-seccomp", KATA, &[on(SECCOMP, Is::OneOf(&["Localhost"]))],
+        "Kata Containers ignores the seccomp profile, unless its configuration has disable_guest_seccomp = false.", OTHER_CLASS,
+        source("kata-containers/kata-containers#1788: Add seccomp feature", "https://github.com/kata-containers/kata-containers/pull/1788")),
+    weakens("kata-privilege-escalation", KATA, &[on(ESCALATION, Is::False)],
+        "The main process of the container cannot gain privileges, but the processes of `kubectl exec` and of exec probes can.",
+        "Remove setuid programs from the image.", KATA_LIMITATIONS),
+    limit("kata-ephemeral-containers", KATA, Effect::Note, &[on(&["spec.ephemeralContainers[*].targetContainerName"], Is::Present)],
+        "The ephemeral container of `kubectl debug --target` does not see the processes of the target container.", "Use `kubectl exec` in the target container.", KATA_LIMITATIONS),
+    weakens("kata-memory-volumes", KATA, &[on(&["spec.volumes[*].emptyDir"], Is::All(&[("medium", Is::OneOf(&["Memory"])), ("sizeLimit", Is::Present)]))],
+        "The volume may grow to half of the memory of the virtual machine, whatever its sizeLimit is.", "Set the memory limits of the containers.",
+        source("kata-containers/kata-containers#2438: Doesn't support sizeLimit option for emptyDir volume in Kubernetes", "https://github.com/kata-containers/kata-containers/issues/2438")),
+    limit("kata-port-forward", KATA, Effect::Note, &[on(PORTS, Is::Present)],
+        "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the pod's address.", "Use a Service.", KATA_LIMITATIONS),
+    fails("windows-privileged", WINDOWS, &[on(PRIVILEGED, Is::True)],
+        "Windows has no privileged containers.", "Use a HostProcess container, or run the pod on a Linux node.", WINDOWS_API),
+    fails("windows-host-network", WINDOWS, &[on(&["spec.hostNetwork"], Is::True)],
+        "A pod on Windows does not get the network of the node, unless it is a HostProcess pod.",
+        "Remove the field, use a HostProcess pod, or run the pod on a Linux node.", WINDOWS_API).unless(&[on(HOST_PROCESS, Is::True)]),
+    fails("windows-host-namespaces", WINDOWS, &[on(&["spec.hostPID", "spec.hostIPC", "spec.shareProcessNamespace"], Is::True)],
+        "Windows containers share no process or IPC namespace with the node or with each other.", LINUX_NODE, WINDOWS_API),
+    fails("windows-block-volumes", WINDOWS, &[on(BLOCK, Is::Present)],
+        "Windows cannot attach a volume in block mode to a pod.",
+        "Use the volume in file system mode (`volumeMounts`), or run the pod on a Linux node.", WINDOWS_API),
+    fails("windows-mount-propagation", WINDOWS, &[on(PROPAGATION, Is::OneOf(&["Bidirectional", "HostToContainer"]))],
+        "Windows has no mount propagation.", LINUX_NODE, WINDOWS_API),
+    fails("windows-read-only-root", WINDOWS, &[on(&["spec.containers[*].securityContext.readOnlyRootFilesystem"], Is::True)],
+        "The registry and system processes of a Windows container need write access to its root file system.", LINUX_NODE, WINDOWS_API),
+    fails("windows-memory-volumes", WINDOWS, &[on(&["spec.volumes[*].emptyDir.medium"], Is::OneOf(&["Memory"]))],
+        "Windows has no emptyDir volumes in memory.", "Remove `medium: Memory`, or run the pod on a Linux node.", WINDOWS_API),
+    fails("windows-huge-pages", WINDOWS, HUGE_PAGES, "Windows containers have no huge pages.", LINUX_NODE, WINDOWS_API),
+    fails("windows-users", WINDOWS, &[on(&["spec.securityContext.runAsUser", "spec.securityContext.runAsGroup", "spec.securityContext.fsGroup",
+            "spec.containers[*].securityContext.runAsUser", "spec.containers[*].securityContext.runAsGroup"], Is::Present)],
+        "Windows has no numeric users and groups.", "Use `windowsOptions.runAsUserName`, or run the pod on a Linux node.", WINDOWS_API),
+    weakens("windows-security", WINDOWS, &[on(&["spec.securityContext.appArmorProfile.type", "spec.securityContext.seLinuxOptions",
+            "spec.securityContext.seccompProfile.type", "spec.securityContext.sysctls[*].name",
+            "spec.containers[*].securityContext.allowPrivilegeEscalation", "spec.containers[*].securityContext.appArmorProfile.type",
+            "spec.containers[*].securityContext.capabilities", "spec.containers[*].securityContext.capabilities.add[*]",
+            "spec.containers[*].securityContext.procMount", "spec.containers[*].securityContext.seLinuxOptions",
+            "spec.containers[*].securityContext.seccompProfile.type"], Is::Present)],
+        "The field has no effect on Windows, and the API server rejects it in a pod with `os.name: windows`.", LINUX_NODE, WINDOWS_API),
 ];

@@ -5,14 +5,16 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::paths::{HostPaths, glob, regex};
+
 /// The lists of containers in a pod. A test on `spec.containers[*]` is on all of them.
-const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+pub(super) const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 
 /// A test on fields of a pod. The test is true if it is true for any of the fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// The fields, from `spec` on. `name[*]` means every item of a list. `spec.containers[*]` also means the init
-    /// containers and the ephemeral containers.
+    /// The fields, from `spec` or `metadata` on. `name[*]` means every item of a list. `spec.containers[*]` also means
+    /// the init containers and the ephemeral containers.
     pub fields: &'static [&'static str],
     /// The condition on the value of a field.
     pub is: Is,
@@ -29,31 +31,91 @@ pub enum Is {
     Present,
     /// The value is one of these texts.
     OneOf(&'static [&'static str]),
-    /// The value begins with one of these texts.
-    Begins(&'static [&'static str]),
-    /// The value is the name of a sysctl that begins with none of these texts. `/` and `.` separate parts of a name.
-    SysctlOutside(&'static [&'static str]),
-    /// The value is a map with a key that begins with this text.
-    HasKey(&'static str),
+    /// The value is a text, and none of these.
+    NoneOf(&'static [&'static str]),
+    /// The value is like one of these patterns.
+    Like(&'static [&'static str]),
+    /// The value is a list with this text.
+    Includes(&'static str),
+    /// The value is the name of a sysctl that begins with one of the first texts, and with none of the others. `/` and
+    /// `.` separate parts of a name.
+    Sysctl(&'static [&'static str], &'static [&'static str]),
+    /// The value is a map with a key like one of the first patterns, whose value is like one of the others.
+    Entry(&'static [&'static str], &'static [&'static str]),
+    /// The value is a map with a key that is none of these.
+    OtherKey(&'static [&'static str]),
+    /// The value is a map whose fields meet all of these conditions.
+    All(&'static [(&'static str, Is)]),
+    /// The value is the hostPath of a volume of this class.
+    HostPath(&'static HostPaths),
+}
+
+/// A field of a pod for which a test is true.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field<'p> {
+    /// The name, with the index of each item of a list.
+    pub name: String,
+    /// The value.
+    pub value: &'p Value,
+}
+
+/// The pods that a rule is about: any of the first tests is true, all of `and`, and none of `unless`.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// The tests on the fields that the rule is about.
+    pub any: &'static [Test],
+    /// Further conditions.
+    pub and: &'static [Test],
+    /// Exceptions.
+    pub unless: &'static [Test],
+}
+
+/// A test on these fields.
+pub(super) const fn on(fields: &'static [&'static str], is: Is) -> Test {
+    Test { fields, is }
+}
+
+impl About {
+    /// The fields that the rule is about; empty if it is not about this pod.
+    pub fn fields<'p>(&self, pod: &'p Value) -> Vec<Field<'p>> {
+        let meets = |test: &Test| !test.fields(pod).is_empty();
+        match self.and.iter().all(meets) && !self.unless.iter().any(meets) {
+            true => self.any.iter().flat_map(|test| test.fields(pod)).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// A CEL expression that is true for the same pods. `object` is the pod.
+    pub fn cel(&self) -> String {
+        let any = any_of(self.any.iter().map(Test::cel).collect());
+        let and = self.and.iter().map(Test::cel);
+        let unless = self.unless.iter().map(|test| format!("!({})", test.cel()));
+        let all: Vec<_> = std::iter::once(any).chain(and).chain(unless).collect();
+        all.join(" && ")
+    }
 }
 
 impl Test {
-    /// The fields of this pod for which the test is true, with the index of each item of a list.
-    pub fn fields(&self, pod: &Value) -> Vec<String> {
+    /// The fields of this pod for which the test is true.
+    pub fn fields<'p>(&self, pod: &'p Value) -> Vec<Field<'p>> {
         let mut found = Vec::new();
         for path in self.fields.iter().flat_map(|field| paths(field)) {
-            self.search(pod, &path, "", &mut found);
+            self.search(pod, pod, &path, "", &mut found);
         }
         found
     }
 
     /// Adds the fields below `value` for which the test is true. `at` is the name of `value` itself.
-    fn search(&self, value: &Value, path: &[Step<'_>], at: &str, found: &mut Vec<String>) {
+    fn search<'p>(
+        &self,
+        pod: &'p Value,
+        value: &'p Value,
+        path: &[Step<'_>],
+        at: &str,
+        found: &mut Vec<Field<'p>>,
+    ) {
         let Some((step, rest)) = path.split_first() else {
-            if self.is.met(value) {
-                found.push(at.to_owned());
-            }
-            return;
+            return self.is.find(pod, value, at, found);
         };
         let Some(field) = value.get(step.name) else {
             return;
@@ -61,10 +123,10 @@ impl Test {
         let dot = if at.is_empty() { "" } else { "." };
         let at = format!("{at}{dot}{}", step.name);
         if !step.is_list {
-            return self.search(field, rest, &at, found);
+            return self.search(pod, field, rest, &at, found);
         }
         for (index, item) in field.as_array().into_iter().flatten().enumerate() {
-            self.search(item, rest, &format!("{at}[{index}]"), found);
+            self.search(pod, item, rest, &format!("{at}[{index}]"), found);
         }
     }
 
@@ -72,13 +134,18 @@ impl Test {
     /// ValidatingAdmissionPolicy.
     pub fn cel(&self) -> String {
         let paths = self.fields.iter().flat_map(|field| paths(field));
-        let parts: Vec<_> = paths
-            .map(|path| self.is.cel_below("object", &path, 0))
-            .collect();
-        match parts.as_slice() {
-            [only] => only.clone(),
-            _ => format!("({})", parts.join(" || ")),
-        }
+        any_of(
+            paths
+                .map(|path| self.is.cel_below("object", &path, 0))
+                .collect(),
+        )
+    }
+}
+
+fn any_of(parts: Vec<String>) -> String {
+    match parts.as_slice() {
+        [only] => only.clone(),
+        _ => format!("({})", parts.join(" || ")),
     }
 }
 
@@ -115,23 +182,73 @@ fn paths<'a>(field: &'a str) -> Vec<Vec<Step<'a>>> {
     }
 }
 
+/// The name of an entry of a map.
+fn entry(at: &str, key: &str) -> String {
+    let is_plain = key.chars().all(|c| c.is_ascii_alphanumeric());
+    match is_plain {
+        true => format!("{at}.{key}"),
+        false => format!("{at}[{key:?}]"),
+    }
+}
+
+fn is_like(patterns: &[&str], text: &str) -> bool {
+    patterns.iter().any(|pattern| glob(pattern, text))
+}
+
 impl Is {
+    /// Adds the field, or the entries of the map, for which the condition is true.
+    fn find<'p>(self, pod: &'p Value, value: &'p Value, at: &str, found: &mut Vec<Field<'p>>) {
+        let entries = value.as_object().into_iter().flatten();
+        match self {
+            Is::Entry(keys, values) => {
+                let is_met = |(key, value): &(&String, &Value)| {
+                    let text = value.as_str().unwrap_or_default();
+                    is_like(keys, key) && (values.is_empty() || is_like(values, text))
+                };
+                found.extend(entries.filter(is_met).map(|(key, value)| Field {
+                    name: entry(at, key),
+                    value,
+                }));
+            }
+            Is::OtherKey(keys) => {
+                let others = entries.filter(|(key, _)| !keys.contains(&key.as_str()));
+                found.extend(others.map(|(key, value)| Field {
+                    name: entry(at, key),
+                    value,
+                }));
+            }
+            Is::HostPath(paths) if !paths.met(pod, value) => {}
+            _ if !self.met(value) => {}
+            _ => found.push(Field {
+                name: at.to_owned(),
+                value,
+            }),
+        }
+    }
+
     fn met(self, value: &Value) -> bool {
         let text = value.as_str();
+        let is = |test: &dyn Fn(&str) -> bool| text.is_some_and(test);
         let begins = |all: &[&str], text: &str| all.iter().any(|part| text.starts_with(part));
         match self {
             Is::True => *value == Value::Bool(true),
             Is::False => *value == Value::Bool(false),
-            Is::Present => !value.is_null(),
-            Is::OneOf(all) => text.is_some_and(|text| all.contains(&text)),
-            Is::Begins(all) => text.is_some_and(|text| begins(all, text)),
-            Is::SysctlOutside(all) => {
-                text.is_some_and(|text| !begins(all, &text.replace('/', ".")))
+            Is::Present | Is::HostPath(_) => !value.is_null(),
+            Is::OneOf(all) => is(&|text| all.contains(&text)),
+            Is::NoneOf(all) => is(&|text| !all.contains(&text)),
+            Is::Like(all) => is(&|text| is_like(all, text)),
+            Is::Includes(text) => {
+                let mut items = value.as_array().into_iter().flatten();
+                items.any(|item| item == text)
             }
-            Is::HasKey(prefix) => {
-                let keys = value.as_object().into_iter().flat_map(|map| map.keys());
-                keys.into_iter().any(|key| key.starts_with(prefix))
-            }
+            Is::Sysctl(all, except) => is(&|text| {
+                let name = text.replace('/', ".");
+                (all.is_empty() || begins(all, &name)) && !begins(except, &name)
+            }),
+            Is::All(parts) => parts
+                .iter()
+                .all(|(name, is)| value.get(name).is_some_and(|value| is.met(value))),
+            Is::Entry(..) | Is::OtherKey(_) => value.is_object(),
         }
     }
 
@@ -139,8 +256,9 @@ impl Is {
     fn cel_below(self, value: &str, path: &[Step<'_>], depth: usize) -> String {
         let mut field = value.to_owned();
         for (index, step) in path.iter().enumerate() {
-            // Every pod has a `spec`. Other fields may be missing, which `?` allows.
-            let optional = if step.name == "spec" { "" } else { "?" };
+            // Every pod has a `spec` and `metadata`. Other fields may be missing, which `?` allows.
+            let is_there = field == "object" && ["spec", "metadata"].contains(&step.name);
+            let optional = if is_there { "" } else { "?" };
             // A write to a string never fails.
             write!(field, ".{optional}{}", step.name).ok();
             if step.is_list {
@@ -150,9 +268,21 @@ impl Is {
                 return format!("{field}.orValue([]).exists({item}, {inner})");
             }
         }
-        match path.is_empty() {
-            true => self.cel(&|_| field.clone(), "true"),
-            false => self.cel(
+        let below = |name, is: Is| {
+            let step = Step {
+                name,
+                is_list: false,
+            };
+            is.cel_below(value, &[path, &[step]].concat(), depth)
+        };
+        match self {
+            Is::All(parts) => {
+                let parts: Vec<_> = parts.iter().map(|(name, is)| below(*name, *is)).collect();
+                format!("({})", parts.join(" && "))
+            }
+            Is::HostPath(paths) => paths.cel(&field),
+            _ if path.is_empty() => self.cel(&|_| field.clone(), "true"),
+            _ => self.cel(
                 &|default| format!("{field}.orValue({default})"),
                 &format!("{field}.hasValue()"),
             ),
@@ -161,28 +291,39 @@ impl Is {
 
     /// The expression for one value. `or` is the value, or the default if the field is missing.
     fn cel(self, or: &dyn Fn(&str) -> String, has: &str) -> String {
+        let begins = |all, name: &str| format!("{}.exists(p, {name}.startsWith(p))", texts(all));
         match self {
             Is::True => or("false"),
             Is::False => format!("!{}", or("true")),
-            Is::Present => has.to_owned(),
+            Is::Present | Is::All(_) | Is::HostPath(_) => has.to_owned(),
             Is::OneOf(all) => format!("{} in {}", or("''"), texts(all)),
-            Is::Begins(all) => {
-                format!("{}.exists(p, {}.startsWith(p))", texts(all), or("''"))
+            Is::NoneOf(all) => format!("!({} in {})", or("''"), texts(all)),
+            Is::Like(all) => format!("{}.matches({})", or("''"), regex(all)),
+            Is::Includes(text) => format!("'{text}' in {}", or("[]")),
+            Is::Sysctl(all, except) => {
+                let name = format!("{}.replace('/', '.')", or("''"));
+                let parts = [(all, ""), (except, "!")].into_iter();
+                let parts = parts.filter(|(all, _)| !all.is_empty());
+                let parts: Vec<_> = parts
+                    .map(|(all, not)| format!("{not}{}", begins(all, &name)))
+                    .collect();
+                parts.join(" && ")
             }
-            Is::SysctlOutside(all) => format!(
-                "!{}.exists(p, {}.replace('/', '.').startsWith(p))",
-                texts(all),
-                or("''")
-            ),
-            Is::HasKey(prefix) => {
-                format!("{}.exists(k, k.startsWith('{prefix}'))", or("{}"))
+            Is::Entry(keys, values) => {
+                let map = or("{}");
+                let value = match values {
+                    [] => String::new(),
+                    values => format!(" && {map}[k].matches({})", regex(values)),
+                };
+                format!("{map}.exists(k, k.matches({}){value})", regex(keys))
             }
+            Is::OtherKey(keys) => format!("{}.exists(k, !(k in {}))", or("{}"), texts(keys)),
         }
     }
 }
 
 /// Texts as a list in CEL. No text of the table contains a quote or a backslash.
-fn texts(all: &[&str]) -> String {
+pub(super) fn texts(all: &[&str]) -> String {
     let all: Vec<_> = all.iter().map(|text| format!("'{text}'")).collect();
     format!("[{}]", all.join(", "))
 }
@@ -193,42 +334,40 @@ mod tests {
 
     use super::*;
 
-    fn test(fields: &'static [&'static str], is: Is) -> Test {
-        Test { fields, is }
+    fn found(test: Test, pod: &Value) -> Vec<String> {
+        let fields = test.fields(pod).into_iter();
+        fields.map(|field| field.name).collect()
     }
 
     #[test]
     fn a_field_of_the_pod_is_checked_in_yaml_and_in_cel() {
-        let host = test(&["spec.hostNetwork"], Is::True);
+        let host = on(&["spec.hostNetwork"], Is::True);
         assert_eq!(
-            host.fields(&json!({ "spec": { "hostNetwork": true } })),
+            found(host, &json!({ "spec": { "hostNetwork": true } })),
             ["spec.hostNetwork"]
         );
-        assert!(
-            host.fields(&json!({ "spec": { "hostNetwork": false } }))
-                .is_empty()
-        );
-        assert!(host.fields(&json!({})).is_empty());
+        assert!(found(host, &json!({ "spec": { "hostNetwork": false } })).is_empty());
+        assert!(found(host, &json!({})).is_empty());
         assert_eq!(host.cel(), "object.spec.?hostNetwork.orValue(false)");
-        let users = test(&["spec.hostUsers"], Is::False);
+        let users = on(&["spec.hostUsers"], Is::False);
         assert_eq!(users.cel(), "!object.spec.?hostUsers.orValue(true)");
         assert_eq!(
-            users.fields(&json!({ "spec": { "hostUsers": false } })),
+            found(users, &json!({ "spec": { "hostUsers": false } })),
             ["spec.hostUsers"]
         );
-        assert!(users.fields(&json!({ "spec": {} })).is_empty());
+        assert!(found(users, &json!({ "spec": {} })).is_empty());
     }
 
     #[test]
     fn a_field_of_containers_is_checked_in_all_three_lists_of_containers() {
-        let privileged = test(&["spec.containers[*].securityContext.privileged"], Is::True);
+        let privileged = on(&["spec.containers[*].securityContext.privileged"], Is::True);
         let pod = json!({ "spec": {
             "containers": [{}, { "securityContext": { "privileged": true } }],
             "initContainers": [{ "securityContext": { "privileged": true } }],
             "ephemeralContainers": [{ "securityContext": { "privileged": false } }],
         }});
         assert_eq!(
-            privileged.fields(&pod),
+            found(privileged, &pod),
             [
                 "spec.containers[1].securityContext.privileged",
                 "spec.initContainers[0].securityContext.privileged"
@@ -246,58 +385,73 @@ mod tests {
     #[test]
     fn lists_within_lists_and_lists_of_texts_are_checked() {
         let fields = &["spec.volumes[*].projected.sources[*].name"];
-        let nested = test(fields, Is::OneOf(&["a", "b"]));
+        let nested = on(fields, Is::OneOf(&["a", "b"]));
         assert_eq!(
             nested.cel(),
             "object.spec.?volumes.orValue([]).exists(x0, x0.?projected.?sources.orValue([]).exists(x1, \
              x1.?name.orValue('') in ['a', 'b']))"
         );
-        let added = test(&["spec.securityContext.add[*]"], Is::OneOf(&["Time"]));
+        let added = on(&["spec.securityContext.add[*]"], Is::OneOf(&["Time"]));
         assert_eq!(
             added.cel(),
             "object.spec.?securityContext.?add.orValue([]).exists(x0, x0 in ['Time'])"
         );
         let pod = json!({ "spec": { "securityContext": { "add": ["Admin", "Time"] } } });
-        assert_eq!(added.fields(&pod), ["spec.securityContext.add[1]"]);
+        assert_eq!(found(added, &pod), ["spec.securityContext.add[1]"]);
     }
 
     #[test]
     fn each_condition_on_a_text_or_a_map_has_both_checks() {
-        let begins = test(&["spec.path"], Is::Begins(&["/dev/"]));
-        assert_eq!(
-            begins.cel(),
-            "['/dev/'].exists(p, object.spec.?path.orValue('').startsWith(p))"
-        );
-        assert_eq!(
-            begins.fields(&json!({ "spec": { "path": "/dev/kvm" } })),
-            ["spec.path"]
-        );
-        let outside = test(&["spec.names[*]"], Is::SysctlOutside(&["net."]));
+        let outside = on(&["spec.names[*]"], Is::Sysctl(&[], &["net."]));
         assert_eq!(
             outside.cel(),
             "object.spec.?names.orValue([]).exists(x0, !['net.'].exists(p, x0.replace('/', '.').startsWith(p)))"
         );
         let pod = json!({ "spec": { "names": ["net/core/somaxconn", "net.x", "vm.swappiness"] } });
-        assert_eq!(outside.fields(&pod), ["spec.names[2]"]);
-        let key = test(&["spec.limits"], Is::HasKey("hugepages-"));
+        assert_eq!(found(outside, &pod), ["spec.names[2]"]);
+        let entry = on(&["spec.limits"], Is::Entry(&["**/**"], &["a*"]));
         assert_eq!(
-            key.cel(),
-            "object.spec.?limits.orValue({}).exists(k, k.startsWith('hugepages-'))"
+            entry.cel(),
+            "object.spec.?limits.orValue({}).exists(k, k.matches(r'^(.*/[^/].*)$') && \
+             object.spec.?limits.orValue({})[k].matches(r'^(a[^/]*)$'))"
         );
+        let pod = json!({ "spec": { "limits": { "cpu": "a", "x.com/y": "ab", "x.com/z": "b" } } });
+        assert_eq!(found(entry, &pod), ["spec.limits[\"x.com/y\"]"]);
+        let other = on(&["spec.volumes[*]"], Is::OtherKey(&["name"]));
         assert_eq!(
-            key.fields(&json!({ "spec": { "limits": { "hugepages-2Mi": "4Mi" } } })),
-            ["spec.limits"]
+            other.cel(),
+            "object.spec.?volumes.orValue([]).exists(x0, x0.exists(k, !(k in ['name'])))"
         );
-        let present = test(&["spec.profile"], Is::Present);
+        let pod = json!({ "spec": { "volumes": [{ "name": "a", "csi": {} }] } });
+        assert_eq!(found(other, &pod), ["spec.volumes[0].csi"]);
+        let present = on(&["spec.profile"], Is::Present);
         assert_eq!(present.cel(), "object.spec.?profile.hasValue()");
+        let pod = json!({ "spec": { "profile": {} } });
+        assert_eq!(found(present, &pod), ["spec.profile"]);
+        let pod = json!({ "spec": { "profile": null } });
+        assert_eq!(found(present, &pod), Vec::<String>::new());
+    }
+
+    #[test]
+    fn all_conditions_on_a_map_are_conditions_on_the_same_map() {
+        let fields = &["spec.volumes[*].emptyDir"];
+        let parts = &[
+            ("medium", Is::OneOf(&["Memory"])),
+            ("sizeLimit", Is::Present),
+        ];
+        let sized = on(fields, Is::All(parts));
         assert_eq!(
-            present.fields(&json!({ "spec": { "profile": {} } })),
-            ["spec.profile"]
+            sized.cel(),
+            "object.spec.?volumes.orValue([]).exists(x0, (x0.?emptyDir.?medium.orValue('') in ['Memory'] && \
+             x0.?emptyDir.?sizeLimit.hasValue()))"
         );
-        assert!(
-            present
-                .fields(&json!({ "spec": { "profile": null } }))
-                .is_empty()
-        );
+        let volume = |dir: Value| json!({ "emptyDir": dir });
+        let volumes = [
+            volume(json!({ "medium": "Memory" })),
+            volume(json!({ "sizeLimit": "1Gi" })),
+            volume(json!({ "medium": "Memory", "sizeLimit": "1Gi" })),
+        ];
+        let pod = json!({ "spec": { "volumes": volumes } });
+        assert_eq!(found(sized, &pod), ["spec.volumes[2].emptyDir"]);
     }
 }

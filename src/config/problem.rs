@@ -229,7 +229,7 @@ pub(super) fn nearest<'k>(
 }
 
 /// The known name nearest to a misspelt name, if at most a third of the letters (rounded up) differ.
-pub(super) fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
+pub fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let folded = written.to_lowercase();
     let slips = folded.chars().count().div_ceil(3);
     let distances = known

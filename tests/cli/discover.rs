@@ -205,7 +205,7 @@ async fn a_runtime_that_does_not_report_its_handlers_gets_those_of_its_configura
         kata        = "containerd"
         # cri-dockerd does not report its handlers. The next row is its own default. Add
         # a row for each other handler.
-        cri-dockerd = { backend = "cri-dockerd", handler = "" }"##]]
+        cri-dockerd = { backend = "cri-dockerd", handler = "" }  # unknown kind of runtime: set kind"##]]
     .assert_eq(handlers);
 }
 

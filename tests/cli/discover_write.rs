@@ -186,12 +186,14 @@ async fn programs_get_the_same_as_json() {
               "backend": "containerd",
               "backendHandler": "runc",
               "features": [],
+              "kind": "runc",
               "name": "runc"
             },
             {
               "backend": "crio",
               "backendHandler": "crun",
               "features": [],
+              "kind": "crun",
               "name": "crun"
             }
           ],

@@ -126,8 +126,9 @@ async fn each_handler_is_shown_with_the_reasons_and_the_best_one_comes_first() {
         boxed: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
         boxed: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
 
-        kata: cannot do its work: spec.hostNetwork: The pod runs in a virtual machine, which cannot use the network of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-host-network] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
-        kata: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its virtual machine: it gets the devices of the guest, not those of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-privileged] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
+        kata: cannot do its work: spec.hostNetwork: The pod runs in a virtual machine, which cannot use the network of the node: it has only the interface `lo`. Remove the field, or use a RuntimeClass of runc or crun. [kata-host-network] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
+        kata: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its virtual machine: it has all capabilities, but no devices of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-privileged] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
+        kata: unknown, applies if privileged_without_host_devices is false for the handler: spec.containers[0].securityContext.privileged: The backend passes all devices of the node to a privileged container, and Kata Containers cannot add them to the virtual machine: the container does not start. Set privileged_without_host_devices = true for the handler in the configuration of the backend. [kata-privileged-devices] https://github.com/kata-containers/kata-containers/issues/1342
     "#]]).await;
 }
 
@@ -193,9 +194,9 @@ async fn pods_of_workloads_are_checked_with_the_fields_of_their_file() {
 async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
     let mut node = Node::start();
     node.table = TABLE.replace("SOCKETS/b", "SOCKETS/absent");
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { runtimeClassName: nosuch, containers: [] } }";
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { runtimeClassName: nosuch, containers: [{ name: c }] } }";
     let outcome = node.explain(&[], pod).await;
-    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert_eq!(outcome.code, 1, "{}", outcome.stderr);
     let shown = outcome.stdout;
     assert!(
         shown.contains("RuntimeClass nosuch; no handler of this node has this name"),
@@ -218,7 +219,7 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         "securityContext: { supplementalGroupsPolicy: Strict }",
     ] {
         let pod = format!(
-            "{{ kind: Pod, metadata: {{ name: web }}, spec: {{ {field}, containers: [] }} }}"
+            "{{ kind: Pod, metadata: {{ name: web }}, spec: {{ {field}, containers: [{{ name: c }}] }} }}"
         );
         let json = node.json(&pod, 1).await;
         let pod = &json["pods"][0];
@@ -232,7 +233,7 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         let why = "backend \"containerd\" does not answer, so limits that depend on its features are unknown";
         assert_eq!(runc["why"], why);
     }
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostUsers: false, containers: [] } }";
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostUsers: false, containers: [{ name: c }] } }";
     let shown = node.explain(&[], pod).await.stdout;
     let row = shown
         .lines()
@@ -243,7 +244,7 @@ async fn a_field_that_needs_a_feature_is_undecided_while_the_backend_does_not_an
         "{shown}"
     );
     // A pod without such a field fits.
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { containers: [] } }";
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c }] } }";
     assert_eq!(node.json(pod, 0).await["pods"][0]["fits"], true);
 }
 
@@ -258,19 +259,18 @@ async fn a_handler_of_an_unknown_kind_comes_after_the_fitting_ones_of_a_known_ki
         folder,
         table: table.to_owned(),
     };
-    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostPID: true, containers: [] } }";
-    let json = node.json(pod, 0).await;
+    let pod = "{ kind: Pod, metadata: { name: web }, spec: { hostPID: true, containers: [{ name: c }] } }";
+    let json = node.json(pod, 1).await;
     let handlers = json["pods"][0]["handlers"].as_array().unwrap();
     let order: Vec<_> = handlers
         .iter()
         .map(|it| (&it["handler"], &it["fits"], &it["kind"]))
         .collect();
-    let fits = json!(true);
     assert_eq!(
         order,
         [
-            (&json!("kata"), &fits, &json!("kata")),
-            (&json!("box"), &fits, &json!(null))
+            (&json!("kata"), &json!(true), &json!("kata")),
+            (&json!("box"), &json!(null), &json!(null))
         ]
     );
 }
@@ -287,7 +287,7 @@ async fn a_handler_that_its_backend_lacks_does_not_fit() {
     let table = TABLE.to_owned();
     let json = Node { folder, table }
         .json(
-            "{ kind: Pod, metadata: { name: web }, spec: { containers: [] } }",
+            "{ kind: Pod, metadata: { name: web }, spec: { containers: [{ name: c }] } }",
             0,
         )
         .await;
@@ -312,7 +312,7 @@ async fn a_wrong_file_is_reported_with_its_place() {
     for (file, error) in [
         (
             "kind: Pod\nspec: [\n",
-            "criswitch: DIR/pod.yaml:2:7: not valid YAML: unclosed bracket '['\n",
+            "criswitch: DIR/pod.yaml:2:7: not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation\n",
         ),
         (
             "kind: Pod\nmetadata: {name: a\nspec: {}\n",
@@ -321,6 +321,14 @@ async fn a_wrong_file_is_reported_with_its_place() {
         (
             "kind: Pod\nmetadata: { name: web }\n",
             "document 1: Pod \"web\" has no spec",
+        ),
+        (
+            "kind: Pod\nspec: { containers: [] }\n",
+            "document 1: Pod \"\" has no containers in spec.containers",
+        ),
+        (
+            "kind: Pod\nspec:\n  hostPID: true\n  hostPID: true\n",
+            "DIR/pod.yaml:4:3: the key \"hostPID\" occurs twice in one map\n",
         ),
         ("{}", "document 1: the object has no `kind`"),
         ("kind: Service\n", "DIR/pod.yaml has no pod"),
@@ -382,8 +390,8 @@ async fn a_value_of_a_wrong_type_is_reported_with_its_field() {
 #[tokio::test]
 async fn items_of_a_list_of_pods_need_no_kind_and_a_pod_needs_no_name() {
     let pods = "{ kind: PodList, items: [
-        { metadata: { generateName: web- }, spec: { containers: [] } },
-        { metadata: {}, spec: { hostPID: null, containers: [] } },
+        { metadata: { generateName: web- }, spec: { containers: [{ name: c }] } },
+        { metadata: {}, spec: { hostPID: null, containers: [{ name: c }] } },
     ] }";
     let shown = Node::start().explain(&[], pods).await;
     assert_eq!((shown.code, shown.stderr.as_str()), (0, ""));

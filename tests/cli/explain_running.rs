@@ -52,22 +52,33 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         &node,
         "runc",
         expect![[r#"
-        handler runc, the default handler
-          row: /DIR/criswitch.toml:6, unchanged since criswitch started
-          backend: runc (/DIR/old.sock), old 1.0.0, ready since TIME
-          kind of runtime: runc, from the handler's name
-          features: supplemental_groups_policy
-          pods: 0 (0 ready)
+            handler runc, the default handler
+              row: /DIR/criswitch.toml:6, unchanged since criswitch started
+              backend: runc (/DIR/old.sock), old 1.0.0, ready since TIME
+              kind of runtime: runc, from the handler's name
+              features: supplemental_groups_policy
+              pods: 0 (0 ready)
 
-        LIMIT                    EFFECT  FIELDS
-        host-users               fails   spec.hostUsers
-        recursive-read-only      fails   spec.containers[*].volumeMounts[*].recursiveReadOnly
-        host-users-host-network  fails   spec.hostUsers spec.hostNetwork
-        bind-mount-options       fails   spec.containers[*].volumeMounts[*].bindMountOptions[*]
-        node-sysctls             fails   spec.securityContext.sysctls[*].name
+            LIMIT                    EFFECT   FIELDS
+            host-users               fails    spec.hostUsers
+            recursive-read-only      fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
+            host-users-host-network  fails    spec.hostUsers spec.hostNetwork
+            bind-mount-options       fails    spec.containers[*].volumeMounts[*].bindMountOptions[*]
+            node-sysctls             fails    spec.securityContext.sysctls[*].name
+            unsafe-sysctls           fails    spec.securityContext.sysctls[*].name
+            host-network-sysctls     fails    spec.securityContext.sysctls[*].name spec.hostNetwork
+            host-ipc-sysctls         fails    spec.securityContext.sysctls[*].name spec.hostIPC
+            windows-pods             fails    spec.os.name spec.nodeSelector
+            other-architecture       fails    spec.nodeSelector
+            seccomp-annotations      weakens  metadata.annotations
+            linux-host-process       fails    spec.securityContext.windowsOptions.hostProcess spec.containers[*].securityContext.windowsOptions.hostProcess
+            kata-annotations         weakens  metadata.annotations
+            gvisor-annotations       weakens  metadata.annotations
+            host-devices             fails    spec.volumes[*].hostPath
+            host-dev-directory       weakens  spec.volumes[*].hostPath
 
-        5 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
-    "#]],
+            16 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        "#]],
     )
     .await;
     shows(&node, "kata", expect![[r#"
@@ -78,22 +89,42 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
           features: supplemental_groups_policy
           pods: 1 (1 ready)
 
-        LIMIT                    EFFECT   FIELDS
-        host-users               fails    spec.hostUsers
-        recursive-read-only      fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
-        host-users-host-network  fails    spec.hostUsers spec.hostNetwork
-        bind-mount-options       fails    spec.containers[*].volumeMounts[*].bindMountOptions[*]
-        kata-host-network        fails    spec.hostNetwork
-        kata-host-pid            weakens  spec.hostPID
-        kata-privileged          weakens  spec.containers[*].securityContext.privileged
-        kata-mount-propagation   weakens  spec.containers[*].volumeMounts[*].mountPropagation
-        kata-host-sockets        fails    spec.volumes[*].hostPath.type
-        kata-apparmor            weakens  spec.securityContext.appArmorProfile.type spec.containers[*].securityContext.appArmorProfile.type
-        kata-selinux             weakens  spec.securityContext.seLinuxOptions spec.containers[*].securityContext.seLinuxOptions
-        kata-device-paths        weakens  spec.volumes[*].hostPath.path
-        kata-seccomp             weakens  spec.securityContext.seccompProfile.type spec.containers[*].securityContext.seccompProfile.type
+        LIMIT                      EFFECT   FIELDS
+        host-users                 fails    spec.hostUsers
+        recursive-read-only        fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
+        host-users-host-network    fails    spec.hostUsers spec.hostNetwork
+        bind-mount-options         fails    spec.containers[*].volumeMounts[*].bindMountOptions[*]
+        node-sysctls               fails    spec.securityContext.sysctls[*].name
+        unsafe-sysctls             fails    spec.securityContext.sysctls[*].name
+        host-network-sysctls       fails    spec.securityContext.sysctls[*].name spec.hostNetwork
+        host-ipc-sysctls           fails    spec.securityContext.sysctls[*].name spec.hostIPC
+        windows-pods               fails    spec.os.name spec.nodeSelector
+        other-architecture         fails    spec.nodeSelector
+        seccomp-annotations        weakens  metadata.annotations
+        linux-host-process         fails    spec.securityContext.windowsOptions.hostProcess spec.containers[*].securityContext.windowsOptions.hostProcess
+        gvisor-annotations         weakens  metadata.annotations
+        sandbox-bpf                fails    spec.volumes[*].hostPath
+        kata-host-network          fails    spec.hostNetwork
+        kata-host-pid              weakens  spec.hostPID
+        kata-host-ipc              weakens  spec.hostIPC
+        kata-privileged            weakens  spec.containers[*].securityContext.privileged
+        kata-privileged-devices    fails    spec.containers[*].securityContext.privileged
+        kata-node-capabilities     weakens  spec.containers[*].securityContext.capabilities.add[*]
+        kata-bidirectional-mounts  weakens  spec.containers[*].volumeMounts[*].mountPropagation
+        kata-host-sockets          fails    spec.volumes[*].hostPath
+        kata-kubelet-sockets       fails    spec.volumes[*].hostPath
+        kata-device-paths          fails    spec.volumes[*].hostPath
+        kata-dev-directory         weakens  spec.volumes[*].hostPath
+        kata-host-directories      weakens  spec.volumes[*].hostPath
+        kata-apparmor              weakens  spec.securityContext.appArmorProfile.type spec.containers[*].securityContext.appArmorProfile.type metadata.annotations
+        kata-selinux               weakens  spec.securityContext.seLinuxOptions spec.containers[*].securityContext.seLinuxOptions
+        kata-seccomp               weakens  spec.securityContext.seccompProfile.type spec.containers[*].securityContext.seccompProfile.type
+        kata-privilege-escalation  weakens  spec.containers[*].securityContext.allowPrivilegeEscalation
+        kata-ephemeral-containers  note     spec.ephemeralContainers[*].targetContainerName
+        kata-memory-volumes        weakens  spec.volumes[*].emptyDir
+        kata-port-forward          note     spec.containers[*].ports[*].containerPort
 
-        13 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        33 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
     "#]]).await;
     let kata = json(&node, "kata").await;
     assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));

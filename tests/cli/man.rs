@@ -165,6 +165,10 @@ fn variables(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let names = paths.flat_map(|path: PathBuf| {
+        // The names of capabilities look like variables.
+        if path.ends_with("compatibility") {
+            return Vec::new();
+        }
         if path.is_dir() {
             return variables(&path);
         }

@@ -159,6 +159,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                   "string"
                 ],
                 "backendsRemoved": [],
+                "backendsRenamed": [],
                 "backendsRetiring": [],
                 "handlersAdded": [
                   "string"
@@ -325,6 +326,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                   "backend": "string",
                   "backendHandler": "string",
                   "features": [],
+                  "kind": "string",
                   "name": "string"
                 }
               ],

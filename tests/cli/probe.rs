@@ -143,6 +143,7 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
                 "spec.hostUsers"
               ],
               "limit": "host-users",
+              "onlyIf": "the backend lacks the feature user_namespaces",
               "reason": "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
               "remedy": "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
               "source": {
@@ -167,6 +168,7 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
                 "spec.containers[*].volumeMounts[*].recursiveReadOnly"
               ],
               "limit": "recursive-read-only",
+              "onlyIf": "the backend lacks the feature recursive_read_only_mounts",
               "reason": "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
               "remedy": "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts.",
               "source": {
@@ -186,6 +188,7 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
                 "spec.securityContext.supplementalGroupsPolicy"
               ],
               "limit": "supplemental-groups",
+              "onlyIf": "the backend lacks the feature supplemental_groups_policy",
               "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes 1.33, the kubelet silently applies `Merge`.",
               "remedy": "Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature.",
               "source": {
@@ -205,6 +208,7 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
                 "spec.containers[*].volumeMounts[*].bindMountOptions[*]"
               ],
               "limit": "bind-mount-options",
+              "onlyIf": "the backend lacks the feature mount_options",
               "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod.",
               "remedy": "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
               "source": {

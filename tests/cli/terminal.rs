@@ -201,7 +201,10 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
     let node = Node::start("").await;
     let config = node.files.main();
     let mut shown = String::new();
-    node.files.write("pod.yaml", "{ kind: Pod, spec: {} }");
+    node.files.write(
+        "pod.yaml",
+        "{ kind: Pod, spec: { containers: [{ name: c }] } }",
+    );
     let pod = node.files.path("pod.yaml");
     for arguments in [
         &["check", "--probe", "--node"][..],

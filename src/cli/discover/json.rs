@@ -38,6 +38,7 @@ fn handler(plan: &ConfigPlan, row: &PlannedRow) -> Value {
         "backend": backend.map(|backend| &backend.place.name),
         "backendHandler": row.handler,
         "features": backend.map(|backend| backend.found.features_of(&row.handler)),
+        "kind": backend.and_then(|backend| row.kind(backend)).map(|kind| kind.as_ref().to_owned()),
         "conflict": row.conflict,
     })
 }

@@ -1,6 +1,7 @@
 //! Makes a routing table from the replies of the runtimes, with one row for each handler. If several backends have a
 //! handler, the first backend gets the row. Does no I/O.
 
+use criswitch::compatibility::Kind;
 use criswitch::config::is_label;
 
 use super::places::SocketPlace;
@@ -62,7 +63,7 @@ pub(super) fn plan(backends: Vec<Planned>) -> ConfigPlan {
 fn offered(found: &Probed) -> Vec<&str> {
     let mut names = found.handler_names();
     if names.is_empty() {
-        let configured = found.configured.handlers.iter();
+        let configured = found.configured.runtimes.keys();
         names = configured.map(String::as_str).collect();
     }
     names.sort_unstable();
@@ -94,6 +95,15 @@ fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<Str
 }
 
 impl PlannedRow {
+    /// The kind of runtime of the row's handler, by the backend's configuration or else by the handler's name.
+    pub(super) fn kind(&self, backend: &Planned) -> Option<Kind> {
+        let names = [self.handler.as_str(), self.name.as_str()];
+        match backend.found.runtime(&self.handler) {
+            Some(runtime) => runtime.kind,
+            None => names.into_iter().find_map(Kind::of_name),
+        }
+    }
+
     /// The name of the row as text. A name that is not a DNS label is quoted, with escapes for control characters.
     pub(super) fn shown_name(&self) -> String {
         match is_label(&self.name) {

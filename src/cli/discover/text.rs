@@ -12,6 +12,8 @@ use super::plan::{ConfigPlan, Planned, PlannedRow};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
+/// The remark on a handler whose kind of runtime is unknown.
+const ASK_FOR_KIND: &str = "unknown kind of runtime: set kind";
 /// The width of comments in columns.
 const WIDTH: usize = 80;
 
@@ -77,7 +79,7 @@ fn about_rows(backend: &Planned) -> String {
     if !found.handlers.is_empty() {
         return String::new();
     }
-    if found.configured.handlers.is_empty() {
+    if found.configured.runtimes.is_empty() {
         return comment(&format!(
             "{name} does not report its handlers. The next row is its own default. Add a row for each other handler."
         ));
@@ -87,12 +89,16 @@ fn about_rows(backend: &Planned) -> String {
     ))
 }
 
-/// The line of a row, with the features of its handler. If the row has a conflict, the line is commented out and has
-/// the reason for the conflict instead of the features.
+/// The line of a row, with the features of its handler and a request for its kind if that is unknown. If the row has a
+/// conflict, the line is commented out and has the reason for the conflict instead.
 fn line(backend: &Planned, row: &PlannedRow, width: usize) -> String {
     let (key, to) = (key(row), target(backend, row));
-    let features = || backend.found.features_of(&row.handler).join(", ");
-    let remark = row.conflict.clone().unwrap_or_else(features);
+    let remarks = || {
+        let features = backend.found.features_of(&row.handler).into_iter();
+        let kind = row.kind(backend).is_none().then_some(ASK_FOR_KIND);
+        features.chain(kind).collect::<Vec<_>>().join(", ")
+    };
+    let remark = row.conflict.clone().unwrap_or_else(remarks);
     match remark.is_empty() {
         true => format!("{key:width$} = {to}\n"),
         false => format!("{key:width$} = {to}  # {remark}\n"),

@@ -3,6 +3,7 @@
 use criswitch::codec::admin::{Backend, Handler as Row, Rejection, State, reload};
 use criswitch::codec::cri::PodSandboxState;
 use criswitch::compatibility::{LIMITS, Limit};
+use criswitch::config::Handler;
 use criswitch::config::wording::counted;
 use serde_json::{Value, json};
 
@@ -53,7 +54,8 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         let features = node.features(known);
         features.map_err(|cause| format!("no answer from backend {}: {cause}", row.backend))
     });
-    let kind = known.and_then(|(node, known)| match (node.kind(&known), &features) {
+    let kind = known.as_ref().map_err(String::clone);
+    let kind = kind.and_then(|(node, known)| match (node.kind(known), &features) {
         (Some(kind), _) => Ok(kind),
         (None, Ok(_)) => Err(NO_KIND.to_owned()),
         (None, Err(cause)) => Err(format!("{cause}; set `kind` in the row")),
@@ -64,10 +66,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         let ready = ready.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
         (its.count(), ready.count())
     });
-    let known_kind = kind.as_ref().ok().map(|it| it.kind);
-    let known_features = features.as_deref().ok();
-    let applies = |limit: &&Limit| limit.applies(known_kind, known_features);
-    let limits = LIMITS.iter().filter(applies).collect();
+    let limits = limits(&kind, known.as_ref().ok(), features.as_ref().ok());
     let change = last_change(state, row);
     let rejections = state.rejections.iter();
     let rejections = rejections.filter(|pod| asked(pod) == Some(row.name.as_str()));
@@ -83,6 +82,24 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         rejections: rejections.cloned().collect(),
         row: row.clone(),
     }
+}
+
+/// The limits of a handler: those that apply, and those that depend on a fact that is no feature and is unknown.
+fn limits(
+    kind: &Result<KnownKind, String>,
+    known: Option<&(&Node, Handler)>,
+    features: Option<&Vec<&'static str>>,
+) -> Vec<&'static Limit> {
+    let kind = kind.as_ref().ok().map(|it| it.kind);
+    let Some((node, row)) = known else {
+        return Vec::new();
+    };
+    let facts = node.facts(row, features.cloned());
+    let applies = |limit: &&Limit| match limit.applies(kind, &facts) {
+        Some(applies) => applies,
+        None => limit.feature().is_none(),
+    };
+    LIMITS.iter().filter(applies).collect()
 }
 
 /// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for a row that no file has.

@@ -71,7 +71,8 @@ impl Policy {
     /// The policy and its binding; nothing if no limit of this kind has the policy's effect.
     fn objects(&self, class: &str, kind: Kind) -> Vec<Value> {
         let limits = LIMITS.iter();
-        let limits = limits.filter(|it| it.effect == self.effect && it.applies(Some(kind), None));
+        let limits =
+            limits.filter(|it| it.kinds.contains(&kind) && it.policy() == Some(self.effect));
         let validations: Vec<_> = limits.map(|it| validation(it, class, kind)).collect();
         if validations.is_empty() {
             return Vec::new();
@@ -113,7 +114,7 @@ fn validation(limit: &Limit, class: &str, kind: Kind) -> Value {
     let (fields, kind) = (fields.join(", "), kind.title());
     let (reason, remedy, url) = (limit.reason, limit.remedy, limit.source.url);
     json!({
-        "expression": format!("!({})", limit.cel()),
+        "expression": format!("!({})", limit.about.cel()),
         "message": format!("{fields}: RuntimeClass {class} runs pods in {kind}. {reason} {remedy} See {url}"),
     })
 }

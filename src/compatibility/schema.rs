@@ -1,0 +1,96 @@
+//! The fields of a pod, as far as the rules of this module read them. A misspelt field means something to its author,
+//! but nothing to a rule, and kubectl rejects it.
+
+use super::test::{Is, Test, on};
+use super::{FAMILIES, LIMITS};
+
+/// A field that Kubernetes does not have.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnknownField {
+    /// The name, from `spec` on.
+    pub name: String,
+    /// The field that the author probably means.
+    pub near: Option<&'static str>,
+}
+
+/// The names of the fields at each of these places, in Kubernetes 1.37.
+#[rustfmt::skip] // One place after the other.
+const PLACES: &[(&[&str], &[&str])] = &[
+    (&["spec"], &[
+        "activeDeadlineSeconds", "affinity", "automountServiceAccountToken", "containers", "dnsConfig", "dnsPolicy",
+        "enableServiceLinks", "ephemeralContainers", "hostAliases", "hostIPC", "hostNetwork", "hostPID", "hostUsers",
+        "hostname", "hostnameOverride", "imagePullSecrets", "initContainers", "nodeName", "nodeSelector", "os", "overhead",
+        "preemptionPolicy", "priority", "priorityClassName", "readinessGates", "resourceClaims", "resources",
+        "restartPolicy", "runtimeClassName", "schedulerName", "schedulingGates", "schedulingGroup", "securityContext",
+        "serviceAccount", "serviceAccountName", "setHostnameAsFQDN", "shareProcessNamespace", "subdomain",
+        "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints", "volumes", "workloadRef",
+    ]),
+    (&["spec.containers[*]"], &[
+        "args", "command", "env", "envFrom", "image", "imagePullPolicy", "lifecycle", "livenessProbe", "name", "ports",
+        "readinessProbe", "resizePolicy", "resources", "restartPolicy", "restartPolicyRules", "securityContext",
+        "startupProbe", "stdin", "stdinOnce", "targetContainerName", "terminationMessagePath", "terminationMessagePolicy",
+        "tty", "volumeDevices", "volumeMounts", "workingDir",
+    ]),
+    (&["spec.securityContext"], &[
+        "appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
+        "seLinuxChangePolicy", "seLinuxOptions", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy",
+        "sysctls", "windowsOptions",
+    ]),
+    (&["spec.containers[*].securityContext"], &[
+        "allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount", "readOnlyRootFilesystem",
+        "runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile", "windowsOptions",
+    ]),
+    (&["spec.containers[*].securityContext.capabilities"], &["add", "drop"]),
+    (&["spec.securityContext.seccompProfile", "spec.containers[*].securityContext.seccompProfile",
+        "spec.securityContext.appArmorProfile", "spec.containers[*].securityContext.appArmorProfile"], &["localhostProfile", "type"]),
+    (&["spec.securityContext.windowsOptions", "spec.containers[*].securityContext.windowsOptions"],
+        &["gmsaCredentialSpec", "gmsaCredentialSpecName", "hostProcess", "runAsUserName"]),
+    (&["spec.securityContext.sysctls[*]"], &["name", "value"]),
+    (&["spec.os"], &["name"]),
+    (&["spec.resources", "spec.containers[*].resources"], &["claims", "limits", "requests"]),
+    (&["spec.resourceClaims[*]"], &["name", "resourceClaimName", "resourceClaimTemplateName"]),
+    (&["spec.containers[*].volumeDevices[*]"], &["devicePath", "name"]),
+    (&["spec.containers[*].volumeMounts[*]"], &[
+        "bindMountOptions", "mountPath", "mountPropagation", "name", "readOnly", "recursiveReadOnly", "subPath",
+        "subPathExpr",
+    ]),
+    (&["spec.volumes[*]"], &[
+        "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI",
+        "emptyDir", "ephemeral", "fc", "flexVolume", "flocker", "gcePersistentDisk", "gitRepo", "glusterfs", "hostPath",
+        "image", "iscsi", "name", "nfs", "persistentVolumeClaim", "photonPersistentDisk", "portworxVolume", "projected",
+        "quobyte", "rbd", "scaleIO", "secret", "storageos", "vsphereVolume",
+    ]),
+    (&["spec.volumes[*].hostPath"], &["path", "type"]),
+    (&["spec.volumes[*].emptyDir"], &["medium", "sizeLimit"]),
+    (&["spec.volumes[*].csi"], &["driver", "fsType", "nodePublishSecretRef", "readOnly", "volumeAttributes"]),
+];
+
+/// The fields of the pod that Kubernetes does not have. `near` finds the name nearest to a misspelt one.
+pub fn unknown_fields(
+    pod: &serde_json::Value,
+    near: impl Fn(&str, &[&'static str]) -> Option<&'static str>,
+) -> Vec<UnknownField> {
+    let places = PLACES.iter().flat_map(|(fields, known)| {
+        let found = on(fields, Is::OtherKey(known)).fields(pod).into_iter();
+        found.map(move |field| (field.name, *known))
+    });
+    let unknown = places.map(|(name, known)| {
+        let end = name.rsplit(['.', '[']).next().unwrap_or_default();
+        let near = near(end.trim_matches(['"', ']']), known);
+        UnknownField { name, near }
+    });
+    unknown.collect()
+}
+
+/// Every test of the module on a pod.
+pub fn tests() -> impl Iterator<Item = Test> {
+    let limits = LIMITS.iter().map(|limit| limit.about);
+    let limits = limits.flat_map(|it| [it.any, it.and, it.unless].concat());
+    let families = FAMILIES
+        .iter()
+        .flat_map(|family| family.any.iter().copied());
+    let places = PLACES
+        .iter()
+        .map(|(fields, known)| on(fields, Is::OtherKey(known)));
+    limits.chain(families).chain(places)
+}

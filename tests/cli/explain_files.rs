@@ -1,0 +1,476 @@
+//! `criswitch explain -f` on files in the shape of public ones: paths without a type, objects of any API, misspelt
+//! fields, facts of the node and of its backends.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Sim, sockets};
+use crate::{Outcome, main_file, run_beside, text};
+
+const TABLE: &str = "
+    default_handler = 'runc'
+    [handlers]
+    runc = 'SOCKETS/runc'
+    gvisor = { backend = 'gvisor', handler = 'runsc' }
+    kata = { backend = 'kata', handler = 'kata-qemu' }
+    [backends]
+    gvisor = 'SOCKETS/gvisor'
+    kata = 'SOCKETS/kata'";
+
+/// A node with runc, gVisor and Kata Containers in three containerds.
+pub(crate) struct Three {
+    folder: TempDir,
+    table: String,
+    sims: [Sim; 3],
+}
+
+/// containerd with one handler, and the configuration of the handler.
+fn containerd(name: &str, handler: &str, runtime: Value) -> Sim {
+    let sim = Sim::new(name).handlers([handler]);
+    configured(&sim, handler, runtime);
+    sim
+}
+
+/// Sets the configuration that containerd reports.
+fn configured(sim: &Sim, handler: &str, runtime: Value) {
+    let config =
+        json!({ "containerd": { "runtimes": { handler: runtime } }, "enableSelinux": true });
+    sim.clone().set(|settings| settings.config = Some(config));
+}
+
+fn kata(without_host_devices: bool) -> Value {
+    json!({
+        "runtimeType": "io.containerd.kata-qemu.v2",
+        "runtimePath": "/opt/kata/bin/containerd-shim-kata-v2",
+        "privileged_without_host_devices": without_host_devices,
+    })
+}
+
+fn gvisor(options: Value) -> Value {
+    json!({ "runtimeType": "io.containerd.runsc.v1", "options": options })
+}
+
+impl Three {
+    pub(crate) fn start() -> Three {
+        let folder = tempfile::tempdir().unwrap();
+        let runc =
+            json!({ "runtimeType": "io.containerd.runc.v2", "options": { "BinaryName": "" } });
+        let sims = [
+            containerd("runc", "runc", runc),
+            containerd("gvisor", "runsc", gvisor(Value::Null)),
+            containerd("kata", "kata-qemu", kata(false)),
+        ];
+        for (sim, name) in sims.iter().zip(["runc", "gvisor", "kata"]) {
+            sim.clone().serve_on(&folder.path().join(name));
+        }
+        Three {
+            folder,
+            table: TABLE.to_owned(),
+            sims,
+        }
+    }
+
+    async fn explain(&self, files: &[&Path], more: &[&str]) -> Outcome {
+        let sockets = sockets::text(self.folder.path());
+        let config = main_file(&self.table.replace("SOCKETS", &sockets));
+        let (main, root) = (config.main(), self.folder.path().join("root"));
+        let mut arguments = vec!["explain", "--config", text(&main), "--root", text(&root)];
+        for file in files {
+            arguments.extend(["-f", text(file)]);
+        }
+        run_beside(&[&arguments, more].concat()).await
+    }
+
+    pub(crate) async fn json(&self, files: &[&Path]) -> Value {
+        let outcome = self.explain(files, &["-o", "json"]).await;
+        assert_eq!(outcome.stderr, "", "{}", outcome.stdout);
+        serde_json::from_str(&outcome.stdout).unwrap()
+    }
+
+    fn file(&self, name: &str, contents: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, contents).unwrap();
+        path
+    }
+
+    /// The answers for a pod with this spec, besides its container.
+    async fn pod(&self, spec: &str) -> Value {
+        let pod =
+            format!("{{ apiVersion: v1, kind: Pod, metadata: {{ name: p }}, spec: {{ {spec} }} }}");
+        self.only_pod(&pod).await
+    }
+
+    async fn only_pod(&self, yaml: &str) -> Value {
+        let file = self.file("pod.yaml", yaml);
+        self.json(&[&file]).await["pods"][0].clone()
+    }
+}
+
+/// The row of a handler.
+fn of<'p>(pod: &'p Value, handler: &str) -> &'p Value {
+    let mut handlers = pod["handlers"].as_array().unwrap().iter();
+    handlers.find(|it| it["handler"] == handler).unwrap()
+}
+
+/// The limits that apply, or those that depend on an unknown fact.
+fn ids(pod: &Value, handler: &str, list: &str) -> Vec<String> {
+    let found = of(pod, handler)[list].as_array().unwrap().iter();
+    found
+        .map(|it| it["limit"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+const CONTAINER: &str = "containers: [{ name: c, image: registry.example/c, volumeMounts: [{ name: v, mountPath: /v }] }]";
+
+fn host_path(path: &str) -> String {
+    format!("{CONTAINER}, volumes: [{{ name: v, hostPath: {{ path: {path} }} }}]")
+}
+
+#[tokio::test]
+async fn a_path_of_the_node_is_judged_by_what_is_there() {
+    let node = Three::start();
+    for (path, gvisor, kata) in [
+        (
+            "/var/run/docker.sock",
+            "gvisor-host-sockets",
+            "kata-host-sockets",
+        ),
+        ("/dev/log", "gvisor-host-sockets", "kata-host-sockets"),
+        ("/dev", "gvisor-host-directories", "kata-dev-directory"),
+        ("/dev/kvm", "gvisor-host-devices", "kata-device-paths"),
+        (
+            "/var/lib/kubelet/plugins_registry",
+            "gvisor-kubelet-sockets",
+            "kata-kubelet-sockets",
+        ),
+        ("/", "gvisor-host-directories", "kata-host-directories"),
+        ("/sys/fs/bpf", "sandbox-bpf", "sandbox-bpf"),
+    ] {
+        let pod = node.pod(&host_path(path)).await;
+        assert_eq!(ids(&pod, "gvisor", "reasons"), [gvisor], "{path}");
+        assert_eq!(ids(&pod, "kata", "reasons"), [kata], "{path}");
+    }
+    for path in ["/var/lib/x", "/proc", "/sys", "/dev/shm", "/srv"] {
+        let pod = node.pod(&host_path(path)).await;
+        for handler in ["gvisor", "kata"] {
+            let row = of(&pod, handler);
+            assert_eq!(row["fits"], Value::Null, "{path}");
+            assert_eq!(
+                row["notJudged"],
+                json!([format!("spec.volumes[0].hostPath {path}")])
+            );
+            assert_eq!(row["why"], "not judged: 1 field");
+        }
+        assert_eq!(of(&pod, "runc")["fits"], true, "{path}");
+    }
+    let pod = node.pod(&host_path("/dev/fuse")).await;
+    assert_eq!(ids(&pod, "runc", "reasons"), ["host-devices"]);
+    let privileged = host_path("/dev/fuse").replace(
+        "name: c,",
+        "name: c, securityContext: { privileged: true },",
+    );
+    assert_eq!(of(&node.pod(&privileged).await, "runc")["fits"], true);
+}
+
+#[tokio::test]
+async fn the_kubelet_decides_before_the_runtime() {
+    let node = Three::start();
+    let sysctl = |name: &str, more: &str| {
+        format!(
+            "{CONTAINER}, {more} securityContext: {{ sysctls: [{{ name: {name}, value: '1' }}] }}"
+        )
+    };
+    let windows = format!(
+        "{CONTAINER}, os: {{ name: windows }}, nodeSelector: {{ kubernetes.io/os: windows }}"
+    );
+    for (spec, limit) in [
+        (windows, "windows-pods"),
+        (sysctl("vm.max_map_count", ""), "node-sysctls"),
+        (
+            sysctl("net.ipv4.tcp_syncookies", "hostNetwork: true,"),
+            "host-network-sysctls",
+        ),
+        (
+            sysctl("kernel.shm_rmid_forced", "hostIPC: true,"),
+            "host-ipc-sysctls",
+        ),
+    ] {
+        let pod = node.pod(&spec).await;
+        for handler in ["runc", "gvisor", "kata"] {
+            let found = ids(&pod, handler, "reasons");
+            assert!(found.iter().any(|it| it == limit), "{handler}: {found:?}");
+            assert_eq!(of(&pod, handler)["fits"], false, "{limit}");
+        }
+    }
+    let pod = node.pod(&sysctl("net.core.somaxconn", "")).await;
+    assert_eq!(ids(&pod, "runc", "undecided"), ["unsafe-sysctls"]);
+    assert_eq!(of(&pod, "runc")["fits"], Value::Null);
+    let pod = node.pod(&sysctl("net.ipv4.tcp_syncookies", "")).await;
+    assert_eq!(of(&pod, "runc")["fits"], true);
+}
+
+#[tokio::test]
+async fn a_setting_of_the_backend_decides_if_it_is_known() {
+    let node = Three::start();
+    let [_, gvisor_sim, kata_sim] = &node.sims;
+    let privileged = "containers: [{ name: c, securityContext: { privileged: true } }]";
+    let pod = node.pod(privileged).await;
+    assert_eq!(
+        ids(&pod, "kata", "reasons"),
+        ["kata-privileged-devices", "kata-privileged"]
+    );
+    configured(kata_sim, "kata-qemu", kata(true));
+    let pod = node.pod(privileged).await;
+    assert_eq!(ids(&pod, "kata", "reasons"), ["kata-privileged"]);
+    kata_sim.clone().set(|settings| settings.config = None);
+    let pod = node.pod(privileged).await;
+    assert_eq!(ids(&pod, "kata", "undecided"), ["kata-privileged-devices"]);
+    assert_eq!(
+        of(&pod, "kata")["why"],
+        "depends on an unknown fact: 1 limit"
+    );
+
+    let socket = host_path("/run/docker.sock");
+    assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], false);
+    configured(
+        gvisor_sim,
+        "runsc",
+        gvisor(json!({ "ConfigPath": "/etc/runsc.toml" })),
+    );
+    assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], Value::Null);
+    node.file("root/etc/runsc.toml", "[runsc_config]\nhost-uds = 'open'\n");
+    assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], true);
+    node.file("root/etc/runsc.toml", "[runsc_config]\nnet-raw = 'true'\n");
+    assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], false);
+}
+
+#[tokio::test]
+async fn an_selinux_label_matters_only_on_a_node_with_selinux() {
+    let node = Three::start();
+    let labelled =
+        "containers: [{ name: c, securityContext: { seLinuxOptions: { type: spc_t } } }]";
+    assert_eq!(of(&node.pod(labelled).await, "gvisor")["fits"], true);
+    node.file("root/sys/fs/selinux/enforce", "1");
+    for spec in [labelled, "containers: [{ name: c }]"] {
+        let pod = node.pod(spec).await;
+        assert_eq!(ids(&pod, "gvisor", "reasons"), ["gvisor-selinux"]);
+    }
+    node.sims[1].clone().set(|settings| settings.config = None);
+    let pod = node.pod(labelled).await;
+    assert_eq!(ids(&pod, "gvisor", "undecided"), ["gvisor-selinux"]);
+}
+
+#[tokio::test]
+async fn capabilities_resources_and_annotations_have_an_answer() {
+    let node = Three::start();
+    let mesh = "initContainers: [{ name: i, securityContext: { capabilities: { add: [NET_ADMIN, NET_RAW], drop: [ALL] } } }], \
+                containers: [{ name: c }]";
+    let pod = node.pod(mesh).await;
+    assert_eq!(
+        ids(&pod, "gvisor", "reasons"),
+        ["gvisor-net-raw", "gvisor-capabilities"]
+    );
+    assert_eq!(of(&pod, "kata")["fits"], true);
+    let pod = node
+        .pod("containers: [{ name: c, resources: { limits: { nvidia.com/gpu: 1 } } }]")
+        .await;
+    for handler in ["gvisor", "kata"] {
+        let field = "spec.containers[0].resources.limits[\"nvidia.com/gpu\"]";
+        assert_eq!(of(&pod, handler)["notJudged"], json!([field]));
+    }
+    let confined = "{ kind: Pod, apiVersion: v1, metadata: { name: p, annotations: {
+        container.apparmor.security.beta.kubernetes.io/app: localhost/deny-write,
+        seccomp.security.alpha.kubernetes.io/pod: localhost/audit.json } }, spec: { containers: [{ name: app }] } }";
+    let pod = node.only_pod(confined).await;
+    assert_eq!(
+        ids(&pod, "gvisor", "reasons"),
+        ["seccomp-annotations", "gvisor-apparmor"]
+    );
+    assert_eq!(of(&pod, "gvisor")["fits"], true);
+}
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: { name: ok }
+spec: { containers: [{ name: c }] }
+---
+apiVersion: apps.openshift.io/v1
+kind: DeploymentConfig
+metadata: { name: dc }
+spec: { template: { spec: { hostNetwork: true, runtimeClassName: gvisor, containers: [{ name: web }] } } }
+---
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: { name: set }
+spec: { replicatedJobs: [{ name: a, template: { spec: { template: { spec: { containers: [{ name: a }] } } } } }] }
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: { name: settings }
+";
+
+#[tokio::test]
+async fn pod_templates_of_any_object_are_found_and_skipped_objects_are_listed() {
+    let node = Three::start();
+    let file = node.file("objects.yaml", OBJECTS);
+    let json = node.json(&[&file]).await;
+    let pods = json["pods"].as_array().unwrap();
+    let fits: Vec<_> = pods
+        .iter()
+        .map(|pod| (&pod["name"], &pod["fits"]))
+        .collect();
+    let (yes, no) = (json!(true), json!(false));
+    assert_eq!(
+        fits,
+        [
+            (&json!("ok"), &yes),
+            (&json!("dc"), &no),
+            (&json!("set"), &yes)
+        ]
+    );
+    let skipped = &json["skipped"][0];
+    assert_eq!(
+        (&skipped["name"], &skipped["hasNoPods"]),
+        (&json!("settings"), &yes)
+    );
+    let workflow =
+        "{ apiVersion: argoproj.io/v1alpha1, kind: Workflow, metadata: { name: w }, spec: {} }";
+    let more = node.file("more.yaml", workflow);
+    let pod = node.file(
+        "pod.yaml",
+        "{ apiVersion: v1, kind: Pod, spec: { containers: [{ name: c }] } }",
+    );
+    let outcome = node.explain(&[&pod], &[]).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    let outcome = node.explain(&[&pod, &more], &[]).await;
+    assert_eq!(outcome.code, 1, "{}", outcome.stdout);
+    let line = "skipped: Workflow w (argoproj.io/v1alpha1) in ";
+    assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
+}
+
+#[tokio::test]
+async fn a_runtime_class_in_a_file_names_the_handler_of_its_pods() {
+    let node = Three::start();
+    let class = node.file("class.yaml", "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: boxed }, handler: gvisor }");
+    let pod = node.file("pod.yaml", "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { runtimeClassName: boxed, hostNetwork: true, containers: [{ name: n }] } }");
+    let outcome = node.explain(&[&class, &pod], &[]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome
+            .stdout
+            .contains("Pod p: RuntimeClass boxed, handler gvisor\n"),
+        "{}",
+        outcome.stdout
+    );
+    let json = node.json(&[&pod, &class]).await;
+    let pod = &json["pods"][0];
+    assert_eq!(
+        (&pod["handler"], &pod["fits"]),
+        (&json!("gvisor"), &json!(false))
+    );
+}
+
+#[tokio::test]
+async fn a_misspelt_field_is_a_warning_with_the_near_name_and_no_yes() {
+    let node = Three::start();
+    for (spec, warning) in [
+        (
+            "hostNetwrok: true, containers: [{ name: c }]",
+            "spec.hostNetwrok, and kubectl rejects it; did you mean hostNetwork?",
+        ),
+        (
+            "runtimeclassName: gvisor, containers: [{ name: c }]",
+            "spec.runtimeclassName, and kubectl rejects it; did you mean runtimeClassName?",
+        ),
+        (
+            "containers: [{ name: c, securityContext: { priviledged: true } }]",
+            "securityContext.priviledged, and kubectl rejects it; did you mean privileged?",
+        ),
+    ] {
+        let pod = node.pod(spec).await;
+        let found = pod["warnings"][0].as_str().unwrap();
+        assert!(found.ends_with(warning), "{found}");
+        assert_eq!(pod["fits"], Value::Null);
+    }
+}
+
+#[tokio::test]
+async fn a_template_is_not_read_as_a_pod() {
+    let node = Three::start();
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: { name: p }\nspec:\n";
+    for rest in [
+        "  {{- if .Values.hostNetwork }}\n  hostNetwork: true\n  {{- end }}\n  containers: [{ name: web }]\n",
+        "  containers: [{ name: web, image: \"{{ .Values.image }}\" }]\n",
+    ] {
+        let file = node.file("template.yaml", &format!("{pod}{rest}"));
+        let outcome = node.explain(&[&file], &[]).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+        let hint =
+            "looks like a template; render it first: helm template ... | criswitch explain -f -";
+        assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
+    }
+}
+
+const RUNTIMES: &str = r#"{"containerd":{"defaultRuntimeName":"runc","runtimes":{
+    "runc":{"runtimeType":"io.containerd.runtime.v1.linux","runtimeEngine":"/usr/bin/runc"},
+    "secure":{"runtimeType":"io.containerd.run.kata.v2"},
+    "vm":{"runtimeType":"/opt/kata/bin/containerd-shim-kata-v2"},
+    "boxed":{"runtimeType":"io.containerd.runc.v2","runtimePath":"/usr/local/bin/containerd-shim-runsc-v1"},
+    "sysbox-runc":{"runtimeType":"io.containerd.runc.v2","options":{"BinaryName":"/usr/bin/sysbox-runc"}},
+    "kata-spin":{"runtimeType":"io.containerd.spin.v2"},
+    "nvidia":{"runtimeType":"io.containerd.runc.v2","options":{"BinaryName":"/usr/bin/nvidia-container-runtime","SystemdCgroup":true}}}}}"#;
+
+#[tokio::test]
+async fn the_kind_of_a_handler_is_that_of_the_program_that_runs() {
+    let mut node = Three::start();
+    let names = [
+        "runc",
+        "secure",
+        "vm",
+        "boxed",
+        "sysbox-runc",
+        "kata-spin",
+        "nvidia",
+    ];
+    let sim = Sim::new("t").handlers(names);
+    let sim = sim.set(|settings| settings.config = Some(serde_json::from_str(RUNTIMES).unwrap()));
+    sim.serve_on(&node.folder.path().join("t"));
+    let rows = names.map(|name| format!("{name} = {{ backend = 't', handler = '{name}' }}\n"));
+    node.table = format!(
+        "default_handler = 'runc'\n[handlers]\n{}[backends]\nt = 'SOCKETS/t'",
+        rows.concat()
+    );
+    let pod = node.pod("containers: [{ name: c }]").await;
+    let kinds = names.map(|name| of(&pod, name)["kind"].as_str().unwrap_or("unknown"));
+    assert_eq!(
+        kinds,
+        [
+            "runc", "kata", "kata", "gvisor", "unknown", "unknown", "runc"
+        ]
+    );
+    let handlers = pod["handlers"].as_array().unwrap().iter();
+    let fits: Vec<_> = handlers.map(|it| it["fits"].as_bool()).collect();
+    assert_eq!(fits.split_at(5), (&[Some(true); 5][..], &[None; 2][..]));
+}
+
+#[tokio::test]
+async fn a_handler_with_the_name_of_an_unknown_runtime_is_never_runc() {
+    let mut node = Three::start();
+    Sim::new("crio")
+        .handlers(["crun", "sysbox-runc"])
+        .serve_on(&node.folder.path().join("crio"));
+    node.table = "default_handler = 'crun'\n[handlers]\ncrun = 'SOCKETS/crio'\n\
+                  sysbox-runc = { backend = 'crio', handler = 'sysbox-runc' }\n[backends]\ncrio = 'SOCKETS/crio'"
+        .replace("crun = 'SOCKETS/crio'", "crun = { backend = 'crio', handler = 'crun' }");
+    let pod = node
+        .pod("hostNetwork: true, containers: [{ name: c, securityContext: { privileged: true } }]")
+        .await;
+    let row = of(&pod, "sysbox-runc");
+    assert_eq!((&row["kind"], &row["fits"]), (&Value::Null, &Value::Null));
+    assert_eq!(row["notJudged"].as_array().unwrap().len(), 2);
+    assert_eq!(of(&pod, "crun")["kind"], "crun");
+}
