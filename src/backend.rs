@@ -546,14 +546,17 @@ impl Backend {
 }
 
 fn log_change(backend: &Backend, state: &State) {
-    let (name, socket, state, cause) = (
-        &backend.name(),
-        &backend.socket,
-        state.as_ref(),
-        state.cause().map(AsRef::as_ref),
-    );
+    let (name, socket) = (backend.name(), &backend.socket);
     match state {
-        "ready" => tracing::info!(backend = %name, %socket, "backend is ready"),
-        _ => tracing::warn!(backend = %name, %socket, cause, "backend is {state}"),
+        State::Connecting => {
+            tracing::warn!(backend = %name, %socket, "backend is connecting");
+        }
+        State::Ready(_) => tracing::info!(backend = %name, %socket, "backend is ready"),
+        State::Unresponsive(_, cause) => {
+            tracing::warn!(backend = %name, %socket, cause = &**cause, "backend is unresponsive");
+        }
+        State::Down(cause) => {
+            tracing::warn!(backend = %name, %socket, cause = &**cause, "backend is down");
+        }
     }
 }

@@ -356,6 +356,13 @@ pub fn no_backend() -> Status {
     )
 }
 
+/// A case that the code around the caller excludes.
+pub fn impossible(rpc: &str) -> Status {
+    Status::internal(format!(
+        "{rpc}: criswitch cannot answer this call; this is a bug, please report it"
+    ))
+}
+
 /// A reload removed the backend during a call that needs the backend.
 pub fn gone_backend() -> Status {
     Status::unavailable("the backend was removed during the call; repeat the call")

@@ -449,10 +449,21 @@ async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply,
         own = Some(answer);
     }
     let others = backends.iter().filter(|backend| !speaks(backend));
-    let asked = others
-        .map(|backend| tokio::time::timeout(backend.list_timeout(), forward::ask(call, backend)));
-    let answers = join_all(asked).await.into_iter().flatten().flatten();
-    let told = answers.into_iter().find(|answer| answer.code() == Code::Ok);
-    let answer = told.or(own).ok_or_else(errors::no_backend)?;
-    Ok(reply::of_answer(answer))
+    let asked = others.map(|backend| async move {
+        let asked = forward::ask(call, backend);
+        let asked = tokio::time::timeout(backend.list_timeout(), asked).await;
+        match asked.unwrap_or_else(|_| Err(backend.timed_out(call.row)))? {
+            answer if answer.code() == Code::Ok => Ok(answer),
+            answer => Err(named(backend, answer)),
+        }
+    });
+    let mut answers = join_all(asked).await;
+    match answers.iter().position(Result::is_ok) {
+        Some(usable) => answers.swap_remove(usable).map(reply::of_answer),
+        None => match (own, answers.into_iter().next()) {
+            (Some(own), _) => Ok(reply::of_answer(own)),
+            (None, Some(failed)) => failed.map(reply::of_answer),
+            (None, None) => Err(errors::no_backend().into()),
+        },
+    }
 }

@@ -25,7 +25,8 @@
 //! disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
 //! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
 //! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. One task writes the
-//! labels of the node, and one makes the states of the daemon for all clients that watch it. Work that may block, such as reading a file, runs on other threads: docs/architecture.md lists it.
+//! labels of the node, and one makes the states of the daemon for all clients that watch it. Work that may block, such
+//! as reading a file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -84,9 +85,9 @@
 //! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call or
 //!    disconnects, the task ends, and the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
-//! 8. Only `backend::connect` connects, and only `errors` writes the text of a status. Only `rpc`, `call::route`,
-//!    `call::lesson` and `call::plan` read the columns of a row. `codec`, `rpc`, `ownership`, `call::route`,
-//!    `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
+//! 8. Only `backend::connect` connects, and only `errors` creates a status with a text of criswitch. Only `rpc`,
+//!    `call::route`, `call::lesson` and `call::plan` match on the columns `goes` and `then` of a row. `codec`, `rpc`,
+//!    `ownership`, `call::route`, `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
 //!    Tests: `one_module_connects_and_one_module_creates_statuses`, `only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then`, `modules_that_decide_do_no_io`
 //! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.
 //!    Tests: `unsafe_code_is_forbidden`, `secrets_of_calls_are_in_no_log_and_in_no_status`

@@ -40,7 +40,7 @@ use seen::Seen;
 const PATH: &str = "/metrics";
 /// The limit on clients that read metrics at the same time. A further client takes the place of the oldest one.
 const MAX_READERS: usize = 8;
-/// The shortest time between two accepted readers, so that a reader in a loop does not slow down calls.
+/// The shortest time between two accepted readers. It limits the time that readers without a pause take from calls.
 const READERS_APART: Duration = Duration::from_millis(20);
 /// How long a reader may take, from its connection to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);

@@ -61,7 +61,7 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
         Target::Handler(handler) => to_handler(&call, &handler)?,
         Target::Backends(ids) => to_several(&call, &ids)?,
         // Unreachable: `dispatch::resolve` asks all backends for the pod, and returns another target.
-        Target::UnknownPod(_) => return Err(errors::no_backend()),
+        Target::UnknownPod(_) => return Err(errors::impossible(call.row.name)),
     };
     Ok((call, plan))
 }
@@ -126,7 +126,8 @@ fn to_several(call: &Call, ids: &[BackendId]) -> Result<Plan, Status> {
             Ok(Plan::One(Arc::clone(only)))
         }
         (Goes::Image(_, ImageRule::Remove), _) => Ok(Plan::RemoveImage(backends)),
-        _ => Err(errors::no_backend()),
+        // Unreachable: no other RPC goes to several backends.
+        _ => Err(errors::impossible(call.row.name)),
     }
 }
 

@@ -28,7 +28,7 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 /// Sends messages to the service manager, if criswitch has one.
 pub(super) struct Notify {
     messages: Option<SyncSender<String>>,
-    /// A channel without messages. It disconnects when `messages` is dropped and every queued message is sent.
+    /// Disconnects when the thread has sent the last message. No message comes through it.
     sent: Receiver<Infallible>,
     ending: Cell<bool>,
 }

@@ -177,8 +177,7 @@ pub(super) fn size_like(number: &str) -> String {
     }
 }
 
-/// A user id. The largest number is not a user: chown(2) takes it for "no change".
-/// A user.
+/// A user, as a name or an id. The largest number is no id: chown(2) takes it for "no change".
 pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
     users::allowed(text).ok_or_else(|| {
         let what = format!("{text} is not {}", users::A_USER_ID);

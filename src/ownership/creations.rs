@@ -1,5 +1,5 @@
-//! The calls that create pods. A backend may have a pod that criswitch does not know if such a call is under way, or
-//! ended with an unknown result. In memory only.
+//! The calls that create pods: calls in flight, and calls whose result is unknown. The backend of such a call may have a
+//! pod that criswitch does not know. In memory only.
 
 use std::time::Duration;
 

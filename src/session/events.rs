@@ -125,7 +125,7 @@ async fn follow_stream(
     tokio::select! {
         biased;
         result = &mut streamed => result,
-        // At this point the stream has been requested, so it brings all later changes.
+        // The stream was requested before, so it has every change from now on.
         () = told => streamed.await,
     }
 }

@@ -1,4 +1,4 @@
-//! Replaces a file that other programs read: they see either the old content or the new one.
+//! Replaces a file at once, so that other programs read its old content or its new content, never a part.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::platform::files;
 
-/// The users that may use the new file.
+/// The mode and the owner of the new file.
 pub enum Access<'a> {
     /// The file has this mode, whatever the umask of the process is.
     Mode(u32),

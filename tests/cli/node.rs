@@ -254,12 +254,15 @@ fn files_that_cannot_be_read_are_reported() {
         .without("/etc/crictl.yaml")
         .with_directory("/etc/crictl.yaml", 0o755)
         .with("/usr/bin/crictl", "");
-    machine.lacks(TABLE, expect![[r#"
+    machine.lacks(
+        TABLE,
+        expect![[r#"
         /var/lib/kubelet/config.yaml: cannot be read: line 2 is not valid YAML; try a YAML file
         /etc/crictl.yaml: cannot be read: Is a directory; try a YAML file
 
         configuration is valid; 2 problems on this node
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::codec::protobuf;
 use crate::errors;
 use crate::fanout::images::stores;
 use crate::forward;
+use crate::rpc;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::{Switch, image_references, pod_requests};
 
@@ -93,7 +94,7 @@ pub(crate) async fn find_for_some_pod(
         // If no likely store answers or has a usable cached list, the call fails. The pod loses nothing by that: its
         // backend could not start the container either.
         let failed = said.into_iter().find_map(StoreAnswer::into_failed);
-        return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
+        return Err(failed.unwrap_or_else(|| errors::impossible(call.row.name).into()));
     }
     let is_present = likely.all(|said| said.image().is_some()) && agree(&said);
     if !has_any(&said) || !is_present && !asks_again(switch, call) {
@@ -172,7 +173,10 @@ fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
         .filter(|said| said.image().is_some())
         .collect();
     having.sort_by_key(|said| !said.has_answered());
-    let first = having.into_iter().next().ok_or_else(errors::no_backend)?;
+    let first = having
+        .into_iter()
+        .next()
+        .ok_or_else(|| errors::impossible(rpc::IMAGE_STATUS.name))?;
     Ok(first.into_reply())
 }
 
