@@ -56,6 +56,8 @@ pub enum Fact {
 pub struct Facts {
     /// The features of the backend; `None` if they are unknown.
     pub features: Option<Vec<&'static str>>,
+    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if they are unknown.
+    pub allowed_sysctls: Option<Vec<String>>,
     /// All other facts.
     pub known: Vec<(Fact, bool)>,
 }
@@ -138,11 +140,25 @@ impl Fact {
 impl Facts {
     /// The value of a fact; `None` if it is unknown.
     pub fn get(&self, fact: Fact) -> Option<bool> {
-        if let Fact::Feature(name) = fact {
-            return self.features.as_ref().map(|all| all.contains(&name));
-        }
         let mut known = self.known.iter();
-        known.find_map(|(known, value)| (*known == fact).then_some(*value))
+        match fact {
+            Fact::Feature(name) => self.features.as_ref().map(|all| all.contains(&name)),
+            // `allows` has the sysctls to which this does not apply.
+            Fact::UnsafeSysctls => self.allowed_sysctls.as_ref().map(|_| false),
+            fact => known.find_map(|(known, value)| (*known == fact).then_some(*value)),
+        }
+    }
+
+    /// Whether the kubelet is known to allow this sysctl.
+    fn allows(&self, sysctl: &str) -> bool {
+        let name = sysctl.replace('/', ".");
+        let mut allowed = self.allowed_sysctls.iter().flatten();
+        allowed.any(
+            |allowed| match allowed.replace('/', ".").strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => name == *allowed,
+            },
+        )
     }
 }
 
@@ -219,8 +235,11 @@ pub fn judge(pod: &Value, kind: Option<Kind>, facts: &Facts) -> Judgement {
         if applies == Some(false) && (limit.is_of_kubelet() || !is_about_kind) {
             continue;
         }
-        let fields = limit.about.fields(pod).into_iter().map(|field| field.name);
-        let fields: Vec<_> = fields.collect();
+        let mut fields = limit.about.fields(pod);
+        if let Some((Fact::UnsafeSysctls, _)) = limit.only_if {
+            fields.retain(|field| !facts.allows(field.value.as_str().unwrap_or_default()));
+        }
+        let fields: Vec<_> = fields.into_iter().map(|field| field.name).collect();
         judged.extend(fields.iter().cloned());
         let finding = (!fields.is_empty()).then_some(Finding { limit, fields });
         match applies {
@@ -303,7 +322,7 @@ mod tests {
         let limit = limit("recursive-read-only");
         let with = |features: &[&'static str]| Facts {
             features: Some(features.to_vec()),
-            known: Vec::new(),
+            ..Facts::default()
         };
         assert_eq!(limit.applies(Some(Kind::Runc), &with(&[])), Some(true));
         assert_eq!(limit.applies(None, &with(&[])), Some(true));
@@ -319,8 +338,8 @@ mod tests {
     fn a_limit_that_depends_on_a_fact_applies_if_the_fact_is_known_to_be_so() {
         let limit = limit("gvisor-host-sockets");
         let flag = |value| Facts {
-            features: None,
             known: vec![(Fact::RunscFlag("host-uds"), value)],
+            ..Facts::default()
         };
         let gvisor = Some(Kind::Gvisor);
         assert_eq!(limit.applies(gvisor, &flag(false)), Some(true));

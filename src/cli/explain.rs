@@ -18,6 +18,7 @@ use criswitch::ownership::BackendId;
 use serde_json::Value;
 
 use super::manifests::policy;
+use super::node::allowed_sysctls;
 use super::output::{self, Output};
 use super::probe::{self, Probe, Runtime};
 use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
@@ -57,6 +58,8 @@ struct Node {
     probes: Vec<Probe>,
     /// The root directory of the node.
     root: PathBuf,
+    /// The unsafe sysctls that the kubelet allows; `None` if they are unknown.
+    allowed_sysctls: Option<Vec<String>>,
 }
 
 impl Explain {
@@ -143,6 +146,7 @@ impl Explain {
             config,
             probes,
             root: self.root.clone(),
+            allowed_sysctls: allowed_sysctls(&self.root),
         })
     }
 }

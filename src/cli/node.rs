@@ -82,6 +82,11 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     }
 }
 
+/// The unsafe sysctls that the kubelet of the machine below `root` allows; `None` if this is unknown.
+pub(super) fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
+    Kubelet::read(&Root(root), &mut Vec::new()).allowed_sysctls()
+}
+
 /// Checks crictl's endpoints and returns the runtime endpoint. Without a runtime endpoint, crictl would search for a
 /// runtime.
 fn crictl(
@@ -261,9 +266,13 @@ impl Setting {
         Some(Setting::new(key, &format!("{key}: "), &value, &from))
     }
 
-    /// The text of a value that is neither empty nor a list or object.
+    /// The text of a value that is neither empty nor an object; the texts of a list with commas between them.
     fn text_of(value: &Value) -> Option<String> {
         match value {
+            Value::Array(items) => {
+                let texts: Vec<_> = items.iter().filter_map(Setting::text_of).collect();
+                Some(texts.join(","))
+            }
             Value::String(text) if !text.is_empty() => Some(text.clone()),
             Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
             _ => None,

@@ -6,9 +6,10 @@ use serde_json::Value;
 use super::Kind;
 use super::paths::{GUEST_DEVICES, PLAIN_FILES, PRIVILEGED_TUN, SHARED};
 use super::table::{
-    ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BLOCK, HOST_PATH, HOST_PROCESS, HUGE_PAGES,
-    KATA, LINUX, LOCAL_APPARMOR, NAMESPACED, OS_LABELS, PLAIN, PRIVILEGED, PROPAGATION, RESOURCES,
-    SANDBOXES, SECCOMP, SECCOMP_ANNOTATIONS, SELECTOR, SELINUX, SYSCTLS, WINDOWS,
+    ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BLOCK, EXPRESSIONS, FOR_LINUX, FOR_WINDOWS,
+    HOST_PATH, HOST_PROCESS, HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED, OS_LABELS, PLAIN,
+    PRIVILEGED, PROPAGATION, RESOURCES, SANDBOXES, SECCOMP, SECCOMP_ANNOTATIONS, SELECTOR, SELINUX,
+    SYSCTLS, WINDOWS,
 };
 use super::test::{About, Is, Test, on};
 
@@ -107,9 +108,6 @@ const FILE_DRIVERS: &[&str] = &[
     "secrets-store.csi.k8s.io",
 ];
 const CSI: &[&str] = &["spec.volumes[*].csi.driver"];
-const EXPRESSIONS: &[&str] = &[
-    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]",
-];
 /// Annotations that runtimes read.
 const RUNTIME_ANNOTATIONS: &[&str] = &[
     "cdi.k8s.io/**",
@@ -228,12 +226,12 @@ pub const FAMILIES: &[Family] = &[
             (LINUX, rule(&[
                 on(&["spec.os.name"], Is::OneOf(&["linux"])),
                 on(SELECTOR, Is::Entry(OS_LABELS, &["linux"])),
-                requires(&[("key", Is::OneOf(OS_LABELS)), ("operator", Is::OneOf(&["In"])), ("values", Is::Includes("linux"))]),
+                FOR_LINUX,
             ])),
             (WINDOWS, rule(&[
                 on(&["spec.os.name"], Is::OneOf(&["windows"])),
                 on(SELECTOR, Is::Entry(OS_LABELS, &["windows"])),
-                requires(&[("key", Is::OneOf(OS_LABELS)), ("operator", Is::OneOf(&["In"])), ("values", Is::Includes("windows"))]),
+                FOR_WINDOWS,
             ])),
             (ANY, rule(&[
                 on(SELECTOR, Is::Entry(ARCHITECTURE_LABELS, &[ARCHITECTURE])),
@@ -372,8 +370,8 @@ mod tests {
     /// by which it works. It is silent if no family has the field.
     fn verdict(pod: &Value, kind: Option<Kind>) -> &'static str {
         let facts = Facts {
-            features: None,
             known: vec![(Fact::Selinux, false)],
+            ..Facts::default()
         };
         let judgement = judge(pod, kind, &facts);
         let mut tests = FAMILIES.iter().flat_map(|family| family.any);
@@ -427,7 +425,7 @@ mod tests {
             unsafe sysctl        depends  depends  depends  depends  depends  depends
             safe sysctl          works    works    less     works    less     unknown
             os windows           no       no       no       no       works    unknown
-            affinity to linux    works    works    works    works    unknown  unknown
+            affinity to linux    works    works    works    works    no       unknown
             selector of s390     unknown  unknown  unknown  unknown  unknown  unknown
             SELinux              works    works    works    less     less     unknown
             AppArmor             unknown  unknown  less     less     less     unknown

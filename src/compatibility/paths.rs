@@ -308,7 +308,7 @@ fn expression(pattern: &str, slash: &str) -> String {
     // No pattern has a control character, so that these can stand for parts of it.
     let pattern = pattern.replace("/**", "\r").replace("**", "\n");
     let parts = pattern.chars().map(|letter| match letter {
-        '\r' => format!("{slash}[^/].*"),
+        '\r' => format!("{slash}[.]*[^/.].*"),
         '\n' => ".*".to_owned(),
         '*' => "[^/]*".to_owned(),
         '.' => "[.]".to_owned(),
@@ -386,9 +386,10 @@ mod tests {
         ));
         assert!(glob("/dev/sd*", "/dev/sda1"));
         assert!(!glob("/dev/sd*", "/dev/sda/1"));
-        assert_eq!(regex(&["a.b/**", "c*"]), "r'^(a[.]b/[^/].*|c[^/]*)$'");
+        assert_eq!(regex(&["a.b/**", "c*"]), "r'^(a[.]b/[.]*[^/.].*|c[^/]*)$'");
         let slash = "/([.]?/+)*";
-        let expected = format!("r'^(({slash}var)?{slash}run{slash}[^/].*|.*[.]sock)(/[.]?)*$'");
+        let expected =
+            format!("r'^(({slash}var)?{slash}run{slash}[.]*[^/.].*|.*[.]sock)(/[.]?)*$'");
         assert_eq!(path_regex(&["/run/**", "**.sock"]), expected);
     }
 }

@@ -97,6 +97,9 @@ const OWN_TO_GVISOR: &[&str] = &[
 
 pub(super) const ADDED: &[&str] = &["spec.containers[*].securityContext.capabilities.add[*]"];
 pub(super) const BLOCK: &[&str] = &["spec.containers[*].volumeDevices[*].devicePath"];
+pub(super) const EXPRESSIONS: &[&str] = &[
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]",
+];
 pub(super) const HOST_PATH: &[&str] = &["spec.volumes[*].hostPath"];
 pub(super) const HOST_PROCESS: &[&str] = &[
     "spec.securityContext.windowsOptions.hostProcess",
@@ -157,9 +160,28 @@ pub(super) const SECCOMP_ANNOTATIONS: Test = on(
         &[],
     ),
 );
+/// Node affinities to these operating systems.
+pub(super) const FOR_LINUX: Test = on(
+    EXPRESSIONS,
+    Is::All(&[
+        ("key", Is::OneOf(OS_LABELS)),
+        ("operator", Is::OneOf(&["In"])),
+        ("values", Is::Includes("linux")),
+    ]),
+);
+pub(super) const FOR_WINDOWS: Test = on(
+    EXPRESSIONS,
+    Is::All(&[
+        ("key", Is::OneOf(OS_LABELS)),
+        ("operator", Is::OneOf(&["In"])),
+        ("values", Is::Includes("windows")),
+    ]),
+);
 const HOST_PATH_SOCKETS: &[Test] = &[on(HOST_PATH, Is::HostPath(&SOCKETS))];
 
 const OTHER_CLASS: &str = "Remove the field, or use a RuntimeClass of runc or crun.";
+const DEVICE_CLASS: &str =
+    "Use a RuntimeClass of runc or crun, with a device plug-in or in a privileged container.";
 const LINUX_NODE: &str = "Remove the field, or run the pod on a Linux node.";
 
 const fn source(title: &'static str, url: &'static str) -> Source {
@@ -336,12 +358,12 @@ pub const LIMITS: &[Limit] = &[
         "The sysctl would apply to the IPC namespace of the node, so the API server or the kubelet rejects the pod.",
         "Remove the sysctl or `hostIPC: true`, or set the sysctl on the node.",
         KUBELET_SYSCTLS).and(&[on(&["spec.hostIPC"], Is::True)]).by_api_server(),
-    fails("windows-pods", LINUX, &[on(&["spec.os.name"], Is::OneOf(&["windows"])), on(SELECTOR, Is::Entry(OS_LABELS, &["windows"]))],
+    fails("windows-pods", LINUX, &[on(&["spec.os.name"], Is::OneOf(&["windows"])), on(SELECTOR, Is::Entry(OS_LABELS, &["windows"])), FOR_WINDOWS],
         "The pod is for Windows, so the kubelet of a Linux node rejects it.",
-        "Run the pod on a Windows node.", POD_OS),
-    fails("linux-pods", WINDOWS, &[on(&["spec.os.name"], Is::OneOf(&["linux"])), on(SELECTOR, Is::Entry(OS_LABELS, &["linux"]))],
+        "Run the pod on a Windows node.", POD_OS).unless(&[FOR_LINUX]),
+    fails("linux-pods", WINDOWS, &[on(&["spec.os.name"], Is::OneOf(&["linux"])), on(SELECTOR, Is::Entry(OS_LABELS, &["linux"])), FOR_LINUX],
         "The pod is for Linux, so the kubelet of a Windows node rejects it.",
-        "Run the pod on a Linux node.", POD_OS),
+        "Run the pod on a Linux node.", POD_OS).unless(&[FOR_WINDOWS]),
     fails("other-architecture", ANY, &[on(SELECTOR, Is::Entry(ARCHITECTURE_LABELS, OTHER_ARCHITECTURES))],
         "The node selector names an architecture that this node does not have.",
         "Run the pod on a node of that architecture.",
@@ -395,7 +417,7 @@ pub const LIMITS: &[Limit] = &[
         "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds.", OTHER_CLASS, GVISOR_SOCKETS)
         .only_if(Fact::RunscFlag("host-uds"), false),
     fails("gvisor-host-devices", GVISOR, &[on(HOST_PATH, Is::HostPath(&DEVICES))],
-        "gVisor does not pass devices of the node on to the pod.", OTHER_CLASS, GVISOR_DEVICES),
+        "gVisor does not pass devices of the node on to the pod.", DEVICE_CLASS, GVISOR_DEVICES),
     weakens("gvisor-host-directories", GVISOR, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES)), on(HOST_PATH, Is::HostPath(&DEV))],
         "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, GVISOR_DEVICES),
     fails("gvisor-block-volumes", GVISOR, &[on(BLOCK, Is::Present)],
@@ -448,7 +470,7 @@ pub const LIMITS: &[Limit] = &[
         "Node plug-ins and the kubelet meet at Unix sockets in this directory, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
     fails("kata-device-paths", KATA, &[on(HOST_PATH, Is::HostPath(&CHARACTER_DEVICES))],
         "Kata Containers passes no device of the node on to the pod through a volume, except block devices: the container does not start.",
-        "Use a device plug-in that supports Kata Containers, or use a RuntimeClass of runc or crun.", KATA_MOUNTS),
+        DEVICE_CLASS, KATA_MOUNTS),
     weakens("kata-dev-directory", KATA, &[on(HOST_PATH, Is::HostPath(&DEV))],
         "The container gets the devices of its virtual machine, not those of the node.", OTHER_CLASS, KATA_MOUNTS),
     weakens("kata-host-directories", KATA, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES))],

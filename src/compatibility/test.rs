@@ -412,7 +412,7 @@ mod tests {
         let entry = on(&["spec.limits"], Is::Entry(&["**/**"], &["a*"]));
         assert_eq!(
             entry.cel(),
-            "object.spec.?limits.orValue({}).exists(k, k.matches(r'^(.*/[^/].*)$') && \
+            "object.spec.?limits.orValue({}).exists(k, k.matches(r'^(.*/[.]*[^/.].*)$') && \
              object.spec.?limits.orValue({})[k].matches(r'^(a[^/]*)$'))"
         );
         let pod = json!({ "spec": { "limits": { "cpu": "a", "x.com/y": "ab", "x.com/z": "b" } } });

@@ -210,6 +210,18 @@ async fn the_kubelet_decides_before_the_runtime() {
     assert_eq!(of(&pod, "runc")["fits"], Value::Null);
     let pod = node.pod(&sysctl("net.ipv4.tcp_syncookies", "")).await;
     assert_eq!(of(&pod, "runc")["fits"], true);
+    let unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n";
+    node.file("root/etc/systemd/system/kubelet.service", unit);
+    for (allowed, fits) in [
+        ("[net.core.*]", true),
+        ("[kernel.msg*, net.core.rmem_max]", false),
+        ("[]", false),
+    ] {
+        let config = format!("kind: KubeletConfiguration\nallowedUnsafeSysctls: {allowed}\n");
+        node.file("root/var/lib/kubelet/config.yaml", &config);
+        let pod = node.pod(&sysctl("net.core.somaxconn", "")).await;
+        assert_eq!(of(&pod, "runc")["fits"], fits, "{allowed}");
+    }
 }
 
 #[tokio::test]

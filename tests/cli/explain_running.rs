@@ -68,7 +68,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             unsafe-sysctls           fails    spec.securityContext.sysctls[*].name
             host-network-sysctls     fails    spec.securityContext.sysctls[*].name spec.hostNetwork
             host-ipc-sysctls         fails    spec.securityContext.sysctls[*].name spec.hostIPC
-            windows-pods             fails    spec.os.name spec.nodeSelector
+            windows-pods             fails    spec.os.name spec.nodeSelector spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]
             other-architecture       fails    spec.nodeSelector
             seccomp-annotations      weakens  metadata.annotations
             linux-host-process       fails    spec.securityContext.windowsOptions.hostProcess spec.containers[*].securityContext.windowsOptions.hostProcess
@@ -98,7 +98,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         unsafe-sysctls             fails    spec.securityContext.sysctls[*].name
         host-network-sysctls       fails    spec.securityContext.sysctls[*].name spec.hostNetwork
         host-ipc-sysctls           fails    spec.securityContext.sysctls[*].name spec.hostIPC
-        windows-pods               fails    spec.os.name spec.nodeSelector
+        windows-pods               fails    spec.os.name spec.nodeSelector spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]
         other-architecture         fails    spec.nodeSelector
         seccomp-annotations        weakens  metadata.annotations
         linux-host-process         fails    spec.securityContext.windowsOptions.hostProcess spec.containers[*].securityContext.windowsOptions.hostProcess

@@ -27,7 +27,11 @@ impl Node {
                 learn(Fact::RunscFlag(flag), self.runsc_flag(runtime, flag));
             }
         }
-        Facts { features, known }
+        Facts {
+            features,
+            allowed_sysctls: self.allowed_sysctls.clone(),
+            known,
+        }
     }
 
     /// Whether the backend gives containers SELinux labels.

@@ -155,7 +155,7 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
             .location()
             .map_or((1, 1), |at| (at.line(), at.column()));
         let what = match error.without_snippet() {
-            _ if text.contains("{{") => format!("this looks like a template; {RENDER}"),
+            _ if text.contains("{{") || text.contains("{%") => format!("this looks like a template; {RENDER}"),
             serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
                 format!("the key {key:?} occurs twice in one map")
             }

@@ -18,6 +18,7 @@ const RUNTIME: SettingNames = ["container-runtime-endpoint", "containerRuntimeEn
 const RUNTIME_KEY: &str = "containerRuntimeEndpoint: ";
 const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
 const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
+const SYSCTLS: SettingNames = ["allowed-unsafe-sysctls", "allowedUnsafeSysctls"];
 
 pub(super) struct Kubelet {
     /// Whether the kubelet runs, and its process or unit.
@@ -27,6 +28,7 @@ pub(super) struct Kubelet {
     pub(super) runtime: Option<Setting>,
     pub(super) images: Option<Setting>,
     pub(super) cgroup_driver: Option<Setting>,
+    sysctls: Option<Setting>,
     /// k3s or RKE2, if one of them starts the kubelet.
     pub(super) rancher: Option<Rancher>,
     /// The default runtime endpoint of this kubelet, and the place where the operator should set the endpoint.
@@ -57,12 +59,27 @@ impl Kubelet {
             runtime: setting(RUNTIME),
             images: setting(IMAGES),
             cgroup_driver: setting(CGROUP_DRIVER),
+            sysctls: setting(SYSCTLS),
             unset: place.zip(start.as_ref()).map(default),
             runs: start.as_ref().map(Start::shown),
             pid: start.and_then(|start| start.pid),
             rancher,
             partial: findings.len() > told,
         }
+    }
+
+    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet was
+    /// found or a file of it could not be read.
+    pub(super) fn allowed_sysctls(&self) -> Option<Vec<String>> {
+        let names = self
+            .sysctls
+            .as_ref()
+            .map(|setting| setting.value.split(','));
+        let names = names
+            .into_iter()
+            .flatten()
+            .map(|name| name.trim().to_owned());
+        (self.runs.is_some() && !self.partial).then(|| names.collect())
     }
 
     /// Checks that the kubelet calls criswitch and no other runtime.
