@@ -51,11 +51,12 @@ licences() {
     package/licences.hbs
 }
 
-# Writes the manual pages and completions, which the program itself generates.
+# Writes the manual pages, the completions and the schema of the configuration, which the program itself generates.
 tell() {
   local criswitch=$1 shell
   "$criswitch" man "$PARTS/man"
   gzip --best --no-name "$PARTS"/man/*
+  "$criswitch" check --schema >"$PARTS/criswitch.schema.json"
   for shell in bash zsh fish; do
     "$criswitch" completions "$shell" >"$PARTS/completions/$shell"
   done

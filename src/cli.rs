@@ -38,7 +38,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
 use criswitch::config::address::Address;
-use criswitch::config::{Config, DEFAULT_PATH, Problems};
+use criswitch::config::{Config, DEFAULT_PATH, Problems, keys};
 use criswitch::platform::service;
 use manifests::Objects;
 use output::{Encoding, ListOutput, Output};
@@ -213,6 +213,9 @@ struct Check {
     file: File,
     #[command(flatten)]
     output: ListOutput,
+    /// Print the JSON Schema of the configuration, for editors, and check nothing.
+    #[arg(long, exclusive = true)]
+    schema: bool,
     /// Also ask each backend for its version, conditions and handlers.
     #[arg(long)]
     probe: bool,
@@ -408,6 +411,9 @@ impl Daemon {
 
 impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
+        if self.schema {
+            return print(format!("{:#}\n", keys::schema()));
+        }
         let config = match Config::load(&self.file.path) {
             Err(problems) if self.output.encoding().is_none() => {
                 terminal::complain(&check::problems_text(&problems));

@@ -9,6 +9,7 @@ mod advice;
 mod check;
 pub(crate) mod disk;
 mod files;
+mod foreign;
 pub mod keys;
 pub(crate) mod kubernetes;
 mod lines;

@@ -27,6 +27,8 @@ mod read_scheduling;
 mod read_telemetry;
 #[path = "config/shipped.rs"]
 mod shipped;
+#[path = "config/told_of_foreign.rs"]
+mod told_of_foreign;
 #[path = "config/told_of_many.rs"]
 mod told_of_many;
 #[path = "config/told_of_scheduling.rs"]

@@ -14,7 +14,7 @@ use crate::limits::flood::{CountedIo, Flooded};
 use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
 use crate::platform::Server;
 pub(crate) use crate::platform::address::FileId;
-use crate::platform::address::file_id;
+use crate::platform::address::{file_id, socket_at};
 use crate::platform::connect::{self, Dialed};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 
@@ -117,7 +117,10 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Dia
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err("cannot connect: the socket's queue of waiting connections is full".into())
         }
-        Err(error) => Err(refused(error)),
+        Err(error) => Err(match socket_at(address.path()) {
+            Err(wrong) if wrong.kind() == io::ErrorKind::Other => refused(wrong),
+            _ => refused(error),
+        }),
     }
 }
 

@@ -30,6 +30,7 @@ pub(super) fn text(
 ) -> anyhow::Result<String> {
     let notes = notes(config);
     let mut parts = vec![
+        files(config),
         settings(config)?,
         handlers(&config.table, is_wide)?,
         backends(&config.table, is_wide)?,
@@ -51,6 +52,7 @@ pub(super) fn text(
 fn wrong(table: &Table, probes: &[Probe]) -> String {
     let kinds = [
         failures,
+        other_switches,
         missing_handlers,
         other_drivers,
         common_pods,
@@ -102,7 +104,13 @@ fn restart_problems(config: &Config) -> Vec<String> {
 /// The number of problems of the backends and the machine. `None` means not checked. An unexpected user of a socket is a
 /// warning, which does not count.
 pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
-    let kinds = [failures, missing_handlers, other_drivers, common_pods];
+    let kinds = [
+        failures,
+        other_switches,
+        missing_handlers,
+        other_drivers,
+        common_pods,
+    ];
     let count = |probes| kinds.map(|lines| lines(&config.table, probes).lines().count());
     let of_probes = probes.map_or(0, |probes| count(probes).iter().sum());
     of_probes + node.map_or(0, |node| node.problems().len())
@@ -179,10 +187,38 @@ fn lines(sentences: &[String]) -> String {
     sentences.iter().map(|line| format!("{line}\n")).collect()
 }
 
+/// The files of the configuration, in the order in which they were read.
+fn files(config: &Config) -> String {
+    let files = config.files.iter();
+    let lines = files.map(|file| format!("read {}\n", file.display()));
+    lines.collect()
+}
+
 fn settings(config: &Config) -> anyhow::Result<String> {
     let keys = KEYS.iter();
-    let rows = keys.filter_map(|key| Some([key.name.to_owned(), key.value(config)?.to_string()]));
+    let rows = keys.filter_map(|key| {
+        let value = key.value(config)?.to_string();
+        let is_default = value.is_empty();
+        let directory = is_default.then(|| default_directory(config, key.name));
+        let value = directory.flatten().unwrap_or(value);
+        Some([key.name.to_owned(), value])
+    });
     columns(&["KEY", "VALUE"], rows)
+}
+
+/// The directories that criswitch uses if a key for one is not set: that of the shipped unit, else the default.
+fn default_directory(config: &Config, key: &str) -> Option<String> {
+    let [runtime, state] = UNIT_DIRECTORIES;
+    let default = config.directories([None, None]);
+    let (of_unit, own) = match key {
+        "runtime_dir" => (runtime, default.runtime),
+        "state_dir" => (state, default.state),
+        _ => return None,
+    };
+    Some(match cfg!(unix) {
+        true => format!("{of_unit} with systemd, else {}", own.display()),
+        false => own.display().to_string(),
+    })
 }
 
 fn handlers(table: &Table, is_wide: bool) -> anyhow::Result<String> {
@@ -300,6 +336,18 @@ fn failures(table: &Table, probes: &[Probe]) -> String {
         .map(|(backend, cause)| {
             let cause = terminal::plain(cause);
             format!("backend {:?} ({}): {cause}\n", backend.name, backend.socket)
+        })
+        .collect()
+}
+
+/// Backends whose socket another criswitch serves. It would merge the replies of its own backends.
+fn other_switches(table: &Table, probes: &[Probe]) -> String {
+    let probes = table.backends.iter().zip(probes);
+    let switches = probes.filter(|(_, probe)| probe.as_ref().is_ok_and(|found| found.is_switch));
+    switches
+        .map(|(backend, _)| {
+            let (name, socket) = (&backend.name, &backend.socket);
+            format!("backend {name:?} ({socket}): criswitch serves this socket; set the socket of a runtime\n")
         })
         .collect()
 }

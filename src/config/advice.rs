@@ -1,10 +1,12 @@
 //! Warnings of `criswitch check` about valid settings that are probably mistakes.
 
-use super::value;
-use super::{BackendConfig, Config, Origin, keys};
+use std::path::PathBuf;
 
-/// Below this value, in bytes, `max_message` is probably a mistake: lists of a node with many pods are larger.
-const SMALL_MESSAGE: usize = 1 << 20;
+use super::{BackendConfig, Config, Origin, disk, keys, value};
+use crate::platform::users;
+
+/// The largest message that the kubelet accepts, in bytes.
+const KUBELET_MESSAGE: usize = 16 << 20;
 
 impl Config {
     /// One sentence, with file and line, for each valid setting that is probably a mistake.
@@ -13,15 +15,18 @@ impl Config {
         advice.extend(self.no_stale_lists());
         advice.extend(self.named_like_keys());
         advice.extend(self.without_handlers());
+        advice.extend(self.unmapped_user());
+        advice.extend(self.labels_nowhere());
+        advice.extend(self.unread_files());
         advice
     }
 
     fn small_message(&self) -> Option<String> {
         let size = value::size(self.max_message);
         let what = format!(
-            "max_message is {size}: larger lists fail, for example on a node with many pods; try \"16MiB\""
+            "max_message is {size}, and the kubelet accepts 16MiB: larger lists fail, for example on a node with many pods; try \"16MiB\""
         );
-        (self.max_message < SMALL_MESSAGE).then(|| self.at_key("max_message", &what))
+        (self.max_message < KUBELET_MESSAGE).then(|| self.at_key("max_message", &what))
     }
 
     fn no_stale_lists(&self) -> Vec<String> {
@@ -74,6 +79,42 @@ impl Config {
                 at(backend.origin.as_ref(), &what)
             })
             .collect()
+    }
+
+    fn unmapped_user(&self) -> Option<String> {
+        let is_listed = self.allow_uids.iter().any(|user| users::is_unmapped(*user));
+        let what = "allow_uids has 65534, which is every user without an id in this user namespace; try the id of one user";
+        is_listed.then(|| self.at_key(users::KEY, what))
+    }
+
+    /// Warns if criswitch cannot write the file of the labels. Reads the disk.
+    fn labels_nowhere(&self) -> Option<String> {
+        let file = self.labels_file.as_deref()?;
+        let directory = file.parent()?;
+        let why = match directory.is_dir() {
+            _ if file.is_dir() => "which is a directory".to_owned(),
+            true => return None,
+            false => format!("and the directory {} does not exist", directory.display()),
+        };
+        let what = format!(
+            "labels_file is {}, {why}: criswitch cannot write the labels; try a file in an existing directory",
+            file.display()
+        );
+        Some(self.at_key("labels_file", &what))
+    }
+
+    /// Warns about files beside the drop-ins that are not drop-ins because of their names. Reads the disk.
+    fn unread_files(&self) -> Vec<String> {
+        let files = disk::not_drop_ins(&self.path.with_file_name("conf.d"));
+        let warn = |file: &PathBuf| {
+            let renamed = file.with_extension("toml");
+            format!(
+                "{}: criswitch does not read this file, because its name does not end in .toml; try renaming it to {}",
+                file.display(),
+                renamed.display()
+            )
+        };
+        files.iter().map(warn).collect()
     }
 
     fn at_key(&self, key: &str, what: &str) -> String {

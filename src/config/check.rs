@@ -368,12 +368,9 @@ impl Checker<'_> {
     }
 
     fn default_hint(&self) -> String {
-        let handlers = &self.written.handlers;
-        let first = handlers.first();
-        format!(
-            "default_handler = {:?}",
-            first.map_or("runc", |row| &row.name.value)
-        )
+        let names = self.written.handlers.iter().map(|row| &*row.name.value);
+        let mut valid = names.filter(|name| value::label("", name).is_ok());
+        format!("default_handler = {:?}", valid.next().unwrap_or("runc"))
     }
 
     fn label(&mut self, kind: &str, name: &At<String>) {

@@ -39,6 +39,22 @@ pub(crate) fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// The files in `folder` that are not drop-ins because of their names, without those of editors; sorted by name, and at
+/// most `MOST_DROP_INS`.
+pub(super) fn not_drop_ins(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    let names = names.filter(|name| {
+        let of_editor =
+            name.as_encoded_bytes().starts_with(b".") || name.as_encoded_bytes().ends_with(b"~");
+        !is_drop_in(name) && !of_editor
+    });
+    let paths = names.map(|name| folder.join(name)).take(MOST_DROP_INS);
+    let mut paths: Vec<_> = paths.filter(|path| path.is_file()).collect();
+    paths.sort();
+    paths
+}
+
 /// Whether a name matches `*.toml` as in a shell. A name that begins with a dot does not match: such files belong to
 /// editors.
 pub(crate) fn is_drop_in(name: &OsStr) -> bool {

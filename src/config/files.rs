@@ -87,11 +87,13 @@ pub(super) fn hash(files: &[ConfigFile]) -> String {
 }
 
 fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
+    let path = place.path.display();
+    let discover = format!("criswitch discover --write {path}, or a different path after --config");
     let hint = match error.kind() {
         ErrorKind::NotFound if disk::is_there(&place.path) => {
             "removing the symbolic link, or creating its target"
         }
-        ErrorKind::NotFound => "creating it, or a different path after --config",
+        ErrorKind::NotFound => &discover,
         ErrorKind::FileTooLarge => "a smaller file in its place",
         ErrorKind::QuotaExceeded => "fewer files, with more rows in each",
         ErrorKind::PermissionDenied => "running the command as a user that may read the file",

@@ -3,6 +3,7 @@
 //! The parser, the checks, `criswitch check`, reloads, `config/criswitch.toml`, `docs/configuration.md`,
 //! criswitch.toml(5) and the hints for misspelt keys all read these entries.
 
+mod schema;
 mod table;
 
 use std::fmt::{self, Display};
@@ -14,6 +15,7 @@ use serde_json::{Value as Json, json};
 use super::value::{duration_text, size};
 use super::{BackendConfig, Config};
 use crate::platform::users::UserId;
+pub use schema::schema;
 pub use table::KEYS;
 pub(super) use table::{LABELS_EXAMPLE, SOCKET_EXAMPLE};
 

@@ -13,6 +13,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
 
 use super::files::ConfigFile;
+use super::foreign;
 use super::keys::{self, Key, KeyKind};
 use super::problem::{Place, Problems, nearest};
 use super::value;
@@ -76,6 +77,13 @@ impl Written {
     /// Adds the contents of a file. For a file that is not TOML, reports only the syntax errors.
     pub(super) fn read(&mut self, file: &ConfigFile, problems: &mut Problems) {
         let (table, errors) = DeTable::parse_recoverable(&file.text);
+        if let Some((line, name)) = foreign::file(&file.text, errors.is_empty()) {
+            self.partial = true;
+            let what = format!("this is {name}, not criswitch's configuration");
+            let hint =
+                "criswitch discover, which writes a configuration for the runtimes of this node";
+            return problems.tell(&file.start.at((line, 1)), what, hint);
+        }
         if !errors.is_empty() {
             self.partial = true;
             return tell_syntax(file, table.get_ref(), &errors, problems);
@@ -324,8 +332,15 @@ impl Walk<'_> {
         let hint = fmt::from_fn(|f| {
             let tables = if table.is_empty() { &TABLES[..] } else { &[] };
             let keys = keys::of_table(table).map(Key::own_name);
-            let known = keys.chain(tables.iter().copied());
-            f.write_str(&nearest(entry.key, known).unwrap_or_default())
+            let known: Vec<_> = keys.chain(tables.iter().copied()).collect();
+            match (foreign::key_hint(table, entry.key), known.as_slice()) {
+                (Some(hint), _) => f.write_str(hint),
+                (None, [only]) => write!(f, "{only:?}, the only key of [{table}]"),
+                (None, known) => {
+                    let hint = nearest(entry.key, known.iter().copied());
+                    f.write_str(&hint.unwrap_or_default())
+                }
+            }
         });
         self.problems.tell(&entry.at, what, hint);
     }

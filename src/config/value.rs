@@ -26,6 +26,11 @@ const CADVISOR_SOCKETS: [&str; 2] = [
 /// The kubelet treats a runtime whose socket has this suffix as CRI-O.
 const CRIO_SUFFIX: &str = "run/crio/crio.sock";
 
+/// Directories of the system in which criswitch must not write its state directly.
+const SHARED: [&str; 10] = [
+    "/run", "/var", "/var/lib", "/var/run", "/etc", "/tmp", "/usr", "/home", "/root", "/dev",
+];
+
 /// Why a text is not a valid value, and a suggestion.
 pub(super) struct Wrong {
     pub(super) what: String,
@@ -57,7 +62,11 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
 /// Parses the kind of runtime of a handler.
 pub(super) fn kind(text: &str) -> Result<Kind, Wrong> {
     text.parse().map_err(|_| {
-        let hint = nearest(text, Kind::VARIANTS.iter().map(AsRef::as_ref)).unwrap_or_default();
+        let kinds = Kind::VARIANTS.iter().map(AsRef::as_ref);
+        let of_program = Kind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
+        let hint = of_program
+            .or_else(|| nearest(text, kinds))
+            .unwrap_or_default();
         wrong(format!("{text:?} is not a kind of runtime"), &hint)
     })
 }
@@ -80,10 +89,17 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     ))
 }
 
-/// An absolute path; `None` if `text` is empty.
+/// An absolute path of a directory for criswitch alone; `None` if `text` is empty.
 pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    let is_shared = |path: &Path| {
+        path.parent().is_none() || SHARED.iter().any(|shared| path == Path::new(shared))
+    };
     match text {
         "" => Ok(None),
+        path if is_shared(Path::new(path)) => Err(wrong(
+            format!("{path:?} is a directory of the system, and criswitch needs one of its own"),
+            paths::STATE_EXAMPLES[1],
+        )),
         path if Path::new(path).is_absolute() => Ok(Some(path.into())),
         path => Err(wrong(
             format!("{path:?} is not an absolute path"),
@@ -138,6 +154,15 @@ pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
 }
 
 fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
+    let lower = text.to_lowercase();
+    if lower != text
+        && let Ok(meant) = humantime::parse_duration(&lower)
+    {
+        let most = humantime::parse_duration(limits.most).unwrap_or(meant);
+        let meant = if meant > most { limits.most } else { &lower };
+        let what = format!("{text:?} is not a duration: write the unit in lower case");
+        return Err(wrong(what, &format!("{meant:?}")));
+    }
     let hint = format!("{:?}", duration_like(text));
     let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), &hint);
     let duration = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
@@ -187,6 +212,10 @@ pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
 
 pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
     let unlike = |_| wrong(format!("{text:?} is not a size"), "\"16MiB\"");
+    if text.parse::<u64>().is_ok_and(|number| number > 0) {
+        let hint = format!("{:?}", size_like(text));
+        return Err(wrong(format!("the size {text:?} has no unit"), &hint));
+    }
     let size: ByteSize = text.parse().map_err(unlike)?;
     if size.as_u64() == 0 && !limits.zero {
         let what = "a limit of zero would reject every message";

@@ -4,7 +4,7 @@ use std::fs;
 
 use expect_test::expect;
 
-use crate::config_files::native;
+use crate::config_files::{ConfigFiles, native};
 use crate::told::Told;
 use crate::{main_file, run, text};
 
@@ -26,7 +26,10 @@ fn check_shows_the_settings_and_the_routing_table() {
     let files = main_file(TABLE);
     let outcome = run(&["check", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    let shown = files.stable(&outcome.stdout);
     expect![[r#"
+        read criswitch.toml
+
         KEY                  VALUE
         listen               /run/criswitch/other.sock
         default_handler      runc
@@ -36,8 +39,8 @@ fn check_shows_the_settings_and_the_routing_table() {
         list_timeout         2s
         stats_timeout        2s
         stale_lists          unlimited
-        runtime_dir          -
-        state_dir            -
+        runtime_dir          /run/criswitch/state with systemd, else /run/criswitch/other.sock.state
+        state_dir            /var/lib/criswitch with systemd, else /run/criswitch/other.sock.state
         allow_uids           [0]
         watch                false
         labels_file          -
@@ -58,7 +61,7 @@ fn check_shows_the_settings_and_the_routing_table() {
 
         configuration is valid
     "#]]
-    .assert_eq(&outcome.stdout);
+    .assert_eq(&shown);
 }
 
 /// The output of `criswitch check` below its last table.
@@ -69,6 +72,52 @@ fn warnings(table: &str) -> String {
     let (_, warnings) = outcome.stdout.split_once("SOCKET\n").unwrap();
     let (_, warnings) = warnings.split_once("\n\n").unwrap();
     files.stable(warnings)
+}
+
+#[cfg(unix)] // Windows has no numbers of users.
+#[test]
+fn check_warns_of_the_unmapped_user_and_of_a_file_of_labels_that_cannot_be_written() {
+    let rows = "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'";
+    let users = warnings(&format!("allow_uids = [1000, 65534]\n{rows}"));
+    expect![[r#"
+        criswitch.toml:1:1: allow_uids has 65534, which is every user without an id in this user namespace; try the id of one user
+
+        configuration is valid, with 1 warning
+    "#]].assert_eq(&users);
+    for file in ["/nonexistent/features.d/criswitch", "/proc"] {
+        let labels = warnings(&format!("labels_file = '{file}'\n{rows}"));
+        let words = format!("criswitch.toml:1:15: labels_file is {file}, ");
+        assert!(labels.starts_with(&words), "{labels}");
+    }
+}
+
+#[test]
+fn check_warns_of_files_in_the_directory_of_drop_ins_that_it_does_not_read() {
+    let files = ConfigFiles::of(&[
+        ("criswitch.toml", TABLE.as_bytes()),
+        ("conf.d/10-a.toml", b"watch = true"),
+        ("conf.d/20-b.conf", b"watch = true"),
+        ("conf.d/30-c.TOML", b""),
+        ("conf.d/40-d.yaml", b""),
+        ("conf.d/.50-e.toml.swp", b""),
+        ("conf.d/60-f.toml~", b""),
+    ]);
+    let outcome = run(&["check", "--config", text(&files.main())]);
+    let shown = files.stable(&outcome.stdout);
+    let lines = shown.lines().filter(|line| line.contains("conf.d"));
+    expect![[r#"
+        read conf.d/10-a.toml
+        conf.d/20-b.conf: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/20-b.toml
+        conf.d/30-c.TOML: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/30-c.toml
+        conf.d/40-d.yaml: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/40-d.toml"#]].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn check_prints_the_schema_for_editors() {
+    let outcome = run(&["check", "--schema"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    let schema: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(schema, criswitch::config::keys::schema());
 }
 
 #[test]
@@ -86,7 +135,7 @@ fn check_warns_of_valid_settings_that_are_probably_mistakes() {
         new = { socket = '/run/new.sock', auto_register = true }",
     );
     expect![[r#"
-        criswitch.toml:1:15: max_message is 64KiB: larger lists fail, for example on a node with many pods; try "16MiB"
+        criswitch.toml:1:15: max_message is 64KiB, and the kubelet accepts 16MiB: larger lists fail, for example on a node with many pods; try "16MiB"
         criswitch.toml:2:23: stale_lists is 0s: while a backend does not answer, every list of the node fails; try "unlimited"
         criswitch.toml:6: handler "listen" has the name of a key; if the key is meant, move it above the first [table]
         criswitch.toml:9: backend "watch" has the name of a key; if the key is meant, move it above the first [table]
@@ -241,7 +290,7 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
     let outcome = run(&["check", "--config", "/nonexistent/criswitch.toml"]);
     assert_eq!(outcome.code, 78);
     expect![[r#"
-        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory; try creating it, or a different path after --config
+        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory; try criswitch discover --write /nonexistent/criswitch.toml, or a different path after --config
         configuration is not valid: 1 problem
     "#]]
     .assert_eq(&outcome.stderr);

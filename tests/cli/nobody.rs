@@ -53,7 +53,8 @@ async fn an_error_without_a_daemon_names_what_to_check() {
     "#]].assert_eq(&refused(&files).await);
     files.write("socket", "");
     let told = refused(&files).await;
-    let cause = "DIR/socket: cannot connect: Connection refused; check that criswitch is running";
+    let cause =
+        "DIR/socket: cannot connect: it is a file, not a socket; check that criswitch is running";
     assert_eq!(told.matches(cause).count(), 3, "{told}");
 }
 
@@ -162,7 +163,7 @@ fn an_unreadable_file_is_reported_and_no_daemon_is_called() {
         let outcome = run(&[command, "--config", text(&missing)]);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
         expect![[r#"
-            DIR/criswitch.toml:1:1: cannot be read: No such file or directory; try creating it, or a different path after --config
+            DIR/criswitch.toml:1:1: cannot be read: No such file or directory; try criswitch discover --write DIR/criswitch.toml, or a different path after --config
         "#]].assert_eq(&outcome.stderr.replace(text(&files.path("")), "DIR/"));
         let socket = files.path("socket");
         let outcome = run(&[

@@ -6,7 +6,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::config_files::portable;
-use crate::support::{Sim, sockets};
+use crate::support::{Rig, Sim, sockets};
 use crate::{Outcome, main_file, run_beside, text};
 
 /// Simulated runtimes with sockets in a temporary directory.
@@ -41,7 +41,7 @@ impl Node {
         let outcome = self.probe(&[], config).await;
         assert_eq!(outcome.code, code, "{}", outcome.stdout);
         let parts: Vec<&str> = outcome.stdout.split("\n\n").collect();
-        let shown = parts[3..].join("\n\n");
+        let shown = parts[4..].join("\n\n");
         let shown = shown.replace(text(&self.folder.path().join("")), "SOCKETS/");
         expected.assert_eq(&shown);
     }
@@ -340,6 +340,29 @@ async fn a_cgroup_driver_that_differs_from_that_of_the_default_backend_is_report
     let json = node.json(TWO, 1).await;
     let drivers = [0, 1].map(|at| &json["backends"][at]["probe"]["cgroupDriver"]);
     assert_eq!(drivers, ["systemd", "cgroupfs"]);
+}
+
+#[cfg(unix)] // Pipes have no links.
+#[tokio::test]
+async fn a_file_and_another_criswitch_in_the_place_of_a_runtime_are_reported() {
+    let node = Node::new().with("a", containerd());
+    std::fs::write(node.folder.path().join("b"), "").unwrap();
+    let shown = node.json(TWO, 1).await;
+    let what = shown["problems"][0]["what"].as_str().unwrap();
+    assert!(
+        what.ends_with("cannot connect: it is a file, not a socket"),
+        "{what}"
+    );
+    let other = Rig::start([Sim::new("other")]).await;
+    let node = Node::new().with("a", containerd());
+    let socket = other.directory().join("criswitch.sock");
+    std::os::unix::fs::symlink(socket, node.folder.path().join("b")).unwrap();
+    let shown = node.json(TWO, 1).await;
+    let what = shown["problems"][0]["what"].as_str().unwrap();
+    assert!(
+        what.ends_with("criswitch serves this socket; set the socket of a runtime"),
+        "{what}"
+    );
 }
 
 #[tokio::test]

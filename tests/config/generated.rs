@@ -112,3 +112,38 @@ fn the_documentation_has_every_key_as_the_table_has_it() {
         format!("{before}<!-- keys -->\n\n{made}")
     });
 }
+
+/// The names of the keys in a table of the schema.
+fn names(table: &serde_json::Value) -> Vec<&str> {
+    let keys = table["properties"].as_object().unwrap();
+    keys.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn the_schema_has_every_key_in_its_table_and_no_other() {
+    let schema = criswitch::config::keys::schema();
+    let row = |table: &str| schema["properties"][table]["additionalProperties"]["anyOf"][1].clone();
+    let handler = row("handlers");
+    for (table, found) in [
+        ("log", schema["properties"]["log"].clone()),
+        ("metrics", schema["properties"]["metrics"].clone()),
+        ("backends", row("backends")),
+        ("handlers", handler.clone()),
+        ("overhead", handler["properties"]["overhead"].clone()),
+        (
+            "tolerations",
+            handler["properties"]["tolerations"]["items"].clone(),
+        ),
+    ] {
+        let mut keys: Vec<_> = of_table(table).map(Key::own_name).collect();
+        keys.sort_unstable();
+        assert_eq!(names(&found), keys, "{table}");
+        assert_eq!(found["additionalProperties"], false, "{table}");
+    }
+    let mut top: Vec<_> = of_table("").map(Key::own_name).collect();
+    top.extend(["handlers", "backends", "log", "metrics"]);
+    top.sort_unstable();
+    assert_eq!(names(&schema), top);
+    assert_eq!(schema["properties"]["watch"]["default"], false);
+    assert_eq!(schema["properties"]["list_timeout"]["default"], "2s");
+}

@@ -126,7 +126,7 @@ fn the_socket_is_found_in_files_with_other_problems() {
             "{text}"
         );
     }
-    expect!["criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config"]
+    expect!["criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try criswitch discover --write criswitch.toml, or a different path after --config"]
         .assert_eq(&listen_of(&[]));
     assert_eq!(load(RUNC).listen.to_string(), DEFAULT_LISTEN);
 }

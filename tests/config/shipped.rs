@@ -93,7 +93,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
 /// Removes the `#` of a commented-out row. The first line of such a row has no space after the `#`, and its second line
 /// has two. Prose has one space.
 fn uncommented(line: &str) -> &str {
-    let row = |rest: &&str| rest.starts_with("  ") || !rest.starts_with(' ');
+    let row = |rest: &&str| rest.starts_with("  ") || !rest.starts_with([' ', ':']);
     line.strip_prefix('#').filter(row).unwrap_or(line)
 }
 

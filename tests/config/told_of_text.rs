@@ -292,7 +292,7 @@ fn a_missing_file_is_reported() {
     told_of(
         &[("conf.d/a.toml", b"shutdown_timeout = 'soon'")],
         expect![[r#"
-            criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config
+            criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try criswitch discover --write criswitch.toml, or a different path after --config
             conf.d/a.toml:1:20: "soon" is not a duration: expected number at 0; try "10s""#]],
     );
 }

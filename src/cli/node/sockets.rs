@@ -1,6 +1,6 @@
 //! Checks the socket files of criswitch and its backends.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -67,7 +67,7 @@ fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         Ok(file) if !files::is_socket(&file) => {
             let what = format!(
                 "is {}; criswitch needs this path for its socket",
-                kind(&file)
+                files::kind(&file)
             );
             tell(findings, listen.display(), what, "moving it");
         }
@@ -102,7 +102,10 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
     let (what, hint) = match fs::metadata(root.at(path)) {
         Ok(file) if files::is_socket(&file) => return,
         Ok(file) => (
-            format!("backend {name:?}: this is {}, not a socket", kind(&file)),
+            format!(
+                "backend {name:?}: this is {}, not a socket",
+                files::kind(&file)
+            ),
             "the path of its socket",
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -115,16 +118,4 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
         ),
     };
     tell(findings, path.display(), what, hint);
-}
-
-fn kind(file: &Metadata) -> &'static str {
-    if file.is_dir() {
-        "a directory"
-    } else if file.is_symlink() {
-        "a symbolic link"
-    } else if file.is_file() {
-        "a file"
-    } else {
-        "a device or a pipe"
-    }
 }

@@ -26,6 +26,9 @@ pub enum AddressError {
     /// The path is relative, so it would depend on the daemon's working directory.
     #[error("the socket path {0:?} is relative")]
     Relative(String),
+    /// A blank at either end is usually a mistake, and no runtime serves such a path.
+    #[error("the socket path {0:?} begins or ends with a blank")]
+    Blank(String),
     /// The path is so long that the kernel rejects or cuts it.
     #[error("the socket path is {0} bytes long, and the kernel takes at most {MAX_PATH_BYTES}")]
     TooLong(usize),
@@ -44,6 +47,7 @@ impl AddressError {
             AddressError::Empty | AddressError::Relative(_) => {
                 "an absolute path, such as \"/run/name/name.sock\""
             }
+            AddressError::Blank(_) => "the path without the blank",
             AddressError::TooLong(_) => "a shorter path, or a symbolic link to its directory",
             AddressError::Scheme(_) => "the path of a Unix socket, plain or after \"unix://\"",
             AddressError::Nul(_) => "the path without the NUL byte",
@@ -65,6 +69,9 @@ pub fn parse(text: &str) -> Result<PathBuf, AddressError> {
     }
     if path.contains('\0') {
         return Err(AddressError::Nul(path.to_owned()));
+    }
+    if path.trim() != path {
+        return Err(AddressError::Blank(path.to_owned()));
     }
     if !path.starts_with('/') {
         return Err(AddressError::Relative(path.to_owned()));
@@ -108,7 +115,10 @@ pub fn socket_at(path: &Path) -> std::io::Result<Inode> {
     let file = std::fs::metadata(path)?;
     match super::files::is_socket(&file) {
         true => Ok((file.dev(), file.ino())),
-        false => Err(std::io::Error::other("not a socket")),
+        false => Err(std::io::Error::other(format!(
+            "it is {}, not a socket",
+            super::files::kind(&file)
+        ))),
     }
 }
 

@@ -111,6 +111,19 @@ pub fn is_socket(file: &Metadata) -> bool {
     file.file_type().is_socket()
 }
 
+/// The kind of a file in words, for messages about a file that is not a socket.
+pub fn kind(file: &Metadata) -> &'static str {
+    if file.is_dir() {
+        "a directory"
+    } else if file.is_symlink() {
+        "a symbolic link"
+    } else if file.is_file() {
+        "a file"
+    } else {
+        "a device or a pipe"
+    }
+}
+
 /// The mode of a file.
 pub fn mode(file: &Metadata) -> u32 {
     file.permissions().mode()

@@ -32,6 +32,11 @@ pub(crate) fn allowed(text: &str) -> Option<UserId> {
     text.parse().ok().filter(|uid| *uid != u32::MAX)
 }
 
+/// Whether this is the id that the kernel shows for every user without an id in this user namespace.
+pub(crate) fn is_unmapped(user: UserId) -> bool {
+    user == 65534
+}
+
 /// The user as a field of the log.
 pub(crate) fn logged(user: UserId) -> impl tracing::Value {
     user

@@ -90,6 +90,11 @@ pub fn is_socket(_: &Metadata) -> bool {
     false
 }
 
+/// The kind of a file in words, for messages about a file that is not a pipe.
+pub fn kind(_: &Metadata) -> &'static str {
+    "a file"
+}
+
 /// The mode of a file: without any permissions of other users.
 pub fn mode(_: &Metadata) -> u32 {
     0

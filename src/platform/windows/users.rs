@@ -120,6 +120,11 @@ pub(crate) fn named(_: &str) -> Option<Result<UserId, (String, &'static str)>> {
     None
 }
 
+/// Whether this is the id of every user without an id of its own: false, because Windows has no such id.
+pub(crate) fn is_unmapped(_: UserId) -> bool {
+    false
+}
+
 /// The user as a field of the log.
 pub(crate) fn logged(user: UserId) -> impl tracing::Value {
     tracing::field::display(user)

@@ -78,6 +78,7 @@ async fn the_package_has_manual_pages_completions_licences_and_an_example_for_th
             "fish/vendor_completions.d/criswitch.fish",
             "CRISWITCH_COMPLETE",
         ),
+        ("criswitch/criswitch.schema.json", "default_handler"),
         ("doc/criswitch/copyright", "Apache-2.0"),
         ("doc/criswitch/third-party.txt", "tokio 1."),
         ("doc/criswitch/changelog.Debian.gz", "criswitch (0."),
