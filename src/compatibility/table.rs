@@ -476,7 +476,8 @@ pub const LIMITS: &[Limit] = &[
     weakens("kata-host-directories", KATA, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES))],
         "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, KATA_SOCKETS),
     weakens("kata-apparmor", KATA, LOCAL_APPARMOR, "Kata Containers ignores the AppArmor profile.", OTHER_CLASS, KATA_LIMITATIONS),
-    weakens("kata-selinux", KATA, &[on(SELINUX, Is::Present)], "Kata Containers does not apply the SELinux label.", OTHER_CLASS, KATA_LIMITATIONS),
+    weakens("kata-selinux", KATA, &[on(SELINUX, Is::Present)], "Kata Containers does not apply the SELinux label.", OTHER_CLASS, KATA_LIMITATIONS)
+        .only_if(Fact::Selinux, true),
     weakens("kata-seccomp", KATA, &[on(SECCOMP, Is::OneOf(&["Localhost"]))],
         "Kata Containers ignores the seccomp profile, unless its configuration has disable_guest_seccomp = false.", OTHER_CLASS,
         source("kata-containers/kata-containers#1788: Add seccomp feature", "https://github.com/kata-containers/kata-containers/pull/1788")),

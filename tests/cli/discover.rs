@@ -59,6 +59,21 @@ async fn two_runtimes_become_a_commented_configuration() {
 }
 
 #[tokio::test]
+async fn a_handler_whose_program_is_of_no_known_kind_gets_a_remark() {
+    let shim = |binary: &str| json!({ "runtimeType": "io.containerd.runc.v2", "options": { "BinaryName": binary } });
+    let config = json!({ "containerd": { "defaultRuntimeName": "nvidia", "runtimes": {
+        "nvidia": shim("/usr/bin/nvidia-container-runtime.cdi"),
+        "runc-like": shim("/usr/bin/sysbox-runc"),
+    } } });
+    let sim = containerd(["nvidia", "runc-like"]).set(|settings| settings.config = Some(config));
+    let printed = Node::new().with(CONTAINERD, sim).configuration(&[]).await;
+    let rows = printed.text.split_once("[handlers]\n").unwrap().1;
+    let rows: Vec<_> = rows.lines().take(2).collect();
+    let remark = r#"runc-like = "containerd"  # unknown kind of runtime: set kind"#;
+    assert_eq!(rows, [r#"nvidia    = "containerd""#, remark]);
+}
+
+#[tokio::test]
 async fn every_problem_is_in_the_file_and_on_standard_error() {
     let cgroupfs = crio(["crun", "runc"]).cgroup_driver(CgroupDriver::Cgroupfs);
     let cgroupfs = cgroupfs.set(|settings| settings.features.supplemental_groups_policy = false);

@@ -378,6 +378,9 @@ async fn a_runtime_class_in_a_file_names_the_handler_of_its_pods() {
         "{}",
         outcome.stdout
     );
+    let absent = "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: boxed }, handler: other }";
+    let absent = node.file("absent.yaml", absent);
+    assert_eq!(node.json(&[&pod, &absent]).await["pods"][0]["fits"], false);
     let json = node.json(&[&pod, &class]).await;
     let pod = &json["pods"][0];
     assert_eq!(

@@ -117,14 +117,13 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         kata-dev-directory         weakens  spec.volumes[*].hostPath
         kata-host-directories      weakens  spec.volumes[*].hostPath
         kata-apparmor              weakens  spec.securityContext.appArmorProfile.type spec.containers[*].securityContext.appArmorProfile.type metadata.annotations
-        kata-selinux               weakens  spec.securityContext.seLinuxOptions spec.containers[*].securityContext.seLinuxOptions
         kata-seccomp               weakens  spec.securityContext.seccompProfile.type spec.containers[*].securityContext.seccompProfile.type
         kata-privilege-escalation  weakens  spec.containers[*].securityContext.allowPrivilegeEscalation
         kata-ephemeral-containers  note     spec.ephemeralContainers[*].targetContainerName
         kata-memory-volumes        weakens  spec.volumes[*].emptyDir
         kata-port-forward          note     spec.containers[*].ports[*].containerPort
 
-        33 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        32 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
     "#]]).await;
     let kata = json(&node, "kata").await;
     assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));

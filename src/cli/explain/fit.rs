@@ -79,10 +79,13 @@ impl FileFits {
 }
 
 impl PodFits {
-    /// Whether the pod can run in the handler of its class; `None` if it is unknown.
+    /// Whether the pod can run in the handler of its class; `None` if it is unknown, also because the class may map to a
+    /// handler with a different name.
     fn fits(&self) -> Option<bool> {
-        let own = self.fits.iter().find(|fit| fit.handler == self.own());
-        own.and_then(Fit::fits)
+        match self.fits.iter().find(|fit| fit.handler == self.own()) {
+            Some(own) => own.fits(),
+            None => self.mapped.is_some().then_some(false),
+        }
     }
 
     /// The name of the handler that the pod gets.
