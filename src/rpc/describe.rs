@@ -80,7 +80,9 @@ impl Row {
             Goes::Image(_, ImageRule::Pull(_)) => {
                 "unchanged; the default backend's if several backends are called".into()
             }
-            Goes::Image(_, ImageRule::Remove) => "OK if every backend returns OK".into(),
+            Goes::Image(_, ImageRule::Remove) => {
+                "OK if every backend returns OK or does not have the image afterwards".into()
+            }
             _ => "unchanged".into(),
         };
         match (&self.then, &self.goes) {

@@ -5,13 +5,15 @@
 //! this id get the request. Otherwise containerd would remove its own copy of the image too, because containerd also
 //! accepts CRI-O's form of an id.
 
+use std::slice;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
-use super::stores::{StoreAnswer, Stored, Wait};
+use super::stores::{self, StoreAnswer, Stored, Wait};
 use crate::backend::Backend;
+use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::codec::protobuf::{self, Malformed};
@@ -26,6 +28,9 @@ use crate::switch::{Switch, image_references};
 /// Why an image is not removed from a store whose containers are unknown.
 const NO_CONTAINERS: &str = "the image is not removed: criswitch has no list of its containers, so one may use the image; \
                              try again";
+
+/// The answers, besides OK, of a store that has nothing to remove.
+const FINE: [Code; 2] = [Code::Unimplemented, Code::NotFound];
 
 /// How a request names an image of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +63,7 @@ pub(crate) async fn remove_image(
 ) -> Result<Reply, Failed> {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
-    let ask = super::image_status(call, reference);
+    let ask = images::image_status(call, reference);
     let said = find::ask_in_any_form(&ask, backends, Wait::Answer).await;
     let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(StoreAnswer::has_answered);
     let meant = meant(&said, reference)?;
@@ -80,23 +85,35 @@ pub(crate) async fn remove_image(
     removed(failed, join_all(sent).await)
 }
 
-/// Removes an image from its store, unless a container there uses it.
+/// Removes an image from its store, unless a container there uses it. An error counts only if the store still has the
+/// image: another call may have removed it meanwhile.
 async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant) -> Removal {
     let backend = &image.backend;
-    let result = match container_of(switch, image).await {
+    let by_id = (image.by == By::Form).then(|| call.with_string(IMAGE_REFERENCE, &image.id));
+    let call = by_id.as_ref().unwrap_or(call);
+    let mut result = match container_of(switch, image).await {
         Ok(Some(container)) => {
             let name = backend.name();
             return Err(errors::image_in_use(reference, &name, &container));
         }
-        Ok(None) if image.by == By::Form => {
-            let call = call.with_string(IMAGE_REFERENCE, &image.id);
-            images::change_at(&call, backend).await
-        }
         Ok(None) => images::change_at(call, backend).await,
         Err(status) => Err(status),
     };
+    let is_fine = |answer: &Answer| answer.code() == Code::Ok || FINE.contains(&answer.code());
+    if !result.as_ref().is_ok_and(is_fine) && is_absent(call, backend).await {
+        result = Ok(Answer::of_message(&[]));
+    }
     let backend = Arc::clone(backend);
     Ok(BackendResult { backend, result })
+}
+
+/// Whether the store says that it does not have the image that `call` names.
+async fn is_absent(call: &Call, backend: &Arc<Backend>) -> bool {
+    let message = call.message();
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
+    let ask = images::image_status(call, reference);
+    let said = stores::ask_stores(&ask, slice::from_ref(backend), Wait::Answer).await;
+    said.iter().all(StoreAnswer::says_absent)
 }
 
 /// The id of a container that uses the image, from a fresh list of the store's containers.
@@ -137,7 +154,7 @@ fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Fai
     if parts.is_empty() {
         failed.extend(in_use);
     } else {
-        match images::all_well(parts, &[Code::Unimplemented, Code::NotFound]) {
+        match images::all_well(parts, &FINE) {
             Ok(removed) => reply = removed,
             Err(other) => failed.insert(0, other),
         }

@@ -101,10 +101,16 @@ impl Store {
         Ok(())
     }
 
-    /// Removes an image. An unknown image counts as removed.
-    fn remove_image(&mut self, reference: &str) {
+    /// Removes an image. An unknown image counts as removed, unless the runtime rejects it as cri-dockerd does.
+    fn remove_image(&mut self, reference: &str) -> Result<(), Status> {
         let id = self.find_image(reference).map(|image| image.id.clone());
+        if id.is_none() && self.settings.rejects_unknown_images {
+            return Err(Status::unknown(format!(
+                "unrecognized image ID {reference}"
+            )));
+        }
         self.images.retain(|image| Some(&image.id) != id.as_ref());
+        Ok(())
     }
 
     fn image_fs_info(&self) -> cri::ImageFsInfoResponse {
@@ -163,7 +169,7 @@ impl ImageService for Service {
         r: Request<cri::RemoveImageRequest>,
     ) -> Reply<cri::RemoveImageResponse> {
         self.with(r, |store, r| {
-            store.remove_image(&reference_of(r.image.as_ref()));
+            store.remove_image(&reference_of(r.image.as_ref()))?;
             Ok(cri::RemoveImageResponse {})
         })
     }

@@ -26,6 +26,8 @@ pub struct Settings {
     pub conditions: Vec<cri::RuntimeCondition>,
     pub cgroup_driver: cri::CgroupDriver,
     pub image_ids: ImageIds,
+    /// Whether RemoveImage fails for an image that the store does not have.
+    pub rejects_unknown_images: bool,
     pub descriptors: Vec<cri::MetricDescriptor>,
     /// The number of items in each message of a stream list.
     pub items_a_message: usize,
@@ -66,6 +68,7 @@ impl Settings {
             conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
             cgroup_driver: cri::CgroupDriver::Systemd,
             image_ids: ImageIds::Prefixed,
+            rejects_unknown_images: false,
             descriptors: vec![
                 descriptor("container_cpu_usage_seconds_total"),
                 descriptor("container_memory_usage_bytes"),

@@ -284,3 +284,75 @@ async fn a_single_backend_gets_the_removal_unchanged() {
     assert!(having(&rig).is_empty());
     assert!(asked(&rig, "ImageStatus").is_empty());
 }
+
+/// containerd, and cri-dockerd with an error for the removal of an image that it does not have. Both have the image.
+async fn with_docker() -> Rig {
+    let whole = format!("sha256:{}", id('1'));
+    let sims = ["containerd", "docker"].map(|name| {
+        Sim::new(name)
+            .stores(image(&whole))
+            .set(|settings| settings.rejects_unknown_images = true)
+    });
+    Rig::start(sims).await
+}
+
+#[tokio::test]
+async fn two_removals_at_once_succeed() {
+    for name in [&*format!("sha256:{}", id('1')), APP, "11111111"] {
+        let rig = with_docker().await;
+        let docker = rig.sim("docker");
+        docker.hold("RemoveImage");
+        let both = async { tokio::join!(remove(&rig, name), remove(&rig, name)) };
+        let released = async {
+            docker.until(|journal| journal.held.len() == 2).await;
+            docker.release("RemoveImage");
+        };
+        let ((one, other), ()) = tokio::join!(both, released);
+        assert_eq!(docker.calls("RemoveImage").len(), 2);
+        one.and(other).unwrap();
+        assert!(having(&rig).is_empty(), "{name}");
+    }
+}
+
+/// The other client's call passes between criswitch's question for the image and its removal.
+#[tokio::test]
+async fn a_removal_succeeds_after_that_of_another_client() {
+    let rig = with_docker().await;
+    let docker = rig.sim("docker");
+    docker.hold_reply("ImageStatus");
+    let others = async {
+        docker.until_done("ImageStatus").await;
+        let direct = crate::faults::directly(docker);
+        let image = Some(image_spec(APP));
+        let request = cri::RemoveImageRequest { image };
+        direct.images().remove_image(request).await.unwrap();
+        docker.release("ImageStatus");
+    };
+    let (removed, ()) = tokio::join!(remove(&rig, APP), others);
+    removed.unwrap();
+    assert_eq!(docker.calls("RemoveImage").len(), 2);
+    assert!(having(&rig).is_empty());
+    remove(&rig, APP).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_counts_if_the_store_still_has_the_image_or_does_not_say_that_it_has_not() {
+    let rig = with_docker().await;
+    let docker = rig.sim("docker");
+    docker.fail("RemoveImage", Status::internal("conflict"));
+    let failed = remove(&rig, APP).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Internal, "{failed}");
+    assert!(failed.message().contains("conflict"), "{failed}");
+    assert_eq!(having(&rig), ["docker"]);
+    docker.hold("RemoveImage");
+    let released = async {
+        docker
+            .until(|journal| journal.held == ["RemoveImage"])
+            .await;
+        docker.fail("ImageStatus", Status::unknown("busy"));
+        docker.release("RemoveImage");
+    };
+    let (failed, ()) = tokio::join!(remove(&rig, APP), released);
+    let failed = failed.unwrap_err();
+    assert!(failed.message().contains("conflict"), "{failed}");
+}
