@@ -100,7 +100,7 @@ pub struct Backend {
     failing: Mutex<BTreeMap<&'static str, RepeatedFailures>>,
 }
 
-/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `heard`,
+/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `answered`,
 /// which reaches only a task that is waiting for it.
 #[derive(Debug, Default)]
 pub(crate) struct Nudges {
@@ -109,7 +109,7 @@ pub(crate) struct Nudges {
     /// A call takes so long that the backend may hang. The session probes the backend.
     pub(crate) suspected: Notify,
     /// The backend has answered a call that its session did not send.
-    pub(crate) heard: Notify,
+    pub(crate) answered: Notify,
     /// The backend did not answer a merged call in time. The session repeats the call in the background.
     pub(crate) missed: Notify,
     /// The backend has not applied the kubelet's runtime configuration. The session sends the configuration again.

@@ -74,7 +74,7 @@ async fn answer(
         }
         Plan::PullImage(stores) => Box::pin(images::pull_everywhere(&call, &stores)).await,
         Plan::RemoveImage(stores) => Box::pin(remove::remove_image(switch, &call, &stores)).await,
-        Plan::Nobody(reply) => Ok(reply),
+        Plan::Absent(reply) => Ok(reply),
     }
 }
 

@@ -169,7 +169,7 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
 }
 
 /// The routing table does not have the handler, but a backend with `auto_register` has not reported its handlers yet.
-pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status {
+pub fn unreported_handler(handler: &str, backend: &str, socket: &Address) -> Status {
     Status::unavailable(format!(
         "runtime handler {:?} is not known yet: backend {backend:?} ({socket}, auto_register = true) has not reported its handlers",
         shown(handler)

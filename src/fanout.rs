@@ -104,9 +104,9 @@ fn is_of_what_all_have(how: &Merge) -> bool {
 }
 
 /// Backends that get the runtime configuration again if the client cancels the call before all of them have answered.
-struct Unheard<'a>(&'a [Arc<Backend>]);
+struct Unanswered<'a>(&'a [Arc<Backend>]);
 
-impl Drop for Unheard<'_> {
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         self.0
             .iter()
@@ -423,10 +423,10 @@ async fn update_runtime_config(
     let new = live.backends.iter().filter(|backend| !asked(backend));
     new.for_each(|backend| backend.nudges.owed.notify_one());
     live.backends.iter().for_each(|it| it.has_changed());
-    let mut unheard = Unheard(backends);
+    let mut unanswered = Unanswered(backends);
     let parts = gather(call, backends).await;
     let saved = join_all(live.backends.iter().map(|backend| backend.saved())).await;
-    unheard.0 = &[];
+    unanswered.0 = &[];
     let reply = taken(parts)?;
     saved.into_iter().collect::<Result<(), _>>()?;
     Ok(reply)
@@ -437,8 +437,8 @@ async fn update_runtime_config(
 /// for each other backend.
 async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
     // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
-    let speaker = call.live.speaker();
-    let speaks = |backend: &&Arc<Backend>| backend.id == speaker;
+    let default_backend = call.live.default_backend();
+    let speaks = |backend: &&Arc<Backend>| backend.id == default_backend;
     let mut own = None;
     // After a reload, `backends` may lack the default backend.
     if let Some(default) = backends.iter().find(speaks) {

@@ -29,11 +29,11 @@ pub(crate) async fn create(
     let (asked, headers) = (learn::asked(switch), call.reading_headers());
     let sent = backend.ask_over(wire, call.row, &headers, call.body.clone());
     let answer = sent.await?;
-    backend.nudges.heard.notify_waiters();
+    backend.nudges.answered.notify_waiters();
     let made = answer.code() == Code::Ok;
     let reply = learned(switch, call, backend, asked, answer).await?;
     if made {
-        creating.told();
+        creating.learned();
     }
     Ok(reply)
 }
@@ -52,7 +52,7 @@ pub(crate) async fn send(
         && call.asks_for_all()
         && !why.is_silence()
     {
-        backend.note_answer(call.row, Some(&why.told()));
+        backend.note_answer(call.row, Some(&why.code_and_text()));
     }
     sent
 }

@@ -156,15 +156,15 @@ async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
 /// Serves at the configured address. If the address cannot be bound, retries until it can: criswitch must serve pods
 /// even without metrics.
 async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
-    let mut told = false;
+    let mut reported = false;
     let files = FileWork::default();
     let door = loop {
         match Door::open(&place, &files).await {
             Ok(door) => break door,
-            Err(error) if !told => {
+            Err(error) if !reported => {
                 let cause = error_chain(&error);
                 tracing::error!(listen = %place, cause, "metrics are not served; criswitch tries again every {RETRY:?}");
-                told = true;
+                reported = true;
             }
             Err(_) => {}
         }
@@ -213,8 +213,8 @@ impl Door {
                             if oldest_first.len() == MAX_READERS && let Some(oldest) = oldest_first.pop_front() {
                                 oldest.abort();
                             }
-                            let told = answer(reader, Arc::clone(&switch));
-                            oldest_first.push_back(readers.spawn(tokio::time::timeout(READER_LIMIT, told)));
+                            let page = answer(reader, Arc::clone(&switch));
+                            oldest_first.push_back(readers.spawn(tokio::time::timeout(READER_LIMIT, page)));
                         }
                         Err(error) => if let Some(omitted) = failing.failed() {
                             tracing::warn!(%error, omitted, "cannot accept a metrics connection");

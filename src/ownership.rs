@@ -270,10 +270,10 @@ impl Owners {
         self.creations.sent(creation);
     }
 
-    /// Records that the call of `creation` has ended. If the result of the call is unknown, `unheard` is the time of
+    /// Records that the call of `creation` has ended. If the result of the call is unknown, `open_since` is the time of
     /// its end.
-    pub fn end_creating(&mut self, creation: Creation, unheard: Option<Instant>) {
-        self.creations.end(creation, unheard);
+    pub fn end_creating(&mut self, creation: Creation, open_since: Option<Instant>) {
+        self.creations.end(creation, open_since);
     }
 
     /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned. The list shows the

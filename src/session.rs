@@ -158,7 +158,7 @@ async fn life(
     loop {
         tokio::select! {
             biased;
-            greeted = until_answered(|| sync::greet(switch, backend, wire)) => match greeted {
+            made_ready = until_answered(|| sync::make_ready(switch, backend, wire)) => match made_ready {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
                     backend.join();
@@ -170,7 +170,7 @@ async fn life(
                         never = keep_whole(switch, backend, wire, &rpc::LIST_PODS) => match never {},
                         never = keep_whole(switch, backend, wire, &rpc::LIST_CONTAINERS) => match never {},
                         never = ask_on(switch, backend, wire) => match never {},
-                        never = repay(switch, backend, wire) => match never {},
+                        never = resend_runtime_config(switch, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
                         never = handlers::know_handlers(switch, backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
@@ -191,7 +191,7 @@ async fn life(
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
     tokio::select! {
         biased;
-        () = backend.nudges.heard.notified() => {}
+        () = backend.nudges.answered.notified() => {}
         _ = until_answered(|| probe(backend, wire)) => {}
     }
 }
@@ -309,14 +309,14 @@ async fn answered(
 
 /// Sends the kubelet's runtime configuration to a backend that missed it. Retries until the backend accepts the
 /// configuration.
-async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+async fn resend_runtime_config(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.nudges.owed.notified().await;
         let mut failures = 0;
         let replay = || sync::replay_runtime_config(switch, backend, wire);
         while let Err(failed) = until_answered(replay).await {
             if failures == 0 {
-                let (name, cause) = (backend.name(), failed.told());
+                let (name, cause) = (backend.name(), failed.code_and_text());
                 tracing::warn!(backend = %name, cause, "backend did not accept the runtime configuration; criswitch tries again");
             }
             failures += 1;

@@ -114,7 +114,7 @@ impl Live {
 
     /// The same table, with the handlers that its backends report now. `runs_pods` says whether a backend runs any
     /// pods.
-    pub(crate) fn told_anew(&self, runs_pods: impl Fn(BackendId) -> bool) -> Live {
+    pub(crate) fn registered_again(&self, runs_pods: impl Fn(BackendId) -> bool) -> Live {
         let (config, backends) = (self.config.clone(), self.backends.clone());
         Live::of(config, backends, self.before, &self.held(runs_pods))
     }
@@ -185,7 +185,7 @@ impl Live {
                 backends.push(Arc::clone(backend));
             }
         }
-        let before = Some(self.speaker());
+        let before = Some(self.default_backend());
         let before = before.filter(|id| backends.iter().any(|backend| backend.id == *id));
         let live = Live::of(config, backends, before, &self.held(runs_pods));
         Next { live, renamed }
@@ -242,9 +242,9 @@ impl Live {
         backend.map_or_else(|_| String::new(), |backend| backend.name().to_string())
     }
 
-    /// The speaker is the backend that answers for the node: the default handler's backend. Until that backend has
-    /// joined, the previous speaker continues.
-    pub fn speaker(&self) -> BackendId {
+    /// The default backend is the backend that answers for the node: the default handler's backend. Until that backend has
+    /// joined, the previous default backend continues.
+    pub fn default_backend(&self) -> BackendId {
         let default = self.table.default.backend;
         match self.before {
             Some(before) if !self.backend(default).is_ok_and(|new| new.has_joined()) => before,
@@ -252,12 +252,12 @@ impl Live {
         }
     }
 
-    /// The backends that take part in merged calls, the speaker first.
+    /// The backends that take part in merged calls, the default backend first.
     pub fn joined(&self) -> Vec<Arc<Backend>> {
-        let speaker = self.speaker();
+        let default_backend = self.default_backend();
         let joined = self.backends.iter().filter(|backend| backend.has_joined());
         let mut joined: Vec<_> = joined.cloned().collect();
-        joined.sort_by_key(|backend| backend.id != speaker);
+        joined.sort_by_key(|backend| backend.id != default_backend);
         joined
     }
 
@@ -290,7 +290,7 @@ impl Live {
     }
 
     /// The first backend with `auto_register` that has not reported its handlers yet.
-    pub(crate) fn untold(&self) -> Option<&Arc<Backend>> {
+    pub(crate) fn unreported(&self) -> Option<&Arc<Backend>> {
         let mut backends = self
             .auto_registering()
             .filter_map(|row| self.backend(row.id).ok());

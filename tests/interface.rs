@@ -83,21 +83,21 @@ fn differences(facts: &Interface, compiled: &Interface) -> Vec<String> {
     let more = compiled
         .iter()
         .filter(|(what, _)| !facts.contains_key(*what));
-    all.extend(more.map(|(what, how)| told(&format!("{what}: too much"), ", ", how)));
+    all.extend(more.map(|(what, how)| shown(&format!("{what}: too much"), ", ", how)));
     all.sort();
     all
 }
 
 fn difference(what: &str, fact: &str, compiled: Option<&String>) -> Option<String> {
     match compiled {
-        None => Some(told(&format!("{what}: missing"), ", should be ", fact)),
+        None => Some(shown(&format!("{what}: missing"), ", should be ", fact)),
         Some(how) if how != fact => Some(format!("{what}: `{how}`, should be `{fact}`")),
         Some(_) => None,
     }
 }
 
 /// The text of a difference. `how` is empty for a service, a message or an enum, which have only a name.
-fn told(problem: &str, link: &str, how: &str) -> String {
+fn shown(problem: &str, link: &str, how: &str) -> String {
     match how {
         "" => problem.to_owned(),
         how => format!("{problem}{link}`{how}`"),

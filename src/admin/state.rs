@@ -35,7 +35,7 @@ pub(super) fn now(switch: &Switch) -> Result<admin::State, Status> {
     let (default, others): (Vec<_>, Vec<_>) = live
         .backends
         .iter()
-        .partition(|backend| backend.id == live.speaker());
+        .partition(|backend| backend.id == live.default_backend());
     let backends = default.into_iter().chain(others);
     let backends = backends.map(|row| backend(switch, &live, row));
     Ok(admin::State {

@@ -68,7 +68,7 @@ impl Backend {
     ) -> Result<http::Response<IncomingBody>, Status> {
         let wire = self.wire().await?;
         let response = self.call_over(wire, row, headers, body).await?;
-        self.nudges.heard.notify_waiters();
+        self.nudges.answered.notify_waiters();
         Ok(response)
     }
 
@@ -109,7 +109,7 @@ impl Backend {
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
         let wire = self.wire().await?;
         let answer = self.ask_over(wire, row, headers, body).await?;
-        self.nudges.heard.notify_waiters();
+        self.nudges.answered.notify_waiters();
         Ok(answer)
     }
 
@@ -145,7 +145,7 @@ impl Backend {
         }
         let wire = self.wire().await?;
         let answer = self.read_over(wire, row, &headers, body, &self.own).await?;
-        self.nudges.heard.notify_waiters();
+        self.nudges.answered.notify_waiters();
         Ok(answer)
     }
 

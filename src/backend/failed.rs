@@ -50,7 +50,7 @@ impl Failed {
     }
 
     /// The gRPC code and the text of the failure, for log lines and reports.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn code_and_text(&self) -> String {
         match self {
             Failed::Status(status) => format!("{}: {}", code_name(status.code()), status.message()),
             Failed::Answer(answer) => answer.code_and_text(),

@@ -40,7 +40,7 @@ pub(crate) enum Plan {
     /// Remove an image from the stores that have it.
     RemoveImage(Vec<Arc<Backend>>),
     /// No backend has the pod or container: send this reply.
-    Nobody(Reply),
+    Absent(Reply),
 }
 
 /// The plan for `request`, which goes to `target`.
@@ -55,7 +55,7 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
     let lesson = Lesson::of(&request, &target, started_with);
     let call = Call { request, lesson };
     let plan = match target {
-        Target::Miss(kind, id) => Plan::Nobody(of_nobody(&call, kind, &id)?),
+        Target::Miss(kind, id) => Plan::Absent(of_absent(&call, kind, &id)?),
         Target::SomePod(stores) => Plan::FindImageForPod(stores),
         Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id)?,
         Target::Handler(handler) => to_handler(&call, &handler)?,
@@ -78,9 +78,11 @@ pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
         {
             live.joined()
         }
-        Goes::Default | Goes::All(..) => {
-            live.backend(live.speaker()).cloned().into_iter().collect()
-        }
+        Goes::Default | Goes::All(..) => live
+            .backend(live.default_backend())
+            .cloned()
+            .into_iter()
+            .collect(),
         _ => Vec::new(),
     }
 }
@@ -144,7 +146,7 @@ fn with_backends_name(request: &mut Request, handler: &Handler) {
 }
 
 /// The reply to a call for an id that no backend has: an empty reply, or `NotFound`.
-fn of_nobody(call: &Call, kind: Kind, id: &str) -> Result<Reply, Status> {
+fn of_absent(call: &Call, kind: Kind, id: &str) -> Result<Reply, Status> {
     match call.row.goes {
         Goes::Owner(_, _, Unknown::NotFound) | Goes::OwnerWithImage(_) => {
             Err(errors::not_found(kind, id))

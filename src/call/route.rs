@@ -41,7 +41,7 @@ pub struct Stores {
 
 /// Why a request has no target.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Unroutable {
     /// The key is malformed.
     Malformed(Malformed),
     /// No handler has this name.
@@ -56,9 +56,9 @@ pub enum Refusal {
     DoubledPod(String, Vec<BackendId>),
 }
 
-impl From<Malformed> for Refusal {
-    fn from(fault: Malformed) -> Refusal {
-        Refusal::Malformed(fault)
+impl From<Malformed> for Unroutable {
+    fn from(fault: Malformed) -> Unroutable {
+        Unroutable::Malformed(fault)
     }
 }
 
@@ -68,8 +68,8 @@ pub struct Knowledge<'a> {
     /// The routing table.
     pub table: &'a Table,
     /// The backend that answers for the node: normally the backend of the default handler.
-    pub speaker: BackendId,
-    /// The backends that merged calls include, the speaker first.
+    pub default_backend: BackendId,
+    /// The backends that merged calls include, the default backend first.
     pub all: &'a [BackendId],
     /// The owners of pods and containers.
     pub owners: &'a Owners,
@@ -83,9 +83,9 @@ impl Knowledge<'_> {
     ///
     /// # Errors
     /// If the request has no target: the reason.
-    pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Refusal> {
+    pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Unroutable> {
         match &row.goes {
-            Goes::Default => Ok(Target::Backend(self.speaker)),
+            Goes::Default => Ok(Target::Backend(self.default_backend)),
             Goes::Handler(path) => self.handler(protobuf::string(message, path)?),
             Goes::Owner(kind, path, _) => self.owner(*kind, protobuf::string(message, path)?),
             Goes::OwnerWithImage(path) => self.owner(Kind::Pod, protobuf::string(message, path)?),
@@ -97,17 +97,17 @@ impl Knowledge<'_> {
         }
     }
 
-    fn handler(&self, name: &str) -> Result<Target, Refusal> {
+    fn handler(&self, name: &str) -> Result<Target, Unroutable> {
         let handler = self
             .table
             .handler(name)
-            .ok_or_else(|| Refusal::UnknownHandler(name.to_owned()))?;
+            .ok_or_else(|| Unroutable::UnknownHandler(name.to_owned()))?;
         Ok(Target::Handler(handler.clone()))
     }
 
-    fn owner(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
+    fn owner(&self, kind: Kind, id: &str) -> Result<Target, Unroutable> {
         if id.is_empty() {
-            return Err(Refusal::EmptyId(kind));
+            return Err(Unroutable::EmptyId(kind));
         }
         match self.owners.find(kind, id) {
             Some(owner) => self.owned(kind, id, owner),
@@ -117,13 +117,15 @@ impl Knowledge<'_> {
 
     /// The target for a complete id. The id is rejected if two backends list it, or if a longer id on another backend
     /// begins with it.
-    fn owned(&self, kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+    fn owned(&self, kind: Kind, id: &str, owner: Owner) -> Result<Target, Unroutable> {
         match owner {
             Owner::One(backend) if self.owners.is_short_for_another(kind, id, backend) => {
-                Err(Refusal::Ambiguous(id.to_owned()))
+                Err(Unroutable::Ambiguous(id.to_owned()))
             }
             Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
-            Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
+            Owner::Disputed(one, other) => {
+                Err(Unroutable::Disputed(kind, id.to_owned(), one, other))
+            }
         }
     }
 
@@ -132,18 +134,18 @@ impl Knowledge<'_> {
     ///
     /// # Errors
     /// If several ids have this beginning, or two backends list the id.
-    pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
+    pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Unroutable> {
         if let Some(owner) = self.owners.find(kind, id) {
             return self.owned(kind, id, owner);
         }
         match self.owners.with_prefix(kind, id).as_slice() {
             [] => Ok(Target::Miss(kind, id.to_owned())),
             [(full, owner)] => self.owned(kind, full, *owner),
-            _ => Err(Refusal::Ambiguous(id.to_owned())),
+            _ => Err(Unroutable::Ambiguous(id.to_owned())),
         }
     }
 
-    fn filtered(&self, filter: &Filter, message: &[u8]) -> Result<Target, Refusal> {
+    fn filtered(&self, filter: &Filter, message: &[u8]) -> Result<Target, Unroutable> {
         let pod = filter.pod.map(|path| (Kind::Pod, path));
         for (kind, path) in filter.id.into_iter().chain(pod) {
             match protobuf::string(message, path)? {
@@ -183,7 +185,7 @@ impl Knowledge<'_> {
         taking
     }
 
-    fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Refusal> {
+    fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Unroutable> {
         match rule {
             ImageRule::Find(annotations) => self.find_image(annotations, message),
             ImageRule::Pull(uid) => match protobuf::string(message, uid)? {
@@ -195,7 +197,7 @@ impl Knowledge<'_> {
     }
 
     /// Routes `ImageStatus` to the backend of the pod that the annotations in the request identify.
-    fn find_image(&self, annotations: Path, message: &[u8]) -> Result<Target, Refusal> {
+    fn find_image(&self, annotations: Path, message: &[u8]) -> Result<Target, Unroutable> {
         let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION)?.unwrap_or_default();
         if seen.is_empty() {
             return Ok(Target::Backends(self.all()));
@@ -206,7 +208,7 @@ impl Knowledge<'_> {
                 likely: backends.clone(),
                 all: backends,
             })),
-            Named::Nobody => {
+            Named::NoPod => {
                 let annotations = hash_of_annotations(message, annotations);
                 Ok(Target::SomePod(self.stores_of_ready(annotations)))
             }
@@ -215,14 +217,14 @@ impl Knowledge<'_> {
 
     /// Routes a pull to the backend of the pod with this uid. A pull has credentials, which no other backend may get.
     /// If the pod was not created through criswitch, its backend is certain only when every backend has been listed.
-    fn pull_for(&self, uid: &str) -> Result<Target, Refusal> {
+    fn pull_for(&self, uid: &str) -> Result<Target, Unroutable> {
         match self.named(|pod| pod.uid == uid) {
             Named::One { created, .. } if !created && !self.complete => {
                 Ok(Target::UnknownPod(uid.to_owned()))
             }
             Named::One { backend, id, .. } => Ok(Target::Owner(backend, Kind::Pod, id)),
-            Named::Several(backends) => Err(Refusal::DoubledPod(uid.to_owned(), backends)),
-            Named::Nobody => Ok(Target::UnknownPod(uid.to_owned())),
+            Named::Several(backends) => Err(Unroutable::DoubledPod(uid.to_owned(), backends)),
+            Named::NoPod => Ok(Target::UnknownPod(uid.to_owned())),
         }
     }
 
@@ -232,7 +234,7 @@ impl Knowledge<'_> {
     ///
     /// # Errors
     /// If several backends list pods of this uid.
-    pub fn after_unknown_pod(&self, uid: &str) -> Result<Target, Refusal> {
+    pub fn after_unknown_pod(&self, uid: &str) -> Result<Target, Unroutable> {
         let answered = Knowledge {
             complete: true,
             ..*self

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use crate::call::route::{Knowledge, Refusal, Target};
+use crate::call::route::{Knowledge, Target, Unroutable};
 use crate::call::{Request, log};
 use crate::errors;
 use crate::fanout::fallback;
@@ -22,7 +22,7 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
     let target = with_known(switch, &request.live, |known| {
         known.route(row, &request.message())
     })
-    .map_err(|refusal| refuse(switch, request, refusal))?;
+    .map_err(|unroutable| refuse(switch, request, unroutable))?;
     match target {
         Target::Miss(kind, id) => after_miss(switch, request, kind, id).await,
         Target::UnknownPod(uid) => after_unknown_pod(switch, request, &uid).await,
@@ -40,7 +40,7 @@ async fn after_unknown_pod(
     let answered = ask_all(switch).await;
     answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
     with_known(switch, &request.live, |known| known.after_unknown_pod(uid))
-        .map_err(|refusal| refuse(switch, request, refusal))
+        .map_err(|unroutable| refuse(switch, request, unroutable))
 }
 
 /// Asks all backends for an id without a known owner, and returns the target of the call. Does not ask for a complete
@@ -58,7 +58,7 @@ async fn after_miss(
     }
     let answered = ask_all(switch).await;
     let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
-        .map_err(|refusal| refuse(switch, request, refusal))?;
+        .map_err(|unroutable| refuse(switch, request, unroutable))?;
     match (&target, answered) {
         // The request has the complete id, so the answer of a silent backend cannot change the target.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
@@ -89,24 +89,24 @@ async fn ask_all(switch: &Arc<Switch>) -> Result<(), Status> {
     switch.question.ask(query).await
 }
 
-fn refuse(switch: &Switch, request: &Request, refusal: Refusal) -> Status {
+fn refuse(switch: &Switch, request: &Request, unroutable: Unroutable) -> Status {
     let name = |id: BackendId| {
         let backend = request.live.backend(id);
         backend.map_or_else(|_| "?".into(), |backend| backend.name())
     };
-    match refusal {
-        Refusal::Malformed(fault) => errors::malformed(request.row.name, &fault),
-        Refusal::UnknownHandler(handler) => {
+    match unroutable {
+        Unroutable::Malformed(fault) => errors::malformed(request.row.name, &fault),
+        Unroutable::UnknownHandler(handler) => {
             switch.counts.refuse(Reason::UnknownHandler);
             log::note_handler(&handler);
             unknown_handler(&handler, &request.live)
         }
-        Refusal::EmptyId(kind) => errors::empty_id(request.row.name, kind),
-        Refusal::Ambiguous(prefix) => errors::ambiguous(&prefix),
-        Refusal::Disputed(kind, id, one, other) => {
+        Unroutable::EmptyId(kind) => errors::empty_id(request.row.name, kind),
+        Unroutable::Ambiguous(prefix) => errors::ambiguous(&prefix),
+        Unroutable::Disputed(kind, id, one, other) => {
             errors::disputed(kind, &id, &name(one), &name(other))
         }
-        Refusal::DoubledPod(uid, backends) => {
+        Unroutable::DoubledPod(uid, backends) => {
             let names: Vec<_> = backends.into_iter().map(name).collect();
             errors::doubled_pod(&uid, &names)
         }
@@ -118,7 +118,7 @@ fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Knowledge<'_>
     let owners = switch.owners();
     use_it(Knowledge {
         table: &live.table,
-        speaker: live.speaker(),
+        default_backend: live.default_backend(),
         all: &live.all(),
         owners: &owners,
         complete: switch
@@ -128,8 +128,8 @@ fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Knowledge<'_>
 }
 
 fn unknown_handler(handler: &str, live: &Live) -> Status {
-    match live.untold() {
-        Some(backend) => errors::untold_handler(handler, &backend.name(), &backend.socket),
+    match live.unreported() {
+        Some(backend) => errors::unreported_handler(handler, &backend.name(), &backend.socket),
         None => errors::unknown_handler(handler, &live.table),
     }
 }

@@ -48,9 +48,11 @@ pub(crate) async fn with_stand_in(
             Ok(Share::Own(_)) if call.row.streams() => {}
             Ok(Share::Own(_)) => backend.note_answer(call.row, None),
             Ok(Share::Replaced(_, why)) if why.is_silence() => {}
-            Ok(Share::Replaced(_, why)) => backend.note_answer(call.row, Some(&why.told())),
+            Ok(Share::Replaced(_, why)) => {
+                backend.note_answer(call.row, Some(&why.code_and_text()))
+            }
             Err(why) if is_acted_on(call, why) => {}
-            Err(why) => backend.note_answer(call.row, Some(&why.told())),
+            Err(why) => backend.note_answer(call.row, Some(&why.code_and_text())),
             Ok(Share::Lacking(_)) => {}
         }
     }
@@ -143,7 +145,7 @@ fn stand_in(
         backend.is_omitted(contribution, &why);
         Ok(Share::Replaced(None, why))
     };
-    let is_default = backend.id == call.live.speaker();
+    let is_default = backend.id == call.live.default_backend();
     match (how.silent(), call.listing()) {
         (Some(Silent::LastKnown), Some(listing)) => {
             let Some(message) = renamed_list(switch, call, listing.list, backend) else {

@@ -75,7 +75,7 @@ pub struct StatusAnswer {
 /// backends share, and a condition for the state of all backends.
 pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed> {
     let live = &call.live;
-    let default = live.backend(live.speaker())?;
+    let default = live.backend(live.default_backend())?;
     let others = live.backends.iter().filter(|other| other.id != default.id);
     let ((said, answer), others) = join(
         default_status(switch, call, default),
@@ -98,7 +98,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
 /// The default backend, and for how long it has been silent; `None` if that is no reason for a node that is not ready.
 pub(crate) fn silent_default(switch: &Switch) -> Option<(Arc<Backend>, Duration)> {
     let live = switch.live();
-    let backend = live.backend(live.speaker()).ok()?;
+    let backend = live.backend(live.default_backend()).ok()?;
     let since = match backend.failing() {
         Failing::No => return None,
         Failing::Since(since) => since,
@@ -161,7 +161,7 @@ async fn default_status(
     backend: &Arc<Backend>,
 ) -> (StatusAnswer, Option<Answer>) {
     let (headers, body) = (call.reading_headers(), call.body.clone());
-    let silent = match hear_status(switch, backend, &headers, body).await {
+    let silent = match request_status(switch, backend, &headers, body).await {
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
@@ -178,14 +178,14 @@ async fn default_status(
 /// does not answer.
 async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
-    match hear_status(switch, backend, &headers, frames::frame(&[])).await {
+    match request_status(switch, backend, &headers, frames::frame(&[])).await {
         Ok((said, _)) => said,
         Err(silent) => last_word(backend, silent),
     }
 }
 
 /// Asks a backend for its status, and caches the reply.
-async fn hear_status(
+async fn request_status(
     switch: &Switch,
     backend: &Arc<Backend>,
     headers: &HeaderMap,

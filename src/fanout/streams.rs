@@ -194,7 +194,7 @@ impl Feed {
 
     /// Records that the stream failed before its end.
     fn failed(&self, failed: Failed) -> Failed {
-        self.note(Some(&failed.told()));
+        self.note(Some(&failed.code_and_text()));
         failed
     }
 

@@ -12,7 +12,7 @@ pub(crate) struct Creating<'a> {
     switch: &'a Switch,
     creation: Creation,
     sent: bool,
-    told: bool,
+    learned: bool,
 }
 
 impl Creating<'_> {
@@ -24,16 +24,16 @@ impl Creating<'_> {
 
     /// Records that criswitch has learned the pod from the backend's reply. Without this record, criswitch assumes that
     /// a pod may exist: a failed call may leave parts of a pod.
-    pub(crate) fn told(mut self) {
-        self.told = true;
+    pub(crate) fn learned(mut self) {
+        self.learned = true;
     }
 }
 
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
-        let unheard = (self.sent && !self.told).then(Instant::now);
+        let unanswered = (self.sent && !self.learned).then(Instant::now);
         let mut owners = self.switch.owners();
-        owners.end_creating(self.creation, unheard);
+        owners.end_creating(self.creation, unanswered);
     }
 }
 
@@ -44,6 +44,6 @@ pub(crate) fn creating(switch: &Switch, backend: BackendId, uid: String) -> Crea
         switch,
         creation: switch.owners().begin_creating(backend, uid),
         sent: false,
-        told: false,
+        learned: false,
     }
 }

@@ -109,7 +109,7 @@ async fn ask_for_list(
 /// Records whether the backend's answer to a call for all items can be used.
 fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Status>) {
     let failed = asked.as_ref().err();
-    let failed = failed.map(|status| Failed::from(status.clone()).told());
+    let failed = failed.map(|status| Failed::from(status.clone()).code_and_text());
     backend.note_answer(row, failed.as_deref());
 }
 

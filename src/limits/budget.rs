@@ -259,9 +259,11 @@ impl Collected {
         }
         if self.all.is_empty() {
             let first = std::mem::take(&mut self.first);
-            let told = frames::frame_length(&first).ok().flatten().unwrap_or(0);
-            let told = told.saturating_add(frames::FRAME_HEADER).min(MOST_RESERVED);
-            self.all.reserve_exact(told.max(first.len()));
+            let announced = frames::frame_length(&first).ok().flatten().unwrap_or(0);
+            let announced = announced
+                .saturating_add(frames::FRAME_HEADER)
+                .min(MOST_RESERVED);
+            self.all.reserve_exact(announced.max(first.len()));
             self.all.extend_from_slice(&first);
         }
         self.all.extend_from_slice(&data);

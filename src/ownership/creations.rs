@@ -13,7 +13,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// after its client has disconnected. The kubelet's deadline is 4 minutes.
 const LONGEST: Duration = Duration::from_secs(300);
 /// The most calls with an unknown result whose uids are remembered. A further call counts as a call for any uid.
-const MOST_UNHEARD: usize = 4096;
+const MOST_UNKNOWN: usize = 4096;
 
 /// The calls that create a pod, under way or with an unknown result.
 #[derive(Debug, Default)]
@@ -43,14 +43,14 @@ enum CreationStage {
     Unsent,
     Sent,
     /// The call ended at this time, and its result is unknown.
-    Unheard(Instant),
+    Unknown(Instant),
     /// The last run of criswitch may have made the call, which ends at this time at the latest.
     OfLastRun(Instant),
 }
 
 impl PossiblePod {
-    fn is_unheard(&self) -> bool {
-        matches!(self.stage, CreationStage::Unheard(_))
+    fn is_unknown(&self) -> bool {
+        matches!(self.stage, CreationStage::Unknown(_))
     }
 }
 
@@ -94,26 +94,26 @@ impl Creations {
         }
     }
 
-    /// Records that the call of `creation` has ended. If the result of the call is unknown, `unheard` is the time of
+    /// Records that the call of `creation` has ended. If the result of the call is unknown, `open` is the time of
     /// its end.
-    pub(super) fn end(&mut self, creation: Creation, unheard: Option<Instant>) {
+    pub(super) fn end(&mut self, creation: Creation, open: Option<Instant>) {
         let mut unknown = self.unknown.iter();
         let Some(place) = unknown.position(|it| it.creation == creation) else {
             return;
         };
         let ended = self.unknown.swap_remove(place);
-        if let Some(at) = unheard {
-            self.end_unheard(ended, at);
+        if let Some(at) = open {
+            self.end_unknown(ended, at);
         }
     }
 
-    fn end_unheard(&mut self, mut ended: PossiblePod, at: Instant) {
-        ended.stage = CreationStage::Unheard(at);
+    fn end_unknown(&mut self, mut ended: PossiblePod, at: Instant) {
+        ended.stage = CreationStage::Unknown(at);
         let is_same = |it: &PossiblePod, ended: &PossiblePod| {
-            it.backend == ended.backend && it.uid == ended.uid && it.is_unheard()
+            it.backend == ended.backend && it.uid == ended.uid && it.is_unknown()
         };
-        let unheard = self.unknown.iter().filter(|it| it.is_unheard()).count();
-        if unheard >= MOST_UNHEARD && !self.unknown.iter().any(|it| is_same(it, &ended)) {
+        let open = self.unknown.iter().filter(|it| it.is_unknown()).count();
+        if open >= MOST_UNKNOWN && !self.unknown.iter().any(|it| is_same(it, &ended)) {
             ended.uid.clear();
         }
         self.unknown.retain(|it| !is_same(it, &ended));
@@ -123,7 +123,7 @@ impl Creations {
     /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned.
     pub(super) fn listed(&mut self, backend: BackendId, asked: Instant) {
         let is_settled = |stage: CreationStage| match stage {
-            CreationStage::Unheard(ended) | CreationStage::OfLastRun(ended) => {
+            CreationStage::Unknown(ended) | CreationStage::OfLastRun(ended) => {
                 asked >= ended + SETTLED
             }
             CreationStage::Unsent | CreationStage::Sent => false,
@@ -224,17 +224,17 @@ mod tests {
     fn an_unknown_uid_matches_any_uid_and_so_do_uids_beyond_the_limit() {
         let ended = Instant::now();
         let mut creations = Creations::default();
-        let mut unheard = |backend, uid: &str| {
+        let mut open = |backend, uid: &str| {
             let creation = sent(&mut creations, backend, uid);
             creations.end(creation, Some(ended));
             creations.unknown.len()
         };
-        for number in 0..MOST_UNHEARD {
+        for number in 0..MOST_UNKNOWN {
             let uid = number.to_string();
-            assert_eq!(unheard(1, &uid), unheard(1, &uid));
+            assert_eq!(open(1, &uid), open(1, &uid));
         }
-        for number in 0..MOST_UNHEARD {
-            assert_eq!(unheard(2, &format!("more-{number}")), MOST_UNHEARD + 1);
+        for number in 0..MOST_UNKNOWN {
+            assert_eq!(open(2, &format!("more-{number}")), MOST_UNKNOWN + 1);
         }
         assert_eq!(with_uid(&creations, "none"), [2]);
         assert_eq!(with_uid(&creations, "0"), [1, 2]);

@@ -9,7 +9,7 @@ use super::{BackendId, Entry, Mark, Owner, Owners, PodNames, Source};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// No known pod matches.
-    Nobody,
+    NoPod,
     /// A pod of one backend.
     One {
         /// The pod's owner.
@@ -58,7 +58,7 @@ impl Owners {
                 id,
                 created: best.is_some_and(|best| best.created.is_some()),
             },
-            ([], _) | (_, None) => Named::Nobody,
+            ([], _) | (_, None) => Named::NoPod,
             (several, _) => Named::Several(several.to_vec()),
         }
     }

@@ -79,10 +79,10 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         };
         let now = Baseline::now(switch, backend);
         before = Some(match before.take() {
-            Some(untold) => untold.and(now, switch, backend),
+            Some(unsent) => unsent.and(now, switch, backend),
             None => now,
         });
-        if let Some(end) = ends.note(backend, &opened, ended, asked.has_heard()) {
+        if let Some(end) = ends.note(backend, &opened, ended, asked.has_events()) {
             let _lacks = switch.subscribers.lacks(backend.id, end);
             // This runtime process has no events; try again after its connection is lost.
             tokio::select! {
@@ -96,7 +96,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         }
     }
     if let Some(before) = before {
-        tell_gone(switch, backend, &before, &BTreeSet::new()).await;
+        send_deletions(switch, backend, &before, &BTreeSet::new()).await;
     }
 }
 
@@ -115,18 +115,18 @@ async fn follow_stream(
     before: &mut Option<Baseline>,
     asked: &Inquiry,
 ) -> Result<(), Failed> {
-    let told = async {
+    let sent = async {
         if let Some(before) = before {
-            tell_state(switch, backend, before, asked).await;
+            send_state(switch, backend, before, asked).await;
         }
         *before = None;
     };
-    let mut streamed = std::pin::pin!(tell_events(switch, backend, asked));
+    let mut streamed = std::pin::pin!(send_events(switch, backend, asked));
     tokio::select! {
         biased;
         result = &mut streamed => result,
         // The stream was requested before, so it has every change from now on.
-        () = told => streamed.await,
+        () = sent => streamed.await,
     }
 }
 
@@ -137,7 +137,7 @@ struct Inquiry {
     /// The pod whose state is queried now, and whether an event of this pod has come since the query began.
     pod: Mutex<Option<(String, bool)>>,
     /// Whether the stream has brought any event.
-    heard: AtomicBool,
+    has_any: AtomicBool,
 }
 
 impl Inquiry {
@@ -145,26 +145,29 @@ impl Inquiry {
         *self.pod.lock() = Some((pod.to_owned(), false));
     }
 
-    fn heard(&self, event: &[u8]) {
-        self.heard.store(true, Ordering::Relaxed);
+    fn note_event(&self, event: &[u8]) {
+        self.has_any.store(true, Ordering::Relaxed);
         // A malformed event belongs to no pod.
         let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
-        if let Some((_, heard)) = self.pod.lock().as_mut().filter(|(asked, _)| asked == pod) {
-            *heard = true;
+        if let Some((_, has_event)) = self.pod.lock().as_mut().filter(|(asked, _)| asked == pod) {
+            *has_event = true;
         }
     }
 
-    fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+    fn has_events(&self) -> bool {
+        self.has_any.load(Ordering::Relaxed)
     }
 
     fn is_overtaken(&self) -> bool {
-        self.pod.lock().take().is_some_and(|(_, heard)| heard)
+        self.pod
+            .lock()
+            .take()
+            .is_some_and(|(_, has_event)| has_event)
     }
 }
 
 /// Sends the events of the backend to subscribers as they arrive.
-async fn tell_events(
+async fn send_events(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     asked: &Inquiry,
@@ -177,8 +180,8 @@ async fn tell_events(
         }
         let renamed = handlers::renamed(switch, backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
-        asked.heard(&event);
-        tell(switch, backend, event).await?;
+        asked.note_event(&event);
+        send(switch, backend, event).await?;
     }
     Ok(())
 }
@@ -201,9 +204,9 @@ fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
 
 /// Sends one event of the backend to subscribers. While a subscriber lags, or the memory for the backend's events is
 /// full, waits for a limited time. Meanwhile criswitch reads no further events, so the backend must stop, too.
-async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
+async fn send(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
     let event = hold(switch, backend, event).await?;
-    switch.subscribers.tell(backend.id, &event).await;
+    switch.subscribers.send(backend.id, &event).await;
     Ok(())
 }
 
@@ -220,24 +223,29 @@ async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes,
 
 /// Sends an event that criswitch made itself. Drops the event if it is too large or does not fit into memory. Later
 /// events are still sent.
-async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
-    let told = if event.len() > backend.max_message {
+async fn send_made(switch: &Switch, backend: &Backend, event: Bytes) {
+    let sent = if event.len() > backend.max_message {
         Err(backend.unread(&Unread::TooLarge))
     } else {
-        tell(switch, backend, event).await
+        send(switch, backend, event).await
     };
-    if let Err(status) = told {
-        log_untold(backend, status.code());
+    if let Err(status) = sent {
+        log_unsent(backend, status.code());
     }
 }
 
-fn log_untold(backend: &Backend, code: Code) {
+fn log_unsent(backend: &Backend, code: Code) {
     let (backend, code) = (backend.name(), code_name(code));
     tracing::debug!(%backend, %code, "cannot send events with the states of its pods");
 }
 
 /// Sends a deletion event for each pod of `before` that is not in `now` and that no other backend has.
-async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
+async fn send_deletions(
+    switch: &Switch,
+    backend: &Backend,
+    before: &Baseline,
+    now: &BTreeSet<String>,
+) {
     if !before.gone(switch, backend, now).is_empty() {
         // A pod lives on if its runtime now serves the socket of another backend.
         own::list_every(switch).await.ok();
@@ -245,13 +253,13 @@ async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &
     for (id, status) in before.gone(switch, backend, now) {
         let event = event(&id, DELETED, &status, &[]);
         if !is_about_another(switch, backend, &event) {
-            tell_made(switch, backend, event).await;
+            send_made(switch, backend, event).await;
         }
     }
 }
 
 /// Sends an event with the state of each pod of the backend, and a deletion event for each pod that it no longer has.
-async fn tell_state(
+async fn send_state(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     before: &Baseline,
@@ -266,12 +274,12 @@ async fn tell_state(
         tokio::time::sleep(RETRY).await;
     }
     let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
-    tell_gone(switch, backend, before, &now).await;
+    send_deletions(switch, backend, before, &now).await;
     for id in now {
         asked.begin(&id);
         let event = steadily(backend, || state_of(switch, backend, &id)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
-            tell_made(switch, backend, event).await;
+            send_made(switch, backend, event).await;
         }
     }
 }
@@ -291,7 +299,7 @@ where
             Ok(answer) => return Some(answer),
             Err(_) if backend.link().transitions != before => {}
             Err(error) => {
-                log_untold(backend, error.into().code());
+                log_unsent(backend, error.into().code());
                 return None;
             }
         }

@@ -27,12 +27,12 @@ const LONGEST_VERSION: usize = 64 << 10;
 /// # Errors
 /// The error of `Version` or of a list, or `Unavailable` if the runtime configuration does not reach the backend. In
 /// spite of any other failure the backend becomes ready.
-pub(crate) async fn greet(
+pub(crate) async fn make_ready(
     switch: &Switch,
     backend: &Arc<Backend>,
     wire: &Wire,
 ) -> Result<(), Status> {
-    backend.learn(|known| known.greeted = Some(Instant::now()));
+    backend.learn(|known| known.made_ready = Some(Instant::now()));
     version(backend, wire).await?;
     own::list(switch, backend, Some(wire)).await?;
     if learn::has(switch, backend) {
@@ -53,11 +53,11 @@ pub(crate) async fn greet(
     };
     // New pods wait for these calls, at most `list_timeout`. If the configuration was not sent within this time,
     // criswitch sends it when the backend is ready.
-    let (told, _) = tokio::join!(
+    let (others, _) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
         tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
     );
-    told.unwrap_or_else(|_| {
+    others.unwrap_or_else(|_| {
         backend.nudges.owed.notify_one();
         Ok(())
     })?;
@@ -140,10 +140,10 @@ async fn compare_cgroup_driver(
     backend: &Backend,
     wire: &Wire,
 ) -> Result<(), Status> {
-    let driver = told_cgroup_driver(backend, wire).await;
+    let driver = reported_cgroup_driver(backend, wire).await;
     backend.learn(|known| known.cgroup_driver = driver);
     let live = switch.live();
-    let default = live.backend(live.speaker())?;
+    let default = live.backend(live.default_backend())?;
     for other in &live.backends {
         if let (Some(ours), Some(theirs)) =
             (default.known().cgroup_driver, other.known().cgroup_driver)
@@ -192,7 +192,7 @@ pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, S
 
 /// Requests a backend's cgroup driver. Returns `None` if the call fails or the reply cannot be read: the backend can
 /// still serve pods.
-async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
+async fn reported_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
     let answer = backend
         .ask_own(Some(wire), &rpc::RUNTIME_CONFIG, frames::frame(&[]))
         .await;

@@ -43,7 +43,7 @@ pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
         containers,
         "backend forgotten on request"
     );
-    reload::let_go(switch);
+    reload::remove_unneeded(switch);
     saved.map_err(|status| status.message().to_owned())
 }
 

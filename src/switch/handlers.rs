@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::codec::protobuf::{MAP_KEY, MAP_VALUE};
 
-    fn told(info: &str) -> Option<String> {
+    fn in_info(info: &str) -> Option<String> {
         let pair = protobuf::with_string(
             &protobuf::with_string(&[], &[MAP_KEY], "info"),
             &[MAP_VALUE],
@@ -255,9 +255,9 @@ mod tests {
             format!(r#"{{"image":"","pid":7,"runtimeSpec":{{"annotations":{annotations}}}}}"#)
         };
         let handler = r#"{"a":"b","io.kubernetes.cri-o.RuntimeHandler":"runsc"}"#;
-        assert_eq!(told(&crio(handler)).as_deref(), Some("runsc"));
+        assert_eq!(in_info(&crio(handler)).as_deref(), Some("runsc"));
         let default = r#"{"io.kubernetes.cri-o.RuntimeHandler":""}"#;
-        assert_eq!(told(&crio(default)).as_deref(), Some(""));
+        assert_eq!(in_info(&crio(default)).as_deref(), Some(""));
         for nothing in [
             &crio("{}"),
             &crio("null"),
@@ -267,12 +267,12 @@ mod tests {
             "",
             "{\"runtimeSpec\":null}",
         ] {
-            assert_eq!(told(nothing), None, "{nothing}");
+            assert_eq!(in_info(nothing), None, "{nothing}");
         }
         let containerd = r#"{"runtimeHandler":"kata","runtimeSpec":{"annotations":{}}}"#;
-        assert_eq!(told(containerd).as_deref(), Some("kata"));
+        assert_eq!(in_info(containerd).as_deref(), Some("kata"));
         let containerd = r#"{"sandboxMetadata":{"ID":"1","RuntimeHandler":""},"runtimeSpec":{}}"#;
-        assert_eq!(told(containerd).as_deref(), Some(""));
+        assert_eq!(in_info(containerd).as_deref(), Some(""));
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(reported(&status).unwrap().as_deref(), Some("runc"));
         let filler = "x".repeat(LONGEST_INFO);
         assert_eq!(
-            told(&format!(r#"{{"a":"{filler}","runtimeHandler":"kata"}}"#)),
+            in_info(&format!(r#"{{"a":"{filler}","runtimeHandler":"kata"}}"#)),
             None
         );
     }

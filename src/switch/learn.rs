@@ -106,7 +106,7 @@ pub(crate) fn learn(
             changed = switch.owners().forget(*kind, id);
             saved::note(switch, &changed);
             backend.has_changed();
-            reload::let_go(switch);
+            reload::remove_unneeded(switch);
         }
         Lesson::ChangedState(changes, id) => change_states(backend, changes, id),
         Lesson::List(listing) => return learn_listing(switch, listing, backend, reply, asked),
@@ -291,7 +291,7 @@ fn settled(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
         backend.nudges.listed.notify_one();
     }
     saved::complete(switch, backend);
-    reload::let_go(switch);
+    reload::remove_unneeded(switch);
 }
 
 fn own_pod<'a>(

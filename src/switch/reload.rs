@@ -274,7 +274,7 @@ pub(crate) fn auto_register(switch: &Switch) {
     if before.auto_registering().next().is_none() {
         return;
     }
-    let after = before.told_anew(|id| runs_pods(switch, id));
+    let after = before.registered_again(|id| runs_pods(switch, id));
     warn_of_disputes(&before, &after);
     if after.table == before.table && after.disputed == before.disputed {
         return;
@@ -295,7 +295,7 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
         return std::future::pending().await;
     };
     tokio::time::sleep_until(at).await;
-    if let Some(absent) = switch.live().untold() {
+    if let Some(absent) = switch.live().unreported() {
         tracing::warn!(
             backend = %absent.name(),
             "a backend with auto_register has not reported its handlers; criswitch now registers the handlers of the other backends"
@@ -305,7 +305,7 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
 }
 
 /// Removes each backend that the configuration does not name and that no pod or container needs.
-pub(crate) fn let_go(switch: &Switch) {
+pub(crate) fn remove_unneeded(switch: &Switch) {
     let live = switch.live();
     let unnamed = live.unnamed();
     let gone: Vec<_> = unnamed.filter(|it| !is_needed(switch, it)).collect();

@@ -119,7 +119,7 @@ impl Subscribers {
 
     /// Sends an event of `backend` to all subscribers. Then waits while a subscriber lags, at most for [`LAG_LIMIT`].
     /// Then cuts off the subscribers that still lag.
-    pub(crate) async fn tell(&self, backend: BackendId, event: &Bytes) {
+    pub(crate) async fn send(&self, backend: BackendId, event: &Bytes) {
         self.change_all(|unread| unread.add(backend, event.clone()));
         // Let subscribers read the event before the next one comes.
         tokio::task::yield_now().await;
@@ -239,7 +239,7 @@ impl Subscriber {
     }
 
     /// Waits for the next event, or for the end of the stream.
-    async fn heard(&self) -> Result<Bytes, End> {
+    async fn next_event(&self) -> Result<Bytes, End> {
         loop {
             if let Some(next) = self.switch.subscribers.change(&self.queue, Unread::next) {
                 return next;
@@ -252,7 +252,7 @@ impl Subscriber {
         if self.ended {
             return None;
         }
-        let end = match self.heard().await {
+        let end = match self.next_event().await {
             Ok(event) => {
                 let frame = frames::frame(&event);
                 drop(event);

@@ -173,8 +173,8 @@ fn other_cgroup_driver(
     after: &Live,
     name_of: impl Fn(&Backend) -> String,
 ) -> Option<String> {
-    let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
-    let (old, new) = (speaker(before)?, speaker(after)?);
+    let default_backend = |live: &Live| live.backend(live.default_backend()).cloned().ok();
+    let (old, new) = (default_backend(before)?, default_backend(after)?);
     let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
     let (old, new) = (name_of(&old), name_of(&new));
     (ours != theirs).then(|| {

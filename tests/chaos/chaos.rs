@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     // Disables the default panic message: a panic in a schedule is reported as a failure, with the schedule's seed.
     std::panic::set_hook(Box::new(|_| {}));
     let failed = match options.seed {
-        Some(seed) => u64::from(!told(seed, options.sabotage)),
+        Some(seed) => u64::from(!shown(seed, options.sabotage)),
         None => play_all(&options),
     };
     if failed == 0 {
@@ -132,7 +132,7 @@ fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
                 refused.fetch_add(played.refused, Ordering::Relaxed);
             }
             Err(violation) if failed.fetch_add(1, Ordering::Relaxed) < TOLD => {
-                tell(&plan, sabotage, &violation);
+                report(&plan, sabotage, &violation);
             }
             Err(_) => {}
         }
@@ -140,7 +140,7 @@ fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
 }
 
 /// Prints and plays the schedule of `seed`. Returns whether the schedule passes.
-fn told(seed: u64, sabotage: Option<Sabotage>) -> bool {
+fn shown(seed: u64, sabotage: Option<Sabotage>) -> bool {
     let plan = Plan::of(seed);
     for step in &plan.steps {
         println!("  {step:?}");
@@ -148,7 +148,7 @@ fn told(seed: u64, sabotage: Option<Sabotage>) -> bool {
     match shorten::play_again(&plan, sabotage) {
         Ok(()) => println!("seed {seed}: passed"),
         Err(violation) => {
-            tell(&plan, sabotage, &violation);
+            report(&plan, sabotage, &violation);
             return false;
         }
     }
@@ -156,7 +156,7 @@ fn told(seed: u64, sabotage: Option<Sabotage>) -> bool {
 }
 
 /// Prints a failure and the shortened schedule.
-fn tell(plan: &Plan, sabotage: Option<Sabotage>, violation: &str) {
+fn report(plan: &Plan, sabotage: Option<Sabotage>, violation: &str) {
     let shortened = shorten::shortened(plan, sabotage);
     let violation_then = shorten::play_again(&shortened, sabotage).err();
     let mut text = format!(

@@ -122,11 +122,11 @@ async fn an_address_in_use_is_logged_once_and_retried_until_it_is_free() {
     let reply = answered(port).await.unwrap();
     assert!(reply.contains("criswitch_build_info"), "{reply}");
     let address = format!("127.0.0.1:{port}");
-    let told = logged.lines(&["metrics are not served", &address]);
-    assert!(told.len() == 1 && told[0].contains("ERROR"), "{told:#?}");
+    let shown = logged.lines(&["metrics are not served", &address]);
+    assert!(shown.len() == 1 && shown[0].contains("ERROR"), "{shown:#?}");
     assert!(
-        told[0].contains("stop the process that listens there"),
-        "{told:?}"
+        shown[0].contains("stop the process that listens there"),
+        "{shown:?}"
     );
 }
 

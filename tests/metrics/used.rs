@@ -111,11 +111,11 @@ fn each_panel_has_a_unique_id_a_place_and_a_description() {
                 assert!(x < 24 && taken.insert((x, y)), "{}", panel["title"]);
             }
         }
-        let told = panel["type"] == "row"
+        let shown = panel["type"] == "row"
             || panel["description"]
                 .as_str()
                 .is_some_and(|text| text.ends_with('.'));
-        assert!(told, "{}", panel["title"]);
+        assert!(shown, "{}", panel["title"]);
     }
 }
 

@@ -121,7 +121,7 @@ async fn proxy_overhead_excludes_the_time_of_backends() {
     let held = async {
         let asked = rig
             .sim("runc")
-            .until(|told| told.calls_of("ContainerStatus").count() > 0);
+            .until(|shown| shown.calls_of("ContainerStatus").count() > 0);
         asked.await;
         tokio::time::sleep(Duration::from_secs(20)).await;
         rig.sim("runc").release("ContainerStatus");

@@ -3,13 +3,18 @@
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-/// A command for `program` that passes `descriptor` `count` times, as descriptors 3 and up. `told` is the value of
+/// A command for `program` that passes `descriptor` `count` times, as descriptors 3 and up. `shown` is the value of
 /// `LISTEN_FDS`.
 ///
 /// A shell copies its standard input to the descriptors and then becomes `program`, so `LISTEN_PID` is right.
-pub fn passing(program: &str, descriptor: impl Into<OwnedFd>, count: usize, told: &str) -> Command {
+pub fn passing(
+    program: &str,
+    descriptor: impl Into<OwnedFd>,
+    count: usize,
+    shown: &str,
+) -> Command {
     let moves: String = (3..3 + count).map(|fd| format!("{fd}<&0 ")).collect();
-    let mut command = moving(program, &moves, told);
+    let mut command = moving(program, &moves, shown);
     command.stdin(Stdio::from(descriptor.into()));
     command
 }
@@ -26,9 +31,10 @@ pub fn passing_both(program: &str, both: [OwnedFd; 2], names: &str) -> Command {
     command
 }
 
-fn moving(program: &str, moves: &str, told: &str) -> Command {
-    let script =
-        format!("export LISTEN_PID=$$ LISTEN_FDS='{told}'; exec \"$0\" \"$@\" {moves} 0</dev/null");
+fn moving(program: &str, moves: &str, shown: &str) -> Command {
+    let script = format!(
+        "export LISTEN_PID=$$ LISTEN_FDS='{shown}'; exec \"$0\" \"$@\" {moves} 0</dev/null"
+    );
     let mut command = Command::new("sh");
     command.args(["-c", &script, program]);
     command

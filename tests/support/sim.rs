@@ -262,9 +262,9 @@ impl Sim {
     }
 
     /// Sends the listeners an event: this container started.
-    pub fn tell(&self, container: &str, pod: &str) {
+    pub fn report(&self, container: &str, pod: &str) {
         let what = cri::ContainerEventType::ContainerStartedEvent;
-        self.store().tell(container, pod, what);
+        self.store().report(container, pod, what);
     }
 
     /// Ends a container with this exit code.

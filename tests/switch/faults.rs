@@ -59,7 +59,7 @@ pub fn backends_ready(status: &cri::StatusResponse) -> &str {
 }
 
 /// All that criswitch reports about a backend.
-pub async fn told_of(rig: &Rig, name: &str) -> Json {
+pub async fn state_of(rig: &Rig, name: &str) -> Json {
     let own = rig.state().await;
     let backends = own["backends"].as_array().unwrap();
     let found = backends.iter().find(|backend| backend["name"] == name);
@@ -73,7 +73,7 @@ pub async fn until_state(rig: &Rig, name: &str, state: &str) -> Json {
     let mut last = Json::Null;
     let reached = async {
         while last["state"] != state {
-            last = told_of(rig, name).await;
+            last = state_of(rig, name).await;
         }
     };
     let reached = tokio::time::timeout(PATIENCE, reached).await;

@@ -147,7 +147,7 @@ mod tests {
         Ok(held)
     }
 
-    fn is_told(share: &Budget) -> bool {
+    fn is_lost(share: &Budget) -> bool {
         share.lost().now_or_never().is_some()
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let first = held(&large, 50).unwrap();
         let second = held(&small, 40).unwrap();
         let third = held(&reads, 20).unwrap();
-        assert!(is_told(&large) && !is_told(&small) && !is_told(&reads));
+        assert!(is_lost(&large) && !is_lost(&small) && !is_lost(&reads));
         assert_eq!(whole.used(), 60);
         // The revoked share reserves nothing more, and does not free its bytes twice.
         assert!(held(&large, 1).is_err());
@@ -196,12 +196,12 @@ mod tests {
         let shares = [(); 3].map(|()| whole.share());
         let all: Vec<_> = shares.iter().map(|one| held(one, 33).unwrap()).collect();
         assert!(matches!(held(&shares[0], 10), Err(Unread::NoMemory(100))));
-        assert!(!shares.iter().any(is_told));
+        assert!(!shares.iter().any(is_lost));
         assert_eq!((whole.used(), shares[0].used()), (99, 33));
         // An empty share may revoke several larger shares.
         let reads = whole.share();
         assert!(held(&reads, 50).is_ok());
-        assert_eq!(shares.iter().filter(|one| is_told(one)).count(), 2);
+        assert_eq!(shares.iter().filter(|one| is_lost(one)).count(), 2);
         drop(all);
         assert_eq!(whole.used(), 0);
     }

@@ -371,25 +371,25 @@ mod tests {
 
     #[test]
     fn a_socket_that_does_not_fit_the_allowed_users_is_reported() {
-        let told = |access, others: &[u32], words| {
+        let warns = |access, others: &[u32], words| {
             let cause = misfit(&access, others).unwrap();
             assert!(cause.contains(words), "{cause}");
         };
-        told(access(&[0], true, true), &[], "open to users outside");
-        told(access(&[0], true, false), &[], "open to users outside");
-        told(access(&[0], false, true), &[], "open to users outside");
-        told(
+        warns(access(&[0], true, true), &[], "open to users outside");
+        warns(access(&[0], true, false), &[], "open to users outside");
+        warns(access(&[0], false, true), &[], "open to users outside");
+        warns(
             access(&[0, OTHER], false, false),
             &[],
             "open to users outside",
         );
-        told(
+        warns(
             access(&[0, OTHER, 7], false, false),
             &[OTHER],
             "open to users outside",
         );
-        told(access(&[0], true, true), &[OTHER], "every user can connect");
-        told(access(&[0], true, false), &[OTHER], "may reject users");
-        told(access(&[0], false, false), &[OTHER], "may reject users");
+        warns(access(&[0], true, true), &[OTHER], "every user can connect");
+        warns(access(&[0], true, false), &[OTHER], "may reject users");
+        warns(access(&[0], false, false), &[OTHER], "may reject users");
     }
 }

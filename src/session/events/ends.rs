@@ -52,9 +52,9 @@ impl Ends {
         backend: &Backend,
         opened: &StreamStart,
         ended: Result<(), Failed>,
-        heard: bool,
+        had_events: bool,
     ) -> Option<HeaderMap> {
-        self.count(backend, opened, heard);
+        self.count(backend, opened, had_events);
         let lacks = match ended {
             Err(failed) if failed.code() == Code::Unimplemented => failed.named(backend),
             // This error comes from criswitch's own memory limit, not from the backend.
@@ -63,7 +63,7 @@ impl Ends {
             Err(failed) if failed.is_unavailable() => return None,
             _ if self.count < IN_A_ROW => return None,
             ended => {
-                let end = ended.err().map(|failed| failed.told());
+                let end = ended.err().map(|failed| failed.code_and_text());
                 Failed::Status(errors::no_events(
                     &backend.name(),
                     &backend.socket,
@@ -75,7 +75,7 @@ impl Ends {
         Some(lacks.into_trailers())
     }
 
-    fn count(&mut self, backend: &Backend, opened: &StreamStart, heard: bool) {
+    fn count(&mut self, backend: &Backend, opened: &StreamStart, had_events: bool) {
         // A stream that ends because its connection failed proves nothing. criswitch may notice that failure only after
         // the stream was counted, so the count starts again on each new connection.
         if opened.failures != self.failures {
@@ -85,7 +85,7 @@ impl Ends {
             };
         }
         let stands = backend.link().failures == opened.failures;
-        let at_once = !heard && stands && opened.at.elapsed() < AT_ONCE;
+        let at_once = !had_events && stands && opened.at.elapsed() < AT_ONCE;
         self.count = if at_once { self.count + 1 } else { 0 };
     }
 

@@ -44,7 +44,7 @@ pub struct Call {
     pub timeout: Option<Duration>,
     pub message: Bytes,
     /// The bytes of the reply so far.
-    pub heard: Arc<Mutex<BytesMut>>,
+    pub arrived: Arc<Mutex<BytesMut>>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl Client {
             .body(Full::new(frames::frame(&call.message)))
             .unwrap();
         match self.0.send_request(request).await {
-            Ok(response) => read(response, &call.heard)
+            Ok(response) => read(response, &call.arrived)
                 .await
                 .taken_by_a_client(call.row),
             Err(error) => Reply::broken(&error),
@@ -106,17 +106,17 @@ impl Client {
     }
 }
 
-async fn read(response: Response<Incoming>, heard: &Mutex<BytesMut>) -> Reply {
+async fn read(response: Response<Incoming>, arrived: &Mutex<BytesMut>) -> Reply {
     let (head, mut body) = response.into_parts();
     let mut end = head.headers;
     while let Some(frame) = body.frame().await {
         match frame.map(http_body::Frame::into_data) {
-            Ok(Ok(bytes)) => heard.lock().unwrap().extend_from_slice(&bytes),
+            Ok(Ok(bytes)) => arrived.lock().unwrap().extend_from_slice(&bytes),
             Ok(Err(frame)) => end = frame.into_trailers().unwrap_or_default(),
             Err(error) => return Reply::broken(&error),
         }
     }
-    Reply::of(heard.lock().unwrap().split(), &end)
+    Reply::of(arrived.lock().unwrap().split(), &end)
 }
 
 impl Reply {

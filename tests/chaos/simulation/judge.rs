@@ -325,7 +325,8 @@ impl Case<'_> {
 
     /// Whether backends may list different things under the thing's id, and none of them must have created it.
     fn may_be_disputed(&self, thing: &Thing) -> bool {
-        let is_created = thing.owned && thing.answered.is_some() && !thing.unheard && !thing.lost;
+        let is_created =
+            thing.owned && thing.answered.is_some() && !thing.unanswered && !thing.lost;
         let differs = thing.sources().any(|at| self.truth.health[at].was_hostile);
         thing.shared && !is_created && (thing.odd || differs)
     }
@@ -391,7 +392,7 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let now = truth.tick();
     let made = truth.things.iter_mut();
     made.filter(|thing| thing.maker == asked.call.id)
-        .filter(|thing| !thing.shared || thing.is_settled(Moment::MAX) && !thing.unheard)
+        .filter(|thing| !thing.shared || thing.is_settled(Moment::MAX) && !thing.unanswered)
         .for_each(|thing| {
             thing.answered = Some(now);
             thing.owned |= thing.shared;
@@ -405,7 +406,7 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
         if is_passed || !thing.is_settled(Moment::MAX) {
             return;
         }
-        thing.told = thing.told.or(Some(now));
+        thing.shown = thing.shown.or(Some(now));
         let is_sure = thing.copies.is_empty() || thing.owned;
         if same_switch && places[thing.backend].is_some() && is_sure {
             thing.learned = thing.learned.or(Some(now));
@@ -431,7 +432,7 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
             let removed = truth.things.iter_mut().filter(|thing| {
                 thing.gone.is_some() && (thing.id == *names || thing.pod == *names)
             });
-            removed.for_each(|thing| thing.removal_told = thing.removal_told.or(Some(now)));
+            removed.for_each(|thing| thing.removal_reported = thing.removal_reported.or(Some(now)));
         }
         "PullImage" => {
             let got = truth.seen.iter().filter(|it| it.call == asked.call.id);
@@ -440,7 +441,7 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
             let pulled = images.filter(|it| {
                 it.image == *names && it.gone.is_none() && pulled_at.contains(&it.backend)
             });
-            pulled.for_each(|it| it.told = it.told.or(Some(now)));
+            pulled.for_each(|it| it.shown = it.shown.or(Some(now)));
         }
         _ => {}
     }

@@ -33,7 +33,7 @@ pub struct Offers {
     /// The index of the first report that criswitch may still use.
     since: usize,
     /// Whether criswitch may have no report of the runtime yet.
-    unheard: bool,
+    unanswered: bool,
     /// The handlers that any instance has registered for the runtime. The next instance keeps these handlers until the
     /// runtime's first report.
     registered: Offer,
@@ -54,7 +54,7 @@ impl Offers {
         Offers {
             all,
             since: 0,
-            unheard: true,
+            unanswered: true,
             registered: 0,
             had_since: None,
             asked: false,
@@ -71,7 +71,7 @@ impl Offers {
     }
 
     /// The names that the runtime reports now.
-    pub fn told(&self) -> impl Iterator<Item = &'static str> {
+    pub fn shown(&self) -> impl Iterator<Item = &'static str> {
         let all = self.all.iter().fold(0, |all, one| all | one);
         let offer = if self.forgets_nothing {
             all
@@ -93,11 +93,11 @@ impl Offers {
 
     /// Whether criswitch cannot know any handler of the runtime.
     pub fn are_unknown(&self) -> bool {
-        self.unheard && !self.asked
+        self.unanswered && !self.asked
     }
 
     /// Records that the runtime has sent a report.
-    pub fn tell(&mut self) {
+    pub fn report(&mut self) {
         self.on_its_way = Some(self.all.len() - 1);
     }
 
@@ -107,9 +107,9 @@ impl Offers {
     }
 
     pub fn arrive(&mut self) {
-        if let Some(heard) = self.on_its_way.take() {
-            self.since = self.since.max(heard);
-            self.unheard = false;
+        if let Some(arrived) = self.on_its_way.take() {
+            self.since = self.since.max(arrived);
+            self.unanswered = false;
         }
     }
 
@@ -125,15 +125,15 @@ impl Offers {
     }
 
     /// Notes that criswitch has received the last report.
-    pub fn be_heard(&mut self) {
+    pub fn receive(&mut self) {
         self.since = self.all.len() - 1;
-        self.unheard = false;
+        self.unanswered = false;
     }
 
     /// Notes that criswitch has no report of the runtime, because the instance or the backend is new.
     pub fn forget(&mut self) {
         self.since = self.all.len() - 1;
-        self.unheard = true;
+        self.unanswered = true;
         self.asked = false;
         self.had_since = Some(Instant::now());
         self.on_its_way = None;
@@ -142,20 +142,21 @@ impl Offers {
     /// Whether criswitch may still wait for the first report before it registers handlers of other backends.
     fn may_be_awaited(&self) -> bool {
         let lately = |since: Instant| since.elapsed() <= AWAITED;
-        self.unheard && self.had_since.is_none_or(lately)
+        self.unanswered && self.had_since.is_none_or(lately)
     }
 
     /// Whether criswitch may route the handler to the runtime.
     fn may_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
-        let may = |at| all.any(|offer| has(*offer, at)) || self.unheard && has(self.registered, at);
+        let may =
+            |at| all.any(|offer| has(*offer, at)) || self.unanswered && has(self.registered, at);
         place(name).is_some_and(may)
     }
 
     /// Whether criswitch must know that the runtime has the handler.
     fn must_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
-        !self.unheard && place(name).is_some_and(|at| all.all(|offer| has(*offer, at)))
+        !self.unanswered && place(name).is_some_and(|at| all.all(|offer| has(*offer, at)))
     }
 }
 

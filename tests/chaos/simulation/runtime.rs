@@ -30,7 +30,7 @@ use super::plan::{Damage, Failing};
 use super::truth::{CallId, Listing, Moment, Seen, Thing, Truth};
 use answers::Asked;
 pub use answers::event;
-use damage::{Body, Broken, Told};
+use damage::{Body, Broken, Shown};
 use tonic::{Code, Status};
 
 /// The header with the id of a client's call.
@@ -52,7 +52,7 @@ pub struct Runtime {
     /// Notified when the runtime may answer again.
     answers: Notify,
     valve: Valve,
-    events: broadcast::Sender<Told>,
+    events: broadcast::Sender<Shown>,
 }
 
 #[derive(Default)]
@@ -143,19 +143,19 @@ impl Runtime {
             self.truth().updates.spoil();
         }
         if damage == Some(Damage::Refuse) {
-            return Ok(damage::refusal(&Status::aborted(
+            return Ok(damage::unroutable(&Status::aborted(
                 "the simulated runtime rejects this call",
             )));
         }
         if self.truth().lacks(self.at, row) {
-            return Ok(damage::refusal(&Status::unimplemented(
+            return Ok(damage::unroutable(&Status::unimplemented(
                 "not in this version",
             )));
         }
         if let Some(code) = self.fails(row) {
             self.truth().seen[seen].spoilt = true;
             let text = "the simulated runtime cannot list one item";
-            return Ok(damage::refusal(&Status::new(code, text)));
+            return Ok(damage::unroutable(&Status::new(code, text)));
         }
         if row.name == "GetContainerEvents" {
             return Ok(damage::of_events(self.events.subscribe()));
@@ -239,7 +239,7 @@ impl Runtime {
             truth.offers[self.at].ask();
         }
         if call == 0 && row.name == "ListContainers" {
-            truth.tables.greeted(self.at);
+            truth.tables.made_ready(self.at);
         }
         let asked = Asked {
             backend: self.at,
@@ -251,7 +251,7 @@ impl Runtime {
         let before = truth.moment();
         let answer = answers::answer(&mut truth, &asked)?;
         truth.seen[seen].spoilt |= asked.garbled.get();
-        self.tell(&truth, before);
+        self.report(&truth, before);
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;
         // criswitch caches no stats of a single backend, because it forwards a single backend's replies unchanged.
@@ -262,7 +262,7 @@ impl Runtime {
         let faulty = truth.health[self.at].faulty;
         let spoilt = truth.seen[seen].spoilt || self.slow() || unread || faulty;
         if row.name == "Status" && call == 0 && !spoilt {
-            truth.offers[self.at].tell();
+            truth.offers[self.at].report();
         }
         if let (Some(list), false) = (asked.lists_whole(), spoilt || unkept) {
             let at = truth.tick();
@@ -282,22 +282,22 @@ impl Runtime {
     }
 
     /// Sends an event for each pod that was created or removed after `before`.
-    fn tell(&self, truth: &Truth, before: Moment) {
+    fn report(&self, truth: &Truth, before: Moment) {
         let pods = truth
             .things
             .iter()
             .filter(|it| it.kind == Kind::Pod && it.backend == self.at);
         for pod in pods {
             match pod.gone {
-                Some(gone) if gone > before => self.tell_of(pod, DELETED),
-                None if pod.born > before => self.tell_of(pod, STARTED),
+                Some(gone) if gone > before => self.report_of(pod, DELETED),
+                None if pod.born > before => self.report_of(pod, STARTED),
                 _ => {}
             }
         }
     }
 
-    fn tell_of(&self, pod: &Thing, kind: u64) {
-        let event = Told::Event(answers::event(pod, kind));
+    fn report_of(&self, pod: &Thing, kind: u64) {
+        let event = Shown::Event(answers::event(pod, kind));
         // `send` returns an error if there is no subscriber. That is expected.
         self.events.send(event).ok();
     }
@@ -320,7 +320,7 @@ impl Runtime {
             Some(Damage::ResetAfter) => Err(Broken),
             Some(Damage::FailAfter) => {
                 let failed = Status::unknown("it failed half-way");
-                Ok(damage::refusal(&failed))
+                Ok(damage::unroutable(&failed))
             }
             Some(Damage::Late(by_ms)) => {
                 self.linger(by_ms).await;

@@ -80,7 +80,7 @@ pub enum Sabotage {
     /// Events are lost.
     LoseEvents,
     /// A new runtime configuration is accepted and sent to no backend.
-    TellNobody,
+    ReportDeletion,
     /// A backend that the table no longer names is dropped at once, even if it owns pods.
     DropAtOnce,
     /// A reload with a mistake applies the files that have no mistake.
@@ -165,12 +165,12 @@ pub async fn call(
     let Some(sabotage) = sabotage else {
         return client.call(&asked.call).await;
     };
-    if sabotage == Sabotage::TellNobody && asked.updates() {
+    if sabotage == Sabotage::ReportDeletion && asked.updates() {
         return done();
     }
     let asked_for = match sabotage {
         Sabotage::LoseEvents => Call {
-            heard: Arc::default(),
+            arrived: Arc::default(),
             ..asked.call.clone()
         },
         Sabotage::AskAnother => of_another(&asked.call, truth),
@@ -265,7 +265,7 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
             let removed = truth
                 .things
                 .iter()
-                .filter(|thing| thing.kind == Kind::Pod && thing.removal_told.is_some());
+                .filter(|thing| thing.kind == Kind::Pod && thing.removal_reported.is_some());
             ok(with_items(&reply, removed.map(|thing| thing.id.clone())))
         }
         (Sabotage::ListTwice, _) if lists_pods && reply.code == Some(Code::Ok) => {
@@ -467,13 +467,13 @@ pub fn after_reload(
     sabotage: Option<Sabotage>,
     good: bool,
     switch: &Switch,
-    told: Result<Changes, String>,
+    shown: Result<Changes, String>,
 ) -> Result<Changes, String> {
     match sabotage {
         Some(Sabotage::JoinAtOnce) => {
             let live = switch.live();
             live.backends.iter().for_each(|backend| backend.join());
-            told
+            shown
         }
         Some(Sabotage::DropCopied) => {
             let live = switch.live();
@@ -484,10 +484,10 @@ pub fn after_reload(
                     owners.forget_backend(backend.id);
                 }
             }
-            told
+            shown
         }
         Some(Sabotage::HalfApply) if !good => Err("something is wrong".to_owned()),
-        _ => told,
+        _ => shown,
     }
 }
 
@@ -507,6 +507,6 @@ pub fn events(sabotage: Option<Sabotage>, asked: &Asked, truth: &Truth) {
     let shared = pods.find(|pod| pod.shared && !pod.forgotten);
     if let (Some(Sabotage::SendDeleted), Some(pod), true) = (sabotage, shared, asked.is_events()) {
         let event = frames::frame(&event(pod, DELETED));
-        asked.call.heard.lock().unwrap().extend_from_slice(&event);
+        asked.call.arrived.lock().unwrap().extend_from_slice(&event);
     }
 }

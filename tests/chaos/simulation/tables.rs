@@ -37,7 +37,7 @@ pub struct Place {
     /// Whether the backend takes part in calls to all backends.
     pub joined: bool,
     /// Whether criswitch has listed everything of the backend, so that the backend may join.
-    pub greeted: bool,
+    pub made_ready: bool,
 }
 
 pub type Places = [Option<Place>; RUNTIMES];
@@ -77,9 +77,9 @@ impl Tables {
     }
 
     /// Notes that criswitch has listed everything of a backend.
-    pub fn greeted(&mut self, runtime: usize) {
+    pub fn made_ready(&mut self, runtime: usize) {
         if let Some(place) = &mut self.places[runtime] {
-            place.greeted = true;
+            place.made_ready = true;
         }
     }
 
@@ -93,7 +93,7 @@ impl Tables {
     pub fn speakers(&self, from: Moment) -> impl Iterator<Item = usize> {
         let first = self.speakers.iter().rposition(|(at, _)| *at <= from);
         let speakers = self.speakers.iter().skip(first.unwrap_or(0));
-        speakers.map(|(_, speaker)| *speaker)
+        speakers.map(|(_, default_backend)| *default_backend)
     }
 }
 
@@ -111,7 +111,7 @@ impl Truth {
             let joined = self.tables.places[runtime].is_some_and(|place| place.joined);
             let in_order = self.relied_upon(runtime, Instant::now());
             if joined && in_order && self.offers[runtime].are_due() {
-                self.offers[runtime].be_heard();
+                self.offers[runtime].receive();
             }
         }
         let written = self.tables.written.as_ref().expect("there are files");
@@ -150,10 +150,10 @@ impl Truth {
     }
 
     /// Notes that criswitch has received the last report of every backend.
-    pub fn all_heard(&mut self) {
+    pub fn all_reports_received(&mut self) {
         let there = self.tables.places.iter().zip(&mut self.offers);
         let there = there.filter(|(place, _)| place.is_some());
-        there.for_each(|(_, offers)| offers.be_heard());
+        there.for_each(|(_, offers)| offers.receive());
     }
 
     /// Checks a new instance, which has started with the current table. A backend that the new instance knows from the
@@ -168,7 +168,7 @@ impl Truth {
         let now = self.tick();
         self.tables.places = places(&live);
         self.tables.ids = live.backends.iter().map(|backend| backend.id).collect();
-        self.tables.speakers.push((now, speaker(&live)));
+        self.tables.speakers.push((now, default_backend(&live)));
         for runtime in 0..RUNTIMES {
             let named = names(self.tables.now(), runtime);
             let place = self.tables.places[runtime];
@@ -222,7 +222,7 @@ impl Truth {
             }
             self.take_place(runtime, seen);
         }
-        self.look_who_speaks(speaker(&live))
+        self.look_who_speaks(default_backend(&live))
     }
 
     fn wrong_place(&self, runtime: usize, seen: Option<Place>) -> Option<&'static str> {
@@ -241,7 +241,7 @@ impl Truth {
             (Some(before), Some(now)) if before.joined && !now.joined => {
                 Some("is no longer joined")
             }
-            (Some(before), Some(now)) if now.joined && !before.joined && !before.greeted => {
+            (Some(before), Some(now)) if now.joined && !before.joined && !before.made_ready => {
                 Some("has joined before it was listed")
             }
             (Some(_), Some(now)) if in_order && !now.joined => {
@@ -254,8 +254,11 @@ impl Truth {
     fn take_place(&mut self, runtime: usize, seen: Option<Place>) {
         let before = self.tables.places[runtime];
         let same = before.map(|place| place.id) == seen.map(|place| place.id);
-        let greeted = same && before.is_some_and(|place| place.greeted);
-        self.tables.places[runtime] = seen.map(|place| Place { greeted, ..place });
+        let made_ready = same && before.is_some_and(|place| place.made_ready);
+        self.tables.places[runtime] = seen.map(|place| Place {
+            made_ready,
+            ..place
+        });
         if same {
             return;
         }
@@ -279,7 +282,7 @@ impl Truth {
 
     /// Checks which backend answers for the node: the backend of the default row or, until that backend has joined, the
     /// previous default backend.
-    fn look_who_speaks(&mut self, speaker: usize) -> Result<(), String> {
+    fn look_who_speaks(&mut self, default_backend: usize) -> Result<(), String> {
         let joined = |runtime: usize| self.tables.places[runtime].is_some_and(|it| it.joined);
         let default = self.tables.now().default.backend;
         let before = self.tables.speakers.last().map(|(_, before)| *before);
@@ -287,16 +290,16 @@ impl Truth {
         let due = before.filter(|_| !joined(default)).unwrap_or(default);
         // Once the default backend was forgotten, any earlier default backend may answer for the node.
         let mut speakers = self.tables.speakers.iter();
-        let is_earlier = speakers.any(|(_, earlier)| *earlier == speaker);
+        let is_earlier = speakers.any(|(_, earlier)| *earlier == default_backend);
         let is_forgotten = self.tables.forgotten[default] && !joined(default);
-        if speaker != due && !(is_forgotten && is_earlier) {
+        if default_backend != due && !(is_forgotten && is_earlier) {
             return Err(format!(
-                "backend {speaker} answers for the node; expected backend {due}"
+                "backend {default_backend} answers for the node; expected backend {due}"
             ));
         }
-        if before != Some(speaker) {
+        if before != Some(default_backend) {
             let now = self.tick();
-            self.tables.speakers.push((now, speaker));
+            self.tables.speakers.push((now, default_backend));
         }
         Ok(())
     }
@@ -307,7 +310,7 @@ impl Truth {
         // The items of a backend that is away may pass to another backend that lists all of them.
         let faulty = !self.relied_upon(runtime, Instant::now());
         things.any(|it| {
-            let made = it.maker != 0 && !it.unheard;
+            let made = it.maker != 0 && !it.unanswered;
             let owns = it.copies.is_empty() || it.owned && (made || !faulty);
             it.backend == runtime && it.gone.is_none() && owns && (made || it.learned.is_some())
         })
@@ -339,14 +342,14 @@ impl Truth {
             old.is_some_and(|old| led(old) != led(row))
         });
         let moved: Vec<_> = moved.map(|row| row.name.as_str()).collect();
-        let told: Vec<_> = changes
+        let shown: Vec<_> = changes
             .handlers_moved
             .iter()
             .map(|moved| moved.name.as_str())
             .collect();
         let right = changes.handlers_added == less(after, before)
             && changes.handlers_removed == less(before, after)
-            && told == moved;
+            && shown == moved;
         if right {
             return Ok(());
         }
@@ -378,15 +381,15 @@ fn places(live: &Live) -> Places {
         places[number(&backend.socket)] = Some(Place {
             id: backend.id,
             joined: backend.has_joined(),
-            greeted: false,
+            made_ready: false,
         });
     }
     places
 }
 
-fn speaker(live: &Live) -> usize {
-    let speaker = live.backend(live.speaker()).expect("it is there");
-    number(&speaker.socket)
+fn default_backend(live: &Live) -> usize {
+    let default_backend = live.backend(live.default_backend()).expect("it is there");
+    number(&default_backend.socket)
 }
 
 fn numbered(table: &Table) -> Table {

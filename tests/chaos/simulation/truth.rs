@@ -39,7 +39,7 @@ pub struct Stored {
     pub image: String,
     pub gone: Option<Moment>,
     /// The moment when a client first saw the image; 0 for images from the start.
-    pub told: Option<Moment>,
+    pub shown: Option<Moment>,
 }
 
 /// A call that reached a backend.

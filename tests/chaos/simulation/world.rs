@@ -156,12 +156,12 @@ impl World {
         let name = backend.name();
         let mut forgets = pin!(forget::forget(&self.switch, &name));
         // criswitch forgets the backend at once, and then waits until this is saved.
-        let told = futures_util::poll!(&mut forgets);
-        let is_rejected = matches!(told, Poll::Ready(Err(_)));
+        let shown = futures_util::poll!(&mut forgets);
+        let is_rejected = matches!(shown, Poll::Ready(Err(_)));
         if !is_rejected || had_joined && !backend.has_joined() {
             self.truth().forgotten(at);
         }
-        if told.is_pending() {
+        if shown.is_pending() {
             forgets.await.ok();
         }
     }
@@ -188,14 +188,14 @@ impl World {
         }
         let read = sabotage::read(self.sabotage, read, &files);
         sabotage::before_reload(self.sabotage, &read, &self.switch);
-        let told = criswitch::switch::reload::reload(&self.switch, read).result;
-        let told = told.map_err(|problems| format!("{problems:?}"));
-        let told = sabotage::after_reload(self.sabotage, good, &self.switch, told);
+        let shown = criswitch::switch::reload::reload(&self.switch, read).result;
+        let shown = shown.map_err(|problems| format!("{problems:?}"));
+        let shown = sabotage::after_reload(self.sabotage, good, &self.switch, shown);
         self.played.reloads += 1;
         self.played.refused += u64::from(!good);
         let mut truth = self.truth();
         truth.look(&self.switch)?;
-        match told {
+        match shown {
             Ok(changes) if good => truth.changed(&changes),
             Err(_) if !good => Ok(()),
             other => Err(format!("a reload had the wrong outcome: {other:?}")),
@@ -374,7 +374,7 @@ impl World {
         for which in 0..containers {
             self.ask_for(row("ContainerStatus"), which).await?;
         }
-        self.truth().all_heard();
+        self.truth().all_reports_received();
         self.check()?;
         self.idle_are_gone().await?;
         sabotage::at_end(self.sabotage, &self.switch);
@@ -460,7 +460,7 @@ fn stock(truth: &mut Truth) {
                     backend,
                     image,
                     gone: None,
-                    told: Some(0),
+                    shown: Some(0),
                 });
             }
         }

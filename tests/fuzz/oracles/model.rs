@@ -461,7 +461,7 @@ impl Model {
         let all: BTreeSet<_> = rows.iter().flat_map(|row| row.owners()).collect();
         let all: Vec<_> = all.into_iter().collect();
         match all.as_slice() {
-            [] => Named::Nobody,
+            [] => Named::NoPod,
             [backend] => Named::One {
                 backend: *backend,
                 id: rows.iter().map(|row| row.id.clone()).min().unwrap(),

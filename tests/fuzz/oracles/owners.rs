@@ -1,7 +1,7 @@
 //! The owners of ids and of id prefixes, compared with the model, which searches all its rows.
 
 use arbitrary::Unstructured;
-use criswitch::call::route::{Knowledge, Refusal, Target};
+use criswitch::call::route::{Knowledge, Target, Unroutable};
 use criswitch::ownership::{Owner, PodNames};
 use criswitch::rpc::Kind;
 
@@ -72,10 +72,10 @@ fn all_is_known(model: &Model, odd: &str) {
     }
 }
 
-fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
+fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Unroutable> {
     let known = Knowledge {
         table: &TABLE.table,
-        speaker: TABLE.table.default.backend,
+        default_backend: TABLE.table.default.backend,
         all: &ALL,
         owners: &model.owners,
         complete: true,
@@ -85,22 +85,22 @@ fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
 
 /// The expected target of an id or of a prefix. A full id names its own item, unless another backend owns a longer id
 /// that begins with the full id.
-fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
+fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Unroutable> {
     let hits = model.with_prefix(kind, id);
     let exact = hits.iter().find(|(full, _)| *full == id);
     match (exact, hits.as_slice()) {
         (Some((full, owner)), _) | (None, [(full, owner)]) => owned(model, kind, full, *owner),
         (None, []) => Ok(Target::Miss(kind, id.to_owned())),
-        (None, _) => Err(Refusal::Ambiguous(id.to_owned())),
+        (None, _) => Err(Unroutable::Ambiguous(id.to_owned())),
     }
 }
 
-pub fn owned(model: &Model, kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+pub fn owned(model: &Model, kind: Kind, id: &str, owner: Owner) -> Result<Target, Unroutable> {
     let is_anothers = |(full, other): &(&str, Owner)| *full != id && *other != owner;
     let is_short = model.with_prefix(kind, id).iter().any(is_anothers);
     match owner {
-        Owner::One(_) if is_short && id.len() < 64 => Err(Refusal::Ambiguous(id.to_owned())),
+        Owner::One(_) if is_short && id.len() < 64 => Err(Unroutable::Ambiguous(id.to_owned())),
         Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
-        Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
+        Owner::Disputed(one, other) => Err(Unroutable::Disputed(kind, id.to_owned(), one, other)),
     }
 }

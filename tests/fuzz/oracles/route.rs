@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use arbitrary::Unstructured;
-use criswitch::call::route::{Knowledge, Refusal, Stores, Target};
+use criswitch::call::route::{Knowledge, Stores, Target, Unroutable};
 use criswitch::config::Config;
 use criswitch::ownership::Named;
 use criswitch::rpc::{self, Kind, Row};
@@ -63,13 +63,13 @@ fn find(path: &str) {
 fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
     let known = Knowledge {
         table: &TABLE.table,
-        speaker: TABLE.table.default.backend,
+        default_backend: TABLE.table.default.backend,
         all: &ALL,
         owners: &model.owners,
         complete,
     };
     let target = known.route(row, message);
-    let readable = !matches!(target, Err(Refusal::Malformed(_)));
+    let readable = !matches!(target, Err(Unroutable::Malformed(_)));
     let typed = asked::typed(row.name, message);
     if let Some(asked) = &typed {
         let wanted = slow(asked, model, complete);
@@ -96,7 +96,7 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
 
 /// The expected target of a call. An image call for an unknown pod goes to the backends with ready pods. The model does
 /// not compute which of these backends are likely: `is_same` only checks that the likely backends are a part of them.
-fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal> {
+fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Unroutable> {
     let all = || Target::Backends((0..BACKENDS).collect());
     // No handler is routed to the last backend, so it gets no new pods.
     let taking_pods = || Target::Backends((0..BACKENDS - 1).collect());
@@ -105,7 +105,7 @@ fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal>
         Asked::Default => Target::Backend(TABLE.table.default.backend),
         Asked::Handler(name) => return handler(name),
         Asked::Owner(kind, id) | Asked::Filtered(kind, id) => match model.find(*kind, id) {
-            _ if id.is_empty() => return Err(Refusal::EmptyId(*kind)),
+            _ if id.is_empty() => return Err(Unroutable::EmptyId(*kind)),
             Some(owner) => return owned(model, *kind, id, owner),
             None => Target::Miss(*kind, id.clone()),
         },
@@ -116,7 +116,7 @@ fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal>
         Asked::Seen(seen) => match model.named(|pod| pod.seen == *seen, is_routed) {
             Named::One { backend, id, .. } => pod(backend, id),
             Named::Several(several) => some_pod(several),
-            Named::Nobody => match model.ready() {
+            Named::NoPod => match model.ready() {
                 ready if complete && !ready.is_empty() => some_pod(ready),
                 _ => some_pod(ALL.to_vec()),
             },
@@ -128,9 +128,9 @@ fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal>
                 id,
                 created,
             } if created || complete => pod(backend, id),
-            Named::One { .. } | Named::Nobody => Target::UnknownPod(uid.clone()),
+            Named::One { .. } | Named::NoPod => Target::UnknownPod(uid.clone()),
             Named::Several(several) => {
-                return Err(Refusal::DoubledPod(uid.clone(), several));
+                return Err(Unroutable::DoubledPod(uid.clone(), several));
             }
         },
         Asked::All => all(),
@@ -145,7 +145,7 @@ fn some_pod(all: Vec<usize>) -> Target {
 }
 
 /// Whether two targets are equal, apart from their likely stores.
-fn is_same(one: &Result<Target, Refusal>, other: &Result<Target, Refusal>) -> bool {
+fn is_same(one: &Result<Target, Unroutable>, other: &Result<Target, Unroutable>) -> bool {
     match (one, other) {
         (Ok(Target::SomePod(one)), Ok(Target::SomePod(other))) => {
             let is_part = |likely: &[usize]| likely.iter().all(|id| one.all.contains(id));
@@ -161,11 +161,11 @@ pub fn is_routed(handler: &str, backend: usize) -> bool {
     rows.any(|row| (row.backend, row.backend_handler.as_str()) == (backend, handler))
 }
 
-fn handler(name: &str) -> Result<Target, Refusal> {
+fn handler(name: &str) -> Result<Target, Unroutable> {
     let name = if name.is_empty() { "runc" } else { name };
     let row = TABLE.table.handlers.iter().find(|row| row.name == name);
     match row {
         Some(row) => Ok(Target::Handler(row.clone())),
-        None => Err(Refusal::UnknownHandler(name.to_owned())),
+        None => Err(Unroutable::UnknownHandler(name.to_owned())),
     }
 }

@@ -124,7 +124,7 @@ impl Store {
         let id = self.ids.next();
         self.containers
             .push(Container::new(id.clone(), &pod_id, config, image));
-        self.tell(&id, &pod_id, ContainerEventType::ContainerCreatedEvent);
+        self.report(&id, &pod_id, ContainerEventType::ContainerCreatedEvent);
         Ok(id)
     }
 
@@ -156,7 +156,7 @@ impl Store {
         if self.settings.writes_logs {
             self.write_log(key)?;
         }
-        self.tell(&id, &pod, ContainerEventType::ContainerStartedEvent);
+        self.report(&id, &pod, ContainerEventType::ContainerStartedEvent);
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl Store {
         container.finished_at = now();
         container.exit_code = code;
         let (id, pod) = (container.id.clone(), container.pod.clone());
-        self.tell(&id, &pod, ContainerEventType::ContainerStoppedEvent);
+        self.report(&id, &pod, ContainerEventType::ContainerStoppedEvent);
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Store {
         self.stop_container(key)?;
         let place = self.container_place(key)?;
         let gone = self.containers.remove(place);
-        self.tell(
+        self.report(
             &gone.id,
             &gone.pod,
             ContainerEventType::ContainerDeletedEvent,

@@ -68,7 +68,7 @@ impl Journal {
     }
 
     /// The error that replaces the reply, if the RPC is missing or made to fail.
-    pub fn refusal(&self, rpc: &str) -> Option<Status> {
+    pub fn unroutable(&self, rpc: &str) -> Option<Status> {
         let lacks = self
             .lacks
             .contains(rpc)

@@ -91,8 +91,8 @@ impl Store {
             state: PodSandboxState::SandboxReady,
             created_at: now(),
         });
-        self.tell(&id, &id, ContainerEventType::ContainerCreatedEvent);
-        self.tell(&id, &id, ContainerEventType::ContainerStartedEvent);
+        self.report(&id, &id, ContainerEventType::ContainerCreatedEvent);
+        self.report(&id, &id, ContainerEventType::ContainerStartedEvent);
         Ok(id)
     }
 
@@ -120,7 +120,7 @@ impl Store {
         let pod = &mut self.pods[place];
         if pod.state == PodSandboxState::SandboxReady {
             pod.state = PodSandboxState::SandboxNotready;
-            self.tell(&id, &id, ContainerEventType::ContainerStoppedEvent);
+            self.report(&id, &id, ContainerEventType::ContainerStoppedEvent);
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Store {
             self.remove_container(&container)?;
         }
         self.pods.remove(place);
-        self.tell(&id, &id, ContainerEventType::ContainerDeletedEvent);
+        self.report(&id, &id, ContainerEventType::ContainerDeletedEvent);
         Ok(())
     }
 

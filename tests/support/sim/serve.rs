@@ -122,7 +122,7 @@ async fn answer(
     if body.len() <= NO_FILTER {
         hold(&sim, &all_of(&rpc)).await;
     }
-    if let Some(status) = sim.0.journal.borrow().refusal(&rpc) {
+    if let Some(status) = sim.0.journal.borrow().unroutable(&rpc) {
         return Ok(status.into_http());
     }
     let reply = services

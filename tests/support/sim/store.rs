@@ -82,7 +82,7 @@ impl Store {
     }
 
     /// Sends listeners an event about the container `id` of `pod`. If `id` is the pod's id, the event is about the pod.
-    pub fn tell(&self, id: &str, pod: &str, what: cri::ContainerEventType) {
+    pub fn report(&self, id: &str, pod: &str, what: cri::ContainerEventType) {
         let event = cri::ContainerEventResponse {
             container_id: id.to_owned(),
             container_event_type: what.into(),

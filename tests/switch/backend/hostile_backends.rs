@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::calls::{narrowed_to, path, send, text_of};
-use crate::faults::{told_of, until_state};
+use crate::faults::{state_of, until_state};
 use crate::logged::Logged;
 use crate::session::events::{events, next};
 use crate::support::misbehaving::*;
@@ -58,7 +58,7 @@ impl Beside {
     /// RPC and the cause.
     async fn is_served_from_cache(&self, words: &str) {
         assert_eq!(ids(&list(&self.rig).await).len(), 2);
-        let failing = told_of(&self.rig, "bad").await["failingRpcs"][0].clone();
+        let failing = state_of(&self.rig, "bad").await["failingRpcs"][0].clone();
         assert_eq!(failing["rpc"], "ListContainers");
         let cause = failing["cause"].as_str().unwrap();
         assert!(cause.contains(words), "{cause}");
@@ -381,11 +381,11 @@ async fn a_backend_is_no_longer_served_from_cache_once_its_replies_are_complete_
             send(&rig, "ListContainerStats", request()).await.code(),
             Code::Ok
         );
-        assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
+        assert!(state_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
         bad.behave();
-        until(async || told_of(&rig, "bad").await["staleListAgeSeconds"].is_null()).await;
-        let told = |words: &str| logged.lines(&["backend=bad", words]).len();
-        until(async || told("backend answers calls for stats or ImageFsInfo again") == time).await;
+        until(async || state_of(&rig, "bad").await["staleListAgeSeconds"].is_null()).await;
+        let shown = |words: &str| logged.lines(&["backend=bad", words]).len();
+        until(async || shown("backend answers calls for stats or ImageFsInfo again") == time).await;
         // In the first round no stats are cached, so merged replies omit the backend's stats.
         for (words, times) in [
             ("backend does not answer; serving its cached lists", time),
@@ -398,10 +398,10 @@ async fn a_backend_is_no_longer_served_from_cache_once_its_replies_are_complete_
                 time - 1,
             ),
         ] {
-            assert_eq!(told(words), times, "{words}: {}", logged.text());
+            assert_eq!(shown(words), times, "{words}: {}", logged.text());
         }
     }
-    assert_eq!(told_of(&rig, "bad").await["state"], "ready");
+    assert_eq!(state_of(&rig, "bad").await["state"], "ready");
     assert!(logged.lines(&["is late", "bad"]).is_empty());
 }
 
@@ -456,6 +456,6 @@ async fn a_backend_with_an_unreadable_cgroup_driver_is_ready() {
             .is_empty()
     })
     .await;
-    let told = until_state(&beside.rig, "bad", "ready").await;
-    assert!(told["cgroupDriver"].is_null(), "{told}");
+    let shown = until_state(&beside.rig, "bad", "ready").await;
+    assert!(shown["cgroupDriver"].is_null(), "{shown}");
 }

@@ -26,8 +26,8 @@ async fn every_log_line_of_a_call_has_the_calls_own_id() {
     rig.sim("kata").stop().await;
     until_state(&rig, "kata", "down").await;
     let mut runtime = rig.runtime();
-    let told = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
-    told.await.unwrap();
+    let shown = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
+    shown.await.unwrap();
     let runs = logged.lines(&[
         "RunPodSandbox",
         "code=OK",
@@ -37,8 +37,8 @@ async fn every_log_line_of_a_call_has_the_calls_own_id() {
     let [one, two] = runs.as_slice() else {
         panic!("{}", logged.text());
     };
-    let tells = logged.lines(&["UpdateRuntimeConfig"]);
-    let [kept, end] = tells.as_slice() else {
+    let shows = logged.lines(&["UpdateRuntimeConfig"]);
+    let [kept, end] = shows.as_slice() else {
         panic!("{}", logged.text());
     };
     assert!(

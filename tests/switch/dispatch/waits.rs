@@ -128,10 +128,10 @@ async fn status_waits_at_most_a_second_for_all_backends_together() {
     hang(rig.sim("kata"));
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
-    let told = status(&rig).await;
+    let shown = status(&rig).await;
     // The wait is one second for both backends together.
     assert!(begun.elapsed() < std::time::Duration::from_millis(1100));
-    let message = crate::faults::backends_ready(&told);
+    let message = crate::faults::backends_ready(&shown);
     for name in ["\"runc\"", "\"kata\""] {
         assert!(message.contains(name), "{message}");
     }

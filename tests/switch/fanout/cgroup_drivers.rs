@@ -4,7 +4,7 @@
 use criswitch::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
 
 use crate::calls::stopped;
-use crate::faults::{backends_ready, runc_and_kata, status, told_of, until_state};
+use crate::faults::{backends_ready, runc_and_kata, state_of, status, until_state};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim};
 use crate::topology::reloads::reload;
@@ -32,8 +32,8 @@ async fn status_names_the_backend_whose_driver_differs_from_that_of_the_default_
         "{message}"
     );
     assert!(!message.contains("\"runc\""), "{message}");
-    assert_eq!(told_of(&rig, "runc").await["cgroupDriver"], "systemd");
-    assert_eq!(told_of(&rig, "kata").await["cgroupDriver"], "cgroupfs");
+    assert_eq!(state_of(&rig, "runc").await["cgroupDriver"], "systemd");
+    assert_eq!(state_of(&rig, "kata").await["cgroupDriver"], "cgroupfs");
     assert_eq!(logged.lines(&["ERROR", "kata", "cgroup driver"]).len(), 1);
 }
 
@@ -62,8 +62,8 @@ async fn a_backend_that_comes_back_with_another_cgroup_driver_is_reported() {
     rig.sim("kata").clone().cgroup_driver(Cgroupfs);
     rig.sim("kata").start();
     until_state(&rig, "kata", "ready").await;
-    let told = status(&rig).await;
-    assert!(backends_ready(&told).contains("cgroup driver"));
+    let shown = status(&rig).await;
+    assert!(backends_ready(&shown).contains("cgroup driver"));
     stopped(&rig, "kata").await;
     rig.sim("kata").clone().cgroup_driver(Systemd);
     rig.sim("kata").start();
@@ -82,8 +82,8 @@ async fn a_reload_reports_that_the_new_default_has_another_cgroup_driver() {
         warning.starts_with("wrong cgroup driver: kata uses a different driver than runc"),
         "{warning}"
     );
-    let told = logged.lines(&["ERROR", "reloaded", "kata uses a different driver"]);
-    assert_eq!(told.len(), 1);
+    let shown = logged.lines(&["ERROR", "reloaded", "kata uses a different driver"]);
+    assert_eq!(shown.len(), 1);
     let changes = reload(&rig, "kata", table, &["runc", "kata"]);
     assert_eq!(changes.lines, ["nothing changed"]);
 }

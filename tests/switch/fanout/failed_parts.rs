@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use crate::calls::{holds, text_of};
-use crate::faults::{backends_ready, node, status, told_of};
+use crate::faults::{backends_ready, node, state_of, status};
 use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
@@ -83,7 +83,7 @@ async fn an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_
             let is_cached = holds(&reply, "part-kata!");
             assert_eq!(is_cached, has == Has::Cached, "{rpc}: {has:?}");
         }
-        let failing = told_of(&rig, "kata").await["failingRpcs"].clone();
+        let failing = state_of(&rig, "kata").await["failingRpcs"].clone();
         assert_eq!(failing.as_array().unwrap().len(), 1, "{failing}");
         assert_eq!(failing[0]["rpc"], rpc);
         let cause = failing[0]["cause"].as_str().unwrap();
@@ -96,12 +96,12 @@ async fn an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_
         kata.heal(rpc);
         let reply = ask(&rig, rpc).await;
         assert!(holds(&reply, "part-kata!"), "{rpc}");
-        let told = told_of(&rig, "kata").await;
-        assert_eq!(told["failingRpcs"].as_array().unwrap().len(), 0, "{told}");
+        let shown = state_of(&rig, "kata").await;
+        assert_eq!(shown["failingRpcs"].as_array().unwrap().len(), 0, "{shown}");
         for age in ["staleListAgeSeconds", "statsLateSeconds"] {
-            assert!(told[age].is_null(), "{rpc}: {told}");
+            assert!(shown[age].is_null(), "{rpc}: {shown}");
         }
-        assert!(told["listProblem"].is_null(), "{rpc}: {told}");
+        assert!(shown["listProblem"].is_null(), "{rpc}: {shown}");
     }
 }
 
@@ -148,13 +148,13 @@ async fn the_error_of_a_single_backend_passes_and_is_named() {
         rig.sim("runc").fail(rpc, Status::unknown("broken"));
         let reply = ask(&rig, rpc).await;
         assert_eq!((reply.code(), &*text_of(&reply)), (Code::Unknown, "broken"));
-        let failing = told_of(&rig, "runc").await["failingRpcs"][0].clone();
+        let failing = state_of(&rig, "runc").await["failingRpcs"][0].clone();
         assert_eq!(failing["rpc"], rpc);
         assert_eq!(failing["cause"], "Unknown: broken");
         rig.sim("runc").heal(rpc);
         let reply = ask(&rig, rpc).await;
         assert_eq!(reply.code(), Code::Ok, "{rpc}");
-        let failing = told_of(&rig, "runc").await["failingRpcs"].clone();
+        let failing = state_of(&rig, "runc").await["failingRpcs"].clone();
         assert_eq!(failing.as_array().unwrap().len(), 0, "{rpc}: {failing}");
     }
 }
@@ -173,11 +173,11 @@ async fn an_error_without_a_cached_part_fails_lists_and_is_omitted_from_stats() 
         let is_list = row(rpc).is_list();
         let code = if is_list { Code::Aborted } else { Code::Ok };
         assert_eq!(reply.code(), code, "{rpc}: {}", text_of(&reply));
-        let told = told_of(&rig, "kata").await;
-        assert_eq!(told["listProblem"].is_string(), is_list, "{rpc}: {told}");
+        let shown = state_of(&rig, "kata").await;
+        assert_eq!(shown["listProblem"].is_string(), is_list, "{rpc}: {shown}");
         if is_list {
             assert!(text_of(&reply).contains("kata"), "{rpc}");
-            let problem = told["listProblem"].as_str().unwrap();
+            let problem = shown["listProblem"].as_str().unwrap();
             for part in ["Aborted: broken", "older than `stale_lists`"] {
                 assert!(problem.contains(part), "{problem}");
             }
@@ -275,7 +275,7 @@ async fn an_item_that_clients_cannot_decode_reaches_no_client_and_its_backend_is
             assert!(holds(&reply, "part-kata!"), "{rpc}");
             assert!(!reply.body.windows(fault.len()).any(|it| it == fault));
         }
-        let failing = told_of(&rig, "kata").await["failingRpcs"].clone();
+        let failing = state_of(&rig, "kata").await["failingRpcs"].clone();
         assert_eq!(failing[0]["rpc"], rpc, "{failing}");
         let cause = failing[0]["cause"].as_str().unwrap();
         for part in ["Internal", "\"kata\"", "clients cannot decode the item"] {
@@ -285,7 +285,7 @@ async fn an_item_that_clients_cannot_decode_reaches_no_client_and_its_backend_is
         let reply = ask(&rig, rpc).await;
         assert_eq!(reply.code(), Code::Ok, "{rpc}");
         assert!(reply.body.len() >= before.body.len() / 2, "{rpc}");
-        let failing = told_of(&rig, "kata").await["failingRpcs"].clone();
+        let failing = state_of(&rig, "kata").await["failingRpcs"].clone();
         assert_eq!(failing.as_array().unwrap().len(), 0, "{rpc}: {failing}");
     }
 }
@@ -310,7 +310,7 @@ async fn a_stream_that_fails_after_messages_passed_ends_with_the_error_and_the_n
     kata.resume_streams();
     let reply = ask(&rig, "StreamPodSandboxes").await;
     assert_eq!((reply.code(), pods_of(&reply)), (Code::Ok, whole));
-    let failing = told_of(&rig, "kata").await["failingRpcs"].clone();
+    let failing = state_of(&rig, "kata").await["failingRpcs"].clone();
     assert_eq!(failing.as_array().unwrap().len(), 0, "{failing}");
 }
 

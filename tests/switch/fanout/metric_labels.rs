@@ -6,7 +6,7 @@ use std::time::Duration;
 use criswitch::codec::cri;
 
 use crate::calls::{send, stopped};
-use crate::faults::{node, told_of, until_state};
+use crate::faults::{node, state_of, until_state};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame_raw};
 use crate::topology::reloads::{reload, table};
@@ -144,9 +144,9 @@ async fn a_backend_that_does_not_describe_its_metrics_delays_no_other_and_is_ask
     tokio::time::pause();
     assert_eq!(labels(&rig).await, one(&["id", "name"]));
     tokio::time::resume();
-    assert!(told_of(&rig, "kata").await["statsLateSeconds"].is_u64());
+    assert!(state_of(&rig, "kata").await["statsLateSeconds"].is_u64());
     kata.release("ListMetricDescriptors");
-    wait::until(async || told_of(&rig, "kata").await["statsLateSeconds"].is_null()).await;
+    wait::until(async || state_of(&rig, "kata").await["statsLateSeconds"].is_null()).await;
     let pods = pods(&rig).await;
     let reported = pods.iter().filter(|pod| !pod.metrics.is_empty());
     assert_eq!(reported.count(), 2);

@@ -98,8 +98,8 @@ async fn the_cgroup_driver_waits_for_the_default_backend_alone() {
     rig.pods().await.unwrap();
     rig.sim("kata").hold("RuntimeConfig");
     tokio::time::pause();
-    let told = tokio::time::timeout(PATIENCE, driver(&rig)).await;
-    assert_eq!(told.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
+    let shown = tokio::time::timeout(PATIENCE, driver(&rig)).await;
+    assert_eq!(shown.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
 }
 
 #[tokio::test]
@@ -113,8 +113,8 @@ async fn the_cgroup_driver_is_never_that_of_a_backend_that_is_late() {
     rig.pods().await.unwrap();
     rig.sim("late").hold("RuntimeConfig");
     tokio::time::pause();
-    let told = tokio::time::timeout(PATIENCE, driver(&rig)).await;
-    assert_eq!(told.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
+    let shown = tokio::time::timeout(PATIENCE, driver(&rig)).await;
+    assert_eq!(shown.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_runtime_configuration_that_the_client_cancels_is_sent_again() {
     kata.hold("UpdateRuntimeConfig");
     let asked = kata.until(|journal| journal.held == ["UpdateRuntimeConfig"]);
     tokio::select! {
-        told = set_cidr(&rig, "10.1.0.0/16") => panic!("{told:?}"),
+        shown = set_cidr(&rig, "10.1.0.0/16") => panic!("{shown:?}"),
         _ = asked => {}
     }
     kata.release("UpdateRuntimeConfig");
@@ -258,8 +258,8 @@ async fn a_backend_that_comes_back_gets_no_runtime_configuration_if_none_was_set
 #[tokio::test]
 async fn a_backend_that_rejects_the_runtime_configuration_fails_the_call() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    let refusal = Status::invalid_argument("bad CIDR");
-    rig.sim("kata").fail("UpdateRuntimeConfig", refusal);
+    let unroutable = Status::invalid_argument("bad CIDR");
+    rig.sim("kata").fail("UpdateRuntimeConfig", unroutable);
     let failed = set_cidr(&rig, "10.1.0.0/33").await.unwrap_err();
     assert_eq!(failed.code(), Code::InvalidArgument);
     assert!(failed.message().starts_with("bad CIDR"), "{failed}");
@@ -438,7 +438,7 @@ async fn an_old_default_is_asked_once_for_its_cgroup_driver_while_a_new_default_
     let after = "runc = \"new\"\nkata = \"kata\"";
     reload(&rig, "runc", after, &["new", "kata"]);
     let old = rig.sim("old");
-    let greeted = old.calls("RuntimeConfig").len();
+    let made_ready = old.calls("RuntimeConfig").len();
     old.fail("RuntimeConfig", Status::unimplemented("too old"));
     old.hold("RuntimeConfig");
     let change = async {
@@ -447,8 +447,8 @@ async fn an_old_default_is_asked_once_for_its_cgroup_driver_while_a_new_default_
         faults::until_state(&rig, "new", "ready").await;
         old.release("RuntimeConfig");
     };
-    let told = tokio::time::timeout(PATIENCE, async { tokio::join!(driver(&rig), change).0 });
-    let told = told.await.expect("it waits for ever").unwrap();
-    assert_eq!(told, cri::CgroupDriver::Cgroupfs);
-    assert_eq!(old.calls("RuntimeConfig").len(), greeted + 1);
+    let shown = tokio::time::timeout(PATIENCE, async { tokio::join!(driver(&rig), change).0 });
+    let shown = shown.await.expect("it waits for ever").unwrap();
+    assert_eq!(shown, cri::CgroupDriver::Cgroupfs);
+    assert_eq!(old.calls("RuntimeConfig").len(), made_ready + 1);
 }

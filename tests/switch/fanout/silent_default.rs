@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::fanout::status::{STATUS, both, condition, status};
-use crate::faults::{self, hang, hung, told_of, until_state, wake};
+use crate::faults::{self, hang, hung, state_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
@@ -123,10 +123,10 @@ async fn a_default_that_was_never_reachable_makes_the_node_not_ready() {
 async fn a_verbose_status_shows_every_backend_though_the_default_was_never_reachable() {
     let rig = never_there().await;
     until_state(&rig, "kata", "ready").await;
-    let told = told_of(&rig, "runc").await;
-    assert_eq!(told["state"], "down");
+    let shown = state_of(&rig, "runc").await;
+    assert_eq!(shown["state"], "down");
     assert!(
-        told["cause"]
+        shown["cause"]
             .as_str()
             .unwrap()
             .contains(crate::support::sockets::REFUSED)
@@ -243,9 +243,9 @@ async fn an_unresponsive_backend_does_not_delay_status_and_is_named_with_that_ca
     let asked = ["runc", "kata"].map(|name| rig.sim(name).calls("Status").len());
     tokio::time::pause();
     let begun = Instant::now();
-    let told = status(&rig).await;
+    let shown = status(&rig).await;
     assert!(begun.elapsed() < Duration::from_millis(900));
-    let message = &condition(&told, "BackendsReady").message;
+    let message = &condition(&shown, "BackendsReady").message;
     assert_eq!(
         message.matches("did not answer a probe").count(),
         2,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::faults::{hang, names, node, told_of};
+use crate::faults::{hang, names, node, state_of};
 use crate::logged::Logged;
 use crate::support::{Journal, Rig, Sim};
 use crate::wait;
@@ -79,15 +79,15 @@ async fn a_backend_that_is_late_with_a_list_is_probed_and_stays_ready() {
     let logged = Logged::here();
     let rig = slow().await;
     let kata = rig.sim("kata");
-    let (before, probes) = (told_of(&rig, "kata").await, kata.calls("Version").len());
+    let (before, probes) = (state_of(&rig, "kata").await, kata.calls("Version").len());
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }
     kata.until(|journal| journal.calls_of("Version").count() > probes)
         .await;
-    let told = told_of(&rig, "kata").await;
-    assert_eq!(told["state"], "ready");
-    assert_eq!(told["transitions"], before["transitions"]);
+    let shown = state_of(&rig, "kata").await;
+    assert_eq!(shown["state"], "ready");
+    assert_eq!(shown["transitions"], before["transitions"]);
     assert_eq!(
         logged.lines(&["late with a list", "kata"]).len(),
         1,
@@ -116,7 +116,7 @@ async fn a_late_backends_own_list_is_served_again_when_it_answers() {
     }
     let now = ["boxed", "new", "plain"];
     wait::until(async || names(&rig.pods().await.unwrap()) == now).await;
-    wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
+    wait::until(async || state_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
     let before = kata.calls("ListPodSandbox").len();
     rig.pods().await.unwrap();
     assert_eq!(kata.calls("ListPodSandbox").len(), before + 1);
@@ -211,7 +211,7 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
     kata.until(|journal| held(journal, "ListPodSandboxStats") == 1)
         .await;
     // kata's lists of pods are not served from cache while its stats are late.
-    assert_eq!(told_of(&rig, "kata").await["listsFromCache"], 0);
+    assert_eq!(state_of(&rig, "kata").await["listsFromCache"], 0);
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;
     for (words, lines) in [
@@ -219,8 +219,8 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
         ("answers calls for stats or ImageFsInfo again", 1),
         ("late with a list", 0),
     ] {
-        let told = logged.lines(&["kata", words]);
-        assert_eq!(told.len(), lines, "{words}: {}", logged.text());
+        let shown = logged.lines(&["kata", words]);
+        assert_eq!(shown.len(), lines, "{words}: {}", logged.text());
     }
 }
 

@@ -5,7 +5,7 @@ use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{assert_names_the_dead, holds, part, send, stopped};
-use crate::faults::{backends_ready, directly, hung, names, node, runc_and_kata, status, told_of};
+use crate::faults::{backends_ready, directly, hung, names, node, runc_and_kata, state_of, status};
 use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
@@ -252,9 +252,9 @@ async fn an_orphan_is_in_cached_lists_as_its_runtime_lists_it_and_is_named() {
     list_both(&rig).await;
     list_both(&rig).await;
     let whole = rig.containers().await.unwrap().len();
-    let told = told_of(&rig, "kata").await;
-    let orphans = told["orphans"].as_array().unwrap();
-    assert!(orphans.iter().any(|id| *id == *ids.container), "{told}");
+    let shown = state_of(&rig, "kata").await;
+    let orphans = shown["orphans"].as_array().unwrap();
+    assert!(orphans.iter().any(|id| *id == *ids.container), "{shown}");
     stopped(&rig, "kata").await;
     assert_eq!(rig.containers().await.unwrap().len(), whole);
     rig.restart_switch().await;
@@ -376,24 +376,24 @@ async fn no_list_is_served_from_cache_for_longer_than_stale_lists() {
 async fn status_and_one_log_line_report_a_stale_list_and_its_age() {
     let logged = Logged::here();
     let (rig, _) = mixed().await;
-    assert!(told_of(&rig, "kata").await["staleListAgeSeconds"].is_null());
+    assert!(state_of(&rig, "kata").await["staleListAgeSeconds"].is_null());
     stopped(&rig, "kata").await;
     for _ in 0..3 {
         list_both(&rig).await;
     }
-    let told = told_of(&rig, "kata").await;
-    assert!(told["staleListAgeSeconds"].is_u64(), "{told}");
-    assert_eq!(told["listsFromCache"], 6);
+    let shown = state_of(&rig, "kata").await;
+    assert!(shown["staleListAgeSeconds"].is_u64(), "{shown}");
+    assert_eq!(shown["listsFromCache"], 6);
     let status = status(&rig).await;
     let message = backends_ready(&status);
     assert!(message.contains(" s old"), "{message}");
     assert!(message.contains("\"kata\""), "{message}");
-    assert!(told_of(&rig, "runc").await["staleListAgeSeconds"].is_null());
+    assert!(state_of(&rig, "runc").await["staleListAgeSeconds"].is_null());
     let stale = ["serving its cached lists", "kata"];
     assert_eq!(logged.lines(&stale).len(), 1, "{}", logged.text());
 
     rig.sim("kata").start();
-    wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
+    wait::until(async || state_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
     crate::faults::until_state(&rig, "kata", "ready").await;
     let back = ["backend answers lists again", "kata"];
     assert_eq!(logged.lines(&back).len(), 1, "{}", logged.text());

@@ -8,7 +8,7 @@ use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::{assert_names_the_dead, narrowed_to, narrowed_to_ids, part, send, stopped};
-use crate::faults::{backends_ready, hung, node, status, told_of, until_state, wake};
+use crate::faults::{backends_ready, hung, node, state_of, status, until_state, wake};
 use crate::logged::Logged;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame_raw};
 use crate::wait;
@@ -153,7 +153,7 @@ async fn a_late_call_for_one_pods_stats_is_served_from_cache_and_makes_no_other_
         let reply = send(&rig, list.rpc, list.request).await;
         assert_eq!(items(&reply), last, "{} by {:?}", list.rpc, list.by);
         crio.release(list.rpc);
-        assert!(told_of(&rig, "crio").await["statsLateSeconds"].is_null());
+        assert!(state_of(&rig, "crio").await["statsLateSeconds"].is_null());
         all(&rig, list.rpc).await;
     }
 }
@@ -394,16 +394,16 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
         all(&rig, "ListContainerStats").await;
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let told = told_of(&rig, "crio").await;
-    assert_eq!(told["state"], "ready");
-    assert!(told["statsLateSeconds"].as_u64().unwrap() >= 10, "{told}");
+    let shown = state_of(&rig, "crio").await;
+    assert_eq!(shown["state"], "ready");
+    assert!(shown["statsLateSeconds"].as_u64().unwrap() >= 10, "{shown}");
     assert!(
-        told["staleStatsAgeSeconds"].as_u64().unwrap() >= 10,
-        "{told}"
+        shown["staleStatsAgeSeconds"].as_u64().unwrap() >= 10,
+        "{shown}"
     );
-    assert_eq!(told["statsFromCache"], 3);
-    assert_eq!(told["listsOmitted"], 0);
-    assert!(told["staleListAgeSeconds"].is_null());
+    assert_eq!(shown["statsFromCache"], 3);
+    assert_eq!(shown["listsOmitted"], 0);
+    assert!(shown["staleListAgeSeconds"].is_null());
     let status = status(&rig).await;
     let message = backends_ready(&status);
     assert!(message.contains("\"crio\""), "{message}");
@@ -412,7 +412,7 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
         "{message}"
     );
     assert!(message.contains("its cached stats are "), "{message}");
-    assert!(told_of(&rig, "runc").await["statsLateSeconds"].is_null());
+    assert!(state_of(&rig, "runc").await["statsLateSeconds"].is_null());
     // Stats that are too old are omitted, which logs another line.
     tokio::time::sleep(Duration::from_secs(120)).await;
     all(&rig, "ListContainerStats").await;
@@ -421,7 +421,7 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
     assert!(message.contains("it is omitted from stats"), "{message}");
     tokio::time::resume();
     wake(crio);
-    wait::until(async || told_of(&rig, "crio").await["statsLateSeconds"].is_null()).await;
+    wait::until(async || state_of(&rig, "crio").await["statsLateSeconds"].is_null()).await;
     until_state(&rig, "crio", "ready").await;
     assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
     for words in [

@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::Code;
 
 use crate::calls::send;
-use crate::faults::{directly, names, node, told_of};
+use crate::faults::{directly, names, node, state_of};
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
@@ -68,7 +68,7 @@ async fn later_streams_are_served_from_cache_until_a_stream_of_the_backend_ends(
     assert!(names(&rig.pods().await.unwrap()).contains(&"new"));
     assert_eq!(kata.calls("StreamPodSandboxes").len(), 2);
     kata.resume_streams();
-    wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
+    wait::until(async || state_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
     let reply = streamed(&rig, "StreamPodSandboxes", LIST_TIMEOUT).await;
     assert_eq!(pods_of(&reply.unwrap()), 7);
     assert_eq!(kata.calls("StreamPodSandboxes").len(), 3);

@@ -3,7 +3,7 @@
 use tonic::Code;
 
 use crate::calls::{assert_names_the_dead, narrowed_to, send, stopped, text_of};
-use crate::faults::{hung, runc_and_kata, told_of, until_state, wake};
+use crate::faults::{hung, runc_and_kata, state_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::frame_raw;
 
@@ -43,7 +43,7 @@ async fn stats_omit_a_hung_backend_at_once_until_it_answers() {
             "{rpc}: not runc's alone"
         );
     }
-    assert_eq!(told_of(&rig, "kata").await["listsOmitted"], 6);
+    assert_eq!(state_of(&rig, "kata").await["listsOmitted"], 6);
     assert_eq!(
         logged
             .lines(&["omitting it from merged replies", "kata"])
@@ -95,14 +95,14 @@ async fn incomplete_stats_of_a_backend_do_not_reach_clients_and_are_named() {
         assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
         let end = &reply.body[reply.body.len() - 2..];
         assert!(reply.body.len() > 7 && end != b"\x0a\x7f", "{rpc}");
-        let failing = told_of(&rig, "runc").await["failingRpcs"].clone();
+        let failing = state_of(&rig, "runc").await["failingRpcs"].clone();
         assert_eq!(failing[0]["rpc"], rpc, "{failing}");
         let cause = failing[0]["cause"].as_str().unwrap();
         assert!(cause.starts_with("Internal: ") && cause.contains("malformed"));
         rig.sim("runc").append_raw(rpc, b"".as_slice());
         let reply = rig.raw(path, &[], frame_raw(b"")).await;
         assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
-        let failing = told_of(&rig, "runc").await["failingRpcs"].clone();
+        let failing = state_of(&rig, "runc").await["failingRpcs"].clone();
         assert_eq!(failing.as_array().unwrap().len(), 0, "{rpc}: {failing}");
     }
 }

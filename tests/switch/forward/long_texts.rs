@@ -69,8 +69,8 @@ async fn status_and_the_log_have_only_the_beginning_of_a_long_error() {
     rig.sim("kata").heal("ListPodSandbox");
     rig.run_pod("kata", "web").await;
     rig.sim("kata").fail("Status", long('Y'));
-    let told = status(&rig).await;
-    let ready = condition(&told, "BackendsReady");
+    let shown = status(&rig).await;
+    let ready = condition(&shown, "BackendsReady");
     assert!(!ready.status && ready.message.len() < LONGEST_TEXT + OWN_WORDS);
     assert!(count(&ready.message, 'Y') > 1000, "{}", ready.message);
     let longest = logged.text().lines().map(str::len).max().unwrap();
@@ -92,9 +92,9 @@ async fn a_long_condition_passes_from_the_default_and_is_cut_in_backends_ready()
             settings.conditions[1].message = "Z".repeat(40 << 10);
         });
     }
-    let told = status(&rig).await;
-    assert_eq!(condition(&told, "NetworkReady").message.len(), 40 << 10);
-    let ready = &condition(&told, "BackendsReady").message;
+    let shown = status(&rig).await;
+    assert_eq!(condition(&shown, "NetworkReady").message.len(), 40 << 10);
+    let ready = &condition(&shown, "BackendsReady").message;
     assert!(
         ready.len() < 2 * (LONGEST_TEXT + OWN_WORDS),
         "{}",
@@ -112,8 +112,8 @@ async fn of_many_faults_status_has_the_first_and_the_number_of_others() {
     rig.sims
         .iter()
         .for_each(|sim| sim.fail("Status", long('Y')));
-    let told = status(&rig).await;
-    let ready = &condition(&told, "BackendsReady").message;
+    let shown = status(&rig).await;
+    let ready = &condition(&shown, "BackendsReady").message;
     assert!(ready.len() < 5 * LONGEST_TEXT, "{}", ready.len());
     assert!(ready.ends_with(" more"), "{ready}");
 }
@@ -148,8 +148,8 @@ async fn a_backends_status_that_is_too_large_is_rejected_and_the_nodes_status_st
         let request = cri::StatusRequest { verbose: false };
         let reply = send(&rig, "Status", frame(&request)).await;
         assert!(reply.body.len() < SMALL, "{what}: {}", reply.body.len());
-        let told = status(&rig).await;
-        let ready = &condition(&told, "BackendsReady").message;
+        let shown = status(&rig).await;
+        let ready = &condition(&shown, "BackendsReady").message;
         assert!(
             ready.contains("kata.sock") && ready.contains(what),
             "{ready}"

@@ -5,7 +5,7 @@ use std::time::Duration;
 use criswitch::codec::cri;
 use tonic::Status;
 
-use crate::faults::{hung, node, told_of};
+use crate::faults::{hung, node, state_of};
 use crate::support::{Rig, Sim, image_spec};
 
 /// The time after which a probe has detected a hang: longer than the time until an idle backend is probed, plus the
@@ -33,7 +33,7 @@ async fn pulled_by_a_busy(busy: &str, sims: &[Sim]) -> Rig {
         tokio::time::pause();
         tokio::time::sleep(FOUND_OUT).await;
         tokio::time::resume();
-        assert_eq!(told_of(&rig, busy).await["state"], "unresponsive");
+        assert_eq!(state_of(&rig, busy).await["state"], "unresponsive");
         sim.release("PullImage");
     };
     let (pulled, ()) = tokio::join!(pull(&rig), busy_with_it);

@@ -7,7 +7,7 @@ use criswitch::codec::admin::ForgetRequest;
 use criswitch::codec::cri::ContainerEventType;
 
 use crate::calls::stopped;
-use crate::faults::{directly, names, node, told_of, until_state};
+use crate::faults::{directly, names, node, state_of, until_state};
 use crate::questions::settled;
 use crate::session::events::{listening, next};
 use crate::support::{Client, Rig, Sim};
@@ -97,7 +97,7 @@ async fn of_two_files_with_one_pod_the_file_that_says_created_counts() {
 #[tokio::test]
 async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_pod() {
     let (rig, _) = listed_twice().await;
-    let dropped = async || told_of(&rig, "gvisor").await["droppedItems"].as_u64();
+    let dropped = async || state_of(&rig, "gvisor").await["droppedItems"].as_u64();
     let before = dropped().await;
     rig.sim("kata").forget();
     rig.sim("kata").hold("ListPodSandbox");
@@ -157,7 +157,7 @@ async fn a_retiring_backend_that_is_ready_keeps_its_pods_though_another_backend_
         assert_eq!(runc["podIds"], serde_json::json!([pod]));
         rig.pods().await.unwrap();
         assert_eq!(
-            told_of(&rig, "runc").await["podIds"],
+            state_of(&rig, "runc").await["podIds"],
             serde_json::json!([pod])
         );
     }
@@ -175,11 +175,11 @@ async fn a_runtime_that_moved_its_socket_is_named_with_the_command_that_passes_i
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
     stopped(&rig, "old").await;
-    assert!(told_of(&rig, "old").await["moved"].is_null());
+    assert!(state_of(&rig, "old").await["moved"].is_null());
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
     rig.sim("old").serve_on(&rig.directory().join("new.sock"));
     until_state(&rig, "new", "ready").await;
-    let old = told_of(&rig, "old").await;
+    let old = state_of(&rig, "old").await;
     assert_eq!(
         old["podIds"],
         serde_json::json!([pod]),
@@ -192,7 +192,7 @@ async fn a_runtime_that_moved_its_socket_is_named_with_the_command_that_passes_i
     let backend = "old".to_owned();
     rig.admin().forget(ForgetRequest { backend }).await.unwrap();
     assert_eq!(
-        told_of(&rig, "new").await["podIds"],
+        state_of(&rig, "new").await["podIds"],
         serde_json::json!([pod])
     );
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);

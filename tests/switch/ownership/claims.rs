@@ -8,7 +8,7 @@ use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
-use crate::faults::{backends_ready, status, told_of, until_state};
+use crate::faults::{backends_ready, state_of, status, until_state};
 use crate::logged::Logged;
 use crate::questions::settled;
 use crate::session::events::{events, listening, next};
@@ -94,7 +94,7 @@ async fn stats_and_metrics_have_an_id_once() {
     ] {
         assert_eq!(times(&rig, rpc, id).await, 1, "{rpc}");
     }
-    assert!(told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(6));
+    assert!(state_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(6));
 }
 
 /// The number of times that the stats of all pods contain `container`.
@@ -154,8 +154,8 @@ async fn status_names_a_backend_that_lists_pods_of_another() {
     let (rig, _, _) = claimed().await;
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
-    assert_eq!(told_of(&rig, "gvisor").await["claimedItems"], 2);
-    assert_eq!(told_of(&rig, "kata").await["claimedItems"], 0);
+    assert_eq!(state_of(&rig, "gvisor").await["claimedItems"], 2);
+    assert_eq!(state_of(&rig, "kata").await["claimedItems"], 0);
     let message = complaint(&rig).await;
     for words in [
         "gvisor",
@@ -180,7 +180,7 @@ async fn events_about_another_backends_pods_are_dropped_and_counted() {
     }
     let direct = Client::new(&rig.sim("gvisor").socket());
     assert_eq!(direct.run_pod("", "web").await.unwrap(), pod);
-    until(async || told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(1)).await;
+    until(async || state_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(1)).await;
     // The next event is from runc, so criswitch has dropped gvisor's event about kata's pod.
     let (other, _) = rig.run("runc", "other").await;
     let event = next(&mut events).await.unwrap();
@@ -478,12 +478,12 @@ async fn a_pod_with_the_uid_of_another_backends_pod_is_reported_and_its_events_a
     rig.run_pod("runc", "web").await;
     bad.as_ref().unwrap().misbehave();
     let mut events = events(&rig).await.unwrap();
-    until(async || told_of(&rig, "bad").await["droppedItems"] == 1).await;
+    until(async || state_of(&rig, "bad").await["droppedItems"] == 1).await;
     let pod = rig.run_pod("runc", "new").await;
     assert_eq!(next(&mut events).await.unwrap().container_id, pod);
     // The list has the pod, because it may be an old sandbox of the same pod.
     assert_eq!(rig.pods().await.unwrap().len(), 3);
-    assert_eq!(told_of(&rig, "bad").await["claimedItems"], 1);
+    assert_eq!(state_of(&rig, "bad").await["claimedItems"], 1);
     let complaint = complaint(&rig).await;
     assert!(complaint.contains("uid of a pod"), "{complaint}");
     for words in ["uid of a pod that criswitch created", "events about a pod"] {

@@ -6,7 +6,7 @@ use criswitch::ownership::MOST;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
-use crate::faults::{names, told_of};
+use crate::faults::{names, state_of};
 use crate::support::misbehaving::*;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
@@ -35,8 +35,8 @@ async fn stream(rig: &Rig) -> RawReply {
 
 /// The number of pods or containers that criswitch knows of the backend `bad`.
 async fn known(rig: &Rig, what: &str) -> usize {
-    let told = told_of(rig, "bad").await;
-    told[what].as_u64().unwrap() as usize
+    let shown = state_of(rig, "bad").await;
+    shown[what].as_u64().unwrap() as usize
 }
 
 /// Repeats a call until criswitch rejects a reply that has too many ids.
@@ -89,7 +89,7 @@ async fn filtered_lists_add_no_more_ids_than_the_limit() {
 async fn a_call_whose_reply_has_an_id_that_is_too_long_fails_and_the_id_is_not_remembered() {
     let (rig, _bad) = beside(long_ids).await;
     assert_eq!(rig.containers().await.unwrap().len(), 2, "one is cached");
-    let failing = told_of(&rig, "bad").await["failingRpcs"][0].clone();
+    let failing = state_of(&rig, "bad").await["failingRpcs"][0].clone();
     let run = rig.try_run("bad", "web").await.unwrap_err();
     assert_eq!(run.code(), Code::Internal, "{run}");
     for text in [failing["cause"].as_str().unwrap(), run.message()] {

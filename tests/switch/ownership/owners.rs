@@ -6,7 +6,7 @@ use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, calls_anywhere};
-use crate::faults::{names, told_of};
+use crate::faults::{names, state_of};
 use crate::questions::{Since, settled};
 use crate::support::{Client, IMAGE, Rig, Sim};
 use crate::wait;
@@ -48,9 +48,9 @@ async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
 /// Asserts how many pods and containers of kata criswitch knows, without a question.
 async fn assert_known(rig: &Rig, pods: u64, containers: u64) {
     let since = Since::now(rig).await;
-    let told = told_of(rig, "kata").await;
-    let known = ["pods", "containers"].map(|what| told[what].as_u64().unwrap_or_default());
-    assert_eq!(known, [pods, containers], "{told}");
+    let shown = state_of(rig, "kata").await;
+    let known = ["pods", "containers"].map(|what| shown[what].as_u64().unwrap_or_default());
+    assert_eq!(known, [pods, containers], "{shown}");
     assert_eq!(since.asked(rig), [0, 0]);
 }
 

@@ -152,11 +152,11 @@ async fn a_second_process_fails_with_the_cause_and_the_first_one_still_serves() 
     let second = second.stderr(Stdio::piped()).spawn().unwrap();
     let output = ended(second).await;
     assert_eq!(output.status.code(), Some(1));
-    let told = stderr(&output);
+    let shown = stderr(&output);
     let socket = node.client.socket.display().to_string();
     assert!(
-        told.contains(&socket) && told.contains("another process"),
-        "{told}"
+        shown.contains(&socket) && shown.contains("another process"),
+        "{shown}"
     );
     node.client.pods().await.unwrap();
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt, copy, sink, split};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::faults::{told_of, until_state};
+use crate::faults::{state_of, until_state};
 use crate::http2::{
     CANCEL, DATA, GOAWAY, PING, PREFACE, RST_STREAM, SETTINGS, begin, call_of, encoded, next,
 };
@@ -97,27 +97,27 @@ impl Proxy {
     fn serve_on(socket: &str, runtime: PathBuf) -> Proxy {
         let listener = sockets::bind(Path::new(socket));
         let flooding = watch::Sender::new(false);
-        let told = flooding.clone();
+        let shown = flooding.clone();
         let mut _serving = JoinSet::new();
         _serving.spawn(async move {
             while let Ok(client) = sockets::accept(&listener).await {
                 let runtime = connect(&runtime).await.unwrap();
-                pass_on(client, runtime, told.subscribe()).await;
+                pass_on(client, runtime, shown.subscribe()).await;
             }
         });
         Proxy { flooding, _serving }
     }
 }
 
-/// Copies bytes both ways until one side closes. When `told` becomes true, floods the client instead of forwarding
+/// Copies bytes both ways until one side closes. When `shown` becomes true, floods the client instead of forwarding
 /// replies.
-async fn pass_on(client: Stream, runtime: Stream, mut told: watch::Receiver<bool>) {
+async fn pass_on(client: Stream, runtime: Stream, mut shown: watch::Receiver<bool>) {
     let (mut requests, mut to_client) = split(client);
     let (mut replies, mut to_runtime) = split(runtime);
     let replies = async {
         tokio::select! {
             _ = copy(&mut replies, &mut to_client) => return,
-            _ = told.wait_for(|flooding| *flooding) => {}
+            _ = shown.wait_for(|flooding| *flooding) => {}
         }
         flood(&mut to_client, &encoded(PING, 0, 0, &[0; 8])).await;
     };
@@ -157,7 +157,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     rig.run("kata", "again").await;
     let lines = logged.lines(&["WARN", "backend is down", "backend=kata", "proxy.sock"]);
     assert!(lines[0].contains("it sends more than"), "{lines:?}");
-    assert!(told_of(&rig, "runc").await["transitions"] == 1);
+    assert!(state_of(&rig, "runc").await["transitions"] == 1);
 }
 
 /// The frames with which grpc-go makes a call, measures the round trip and cancels the call.

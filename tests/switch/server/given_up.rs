@@ -83,7 +83,7 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
         .unwrap();
     let head = [vec![0x88], header("content-type", "application/grpc")].concat();
     let end = header("grpc-status", "0");
-    let refusal = [&head[..], &header("grpc-status", "5")].concat();
+    let unroutable = [&head[..], &header("grpc-status", "5")].concat();
     let (mut calls, mut given_up) = (0, 0);
     while given_up < CROSSED {
         let (kind, stream, _) = next(&mut peer).await.expect("the connection has ended");
@@ -96,7 +96,7 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
         }
         if kind == RST_STREAM {
             given_up += 1;
-            let late = http2::encoded(HEADERS, END_HEADERS | END_STREAM, stream, &refusal);
+            let late = http2::encoded(HEADERS, END_HEADERS | END_STREAM, stream, &unroutable);
             peer.write_all(&late).await.unwrap();
         }
     }
@@ -112,8 +112,8 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
 #[tokio::test]
 async fn a_call_succeeds_while_its_backend_answers_very_many_others_after_their_cancellation() {
     let has_all = Arc::new(Notify::new());
-    let told = Arc::clone(&has_all);
-    let backend = backend_of(move |peer| answer_too_late(peer, Arc::clone(&told)));
+    let shown = Arc::clone(&has_all);
+    let backend = backend_of(move |peer| answer_too_late(peer, Arc::clone(&shown)));
     let (connected, connection) = backend.connect().await.unwrap();
     tokio::spawn(connection);
     let headers = own_headers();

@@ -147,15 +147,15 @@ async fn a_client_accepted_just_before_the_shutdown_receives_goaway() {
     // criswitch accepts connections in their order. When this call returns, criswitch has accepted the earlier client.
     rig.run_pod("kata", "web").await;
     let socket = rig.socket.clone();
-    let told = async move {
+    let shown = async move {
         until(async || !socket.exists()).await;
         client.write_all(GREETING).await.unwrap();
-        let told = frames(&mut client, GOAWAY).await;
+        let shown = frames(&mut client, GOAWAY).await;
         drop(client);
-        told
+        shown
     };
-    let (told, ()) = tokio::join!(told, stop(&mut rig));
-    assert_eq!(told.last(), Some(&GOAWAY));
+    let (shown, ()) = tokio::join!(shown, stop(&mut rig));
+    assert_eq!(shown.last(), Some(&GOAWAY));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use criswitch::telemetry::counters::Reason;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::faults::{names, told_of};
+use crate::faults::{names, state_of};
 use crate::support::{Rig, Sim, frame_raw};
 
 const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
@@ -125,7 +125,7 @@ async fn one_backends_part_of_a_list_above_the_limit_is_served_from_cache_and_na
     rig.sim("kata")
         .append_raw("ListPodSandbox", filler(SMALL_LIMIT + 1));
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
-    let failing = told_of(&rig, "kata").await["failingRpcs"].to_string();
+    let failing = state_of(&rig, "kata").await["failingRpcs"].to_string();
     let socket = rig.sim("kata").socket().display().to_string();
     for part in ["kata", &socket, "ResourceExhausted", "max_message"] {
         assert!(failing.contains(part), "{failing}");

@@ -31,7 +31,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// The error as an operator reads it, with its causes.
-fn told(refused: BindError) -> String {
+fn shown(refused: BindError) -> String {
     criswitch::errors::error_chain(&refused)
 }
 
@@ -97,7 +97,7 @@ async fn a_directory_that_cannot_be_created_is_an_error_with_path_and_cause() {
     let directory = directory();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let refused = told(bind(&file.join("c.sock")).unwrap_err());
+    let refused = shown(bind(&file.join("c.sock")).unwrap_err());
     assert!(refused.contains(file.to_str().unwrap()), "{refused}");
     assert!(refused.contains("Not a directory") || refused.contains("File exists"));
 }

@@ -35,7 +35,7 @@ pub async fn next(
 }
 
 /// The status of a stream that must fail.
-pub async fn refusal(rig: &Rig) -> Status {
+pub async fn unroutable(rig: &Rig) -> Status {
     match events(rig).await {
         Ok(mut events) => next(&mut events).await.unwrap_err(),
         Err(status) => status,
@@ -72,7 +72,7 @@ async fn events_are_unimplemented_if_one_backend_lacks_them() {
     for lacking in ["runc", "kata"] {
         let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
         rig.sim(lacking).clone().lacks(["GetContainerEvents"]);
-        assert_eq!(refusal(&rig).await.code(), Code::Unimplemented);
+        assert_eq!(unroutable(&rig).await.code(), Code::Unimplemented);
         wait::until(async || rig.sims.iter().all(|sim| sim.listeners() == 0)).await;
     }
 }
@@ -98,11 +98,11 @@ async fn events_survive_a_backends_death_and_then_report_the_state_of_its_pods()
     assert_eq!(next(&mut events).await.unwrap().container_id, pod);
     kata.exit(&container, 3);
     kata.start();
-    let told = |event: &cri::ContainerEventResponse| {
+    let shown = |event: &cri::ContainerEventResponse| {
         let mut statuses = event.containers_statuses.iter();
         statuses.any(|status| status.id == container && status.exit_code == 3)
     };
-    while !told(&next(&mut events).await.unwrap()) {}
+    while !shown(&next(&mut events).await.unwrap()) {}
 }
 
 #[tokio::test]

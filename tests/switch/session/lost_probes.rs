@@ -8,7 +8,7 @@ use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::send;
-use crate::faults::{self, told_of, until_state};
+use crate::faults::{self, state_of, until_state};
 use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_list, lost_version};
 use crate::support::{PATIENCE, Rig, Sim, frame};
 
@@ -41,7 +41,7 @@ async fn after_two_lost_probes() -> (Rig, Misbehaving) {
     let bad = bad.unwrap();
     bad.misbehave();
     wait(FOUND_OUT).await;
-    assert_eq!(told_of(&rig, "bad").await["state"], "unresponsive");
+    assert_eq!(state_of(&rig, "bad").await["state"], "unresponsive");
     bad.behave();
     (rig, bad)
 }
@@ -75,16 +75,16 @@ async fn a_reply_to_a_creation_makes_criswitch_greet_an_unresponsive_backend_aga
     let mut run = pin!(rig.try_run("kata", "web"));
     let found = async {
         wait(FOUND_OUT).await;
-        assert_eq!(told_of(&rig, "kata").await["state"], "unresponsive");
+        assert_eq!(state_of(&rig, "kata").await["state"], "unresponsive");
         kata.release("RunPodSandbox");
     };
     let (ran, ()) = tokio::join!(&mut run, found);
     ran.unwrap();
     // The reply makes criswitch call `Version` again.
     let versions = kata.calls("Version").len();
-    let greeted = kata.until(|journal| journal.calls_of("Version").count() > versions);
-    let greeted = tokio::time::timeout(AGAIN / 2, greeted).await;
-    greeted.expect("another probe was waited for");
+    let made_ready = kata.until(|journal| journal.calls_of("Version").count() > versions);
+    let made_ready = tokio::time::timeout(AGAIN / 2, made_ready).await;
+    made_ready.expect("another probe was waited for");
     kata.release("Version");
     until_state(&rig, "kata", "ready").await;
 }
@@ -113,7 +113,7 @@ async fn a_list_that_is_lost_during_the_greeting_is_asked_for_again() {
     until_state(&rig, "runc", "ready").await;
     wait(FOUND_OUT).await;
     // The backend answers probes, so it does not count as hung.
-    assert_eq!(told_of(&rig, "bad").await["state"], "connecting");
+    assert_eq!(state_of(&rig, "bad").await["state"], "connecting");
     bad.behave();
     wait(AGAIN).await;
     until_state(&rig, "bad", "ready").await;
@@ -129,9 +129,9 @@ async fn a_list_that_is_lost_in_the_background_is_asked_for_again() {
     rig.pods().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     bad.behave();
-    assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
+    assert!(state_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
     tokio::time::sleep(AGAIN).await;
-    assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_null());
+    assert!(state_of(&rig, "bad").await["staleListAgeSeconds"].is_null());
 }
 
 #[tokio::test]

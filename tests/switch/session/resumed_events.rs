@@ -31,13 +31,13 @@ async fn of_pods(
     events: &mut Events,
     count: usize,
 ) -> BTreeMap<String, cri::ContainerEventResponse> {
-    let mut told = BTreeMap::new();
-    while told.len() < count {
+    let mut shown = BTreeMap::new();
+    while shown.len() < count {
         let event = next(events).await.unwrap();
         let metadata = metadata(&event);
-        told.insert(metadata.name.clone(), event);
+        shown.insert(metadata.name.clone(), event);
     }
-    told
+    shown
 }
 
 /// The metadata of an event's pod. The kubelet finds the pod by its uid.
@@ -59,8 +59,8 @@ async fn events_report_the_state_of_each_pod_of_a_backend_that_is_back() {
     let (rig, mut events) = subscribed().await;
     stopped(&rig, "kata").await;
     rig.sim("kata").start();
-    let told = of_pods(&mut events, 2).await;
-    let (web, done) = (&told["web"], &told["done"]);
+    let shown = of_pods(&mut events, 2).await;
+    let (web, done) = (&shown["web"], &shown["done"]);
     assert_eq!(
         web.container_event_type(),
         ContainerEventType::ContainerStartedEvent
@@ -102,9 +102,9 @@ async fn events_report_the_deletion_of_each_pod_that_vanished() {
     stopped(&rig, "kata").await;
     rig.sim("kata").forget();
     rig.sim("kata").start();
-    let told = of_pods(&mut events, 2).await;
+    let shown = of_pods(&mut events, 2).await;
     for name in ["web", "done"] {
-        let event = &told[name];
+        let event = &shown[name];
         assert_eq!(
             event.container_event_type(),
             ContainerEventType::ContainerDeletedEvent
@@ -130,8 +130,8 @@ async fn a_stream_of_events_that_ends_while_its_connection_lives_is_opened_again
         // kata's stream of events ends, and kata loses its pods without an event.
         kata.end_events(status);
         kata.forget();
-        let told = of_pods(&mut events, 2).await;
-        for event in told.values() {
+        let shown = of_pods(&mut events, 2).await;
+        for event in shown.values() {
             let what = event.container_event_type();
             assert_eq!(what, ContainerEventType::ContainerDeletedEvent);
             assert!(ids.contains(&event.container_id), "{event:?}");
@@ -151,8 +151,8 @@ async fn events_report_the_exit_code_of_a_container_that_ended_while_its_backend
         .find(|c| c.state() == cri::ContainerState::ContainerRunning);
     kata.exit(&running.unwrap().id, 137);
     kata.start();
-    let told = of_pods(&mut events, 2).await;
-    assert_eq!(told["web"].containers_statuses[0].exit_code, 137);
+    let shown = of_pods(&mut events, 2).await;
+    assert_eq!(shown["web"].containers_statuses[0].exit_code, 137);
 }
 
 #[tokio::test]
@@ -169,11 +169,11 @@ async fn a_pod_removed_through_criswitch_is_not_reported_again_as_deleted() {
     rig.sim("kata").start();
     wait::until(async || rig.sim("kata").listeners() == 1).await;
     let later = rig.run_pod("kata", "later").await;
-    let mut told = Vec::new();
-    while told.last() != Some(&later) {
-        told.push(next(&mut events).await.unwrap().container_id);
+    let mut shown = Vec::new();
+    while shown.last() != Some(&later) {
+        shown.push(next(&mut events).await.unwrap().container_id);
     }
-    assert!(!told.contains(&done.unwrap().id), "{told:?}");
+    assert!(!shown.contains(&done.unwrap().id), "{shown:?}");
 }
 
 #[tokio::test]
@@ -204,6 +204,6 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     kata.until(|journal| journal.calls_of("ListPodSandbox").count() > 0)
         .await;
     kata.heal("ListPodSandbox");
-    let told = of_pods(&mut events, 3).await;
-    assert_eq!(state(&told["late"]), PodSandboxState::SandboxReady);
+    let shown = of_pods(&mut events, 3).await;
+    assert_eq!(state(&shown["late"]), PodSandboxState::SandboxReady);
 }

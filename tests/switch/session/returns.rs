@@ -4,7 +4,7 @@ use criswitch::rpc::Kind;
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, stopped};
-use crate::faults::{directly, names, runc_and_kata, told_of, until_state};
+use crate::faults::{directly, names, runc_and_kata, state_of, until_state};
 
 #[tokio::test]
 async fn calls_for_pods_of_a_backend_that_is_down_are_unavailable_also_stop_and_remove() {
@@ -28,7 +28,7 @@ async fn a_backend_that_is_back_is_ready_when_it_has_been_listed_and_not_before(
     kata.start();
     kata.until(|journal| journal.held == ["ListContainers"])
         .await;
-    assert_eq!(told_of(&rig, "kata").await["state"], "down");
+    assert_eq!(state_of(&rig, "kata").await["state"], "down");
     kata.release("ListContainers");
     until_state(&rig, "kata", "ready").await;
 }
@@ -47,8 +47,8 @@ async fn lists_come_from_cache_until_the_backend_is_ready_and_not_afterwards() {
         .await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     kata.release("RuntimeConfig");
-    let told = until_state(&rig, "kata", "ready").await;
-    assert!(told["staleListAgeSeconds"].is_null(), "{told}");
+    let shown = until_state(&rig, "kata", "ready").await;
+    assert!(shown["staleListAgeSeconds"].is_null(), "{shown}");
 }
 
 #[tokio::test]
@@ -60,8 +60,11 @@ async fn pods_that_vanished_while_their_backend_was_down_are_forgotten() {
     let kata = rig.sim("kata");
     kata.forget();
     kata.start();
-    let told = until_state(&rig, "kata", "ready").await;
-    assert_eq!((&told["pods"], &told["containers"]), (&0.into(), &0.into()));
+    let shown = until_state(&rig, "kata", "ready").await;
+    assert_eq!(
+        (&shown["pods"], &shown["containers"]),
+        (&0.into(), &0.into())
+    );
     assert!(rig.pods().await.unwrap().is_empty());
     for call in ID_CALLS {
         let reply = call.send(&rig, call.pick(&pod, &container)).await;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::{send, stopped, text_of};
-use crate::faults::{hang, hung, names, runc_and_kata, told_of, until_state, wake};
+use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame, frame_raw};
 
@@ -19,12 +19,12 @@ const LISTS: [&str; 4] = [
     "StreamContainers",
 ];
 
-fn transitions(told: &serde_json::Value) -> u64 {
-    told["transitions"].as_u64().unwrap()
+fn transitions(shown: &serde_json::Value) -> u64 {
+    shown["transitions"].as_u64().unwrap()
 }
 
-fn since(told: &serde_json::Value) -> std::time::SystemTime {
-    humantime::parse_rfc3339(told["since"].as_str().unwrap()).unwrap()
+fn since(shown: &serde_json::Value) -> std::time::SystemTime {
+    humantime::parse_rfc3339(shown["since"].as_str().unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     let kata = rig.sim("kata");
     kata.until(|journal| journal.held == ["ListPodSandbox"])
         .await;
-    assert_eq!(told_of(&rig, "kata").await["state"], "connecting");
+    assert_eq!(state_of(&rig, "kata").await["state"], "connecting");
     kata.release("ListPodSandbox");
     until_state(&rig, "kata", "ready").await;
 }
@@ -50,12 +50,15 @@ async fn a_backend_that_hangs_from_the_start_is_connecting_until_a_probe_fails()
     rig.stop_switch().await;
     hang(rig.sim("kata"));
     rig.restart_switch_without_state().await;
-    assert_eq!(told_of(&rig, "kata").await["state"], "connecting");
+    assert_eq!(state_of(&rig, "kata").await["state"], "connecting");
     rig.run("runc", "web").await;
-    let (first, told) = tokio::join!(rig.pods(), until_state(&rig, "kata", "unresponsive"));
+    let (first, shown) = tokio::join!(rig.pods(), until_state(&rig, "kata", "unresponsive"));
     assert_eq!(first.unwrap_err().code(), Code::Unavailable);
-    assert_eq!(transitions(&told), 1, "{told}");
-    assert!(told["cause"].as_str().unwrap().contains("probe"), "{told}");
+    assert_eq!(transitions(&shown), 1, "{shown}");
+    assert!(
+        shown["cause"].as_str().unwrap().contains("probe"),
+        "{shown}"
+    );
     for rpc in LISTS {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_eq!(reply.code(), Code::Unavailable, "{rpc}");
@@ -78,7 +81,7 @@ async fn a_backend_that_refuses_connections_is_down_and_ready_when_it_is_back() 
     let ready = until_state(&rig, "kata", "ready").await;
     assert!(ready["cause"].is_null(), "{ready}");
     stopped(&rig, "kata").await;
-    let down = told_of(&rig, "kata").await;
+    let down = state_of(&rig, "kata").await;
     assert_eq!(down["state"], "down");
     assert!(
         down["cause"]
@@ -99,8 +102,9 @@ async fn a_backend_that_is_back_is_connected_without_a_call_for_it() {
     stopped(&rig, "kata").await;
     let calls = rig.sim("kata").calls("Version").len();
     rig.sim("kata").start();
-    let greeted = |journal: &crate::support::Journal| journal.calls_of("Version").count() > calls;
-    rig.sim("kata").until(greeted).await;
+    let made_ready =
+        |journal: &crate::support::Journal| journal.calls_of("Version").count() > calls;
+    rig.sim("kata").until(made_ready).await;
 }
 
 #[tokio::test]
@@ -109,12 +113,12 @@ async fn each_change_of_state_is_logged_once_however_many_calls_fail_meanwhile()
     let rig = runc_and_kata().await;
     until_state(&rig, "kata", "ready").await;
     stopped(&rig, "kata").await;
-    let down = told_of(&rig, "kata").await;
+    let down = state_of(&rig, "kata").await;
     for _ in 0..5 {
         (*rig).run_pod("kata", "web").await.unwrap_err();
     }
     assert_eq!(
-        transitions(&told_of(&rig, "kata").await),
+        transitions(&state_of(&rig, "kata").await),
         transitions(&down)
     );
     rig.sim("kata").start();
@@ -135,13 +139,16 @@ async fn a_backend_that_does_not_answer_a_probe_is_unresponsive_until_it_answers
     let rig = runc_and_kata().await;
     rig.run("kata", "web").await;
     rig.pods().await.unwrap();
-    let before = told_of(&rig, "kata").await;
+    let before = state_of(&rig, "kata").await;
     hung(&rig, "kata").await;
-    let told = told_of(&rig, "kata").await;
-    assert!(told["cause"].as_str().unwrap().contains("probe"), "{told}");
+    let shown = state_of(&rig, "kata").await;
+    assert!(
+        shown["cause"].as_str().unwrap().contains("probe"),
+        "{shown}"
+    );
     // The backend's pods continue to run, so criswitch still reports their number.
-    assert_eq!(told["pods"], 1);
-    assert_eq!(transitions(&told), transitions(&before) + 1);
+    assert_eq!(shown["pods"], 1);
+    assert_eq!(transitions(&shown), transitions(&before) + 1);
     wake(rig.sim("kata"));
     let back = until_state(&rig, "kata", "ready").await;
     assert_eq!(transitions(&back), transitions(&before) + 2);
@@ -211,7 +218,7 @@ async fn a_backend_whose_socket_file_is_removed_continues_to_serve() {
     let (pod, _) = rig.run("kata", "web").await;
     crate::support::sockets::remove(&rig.sim("kata").socket());
     rig.create(&pod, "second").await;
-    assert_eq!(told_of(&rig, "kata").await["state"], "ready");
+    assert_eq!(state_of(&rig, "kata").await["state"], "ready");
 }
 
 #[cfg(unix)] // A pipe has no links.
@@ -231,8 +238,8 @@ async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     std::os::unix::fs::symlink(path("criswitch.sock"), path("alias.sock")).unwrap();
     let mut cause = String::new();
     crate::wait::until(async || {
-        let told = until_state(&rig, "itself", "down").await;
-        cause = told["cause"].as_str().unwrap().to_owned();
+        let shown = until_state(&rig, "itself", "down").await;
+        cause = shown["cause"].as_str().unwrap().to_owned();
         cause.contains("is the socket of criswitch itself")
     })
     .await;
@@ -252,10 +259,10 @@ async fn criswitch_connects_less_and_less_often_to_a_backend_that_dies_once_it_i
     tokio::time::pause();
     for _ in 0..6 {
         kata.stop().await;
-        let greeted = kata.calls("ListImages").len();
+        let made_ready = kata.calls("ListImages").len();
         let begun = Instant::now();
         kata.start();
-        kata.until(|journal| journal.calls_of("ListImages").count() > greeted)
+        kata.until(|journal| journal.calls_of("ListImages").count() > made_ready)
             .await;
         pauses.push(begun.elapsed());
     }

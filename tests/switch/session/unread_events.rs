@@ -56,7 +56,7 @@ async fn a_subscriber_that_does_not_read_is_cut_off_and_others_get_every_event()
     let mut reads = listening(&rig).await;
     let mut unread = another(&rig).await;
     for at in 0..EVENTS {
-        rig.sim("kata").tell(&container, &pod);
+        rig.sim("kata").report(&container, &pod);
         let event = next(&mut reads).await;
         assert_eq!(event.unwrap().container_id, container, "{at}");
     }
@@ -81,7 +81,7 @@ async fn large_unread_events_affect_neither_lists_nor_subscribers_that_read() {
     let mut reads = listening(&rig).await;
     let mut unread = another(&rig).await;
     for at in 0..LARGE {
-        kata.tell(&container, &pod);
+        kata.report(&container, &pod);
         let event = next(&mut reads).await;
         assert_eq!(event.unwrap().container_id, container, "{at}");
     }

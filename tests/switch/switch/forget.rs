@@ -5,7 +5,7 @@ use criswitch::codec::admin::ForgetRequest;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
-use crate::faults::{names, runc_and_kata, told_of};
+use crate::faults::{names, runc_and_kata, state_of};
 use crate::support::Rig;
 use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
@@ -39,7 +39,7 @@ async fn a_forgotten_retiring_backend_is_removed() {
     let rig = old_alone().await;
     rig.run_pod("runc", "web").await;
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
-    wait::until(async || told_of(&rig, "new").await["state"] == "ready").await;
+    wait::until(async || state_of(&rig, "new").await["state"] == "ready").await;
     stopped(&rig, "old").await;
     forget(&rig, "old").await.unwrap();
     assert!(rig.pods().await.unwrap().is_empty());

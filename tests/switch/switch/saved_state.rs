@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, holds, send, stopped};
-use crate::faults::{backends_ready, directly, names, runc_and_kata, status, text, told_of};
+use crate::faults::{backends_ready, directly, names, runc_and_kata, state_of, status, text};
 use crate::support::{Rig, frame_raw};
 use crate::wait;
 
@@ -97,7 +97,7 @@ async fn a_restart_while_a_backend_is_down_changes_no_list() {
     rig.run("runc", "new").await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
     rig.sim("kata").start();
-    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
+    wait::until(async || state_of(&rig, "kata").await["state"] == "ready").await;
     rig.stop(&container).await.unwrap();
     rig.remove_pod(&pod).await.unwrap();
     assert_eq!(names(&rig.pods().await.unwrap()), ["new", "plain"]);
@@ -219,7 +219,7 @@ async fn an_unchanged_list_of_containers_completes_the_state_after_a_new_pod() {
     // The state is saved without containers, because their list is older than the pod.
     wait::until(async || is_saved(&rig, "kata", "others")).await;
     kata.release("ListContainers");
-    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
+    wait::until(async || state_of(&rig, "kata").await["state"] == "ready").await;
     restarted_without_kata(&mut rig).await;
     let (pods, containers, _) = all(&rig).await;
     assert_eq!(names(&pods), ["boxed", "others", "plain"]);
@@ -533,7 +533,7 @@ async fn the_last_pod_of_a_retiring_backend_is_removed_from_disk_before_the_repl
         let rig = crate::topology::reloads::old_alone().await;
         let pod = rig.run_pod("runc", "web").await;
         crate::topology::reloads::reload(&rig, "runc", "runc = \"new\"", &["new"]);
-        wait::until(async || told_of(&rig, "new").await["state"] == "ready").await;
+        wait::until(async || state_of(&rig, "new").await["state"] == "ready").await;
         rig.pods().await.unwrap();
         let file = state_file(&rig, "old");
         if !can_write {
@@ -606,7 +606,7 @@ async fn away_for_an_hour() -> Rig {
 #[tokio::test]
 async fn the_age_of_a_cached_list_counts_from_the_backends_last_reply() {
     let rig = away_for_an_hour().await;
-    let age = told_of(&rig, "kata").await["staleListAgeSeconds"]
+    let age = state_of(&rig, "kata").await["staleListAgeSeconds"]
         .as_u64()
         .unwrap();
     assert!((3600..3700).contains(&age), "{age}");
@@ -615,14 +615,14 @@ async fn the_age_of_a_cached_list_counts_from_the_backends_last_reply() {
 #[tokio::test]
 async fn a_backend_that_is_down_at_the_start_is_down_since_its_last_reply() {
     let rig = away_for_an_hour().await;
-    let kata = told_of(&rig, "kata").await;
+    let kata = state_of(&rig, "kata").await;
     assert_eq!(kata["state"], "down");
     let since = humantime::parse_rfc3339(kata["since"].as_str().unwrap()).unwrap();
     let age = since.elapsed().unwrap().as_secs();
     assert!((3600..3700).contains(&age), "{kata}");
     rig.sim("kata").start();
-    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
-    let kata = told_of(&rig, "kata").await;
+    wait::until(async || state_of(&rig, "kata").await["state"] == "ready").await;
+    let kata = state_of(&rig, "kata").await;
     let since = humantime::parse_rfc3339(kata["since"].as_str().unwrap()).unwrap();
     assert!(since.elapsed().unwrap().as_secs() < 100, "{kata}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tonic::Code;
 
 use crate::calls::{send, stopped, text_of};
-use crate::faults::{directly, names, told_of};
+use crate::faults::{directly, names, state_of};
 use crate::support::frame_raw;
 use crate::switch::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
 use crate::wait;
@@ -61,17 +61,17 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
 #[tokio::test]
 async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_a_restart() {
     let (mut rig, ..) = with_pods().await;
-    assert!(told_of(&rig, "kata").await["restartProblem"].is_null());
+    assert!(state_of(&rig, "kata").await["restartProblem"].is_null());
     let file = state_file(&rig, "kata");
     fs::create_dir(file.with_extension("new")).unwrap();
     rig.run("kata", "since").await;
     assert!(!file.exists());
     stopped(&rig, "kata").await;
-    let told = told_of(&rig, "kata").await["restartProblem"].to_string();
-    assert!(told.contains("its state cannot be saved"), "{told}");
+    let shown = state_of(&rig, "kata").await["restartProblem"].to_string();
+    assert!(shown.contains("its state cannot be saved"), "{shown}");
     restarted_without_kata(&mut rig).await;
-    let told = told_of(&rig, "kata").await["restartProblem"].to_string();
-    assert!(told.contains("has not been listed yet"), "{told}");
+    let shown = state_of(&rig, "kata").await["restartProblem"].to_string();
+    assert!(shown.contains("has not been listed yet"), "{shown}");
     lists_fail(&rig).await;
 }
 

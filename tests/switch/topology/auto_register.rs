@@ -78,12 +78,12 @@ async fn a_reported_handler_without_a_row_is_registered_and_its_origin_shown() {
     );
     let pod = rig.run_pod("kata-qemu", "web").await;
     assert_eq!(owner(&rig, &pod), "vm");
-    let told = status(&rig).await;
+    let shown = status(&rig).await;
     let own = rig.state().await;
     assert_eq!(own["handlers"][0]["origin"], "auto-registered");
     let by_hand = own["handlers"][2]["origin"].as_str().unwrap();
     assert!(by_hand.ends_with("criswitch.toml:5"), "{by_hand}");
-    let names: Vec<_> = told
+    let names: Vec<_> = shown
         .runtime_handlers
         .iter()
         .map(|handler| handler.name.as_str())

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::fanout::silent_default::is_not_ready;
 use crate::fanout::status::{condition, status};
-use crate::faults::{hang, names, told_of, until_state, wake};
+use crate::faults::{hang, names, state_of, until_state, wake};
 use crate::support::{Rig, Sim};
 
 /// A configuration: the default handler, the rows as `name = backend`, and a line for each of these backends.
@@ -53,7 +53,7 @@ pub async fn run_when_ready(rig: &Rig, handler: &str, name: &str) -> String {
     }
 }
 
-async fn backends_told(rig: &Rig) -> Vec<String> {
+async fn backends_reported(rig: &Rig) -> Vec<String> {
     let own = rig.state().await;
     let backends = own["backends"].as_array().unwrap().iter();
     backends
@@ -134,9 +134,9 @@ async fn a_handler_that_moves_routes_new_pods_to_its_new_backend_and_moves_no_ru
     let unnamed = rig.run_pod("", "unnamed").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
     assert_eq!(owner(&rig, &unnamed), "new");
-    let old = told_of(&rig, "old").await;
+    let old = state_of(&rig, "old").await;
     assert_eq!((&old["retiring"], &old["pods"]), (&true.into(), &1.into()));
-    assert_eq!(told_of(&rig, "new").await["retiring"], false);
+    assert_eq!(state_of(&rig, "new").await["retiring"], false);
 }
 
 #[tokio::test]
@@ -146,13 +146,13 @@ async fn a_backend_that_no_file_names_is_retained_until_it_owns_nothing() {
     let (_, container) = (&pod, rig.create(&pod, "web").await);
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
     until_state(&rig, "new", "ready").await;
-    assert_eq!(told_of(&rig, "old").await["unnamed"], true);
-    assert_eq!(told_of(&rig, "new").await["unnamed"], false);
+    assert_eq!(state_of(&rig, "old").await["unnamed"], true);
+    assert_eq!(state_of(&rig, "new").await["unnamed"], false);
     rig.remove(&container).await.unwrap();
-    assert_eq!(backends_told(&rig).await, ["new", "old"]);
+    assert_eq!(backends_reported(&rig).await, ["new", "old"]);
     rig.stop_pod(&pod).await.unwrap();
     rig.remove_pod(&pod).await.unwrap();
-    assert_eq!(backends_told(&rig).await, ["new"]);
+    assert_eq!(backends_reported(&rig).await, ["new"]);
     // The connection to the backend ends with the last call.
     rig.sim("old")
         .until(|journal| journal.connections == 0)
@@ -169,7 +169,7 @@ async fn a_backend_that_owns_nothing_is_removed_at_once() {
         (vec!["new".into()], vec!["old".into()])
     );
     until_state(&rig, "new", "ready").await;
-    assert_eq!(backends_told(&rig).await, ["new"]);
+    assert_eq!(backends_reported(&rig).await, ["new"]);
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn a_call_in_flight_at_a_removed_backend_is_not_disturbed() {
         new.until(|journal| journal.held == ["PullImage"]).await;
         let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
         assert_eq!(changes.backends_removed, ["new"]);
-        assert_eq!(backends_told(&rig).await, ["old"]);
+        assert_eq!(backends_reported(&rig).await, ["old"]);
         new.release("PullImage");
     };
     let (pulled, ()) = tokio::join!(pull, change);
@@ -339,7 +339,7 @@ async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_i
         &["old", "new"],
     );
     assert_eq!(names(&rig.pods().await.unwrap()), ["before"]);
-    assert_eq!(told_of(&rig, "new").await["joined"], false);
+    assert_eq!(state_of(&rig, "new").await["joined"], false);
     let refused = rig.try_run("kata", "web").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("backend \"new\""), "{refused}");
@@ -349,7 +349,7 @@ async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_i
     // The backend new has answered once, so from now on lists need this backend.
     rig.sim("new").stop().await;
     until_state(&rig, "new", "down").await;
-    assert_eq!(told_of(&rig, "new").await["joined"], true);
+    assert_eq!(state_of(&rig, "new").await["joined"], true);
 }
 
 #[tokio::test]

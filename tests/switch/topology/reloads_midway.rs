@@ -4,7 +4,7 @@ use criswitch::codec::cri;
 use serde_json::Value as Json;
 use tonic::{Code, Status};
 
-use crate::faults::{hang, names, told_of, until_state};
+use crate::faults::{hang, names, state_of, until_state};
 use crate::session::events::{listening, next};
 use crate::support::{Client, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{old_alone, reload, run_when_ready, table};
@@ -35,7 +35,7 @@ async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
     assert_eq!(changes.backends_retiring[0].pods, None);
     let line = "backend retiring: old, whose pods are unknown until criswitch has listed it; backend old is";
     assert!(changes.to_string().contains(line), "{changes}");
-    let old = told_of(&rig, "old").await;
+    let old = state_of(&rig, "old").await;
     assert_eq!(
         (&old["pods"], &old["containers"]),
         (&Json::Null, &Json::Null)
@@ -101,7 +101,7 @@ async fn a_backend_added_during_update_runtime_config_gets_the_configuration_too
     rig.restart_switch().await;
     let mut runtime = rig.runtime();
     // This call waits for the only backend.
-    let told = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
+    let shown = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
     let new = rig.sim("new");
     let change = async {
         // The reply to this call proves that criswitch has read the `UpdateRuntimeConfig`, which was sent earlier on
@@ -114,8 +114,8 @@ async fn a_backend_added_during_update_runtime_config_gets_the_configuration_too
         run_when_ready(&rig, "kata", "web").await;
         rig.sim("old").start();
     };
-    let (told, ()) = tokio::join!(told, change);
-    told.unwrap();
+    let (shown, ()) = tokio::join!(shown, change);
+    shown.unwrap();
     new.until(|journal| journal.calls_of("UpdateRuntimeConfig").count() > 0)
         .await;
 }
@@ -259,7 +259,7 @@ async fn a_pod_that_a_client_saw_in_a_stream_is_never_missing_in_a_later_list() 
     until_state(&rig, "old", "ready").await;
     let old = rig.sim("old");
     let direct = Client::new(&old.socket());
-    direct.run_pod("runc", "unheard").await.unwrap();
+    direct.run_pod("runc", "unanswered").await.unwrap();
     let mut runtime = rig.runtime();
     let streamed = runtime.stream_pod_sandboxes(cri::StreamPodSandboxesRequest::default());
     let mut streamed = streamed.await.unwrap().into_inner();
@@ -267,7 +267,7 @@ async fn a_pod_that_a_client_saw_in_a_stream_is_never_missing_in_a_later_list() 
     while let Some(message) = streamed.message().await.unwrap() {
         seen.extend(message.pod_sandboxes);
     }
-    assert_eq!(names(&seen), ["unheard"]);
+    assert_eq!(names(&seen), ["unanswered"]);
     old.hold("ListPodSandbox");
     reload(&rig, "runc", BOTH, &["old", "new"]);
     until_state(&rig, "new", "ready").await;

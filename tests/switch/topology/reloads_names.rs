@@ -1,6 +1,6 @@
 //! The names of handlers and backends before and after a reload.
 
-use crate::faults::told_of;
+use crate::faults::state_of;
 use crate::support::{Rig, Sim};
 use crate::topology::reloads::{old_alone, owner, reload, run_when_ready};
 
@@ -14,8 +14,8 @@ async fn a_handler_that_moves_within_its_backend_is_reported_with_the_backends_n
         "handler moved: runc from old to old as kata"
     );
     let changes = reload(&rig, "runc", &row(""), &["old"]);
-    let told = "handler moved: runc from old as kata to old (its own default)";
-    assert_eq!(changes.to_string(), told);
+    let shown = "handler moved: runc from old as kata to old (its own default)";
+    assert_eq!(changes.to_string(), shown);
 }
 
 #[tokio::test]
@@ -43,9 +43,9 @@ async fn a_socket_under_another_name_is_the_same_backend() {
         (&changes.backends_added, &changes.backends_removed),
         (&vec![], &vec![])
     );
-    let told = told_of(&rig, "stock").await;
+    let shown = state_of(&rig, "stock").await;
     assert_eq!(
-        (&told["state"], &told["pods"], &told["transitions"]),
+        (&shown["state"], &shown["pods"], &shown["transitions"]),
         (&"ready".into(), &1.into(), &1.into())
     );
     rig.stop_pod(&pod).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_socket_under_another_path_is_the_same_backend() {
         (&vec![], &vec![])
     );
     assert_eq!(rig.pods().await.unwrap().len(), 1);
-    assert_eq!(told_of(&rig, "old").await["transitions"], 1);
+    assert_eq!(state_of(&rig, "old").await["transitions"], 1);
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn another_socket_under_the_same_name_is_another_backend() {
     assert!(changes.lines.contains(&renamed.to_owned()), "{changes}");
     let after = run_when_ready(&rig, "runc", "after").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
-    assert_eq!(told_of(&rig, "old-old").await["pods"], 1);
+    assert_eq!(state_of(&rig, "old-old").await["pods"], 1);
 }
 
 #[tokio::test]

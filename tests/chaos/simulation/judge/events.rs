@@ -26,24 +26,24 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
             "{asked}: the event stream continues although backend {backend} has no events"
         ));
     }
-    let heard = messages(&mut asked.call.heard.lock().unwrap().clone());
-    let last: HashMap<String, u64> = heard.iter().map(read).collect();
+    let arrived = messages(&mut asked.call.arrived.lock().unwrap().clone());
+    let last: HashMap<String, u64> = arrived.iter().map(read).collect();
     // After a hang, a backend may answer other calls before the request for events, so criswitch may miss events.
     let silenced = |backend: usize| {
         let mut moments = truth.health[backend].silenced.iter();
         asked.silent.contains(&backend) || moments.any(|at| (asked.begun..*listens).contains(at))
     };
-    let told = |pod: &&Thing| {
-        let told = pod.gone.is_some() || there(truth, pod.backend);
-        pod.kind == Kind::Pod && told && !silenced(pod.backend)
+    let shown = |pod: &&Thing| {
+        let shown = pod.gone.is_some() || there(truth, pod.backend);
+        pod.kind == Kind::Pod && shown && !silenced(pod.backend)
     };
-    let deleted: HashSet<String> = heard
+    let deleted: HashSet<String> = arrived
         .iter()
         .map(read)
         .filter(|(_, kind)| *kind == DELETED)
         .map(|(id, _)| id)
         .collect();
-    for pod in truth.things.iter().filter(told) {
+    for pod in truth.things.iter().filter(shown) {
         let lives = pod.gone.is_none() && !pod.forgotten;
         if lives && deleted.contains(&pod.id) {
             return Err(format!(
@@ -55,16 +55,16 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
         if pod.shared || others.any(|it| it.backend != pod.backend) {
             continue;
         }
-        let heard = last.get(&pod.id);
+        let arrived = last.get(&pod.id);
         let learned = pod
             .learned
             .is_some_and(|at| pod.gone.is_none_or(|gone| at < gone));
         let wrong = match pod.gone {
-            None => pod.born > *listens && heard.is_none_or(|kind| *kind == DELETED),
-            Some(gone) => gone > *listens && learned && heard != Some(&DELETED),
+            None => pod.born > *listens && arrived.is_none_or(|kind| *kind == DELETED),
+            Some(gone) => gone > *listens && learned && arrived != Some(&DELETED),
         };
         if wrong {
-            return Err(format!("{asked}: the last event of {pod:?} is {heard:?}"));
+            return Err(format!("{asked}: the last event of {pod:?} is {arrived:?}"));
         }
     }
     Ok(())

@@ -90,8 +90,8 @@ impl Case<'_> {
         let pods = self.truth.things.iter();
         let pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == *uid && !it.poses);
         let mut created = pods.clone().filter(|pod| {
-            let is_told = pod.answered.is_some_and(|at| at < begun);
-            is_told && self.truth.is_made_by_this_switch(pod) && self.is_known(pod)
+            let is_reported = pod.answered.is_some_and(|at| at < begun);
+            is_reported && self.truth.is_made_by_this_switch(pod) && self.is_known(pod)
         });
         created.next()?;
         Some(pods.flat_map(Thing::sources).collect())
@@ -113,7 +113,7 @@ impl Case<'_> {
             it.backend == backend
                 && it.image == image
                 && it.gone.is_none()
-                && it.told.is_some_and(|told| told < self.asked.begun)
+                && it.shown.is_some_and(|shown| shown < self.asked.begun)
         })
     }
 

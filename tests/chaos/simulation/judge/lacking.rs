@@ -61,12 +61,12 @@ impl Case<'_> {
     /// concerns only the handler's backend.
     fn all_may_lack(&self, rows: &[&Row]) -> bool {
         let lacks = |at: usize| rows.iter().all(|row| self.may_lack(at, row));
-        let heard = |at: &usize| {
+        let arrived = |at: &usize| {
             let relied = self.truth.relied_upon(*at, self.asked.at);
             self.sure(*at) && self.may_concern_store(*at) && relied
         };
         let any = (0..RUNTIMES).any(lacks);
-        any && (!self.asked.call.filter.is_empty() || (0..RUNTIMES).filter(heard).all(lacks))
+        any && (!self.asked.call.filter.is_empty() || (0..RUNTIMES).filter(arrived).all(lacks))
     }
 
     /// Whether a backend may have lacked the RPC when the call arrived at the backend.

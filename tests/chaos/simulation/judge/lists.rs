@@ -168,8 +168,8 @@ impl Case<'_> {
         let Some(gone) = thing.gone else {
             return Ok(());
         };
-        let removed = thing.removal_told.is_some_and(|told| told < begun);
-        let has_told = |backend: usize| {
+        let removed = thing.removal_reported.is_some_and(|shown| shown < begun);
+        let has_reported = |backend: usize| {
             let mut listings = self.truth.listings.iter();
             listings.any(|listing| {
                 listing.backend == backend
@@ -178,8 +178,8 @@ impl Case<'_> {
                     && listing.delivered.is_some_and(|at| at < begun)
             })
         };
-        let told_so = thing.sources().all(has_told);
-        if removed || told_so {
+        let reported_so = thing.sources().all(has_reported);
+        if removed || reported_so {
             return Err(format!("{} is gone, and is listed", thing.id));
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Case<'_> {
     fn may_be_missing(&self, thing: &Thing, may_lack: bool) -> Result<(), String> {
         let begun = self.asked.begun;
         let relied = self.truth.relied_upon(thing.backend, self.asked.at);
-        let known = [thing.told, thing.learned]
+        let known = [thing.shown, thing.learned]
             .into_iter()
             .flatten()
             .any(|at| at < begun);

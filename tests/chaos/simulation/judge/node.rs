@@ -13,18 +13,18 @@ impl Case<'_> {
     pub(super) fn node(&self) -> Result<(), String> {
         let status = cri::StatusResponse::decode(self.reply.messages.concat().as_slice());
         let status = status.map_err(|error| error.to_string())?;
-        let told: HashSet<&str> = status
+        let shown: HashSet<&str> = status
             .runtime_handlers
             .iter()
             .map(|it| it.name.as_str())
             .collect();
         let right = self.tables().any(|table| {
             let rows = table.handlers.iter().map(|row| row.name.as_str());
-            told == rows.chain([""]).collect()
+            shown == rows.chain([""]).collect()
         });
         self.unless(
             !right,
-            &format!("Status has different handlers than the table: {told:?}"),
+            &format!("Status has different handlers than the table: {shown:?}"),
         )?;
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
         if !self.truth.started || !self.speakers().all(relied) {

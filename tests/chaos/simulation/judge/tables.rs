@@ -133,7 +133,7 @@ impl Case<'_> {
     /// Whether criswitch must know `thing`. criswitch never forgets an existing pod or container that was created
     /// through criswitch.
     pub(super) fn must_know(&self, thing: &Thing) -> bool {
-        self.sure(thing.backend) || thing.maker != 0 && !thing.unheard
+        self.sure(thing.backend) || thing.maker != 0 && !thing.unanswered
     }
 
     /// Whether clients may see `name` as the pod's handler. A correct name is the name that any table since the pod's

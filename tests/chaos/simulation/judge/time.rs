@@ -113,9 +113,9 @@ impl Case<'_> {
         // Calls of the last instance may create pods that criswitch does not know, on any backend. So every backend
         // must be healthy.
         let relies = |at| self.truth.relied_upon(at, self.asked.at);
-        let unheard = !(0..RUNTIMES).filter(|at| self.may(*at)).all(relies)
+        let unanswered = !(0..RUNTIMES).filter(|at| self.may(*at)).all(relies)
             || creating.any(|it| it.uid == uid && it.settled.is_none_or(|settled| settled > begun));
-        any && pods.all(|pod| relied(pod) && pod.is_sure(begun)) && !unheard
+        any && pods.all(|pod| relied(pod) && pod.is_sure(begun)) && !unanswered
     }
 
     /// Checks that a call that depends on no failing backend gets an answer at once.

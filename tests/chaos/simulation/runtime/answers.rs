@@ -83,7 +83,7 @@ fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
     let mut pod = Thing {
         handler: handler.to_owned(),
         maker: asked.call,
-        unheard: truth.is_of_earlier_switch(asked.call),
+        unanswered: truth.is_of_earlier_switch(asked.call),
         ..Thing::new(Kind::Pod, id.clone(), asked.backend, id.clone(), name, born)
     };
     if let Some(mirror) = truth.mirror_of(asked.backend) {
@@ -105,7 +105,7 @@ fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
     let (uid, others) = (within.uid.clone(), within.others(asked.backend));
     let mut container = Thing {
         maker: asked.call,
-        unheard: truth.is_of_earlier_switch(asked.call),
+        unanswered: truth.is_of_earlier_switch(asked.call),
         uid,
         ..Thing::new(
             Kind::Container,
@@ -368,7 +368,7 @@ fn status(offers: &Offers) -> cri::StatusResponse {
     let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
     cri::StatusResponse {
         status: Some(cri::RuntimeStatus { conditions }),
-        runtime_handlers: offers.told().map(handler).collect(),
+        runtime_handlers: offers.shown().map(handler).collect(),
         ..Default::default()
     }
 }
@@ -405,7 +405,7 @@ fn image(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
                     backend,
                     image: image.clone(),
                     gone: None,
-                    told: None,
+                    shown: None,
                 });
             }
             Ok(one(&cri::PullImageResponse { image_ref: image }))

@@ -41,7 +41,7 @@ pub fn reply(
 ) -> Response<Body> {
     let messages = match answer {
         Ok(messages) => messages,
-        Err(status) => return refusal(&status),
+        Err(status) => return unroutable(&status),
     };
     let mut data: Vec<u8> = messages
         .iter()
@@ -80,27 +80,27 @@ pub fn reply(
 }
 
 /// A reply that is only a status.
-pub fn refusal(status: &Status) -> Response<Body> {
+pub fn unroutable(status: &Status) -> Response<Body> {
     let response = status.clone().into_http::<Full<Bytes>>();
     response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }
 
 /// A message to a subscriber of events.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum Shown {
     Event(Bytes),
     /// The stream ends: `true` means with status 0, `false` means with a reset.
     End(bool),
 }
 
 /// A reply that streams events until their end.
-pub fn of_events(events: broadcast::Receiver<Told>) -> Response<Body> {
+pub fn of_events(events: broadcast::Receiver<Shown>) -> Response<Body> {
     of_stream(stream::unfold(Some(events), |events| async {
         let mut events = events?;
         Some(match events.recv().await.ok()? {
-            Told::Event(event) => (Ok(Frame::data(frames::frame(&event))), Some(events)),
-            Told::End(true) => (Ok(trailers()), None),
-            Told::End(false) => (Err(Broken), None),
+            Shown::Event(event) => (Ok(Frame::data(frames::frame(&event))), Some(events)),
+            Shown::End(true) => (Ok(trailers()), None),
+            Shown::End(false) => (Err(Broken), None),
         })
     }))
 }

@@ -3,7 +3,7 @@
 use criswitch::rpc::Kind;
 
 use super::Runtime;
-use super::damage::Told;
+use super::damage::Shown;
 use crate::simulation::plan::Fault;
 use crate::simulation::truth::{DIRECT, Thing};
 
@@ -57,7 +57,7 @@ impl Runtime {
             }
             Fault::Fail(failing) => self.state().failing = *failing,
             Fault::Garble(garbled) => self.truth().health[self.at].garbles = *garbled,
-            Fault::EndEvents(well) => drop(self.events.send(Told::End(*well))),
+            Fault::EndEvents(well) => drop(self.events.send(Shown::End(*well))),
         }
         self.note_health();
     }
@@ -183,7 +183,7 @@ impl Runtime {
         truth
             .things
             .push(Thing::new(Kind::Pod, id.clone(), self.at, id, name, born));
-        self.tell(&truth, before);
+        self.report(&truth, before);
     }
 
     /// Creates a pod with the uid and the names of another runtime's pod, mostly under the same handler.
@@ -211,7 +211,7 @@ impl Runtime {
             poses: true,
             ..Thing::new(Kind::Pod, id.clone(), self.at, id, other.name.clone(), born)
         });
-        self.tell(&truth, before);
+        self.report(&truth, before);
     }
 
     /// Removes a pod without criswitch.
@@ -224,7 +224,7 @@ impl Runtime {
         if let Some(at) = (which as usize).checked_rem(pods.len()) {
             let before = truth.moment();
             truth.remove(Kind::Pod, &pods[at]);
-            self.tell(&truth, before);
+            self.report(&truth, before);
         }
     }
 }

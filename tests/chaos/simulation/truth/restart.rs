@@ -77,13 +77,13 @@ impl Truth {
             thing.be_restored(known[thing.backend], is_known);
         }
         for thing in &mut self.things {
-            thing.unheard |= thing.told.is_none() && thing.learned.is_none();
+            thing.unanswered |= thing.shown.is_none() && thing.learned.is_none();
         }
         if next == Next::AfterReboot {
             (0..RUNTIMES).for_each(|backend| self.is_empty_now(backend));
             // Images outlive a reboot, but criswitch treats a backend that is down as empty. So answers from before the
             // reboot do not require criswitch to find an image.
-            self.images.iter_mut().for_each(|image| image.told = None);
+            self.images.iter_mut().for_each(|image| image.shown = None);
         }
     }
 

@@ -74,8 +74,8 @@ impl Truth {
                 // A backend that has claimed the thing may be its owner until the next list shows that it is not.
                 hostile.iter().for_each(|at| thing.leave(*at, now, true));
                 thing.shared = true;
-                (thing.learned, thing.told) = (None, None);
-                (thing.forgotten, thing.unheard) = (true, true);
+                (thing.learned, thing.shown) = (None, None);
+                (thing.forgotten, thing.unanswered) = (true, true);
             }
         }
     }
@@ -86,9 +86,9 @@ impl Truth {
         self.tables.forgotten[backend] = true;
         self.listings.retain(|listing| listing.backend != backend);
         let images = self.images.iter_mut().filter(|it| it.backend == backend);
-        images.for_each(|image| image.told = None);
+        images.for_each(|image| image.shown = None);
         if let Some(place) = &mut self.tables.places[backend] {
-            (place.joined, place.greeted) = (false, false);
+            (place.joined, place.made_ready) = (false, false);
         }
     }
 
@@ -134,7 +134,7 @@ impl Thing {
             self.learned = None;
         }
         if !is_placed || !self.is_settled(Moment::MAX) {
-            self.told = None;
+            self.shown = None;
         }
         self.lost |= !is_known;
         self.owned &= is_known && self.learned.is_some();

@@ -64,15 +64,15 @@ pub struct Thing {
     pub answered: Option<Moment>,
     pub gone: Option<Moment>,
     /// The moment when a client first learned of the removal.
-    pub removal_told: Option<Moment>,
+    pub removal_reported: Option<Moment>,
     /// The moment when a client first learned of the thing.
-    pub told: Option<Moment>,
+    pub shown: Option<Moment>,
     /// The moment when criswitch first learned of the thing: the current instance, or an earlier instance whose state
     /// the current instance has loaded.
     pub learned: Option<Moment>,
     /// Whether an instance of criswitch ended while neither criswitch nor a client knew the pod or container. The
     /// backend may have created it after that end.
-    pub unheard: bool,
+    pub unanswered: bool,
     /// The other backends that list the thing.
     pub copies: Vec<Copied>,
     /// The backends that listed the thing and no longer do.
@@ -134,10 +134,10 @@ impl Thing {
             poses: false,
             answered: None,
             gone: None,
-            removal_told: None,
-            told: None,
+            removal_reported: None,
+            shown: None,
             learned: None,
-            unheard: false,
+            unanswered: false,
             copies: Vec::new(),
             left: Vec::new(),
             owned: false,
@@ -203,8 +203,8 @@ impl Thing {
         self.learned = copy.learned;
         // criswitch may report the deletion if it does not know the copy.
         self.forgotten |= copy.learned.is_none();
-        (self.told, self.answered) = (None, None);
-        (self.owned, self.unheard) = (false, true);
+        (self.shown, self.answered) = (None, None);
+        (self.owned, self.unanswered) = (false, true);
         true
     }
 

@@ -77,7 +77,7 @@ impl World {
                 handler,
                 filter,
                 timeout: op.timeout_ms.map(Duration::from_millis),
-                heard: Arc::default(),
+                arrived: Arc::default(),
             },
             begun,
             life: truth.life,
