@@ -136,7 +136,8 @@ fn families_of_fields() -> String {
     for family in FIELDS {
         let tests = family.any.iter();
         let fields = tests.flat_map(|test| test.fields);
-        let fields: Vec<_> = fields.map(|field| format!("`{field}`")).collect();
+        let mut fields: Vec<_> = fields.map(|field| format!("`{field}`")).collect();
+        fields.dedup();
         let (title, fields) = (family.title, fields.join(" "));
         writeln!(table, "| {title}: {fields} | {} |", works_in(family)).unwrap();
     }

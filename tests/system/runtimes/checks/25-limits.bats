@@ -117,6 +117,57 @@ PRIVILEGED='.linux.security_context.privileged = true'
   with_disk reads_device
 }
 
+# opens_with_privilege PATH MOUNTED: checks that a privileged container on runc and crun, with the path MOUNTED of the node
+# at /node, reads the device at this path, and that a container without privilege sees the device and cannot open it.
+opens_with_privilege() {
+  local handler seen filter command="ls $1; echo read \$(head -c 4 $1 2>&1 | tail -n 1 | tail -c 24)"
+  filter="$(mounts "$2") | .linux.security_context.capabilities = {add_capabilities: [\"SYS_ADMIN\"]}"
+  for handler in runc crun; do
+    seen=$(runs "$handler" "$command" . "$filter")
+    echo "# $handler: $seen" >&3
+    has "$handler, without privilege" "$1" "$seen" || return
+    has "$handler, without privilege" "peration not permitted" "$seen" || return
+    seen=$(runs "$handler" "head -c 4 $1 | wc -c" ".metadata.name = \"p\" | .metadata.uid = \"p\" | $PRIVILEGED" \
+      "$(mounts "$2") | $PRIVILEGED")
+    # The log has the lines of both containers.
+    equal "$handler, with privilege" 4 "${seen##*$'\n'}" || return
+  done
+}
+
+@test "host-devices: a container without privilege cannot open a device in a volume" {
+  opens_device() { opens_with_privilege /node "$DEVICE"; }
+  with_disk opens_device
+}
+
+@test "host-dev-directory: a container without privilege cannot open the devices in /dev" {
+  opens_below() { opens_with_privilege "/node/${DEVICE##*/}" /dev; }
+  with_disk opens_below
+}
+
+@test "gvisor-net-raw: the capability NET_RAW is dropped" {
+  # shellcheck disable=SC2016 # The shell in the container expands these.
+  command='mask=$(sed -n "s/^CapEff:[^0-9a-f]*//p" /proc/self/status); echo raw $((0x$mask >> 13 & 1))'
+  filter='.linux.security_context.capabilities = {add_capabilities: ["NET_RAW"]}'
+  works_on_others "raw 1" "$command" . "$filter"
+  seen=$(runs gvisor "$command" . "$filter")
+  echo "# gvisor: $seen" >&3
+  equal gvisor "raw 0" "$seen"
+}
+
+@test "gvisor-host-directories: files in a directory of the node can be read, and sockets in it refuse connections" {
+  mkdir "$DIR/mixed"
+  echo readable >"$DIR/mixed/file"
+  in_background "$BATS_TEST_TMPDIR/server" "$DIR/tools/probe" serve "$DIR/mixed/node.sock"
+  wait_for 10 "the server's socket" test -S "$DIR/mixed/node.sock"
+  filter="$(mounts "$DIR/mixed") | .mounts += [{host_path: \"$DIR/tools\", container_path: \"/tools\"}]"
+  command='cat /node/file; /tools/probe ask /node/node.sock 2>&1'
+  works_on_others served "$command" . "$filter"
+  seen=$(runs gvisor "$command" . "$filter")
+  echo "# gvisor: $seen" >&3
+  has gvisor readable "$seen"
+  has gvisor "connect: " "$seen"
+}
+
 @test "gvisor-bidirectional-mounts: a container that passes mounts on does not start" {
   filter=$(mounts "$DIR/shared" '{propagation: 2}')
   works_on_others started 'echo started' . "$filter"

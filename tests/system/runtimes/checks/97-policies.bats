@@ -141,9 +141,9 @@ meets() {
   done
 }
 
-# answer CLASS LIMIT: what the API server says about the misfit in the class; asked once in a check.
+# answer CLASS LIMIT: what the API server says about the misfit in the class; asked once.
 answer() {
-  local file=$BATS_TEST_TMPDIR/answer-$1-$2
+  local file=$BATS_FILE_TMPDIR/answer-$1-$2
   [ -e "$file" ] || dry_run "$1" "$(misfit "$2")" >"$file"
   cat "$file"
 }
