@@ -296,6 +296,10 @@ struct Manifests {
     /// run.
     #[arg(long)]
     policy: bool,
+    /// Warn of RuntimeClasses that the cluster has with a different handler. FILE has the output of kubectl get
+    /// runtimeclasses -o yaml; - is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
+    existing: Option<PathBuf>,
 }
 
 /// The result of a command that ran to its end.
@@ -455,6 +459,9 @@ impl Manifests {
             Some(Encoding::Json) => objects.json(&config),
             _ => objects.yaml(&config)?,
         })?;
+        if let Some(file) = &self.existing {
+            terminal::complain(&manifests::clashes(&config, file)?);
+        }
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
         terminal::complain(&objects.left_out(&config));
         Ok(Verdict::Fine)

@@ -255,6 +255,13 @@ impl Config {
     }
 }
 
+impl Handler {
+    /// The name of the handler's RuntimeClass.
+    pub fn class(&self) -> &str {
+        self.scheduling.class.as_deref().unwrap_or(&self.name)
+    }
+}
+
 impl Table {
     /// The row for pods with the handler `name`. An empty `name` means the default handler.
     pub fn handler(&self, name: &str) -> Option<&Handler> {

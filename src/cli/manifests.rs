@@ -2,10 +2,17 @@
 
 pub(super) mod policy;
 
+use std::path::Path;
+use std::{fs, io};
+
+use anyhow::{Context, anyhow};
 use criswitch::config::{Config, Handler, Table, Toleration};
 use criswitch::node_labels::handler_key;
 use criswitch::platform::paths::NODE_LABELS;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+/// The labels of every object. Their value is `criswitch`.
+const LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"];
 
 /// The objects that the command prints.
 #[derive(Clone, Copy)]
@@ -42,6 +49,37 @@ impl Objects {
             Objects::Policies => auto_registered + &policy::left_out(&config.table),
         }
     }
+}
+
+/// One line for each RuntimeClass of the cluster that `kubectl apply` cannot replace: the handler of a RuntimeClass is
+/// immutable. `file` has the objects of the cluster, as `kubectl get runtimeclasses -o yaml` prints them.
+///
+/// # Errors
+/// If the file cannot be read, or is not YAML.
+pub(super) fn clashes(config: &Config, file: &Path) -> anyhow::Result<String> {
+    let shown = file.display();
+    let text = match file == Path::new("-") {
+        true => io::read_to_string(io::stdin().lock()),
+        false => fs::read_to_string(file),
+    };
+    let text = text.with_context(|| format!("cannot read {shown}"))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+        .map_err(|_| anyhow!("{shown} is not valid YAML or JSON"))?;
+    let lists = documents.iter().filter_map(|list| list["items"].as_array());
+    let objects = documents.iter().chain(lists.flatten());
+    let classes = objects.filter(|object| object["kind"] == "RuntimeClass");
+    let clashes = classes.filter_map(|object| {
+        let text = |pointer| object.pointer(pointer)?.as_str();
+        let (name, handler) = (text("/metadata/name")?, text("/handler")?);
+        let mut rows = config.table.handlers.iter();
+        let row = rows.find(|row| row.class() == name && row.name != handler)?;
+        let own = &row.name;
+        Some(format!(
+            "criswitch: RuntimeClass {name:?} exists with the handler {handler:?}, which is immutable, and the row has the \
+             handler {own:?}; name the row {handler} and set class = {name:?}, or set a different class\n"
+        ))
+    });
+    Ok(clashes.collect())
 }
 
 /// One line for each handler whose name is too long for a label.
@@ -81,11 +119,18 @@ fn runtime_class(row: &Handler, config: &Config) -> Value {
     object([
         ("apiVersion", Some(json!("node.k8s.io/v1"))),
         ("kind", Some(json!("RuntimeClass"))),
-        ("metadata", Some(json!({ "name": row.name }))),
+        ("metadata", Some(metadata(row.class()))),
         ("handler", Some(json!(row.name))),
         ("overhead", overhead),
         ("scheduling", scheduling(row, config)),
     ])
+}
+
+/// The name of an object, and the labels with which `kubectl apply --prune` and `kubectl delete` select all objects of
+/// criswitch.
+fn metadata(name: &str) -> Value {
+    let labels = LABELS.map(|key| (key.to_owned(), json!("criswitch")));
+    json!({ "name": name, "labels": Map::from_iter(labels) })
 }
 
 fn scheduling(row: &Handler, config: &Config) -> Option<Value> {

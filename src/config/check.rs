@@ -4,6 +4,7 @@
 
 mod scheduling;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -280,7 +281,25 @@ impl Checker<'_> {
             self.problems.tell(place, "no handler is defined", hint);
         }
         let rows = self.written.handlers.iter();
-        rows.filter_map(|row| self.handler(row, known)).collect()
+        let found: Vec<_> = rows.filter_map(|row| self.handler(row, known)).collect();
+        self.second_classes(&found);
+        found
+    }
+
+    /// Reports each row whose RuntimeClass has the name of that of an earlier row.
+    fn second_classes(&mut self, rows: &[FoundHandler]) {
+        let mut first = HashMap::new();
+        for row in rows {
+            let class = row.scheduling.class.as_ref().unwrap_or(&row.name.value);
+            if let Some(earlier) = first.insert(class, &row.name) {
+                let what = format!(
+                    "the RuntimeClass of handler {:?} has the name {class:?}, as that of handler {:?} at {}",
+                    row.name.value, earlier.value, earlier.place
+                );
+                self.problems
+                    .tell(&row.name.place, what, "a different class");
+            }
+        }
     }
 
     fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<FoundHandler> {

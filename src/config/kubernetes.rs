@@ -76,6 +76,14 @@ pub(super) fn label_value(text: &str) -> Result<String, Wrong> {
     Err(wrong(what, rule))
 }
 
+/// The name of a RuntimeClass.
+pub(super) fn class(text: &str) -> Result<String, Wrong> {
+    let what = || format!("{text:?} is not the name of a RuntimeClass");
+    let rule = "a DNS name: lower-case letters, digits, \"-\" and \".\", as in \"gvisor\"";
+    let is_name = is_domain(text).then(|| text.to_owned());
+    is_name.ok_or_else(|| wrong(what(), rule))
+}
+
 /// Whether the text is a label value that is not empty, or the name in a label key.
 pub(crate) fn is_name(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

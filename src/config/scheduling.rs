@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use strum::{AsRefStr, EnumString, VariantNames};
 
-/// The nodes that may run the pods of a RuntimeClass, and the resources that each pod uses besides its containers.
+/// The name of a RuntimeClass, the nodes that may run its pods, and the resources that each pod uses besides its
+/// containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scheduling {
+    /// The name of the RuntimeClass; `None` for the name of the handler.
+    pub class: Option<String>,
     /// Quantities as written, by the name of the resource (cpu, memory).
     pub overhead: BTreeMap<String, String>,
     /// The labels that a node must have.

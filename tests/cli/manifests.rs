@@ -39,6 +39,9 @@ fn each_handler_has_a_runtime_class_with_the_settings_of_its_row() {
         handler: gvisor
         kind: RuntimeClass
         metadata:
+          labels:
+            app.kubernetes.io/managed-by: criswitch
+            app.kubernetes.io/part-of: criswitch
           name: gvisor
         overhead:
           podFixed:
@@ -48,6 +51,9 @@ fn each_handler_has_a_runtime_class_with_the_settings_of_its_row() {
         handler: kata
         kind: RuntimeClass
         metadata:
+          labels:
+            app.kubernetes.io/managed-by: criswitch
+            app.kubernetes.io/part-of: criswitch
           name: kata
         overhead:
           podFixed:
@@ -70,9 +76,52 @@ fn each_handler_has_a_runtime_class_with_the_settings_of_its_row() {
         handler: runc
         kind: RuntimeClass
         metadata:
+          labels:
+            app.kubernetes.io/managed-by: criswitch
+            app.kubernetes.io/part-of: criswitch
           name: runc
     "#]]
     .assert_eq(&outcome.stdout);
+}
+
+const OF_CLASS: &str = "
+    default_handler = 'runsc'
+    [handlers]
+    runsc = { socket = '/run/gvisor.sock', class = 'gvisor' }";
+
+#[test]
+fn a_row_may_name_its_runtime_class_which_keeps_the_handler_of_the_row() {
+    let class = &classes(OF_CLASS)[0];
+    assert_eq!(class["metadata"]["name"], "gvisor");
+    assert_eq!(class["handler"], "runsc");
+    let files = main_file(OF_CLASS);
+    let policies = run(&["manifests", "--policy", "--config", text(&files.main())]).stdout;
+    assert!(policies.contains("name: criswitch-gvisor\n"), "{policies}");
+    assert!(policies.contains("orValue('') == 'gvisor'"), "{policies}");
+}
+
+#[test]
+fn manifests_warns_of_runtime_classes_of_the_cluster_with_a_different_handler() {
+    let existing = "apiVersion: v1\nkind: List\nitems:\n- kind: RuntimeClass\n  metadata: { name: gvisor }\n  handler: runsc\n";
+    let warnings = |table: &str| {
+        let files = main_file(table);
+        let file = files.main().with_file_name("classes.yaml");
+        std::fs::write(&file, existing).unwrap();
+        let main = files.main();
+        let outcome = run(&[
+            "manifests",
+            "--existing",
+            text(&file),
+            "--config",
+            text(&main),
+        ]);
+        assert_eq!(outcome.code, 0);
+        outcome.stderr
+    };
+    assert_eq!(warnings(OF_CLASS), "");
+    expect![[r#"
+        criswitch: RuntimeClass "gvisor" exists with the handler "runsc", which is immutable, and the row has the handler "gvisor"; name the row runsc and set class = "gvisor", or set a different class
+    "#]].assert_eq(&warnings(TABLE));
 }
 
 #[test]

@@ -69,6 +69,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
           fc -> kata "fc"
           gvisor -> crio "runsc"
           kata -> kata "kata"
+          kata-qemu -> kata "kata-qemu"
           runc -> runc "runc"
           tdx -> kata "tdx"
           wasm -> wasm ""

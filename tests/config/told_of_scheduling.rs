@@ -172,3 +172,17 @@ fn other_problems_of_a_row_without_a_backend_are_reported_too() {
             criswitch.toml:4:41: "x" is not a Kubernetes quantity; try "250m""#]],
     );
 }
+
+#[test]
+fn a_class_must_be_a_name_and_no_class_may_have_two_rows() {
+    told(
+        "default_handler = 'runsc'
+        [handlers]
+        runsc = { socket = '/run/a.sock', class = 'gvisor' }
+        gvisor = '/run/b.sock'
+        kata = { socket = '/run/c.sock', class = 'Kata Containers' }",
+        expect![[r#"
+            criswitch.toml:4:9: the RuntimeClass of handler "gvisor" has the name "gvisor", as that of handler "runsc" at criswitch.toml:3:9; try a different class
+            criswitch.toml:5:50: "Kata Containers" is not the name of a RuntimeClass; try a DNS name: lower-case letters, digits, "-" and ".", as in "gvisor""#]],
+    );
+}

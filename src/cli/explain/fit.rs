@@ -176,7 +176,10 @@ fn of_pod(node: &Node, pod: Manifest, classes: &BTreeMap<String, String>) -> Pod
     let table = &node.config.table;
     let class = pod.pod.pointer("/spec/runtimeClassName");
     let class = class.and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (mapped, default) = (classes.get(&class).cloned(), table.default.name.clone());
+    let mut rows = table.handlers.iter();
+    let row = rows.find(|row| row.scheduling.class.as_ref() == Some(&class));
+    let mapped = classes.get(&class).or(row.map(|row| &row.name)).cloned();
+    let default = table.default.name.clone();
     let own = own_handler(&class, mapped.as_ref(), &default);
     let mut fits: Vec<_> = table
         .handlers

@@ -39,7 +39,7 @@ pub(super) fn objects(table: &Table) -> Vec<Value> {
     let rows = table.handlers.iter();
     let rows = rows.filter_map(|row| Some((row, kind(row)?)));
     let of_row = |(row, kind): (&Handler, Kind)| {
-        let name = row.name.clone();
+        let name = row.class().to_owned();
         let all = POLICIES.iter();
         all.flat_map(move |policy| policy.objects(&name, kind))
             .collect::<Vec<_>>()
@@ -81,7 +81,7 @@ impl Policy {
         let policy = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicy",
-            "metadata": { "name": name },
+            "metadata": super::metadata(&name),
             "spec": {
                 "failurePolicy": "Fail",
                 "matchConstraints": { "resourceRules": [{
@@ -101,7 +101,7 @@ impl Policy {
         let binding = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": { "name": name },
+            "metadata": super::metadata(&name),
             "spec": { "policyName": name, "validationActions": self.actions },
         });
         iter::once(policy).chain([binding]).collect()

@@ -13,7 +13,11 @@ use crate::config::text::{self, At};
 impl Checker<'_> {
     /// The valid settings of a row. If a setting is invalid, a problem is recorded and no `Config` is returned.
     pub(super) fn scheduling(&mut self, written: &text::Scheduling) -> Scheduling {
-        let mut checked = Scheduling::default();
+        let class = written.class.as_ref();
+        let mut checked = Scheduling {
+            class: class.and_then(|class| self.parsed(class, kubernetes::class)),
+            ..Scheduling::default()
+        };
         for (resource, text) in &written.overhead {
             let parse = match *resource {
                 "cpu" => kubernetes::cpu,

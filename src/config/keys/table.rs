@@ -260,6 +260,16 @@ pub static KEYS: &[Key] = &[
         ..HANDLER
     },
     Key {
+        name: "class",
+        kind: KeyKind::Text("RuntimeClass"),
+        example: "\"gvisor\"",
+        applies: Applies::Manifests,
+        help: "The name of the RuntimeClass, if it differs from the name of the row. A row has the name of the handler, and \
+               the handler of a RuntimeClass is immutable. So if the cluster has a RuntimeClass `gvisor` with the handler \
+               `runsc`, name the row `runsc` and set `class = \"gvisor\"`.",
+        ..HANDLER
+    },
+    Key {
         name: "overhead",
         kind: KeyKind::Table,
         example: "{ cpu = \"250m\", memory = \"120Mi\" }",

@@ -10,6 +10,7 @@ use crate::config::problem::Place;
 /// A row's settings for its RuntimeClass; all are optional.
 #[derive(Debug, Default)]
 pub(in crate::config) struct Scheduling {
+    pub(in crate::config) class: Option<At<String>>,
     /// Quantities by the names of their resources.
     pub(in crate::config) overhead: Texts,
     /// Label keys and values.
@@ -29,6 +30,7 @@ impl Walk<'_> {
         let selector = row.tables.get("node_selector");
         let tolerations = row.tables.get("tolerations");
         Scheduling {
+            class: row.texts.get("class").cloned(),
             overhead: overhead.map_or_else(Texts::new, |entry| self.overhead(entry)),
             node_selector: selector.map_or_else(Vec::new, |entry| self.selector(entry)),
             tolerations: tolerations.map_or_else(Vec::new, |entry| self.tolerations(entry)),

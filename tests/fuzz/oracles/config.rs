@@ -271,8 +271,11 @@ fn fields(scheduling: &Scheduling) -> String {
             quoted(toleration.effect.as_ref())
         )
     });
+    let class = scheduling.class.iter();
+    let class = class.map(|class| format!("class = {}, ", quoted(class)));
     format!(
-        "overhead = {}, node_selector = {}, tolerations = [{}]",
+        "{}overhead = {}, node_selector = {}, tolerations = [{}]",
+        class.collect::<String>(),
         texts(&scheduling.overhead),
         texts(&scheduling.node_selector),
         tolerations.collect::<Vec<_>>().join(", ")
