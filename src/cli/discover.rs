@@ -19,6 +19,7 @@ use criswitch::config::{BackendConfig, Config, DEFAULT_PATH};
 
 use criswitch::platform::{files, users};
 
+use super::node;
 use super::output::Output;
 use super::probe::{Probe, probe_all};
 use super::{Verdict, print, socket, terminal};
@@ -46,8 +47,8 @@ to one socket are one backend. A socket of criswitch is not a backend.
 Rules:
   Each handler gets one row. If several backends have a handler, the
   first backend gets it: first the sockets that you name, in their
-  order, then the paths above. The other rows are commented out, with
-  the reason.
+  order, then the socket that the kubelet uses now, then the paths
+  above. The other rows are commented out, with the reason.
 
   The first backend also runs pods without a RuntimeClass. They use
   the handler that the backend reports as its default, else its only
@@ -139,7 +140,8 @@ impl Discover {
             Some(listen) => listen.clone(),
             None => Address::default_listen(),
         };
-        let places = places::look(&self.sockets, &self.root, &listen);
+        let kubelet = node::kubelet_runtime(&self.root);
+        let places = places::look(&self.sockets, kubelet.as_ref(), &self.root, &listen);
         let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
             .into_iter()
             .partition(|place| matches!(place.state, PlaceState::Socket));

@@ -87,6 +87,12 @@ pub(super) fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
     Kubelet::read(&Root(root), &mut Vec::new()).allowed_sysctls()
 }
 
+/// The socket of the runtime that the kubelet of the machine below `root` uses now, if it is known. Only reads files.
+pub(super) fn kubelet_runtime(root: &Path) -> Option<Address> {
+    let kubelet = Kubelet::read(&Root(root), &mut Vec::new());
+    Address::parse(kubelet.endpoint()?).ok()
+}
+
 /// Checks crictl's endpoints and returns the runtime endpoint. Without a runtime endpoint, crictl would search for a
 /// runtime.
 fn crictl(

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use crate::runtimes::{CONTAINERD, CRIO, Node, containerd};
+use crate::runtimes::{CONTAINERD, CRIO, Node, containerd, crio};
 use crate::support::{Rig, Sim};
 use crate::text;
 
@@ -99,6 +99,25 @@ async fn two_paths_to_one_socket_are_one_backend() {
     );
     let also = "also at\n# /node/run/containerd/containerd.sock\n";
     assert!(printed.text.contains(also), "{}", printed.text);
+}
+
+#[tokio::test]
+async fn the_runtime_that_the_kubelet_uses_comes_before_the_other_well_known_paths() {
+    for (endpoint, default) in [
+        ("unix:///run/crio/crio.sock", "crio"),
+        ("unix:///var/run/own.sock", "own"),
+        ("unix:///run/absent.sock", "containerd"),
+    ] {
+        let node = Node::new()
+            .with(CONTAINERD, containerd(["runc"]))
+            .with(CRIO, crio(["crun"]))
+            .with("var/run/own.sock", containerd(["own"]));
+        let kubelet = format!("kubelet\0--container-runtime-endpoint={endpoint}\0");
+        std::fs::write(node.path("proc/812/cmdline"), kubelet).unwrap();
+        let printed = node.configuration(&[]).await;
+        let first = &printed.config.table.backends[0].name;
+        assert_eq!(first, default, "{}", printed.text);
+    }
 }
 
 #[tokio::test]

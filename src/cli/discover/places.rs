@@ -32,9 +32,23 @@ pub(super) enum PlaceState {
     Wrong(String),
 }
 
-/// The `given` paths, then the well-known paths below `root` where a file exists.
-pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<SocketPlace> {
+/// The `given` paths, then the path of the `kubelet`'s runtime and the well-known paths below `root`, where a file
+/// exists.
+pub(super) fn look(
+    given: &[Address],
+    kubelet: Option<&Address>,
+    root: &Path,
+    listen: &Address,
+) -> Vec<SocketPlace> {
     let given = given.iter().map(|socket| (None, socket.clone()));
+    let kubelet = kubelet.and_then(|kubelet| {
+        let path = paths::below(root, kubelet.path().to_str()?);
+        let socket = Address::parse(path.to_str()?).ok()?;
+        let mut known = well_known(root).filter(|(_, known)| *known == socket);
+        let known_as = known.next().and_then(|(name, _)| name);
+        socket_at(&path).is_ok().then_some((known_as, socket))
+    });
+    let given = given.chain(kubelet);
     let own = socket_at(listen.path()).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
     for (known_as, socket) in given.chain(well_known(root)) {

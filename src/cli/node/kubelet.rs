@@ -82,6 +82,13 @@ impl Kubelet {
         (self.runs.is_some() && !self.partial).then(|| names.collect())
     }
 
+    /// The runtime endpoint that the kubelet uses now; `None` if that is unknown.
+    pub(super) fn endpoint(&self) -> Option<&str> {
+        let default = self.unset.as_ref().filter(|_| !self.partial);
+        let endpoint = self.runtime.as_ref().or(default)?;
+        Some(&endpoint.value)
+    }
+
     /// Checks that the kubelet calls criswitch and no other runtime.
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
         if let (None, Some(unset), false) = (&self.runtime, &self.unset, self.partial) {
