@@ -160,10 +160,11 @@ pub(crate) async fn merge(
     if backends.is_empty() && is_of_what_all_have(how) {
         return Err(errors::no_backend().into());
     }
-    let alone = call.live.is_alone();
     let list = call.listing().map(|listing| listing.list);
+    let mut alone = call.live.is_alone();
     if list == Some(List::PodMetrics) {
         know_descriptors(switch, &backends).await;
+        alone = alone && !backends.iter().any(|only| labels::must_fit(switch, only));
     }
     match (how, backends.as_slice()) {
         (Merge::Status, _) => status::status(switch, &call).await,
@@ -199,14 +200,16 @@ pub(crate) async fn merge(
             merged(switch, &call, how, &backends, |all| Ok(all.to_vec())).await
         }
         (Merge::Distinct(keys, ..), _) => {
-            let distinct = |all: &[Bytes]| {
-                let merged = merge::distinct(all, keys)?;
-                if list == Some(List::MetricDescriptors) {
-                    labels::give_descriptors(switch, &merged);
-                }
+            let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
+            merged(switch, &call, how, &backends, distinct).await
+        }
+        (Merge::Descriptors, _) => {
+            let descriptors = |all: &[Bytes]| {
+                let merged = labels::union(all)?;
+                labels::give_descriptors(switch, &merged);
                 Ok(vec![merged])
             };
-            merged(switch, &call, how, &backends, distinct).await
+            merged(switch, &call, how, &backends, descriptors).await
         }
         (Merge::Images, _) => {
             let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
@@ -215,9 +218,10 @@ pub(crate) async fn merge(
     }
 }
 
-/// Before metrics of several backends are merged, asks each backend for its metric descriptors, unless they are known.
+/// Before metrics are rewritten to the label keys that clients received, asks each backend for its metric descriptors,
+/// unless they are known.
 async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
-    if backends.len() > 1 {
+    if backends.len() > 1 || switch.given.lock().is_some() {
         let asked = backends
             .iter()
             .map(|backend| ask_descriptors(switch, backend));

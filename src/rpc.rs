@@ -222,6 +222,8 @@ pub enum Merge {
     Distinct(&'static [Path], Lacking, Silent),
     /// Merges images with the same id into one.
     Images,
+    /// Merges descriptors of the same metric into one, with the label keys of all backends.
+    Descriptors,
     /// Forwards the messages in the order of arrival. A backend that does not implement the stream gets this unary call
     /// instead.
     Interleave(&'static Row),
@@ -245,6 +247,7 @@ impl Merge {
         match self {
             Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
             Merge::Images => Some(Silent::LastKnown),
+            Merge::Descriptors => Some(Silent::LastKnownOrOmitted),
             Merge::Interleave(list) => list.merge().and_then(Merge::silent),
             _ => None,
         }
@@ -254,7 +257,7 @@ impl Merge {
     pub(crate) fn lacking(&self) -> Lacking {
         match self {
             Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => *lacking,
-            Merge::Images => Lacking::LeftOut,
+            Merge::Images | Merge::Descriptors => Lacking::LeftOut,
             Merge::Interleave(list) => list.merge().map_or(Lacking::Fails, Merge::lacking),
             _ => Lacking::Fails,
         }

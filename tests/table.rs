@@ -221,7 +221,8 @@ fn replies_are_concatenated_only_where_every_field_is_a_list() {
     let interface = Interface::compiled();
     let mut checked = 0;
     for row in ROWS {
-        let Some(Merge::Concat(..) | Merge::Distinct(..) | Merge::Images) = row.merge() else {
+        use Merge::{Concat, Descriptors, Distinct, Images};
+        let Some(Concat(..) | Distinct(..) | Images | Descriptors) = row.merge() else {
             continue;
         };
         let reply = interface.reply(row);

@@ -179,7 +179,7 @@ impl Backend {
         note(&mut known.absent, row, true);
     }
 
-    /// Records that samples of `metric` are omitted. Returns whether the metric was added to the record: at most
+    /// Records that labels or samples of `metric` are omitted. Returns whether the metric was added to the record: at most
     /// [`MOST_UNFIT`] metrics are recorded, and each only once.
     pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
         let unfit = &mut self.known.lock().unfit;

@@ -53,7 +53,7 @@ pub struct Known {
     pub(crate) made_ready: Option<Instant>,
     /// When the backend last answered a call for its metric descriptors.
     described: Option<Instant>,
-    /// The metrics whose omitted samples criswitch has logged.
+    /// The metrics whose omitted labels or samples criswitch has logged.
     pub(crate) unfit: BTreeSet<String>,
     /// The RPCs of merged calls that the backend did not answer in time. An RPC is removed when the backend answers it.
     pub(crate) late: Vec<Absence>,

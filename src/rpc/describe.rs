@@ -91,7 +91,8 @@ impl Row {
             }
             (Then::CompleteUrl(_), _) => reply + "; a URL that begins with // gets the scheme http",
             (Then::List(List::PodMetrics), _) => {
-                reply + "; label values are in the order of the label keys of ListMetricDescriptors"
+                reply
+                    + "; label values are in the order of the label keys of ListMetricDescriptors, empty for keys that the backend lacks"
             }
             _ => reply,
         }
@@ -117,6 +118,9 @@ fn merged(merge: &Merge) -> String {
             )
         }
         Merge::Images => "one entry per image id".into(),
+        Merge::Descriptors => {
+            format!("one entry per metric, with the label keys of all backends{}", without(merge.lacking()))
+        }
         Merge::Interleave(list) => format!(
             "interleaved; criswitch calls {} on a backend that does not implement the RPC",
             list.name

@@ -1,12 +1,12 @@
 //! The RPC table: one row for each RPC, data only. RPCs are named only here.
 
 use super::fields::{
-    CONTAINER_MOUNTPOINT, CONTAINER_POD, FILTER, IMAGE_ANNOTATIONS, IMAGE_MOUNTPOINT, ITEMS,
+    CONTAINER_MOUNTPOINT, CONTAINER_POD, FILTER, IMAGE_ANNOTATIONS, IMAGE_MOUNTPOINT,
     NEW_CONTAINER, PULL_UID, PULLED_IMAGE, REQUESTED_ID, RESTORE_CONFIG, RESTORE_HANDLER,
     RESTORED_CONTAINERS, RESTORED_POD, RUN_CONFIG, RUN_HANDLER, RUN_POD, STATUS_HANDLER,
     STATUS_IMAGE_ID, STREAMING_URL, container, container_filter, container_stats_filter,
-    image_filter, image_spec, image_status_request, metric_descriptor, pod_sandbox,
-    pod_sandbox_filter, pod_sandbox_stats_filter,
+    image_filter, image_spec, image_status_request, pod_sandbox, pod_sandbox_filter,
+    pod_sandbox_stats_filter,
 };
 use super::{
     Filter, Goes, ImageRule, Kind, Lacking, List, LogRule, Merge, Row, Service, Silent,
@@ -166,14 +166,7 @@ pub const LIST_POD_METRICS: Row = runtime(
 pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
     "ListMetricDescriptors",
     Poll,
-    All(
-        Filter::NONE,
-        Distinct(
-            &[&[ITEMS, metric_descriptor::NAME]],
-            LeftOut,
-            LastKnownOrOmitted,
-        ),
-    ),
+    All(Filter::NONE, Merge::Descriptors),
     Listed(List::MetricDescriptors),
 );
 /// `ListImages`.

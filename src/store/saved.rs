@@ -61,6 +61,9 @@ pub struct Saved {
     /// handler.
     #[prost(string, repeated, tag = "17")]
     pub with_default_row: Vec<String>,
+    /// The last `ListMetricDescriptorsResponse` that a client received. It is the same in the files of all backends.
+    #[prost(bytes = "bytes", optional, tag = "18")]
+    pub given_descriptors: Option<Bytes>,
 }
 
 impl Saved {

@@ -1,8 +1,12 @@
 //! Labels of metrics. Runtimes use different label keys for the same metric, and a client reads samples by the metric
-//! descriptors that it received. So criswitch rewrites each backend's samples to the keys in these descriptors, or
-//! omits them.
+//! descriptors that it received. So the merged descriptors have the keys of all backends, and criswitch rewrites each
+//! backend's samples to the keys that clients received. A sample gets an empty value for a key that its backend lacks.
+//! A key that is newer than the descriptors that clients received is omitted.
 
 mod fit;
+mod union;
+
+use std::slice;
 
 use bytes::Bytes;
 use tonic::Status;
@@ -12,16 +16,36 @@ use crate::errors;
 use crate::rpc::List;
 use crate::switch::Switch;
 
+use fit::fits;
 pub use fit::{Fitted, Labels, Misfit, fitted};
+pub use union::union;
 
 /// The largest reply with metric descriptors that criswitch remembers, in bytes. If a client received a larger reply,
-/// samples are rewritten to the keys of the first backend that describes their metric.
+/// samples are rewritten to the keys of the descriptors that it would receive now.
 const MOST_GIVEN: usize = 1 << 20;
 
-/// Remembers the metric descriptors that a client receives, unless they are too large.
+/// Remembers the metric descriptors that a client receives, unless they are too large. They are saved in the
+/// background, because clients keep them over a restart of criswitch.
 pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
     let given = Some(descriptors.clone()).filter(is_kept);
-    *switch.given.lock() = given;
+    let before = std::mem::replace(&mut *switch.given.lock(), given.clone());
+    if before != given {
+        switch
+            .live()
+            .backends
+            .iter()
+            .for_each(|it| it.has_changed());
+    }
+}
+
+/// Whether the metrics of the only backend must be rewritten: clients received the label keys of a backend that was
+/// removed since.
+pub(crate) fn must_fit(switch: &Switch, only: &Backend) -> bool {
+    let (given, own) = (switch.given.lock().clone(), descriptors(only));
+    given.zip(own).is_some_and(|(given, own)| {
+        let (own, given) = (Labels::of(slice::from_ref(&own)), slice::from_ref(&given));
+        !fits(Some(&own), &Labels::of(given)).is_empty()
+    })
 }
 
 /// Rewrites a backend's metrics to the label keys that clients received. Returns `None` if nothing changes.
@@ -34,16 +58,17 @@ pub(crate) fn under_given_labels(
     metrics: &[u8],
 ) -> Result<Option<Bytes>, Status> {
     let live = switch.live();
-    if live.is_alone() {
+    if live.is_alone() && !must_fit(switch, backend) {
         return Ok(None);
     }
     let given = switch.given.lock().clone();
-    let others = live.joined();
-    let others = others.iter().filter_map(|other| descriptors(other));
-    let given: Vec<_> = given.into_iter().chain(others).collect();
+    let all = live.joined();
+    let all: Vec<_> = all.iter().filter_map(|it| descriptors(it)).collect();
+    // Descriptors that cannot be decoded are not cached.
+    let now = union(&all).unwrap_or_default();
+    let given: Vec<_> = given.into_iter().chain([now]).collect();
     let own = descriptors(backend);
-    let own = own.as_slice();
-    let own = own.first().map(|_| Labels::of(own));
+    let own = own.as_ref().map(|own| Labels::of(slice::from_ref(own)));
     let fitted = fitted(metrics, own.as_ref(), &Labels::of(&given));
     let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
     for (metric, misfit) in omitted {
@@ -63,14 +88,14 @@ pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
     Some(lists.get(List::MetricDescriptors)?.message.clone())
 }
 
-/// Logs that samples of a metric are omitted, once for each backend and metric.
+/// Logs that labels or samples of a metric are omitted, once for each backend and metric.
 fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
     let metric = errors::cut(metric);
     if backend.is_first_unfit(&metric) {
         let cause = errors::cut(misfit.to_string());
         tracing::warn!(
             backend = %backend.name(), metric = &*metric, cause = &*cause,
-            "samples of a metric are omitted: their labels do not match the metric descriptor that clients have received"
+            "labels or samples of a metric are omitted: they do not match the metric descriptor that clients have received"
         );
     }
 }

@@ -223,6 +223,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         auto_registered,
         runtime_config: runtime_config.filter(|it| it.len() <= LONGEST_RUNTIME_CONFIG),
         created,
+        given_descriptors: switch.given.lock().clone(),
     }
 }
 
@@ -310,6 +311,9 @@ fn restore_pods(switch: &Switch, backend: &Backend, known: &LastKnown) {
 fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: SystemTime) {
     if let Some(config) = saved.runtime_config {
         *switch.runtime_config.lock() = Some(Bytes::copy_from_slice(&config));
+    }
+    if let Some(given) = saved.given_descriptors {
+        *switch.given.lock() = Some(Bytes::copy_from_slice(&given));
     }
     if !saved.joined {
         return;

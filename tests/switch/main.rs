@@ -51,6 +51,7 @@ mod fanout {
     mod lacking;
     mod lists;
     mod metric_labels;
+    mod metrics_of_real_runtimes;
     mod node_config;
     pub mod silent_default;
     mod slow_backends;

@@ -36,42 +36,41 @@ impl<'a> Labels<'a> {
 pub struct Fitted {
     /// The rewritten metrics; `None` if nothing changed.
     pub metrics: Option<Bytes>,
-    /// The names of the metrics with omitted samples, and why samples are omitted.
+    /// The names of the metrics with omitted labels or samples, and why they are omitted.
     pub omitted: BTreeMap<String, Misfit>,
 }
 
-/// Why a sample cannot be rewritten to the keys of a descriptor.
+/// Why a sample is not what the backend sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
     /// The backend has not reported its descriptors.
     Undescribed,
-    /// The backend's samples do not have this label.
-    Lacks(String),
     /// A sample has a different number of label values (first) than the backend's descriptor has label keys (second).
     Values(usize, usize),
-    /// Several samples differ only in labels that the clients' descriptor lacks.
-    Same,
+    /// The clients' descriptor lacks this label key.
+    New(String),
 }
 
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Misfit::Undescribed => f.write_str("the backend has not reported its descriptors"),
-            Misfit::Lacks(key) => write!(f, "the backend's samples have no label {key:?}"),
             Misfit::Values(values, keys) => write!(
                 f,
                 "a sample has {values} label values, and its descriptor has {keys} label keys"
             ),
-            Misfit::Same => f.write_str(
-                "several samples differ only in labels that are not in the metric descriptor",
+            Misfit::New(key) => write!(
+                f,
+                "label {key:?} is newer than the descriptors that clients have received, so it is omitted with the \
+                 samples that differ only in it; restart the kubelet, which reads descriptors at its start"
             ),
         }
     }
 }
 
 /// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`, from the descriptors `own` to
-/// the descriptors `given`. A metric without a descriptor in both is not changed. If the backend has no descriptors
-/// (`own` is `None`), all metrics in `given` are omitted.
+/// the descriptors `given`. A label that the backend lacks is empty. A metric without a descriptor in both is not
+/// changed. If the backend has no descriptors (`own` is `None`), all metrics in `given` are omitted.
 ///
 /// # Errors
 /// If the metrics are malformed. If the descriptors agree, the metrics are not read.
@@ -80,15 +79,8 @@ pub fn fitted(
     own: Option<&Labels<'_>>,
     given: &Labels<'_>,
 ) -> Result<Fitted, Malformed> {
-    let fits = given.0.iter().filter_map(|(name, keys)| {
-        let fit = match own {
-            Some(own) => Fit::of(own.0.get(name)?, keys)?,
-            None => Fit::Never(Misfit::Undescribed),
-        };
-        Some((*name, fit))
-    });
     let mut fitting = Fitting {
-        fits: fits.collect(),
+        fits: fits(own, given),
         omitted: BTreeMap::new(),
     };
     if fitting.fits.is_empty() {
@@ -110,11 +102,28 @@ pub fn fitted(
     Ok(Fitted { metrics, omitted })
 }
 
+/// How the samples of each metric are rewritten. A metric whose samples are not rewritten is absent.
+pub(super) fn fits<'a>(own: Option<&Labels<'_>>, given: &Labels<'a>) -> HashMap<&'a str, Fit> {
+    let fits = given.0.iter().filter_map(|(name, keys)| {
+        let fit = match own {
+            Some(own) => Fit::of(own.0.get(name)?, keys)?,
+            None => Fit::Never(Misfit::Undescribed),
+        };
+        Some((*name, fit))
+    });
+    fits.collect()
+}
+
 /// How a metric's label values are rewritten to other keys.
-enum Fit {
-    /// The first field has, for each new key, the index of its value in the sample. The second field is the number of
-    /// values in the sample.
-    Order(Vec<usize>, usize),
+pub(super) enum Fit {
+    Order {
+        /// For each new key, the index of its value in the sample. A key without an index gets an empty value.
+        places: Vec<Option<usize>>,
+        /// The number of values in the sample.
+        values: usize,
+        /// A label of the sample that the new keys lack.
+        lost: Option<String>,
+    },
     Never(Misfit),
 }
 
@@ -127,27 +136,35 @@ impl Fit {
         // A backend decides the number of keys. If a key occurs twice, its first place counts.
         let places = own.iter().enumerate().rev();
         let places: HashMap<_, _> = places.map(|(place, key)| (key, place)).collect();
-        let place = |key: &&str| {
-            let place = places.get(key).copied();
-            place.ok_or_else(|| Misfit::Lacks((*key).to_owned()))
-        };
-        let places: Result<_, _> = given.iter().map(place).collect();
-        Some(places.map_or_else(Fit::Never, |places| Fit::Order(places, own.len())))
+        let known: HashSet<_> = given.iter().collect();
+        let lost = own.iter().find(|key| !known.contains(key));
+        Some(Fit::Order {
+            places: given.iter().map(|key| places.get(key).copied()).collect(),
+            values: own.len(),
+            lost: lost.map(|key| (*key).to_owned()),
+        })
+    }
+
+    /// A label that samples lose.
+    fn lost(&self) -> Option<&String> {
+        match self {
+            Fit::Order { lost, .. } => lost.as_ref(),
+            Fit::Never(_) => None,
+        }
     }
 
     /// Returns the label values of a sample in their new order, or why the sample is omitted.
     fn values<'m>(&self, metric: &'m [u8]) -> Result<Result<Vec<&'m [u8]>, Misfit>, Malformed> {
         let (places, keys) = match self {
-            Fit::Order(places, keys) => (places, *keys),
+            Fit::Order { places, values, .. } => (places, *values),
             Fit::Never(misfit) => return Ok(Err(misfit.clone())),
         };
         let values = protobuf::all_bytes(metric, &[metric::LABEL_VALUES])?;
         if values.len() != keys {
             return Ok(Err(Misfit::Values(values.len(), keys)));
         }
-        let values = places
-            .iter()
-            .filter_map(|place| values.get(*place).copied());
+        let value = |place: &Option<usize>| place.and_then(|place| values.get(place).copied());
+        let values = places.iter().map(|place| value(place).unwrap_or_default());
         Ok(Ok(values.collect()))
     }
 }
@@ -166,28 +183,28 @@ impl Fitting<'_> {
             let Some(fit) = self.fits.get(name) else {
                 return Ok(Edit::Same);
             };
-            let values = match same.contains(name) {
-                true => Err(Misfit::Same),
-                false => fit.values(metric)?,
+            let new = fit.lost().map(|key| Misfit::New(key.clone()));
+            let (values, misfit) = match fit.values(metric)? {
+                Ok(values) => (Some(values).filter(|_| !same.contains(name)), new),
+                Err(misfit) => (None, Some(misfit)),
             };
-            match values {
-                Ok(values) => Ok(Edit::Other(with_values(metric, &values)?)),
-                Err(misfit) => {
-                    self.omitted.entry(name.to_owned()).or_insert(misfit);
-                    Ok(Edit::Dropped)
-                }
+            if let Some(misfit) = misfit {
+                self.omitted.entry(name.to_owned()).or_insert(misfit);
             }
+            values.map_or(Ok(Edit::Dropped), |values| {
+                Ok(Edit::Other(with_values(metric, &values)?))
+            })
         })?;
         Ok(edited.map_or(Edit::Same, Edit::Other))
     }
 
     /// Returns the names of metrics of a pod or container that would have several samples with the same label values
-    /// after the rewrite.
+    /// after the rewrite, because the samples differ only in lost labels.
     fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
         let (mut seen, mut same) = (HashSet::new(), HashSet::new());
         for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
             let name = protobuf::string(metric, &[metric::NAME])?;
-            let fit = self.fits.get(name);
+            let fit = self.fits.get(name).filter(|fit| fit.lost().is_some());
             if let Some(Ok(values)) = fit.map(|fit| fit.values(metric)).transpose()?
                 && !seen.insert((name, values))
             {
@@ -279,14 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn values_follow_their_keys_and_everything_else_stays() {
+    fn values_follow_their_keys_and_a_missing_label_is_empty_and_everything_else_stays() {
         let other = sample("of no other backend", &["x"]);
-        assert_fitted(
-            Some(&["name", "image", "id"]),
-            &[sample("cpu", &["n", "i", "1"]), other.clone()],
-            &[sample("cpu", &["1", "n"]), other],
-            None,
-        );
+        for (own, values, wanted) in [
+            (&["name", "id"][..], &["n", "1"][..], &["1", "n"][..]),
+            (&["id"], &["1"], &["1", ""]),
+            (&[], &[], &["", ""]),
+        ] {
+            let samples = [sample("cpu", values), other.clone()];
+            let wanted = [sample("cpu", wanted), other.clone()];
+            assert_fitted(Some(own), &samples, &wanted, None);
+        }
     }
 
     #[test]
@@ -298,12 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_that_does_not_fit_is_omitted() {
-        let lacks = Misfit::Lacks("name".to_owned());
+    fn a_sample_without_a_label_for_each_value_is_omitted() {
         let own: &[&str] = &["name", "id"];
         for (own, values, misfit) in [
-            (Some(&["id"][..]), &["1"][..], lacks),
-            (None, &["1", "n"], Misfit::Undescribed),
+            (None, &["1", "n"][..], Misfit::Undescribed),
             (Some(own), &["n"], Misfit::Values(1, 2)),
         ] {
             assert_fitted(own, &[sample("cpu", values)], &[], Some(misfit));
@@ -311,15 +329,23 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_differ_only_in_a_lost_label_are_omitted() {
-        assert_fitted(
-            Some(&["id", "name", "core"]),
-            &[
-                sample("cpu", &["1", "n", "0"]),
-                sample("cpu", &["1", "n", "1"]),
-            ],
-            &[],
-            Some(Misfit::Same),
+    fn a_new_label_is_omitted_with_the_samples_that_differ_only_in_it() {
+        let new = || Some(Misfit::New("core".to_owned()));
+        let own = Some(&["id", "name", "core"][..]);
+        let (zero, one) = (
+            sample("cpu", &["1", "n", "0"]),
+            sample("cpu", &["1", "n", "1"]),
         );
+        let known = [sample("cpu", &["1", "n"])];
+        assert_fitted(own, std::slice::from_ref(&zero), &known, new());
+        assert_fitted(own, &[zero, one], &[], new());
+    }
+
+    /// Equal samples are the backend's own fault, and no label of them is lost.
+    #[test]
+    fn equal_samples_of_a_backend_pass() {
+        let twice = |values: &[&str]| [sample("cpu", values), sample("cpu", values)];
+        let own = Some(&["name", "id"][..]);
+        assert_fitted(own, &twice(&["n", "1"]), &twice(&["1", "n"]), None);
     }
 }

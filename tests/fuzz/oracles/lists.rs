@@ -11,6 +11,7 @@ use criswitch::codec::protobuf;
 use criswitch::fanout::merge;
 use criswitch::ownership::{Owner, Owners};
 use criswitch::rpc::{self, Goes, Kind, Merge};
+use criswitch::switch::labels::union;
 use prost::Message;
 
 use super::messages;
@@ -54,7 +55,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
                 whole.containers.extend(part.containers);
             });
         }
-        "ListMetricDescriptorsResponse" => distinct(&lists, "ListMetricDescriptors", descriptors),
+        "ListMetricDescriptorsResponse" => descriptors(&lists),
         _ => distinct(&lists, "ImageFsInfo", filesystems),
     }
     Ok(())
@@ -146,16 +147,27 @@ fn decoded<M: Message + Default>(lists: &[Bytes]) -> Option<Vec<M>> {
     lists.iter().map(|list| messages::decode(list)).collect()
 }
 
-fn descriptors(lists: &[Bytes]) -> Option<Bytes> {
-    let lists: Vec<cri::ListMetricDescriptorsResponse> = decoded(lists)?;
-    let mut descriptors: Vec<_> = lists
-        .into_iter()
-        .flat_map(|list| list.descriptors)
-        .collect();
-    let mut seen = HashSet::new();
-    descriptors.retain(|descriptor| seen.insert(descriptor.name.clone()));
-    let list = cri::ListMetricDescriptorsResponse { descriptors };
-    Some(list.encode_to_vec().into())
+/// Compares the merged descriptors with those that are merged after prost has decoded them.
+fn descriptors(lists: &[Bytes]) {
+    let merged = union(lists);
+    let Some(lists) = decoded::<cri::ListMetricDescriptorsResponse>(lists) else {
+        return;
+    };
+    let mut wanted: Vec<cri::MetricDescriptor> = Vec::new();
+    for descriptor in lists.into_iter().flat_map(|list| list.descriptors) {
+        match wanted.iter_mut().find(|it| it.name == descriptor.name) {
+            Some(first) => {
+                for key in descriptor.label_keys {
+                    if !first.label_keys.contains(&key) {
+                        first.label_keys.push(key);
+                    }
+                }
+            }
+            None => wanted.push(descriptor),
+        }
+    }
+    let merged = cri::ListMetricDescriptorsResponse::decode(merged.expect("prost can read it"));
+    assert_eq!(merged.unwrap().descriptors, wanted);
 }
 
 fn filesystems(lists: &[Bytes]) -> Option<Bytes> {

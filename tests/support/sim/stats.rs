@@ -51,7 +51,8 @@ impl Store {
             .collect()
     }
 
-    /// The metrics of ready pods: one value for each descriptor.
+    /// The metrics of ready pods: one sample for each descriptor, or for each of two processors if the descriptor has the
+    /// label `cpu`.
     pub fn pod_metrics(&self) -> Vec<cri::PodSandboxMetrics> {
         let metrics_of_pod = |pod: &Pod| cri::PodSandboxMetrics {
             pod_sandbox_id: pod.id.clone(),
@@ -69,14 +70,19 @@ impl Store {
     }
 
     fn metrics(&self, id: &str, timestamp: i64) -> Vec<cri::Metric> {
-        let metric = |descriptor: &cri::MetricDescriptor| cri::Metric {
+        let metric = |descriptor: &cri::MetricDescriptor, sample| cri::Metric {
             name: descriptor.name.clone(),
             timestamp,
             metric_type: cri::MetricType::Gauge.into(),
-            label_values: values(descriptor, id),
+            label_values: values(descriptor, id, sample),
             value: number(id, 1000),
         };
-        self.settings.descriptors.iter().map(metric).collect()
+        let descriptors = self.settings.descriptors.iter();
+        let samples = descriptors.flat_map(|descriptor| {
+            let is_of_cpu = descriptor.label_keys.iter().any(|key| key == "cpu");
+            (0..=usize::from(is_of_cpu)).map(move |sample| metric(descriptor, sample))
+        });
+        samples.collect()
     }
 
     fn stats_of_pod(&self, pod: &Pod) -> cri::PodSandboxStats {
@@ -184,9 +190,12 @@ pub fn usage(mountpoint: &str, bytes: u64, inodes: u64) -> cri::FilesystemUsage 
 }
 
 /// The label values of a pod's or container's metric, in the order of the descriptor's keys.
-fn values(descriptor: &cri::MetricDescriptor, id: &str) -> Vec<String> {
-    let keys = descriptor.label_keys.iter();
-    keys.map(|key| format!("{key} of {id}")).collect()
+fn values(descriptor: &cri::MetricDescriptor, id: &str, sample: usize) -> Vec<String> {
+    let value = |key: &String| match key.as_str() {
+        "cpu" => format!("cpu {sample} of {id}"),
+        key => format!("{key} of {id}"),
+    };
+    descriptor.label_keys.iter().map(value).collect()
 }
 
 /// A number from 1 to `limit` that depends only on the id.

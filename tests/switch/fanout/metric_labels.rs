@@ -85,10 +85,14 @@ fn one(keys: &[&str]) -> BTreeSet<Vec<String>> {
 }
 
 #[tokio::test]
-async fn samples_follow_the_label_keys_that_the_client_received() {
+async fn merged_descriptors_have_the_keys_of_all_backends_and_samples_follow_them() {
     let rig = two(&["id", "name", "image"], &["image", "node", "name", "id"]).await;
-    assert_eq!(given(&rig).await, ["id", "name", "image"]);
-    let fitting = one(&["id", "name", "image"]);
+    let all = ["id", "name", "image", "node"];
+    assert_eq!(given(&rig).await, all);
+    let fitting: BTreeSet<_> = [one(&["id", "name", "image", ""]), one(&all)]
+        .into_iter()
+        .flatten()
+        .collect();
     assert_eq!(labels(&rig).await, fitting);
     assert_eq!(streamed_labels(&rig).await, fitting);
 }
@@ -106,20 +110,76 @@ async fn criswitch_asks_for_descriptors_once_for_each_connection() {
         .set(|settings| settings.descriptors = vec![descriptor(CPU, &["x", "name", "id"])]);
     kata.start();
     until_state(&rig, "kata", "ready").await;
-    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+    // No client has read the descriptors, so the new label counts.
+    let samples = [one(&["id", "name", ""]), one(&["id", "name", "x"])];
+    let samples: BTreeSet<_> = samples.into_iter().flatten().collect();
+    assert_eq!(labels(&rig).await, samples);
+}
+
+/// runc, and kata with the new label `cpu` after the client has read the descriptors.
+async fn with_a_new_label() -> Rig {
+    let rig = two(&["id"], &["id"]).await;
+    assert_eq!(given(&rig).await, ["id"]);
+    let kata = rig.sim("kata");
+    kata.stop().await;
+    kata.clone()
+        .set(|settings| settings.descriptors = vec![descriptor(CPU, &["id", "cpu"])]);
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    rig
+}
+
+fn samples(pods: &[cri::PodSandboxMetrics]) -> usize {
+    pods.iter().map(|pod| pod.metrics.len()).sum()
 }
 
 #[tokio::test]
-async fn samples_that_lack_a_label_of_the_client_are_omitted_and_logged_once() {
+async fn a_label_that_appears_after_the_client_read_the_descriptors_is_omitted_and_logged_once() {
     let logged = Logged::here();
-    let rig = two(&["id", "pod"], &["id", "name"]).await;
-    for _ in 0..3 {
-        assert_eq!(labels(&rig).await, one(&["id", "pod"]));
+    let mut rig = with_a_new_label().await;
+    for _ in 0..2 {
+        // The two samples of kata differ only in the new label.
+        let pods = pods(&rig).await;
+        assert_eq!((samples(&pods), keys_of(&pods)), (1, one(&["id"])));
+        assert_eq!(streamed_labels(&rig).await, one(&["id"]));
+        let lines = logged.lines(&["WARN", "kata", CPU, "cpu", "restart the kubelet"]);
+        assert_eq!(lines.len(), 1, "{}", logged.text());
     }
-    assert_eq!(streamed_labels(&rig).await, one(&["id", "pod"]));
-    let lines = logged.lines(&["WARN", "kata", CPU, "no label", "pod"]);
-    assert_eq!(lines.len(), 1, "{}", logged.text());
     assert!(logged.lines(&["runc", "omitted"]).is_empty());
+    // The client does not read the descriptors again because criswitch restarts.
+    rig.restart_switch().await;
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(labels(&rig).await, one(&["id"]));
+    assert_eq!(given(&rig).await, ["id", "cpu"]);
+    assert_eq!(samples(&pods(&rig).await), 3);
+}
+
+/// A reload removes kata, whose label the client knows.
+#[tokio::test]
+async fn metrics_of_the_only_backend_follow_the_label_keys_of_a_removed_backend() {
+    let sims = [
+        describes("runc", &["id", "name"]),
+        describes("kata", &["node", "id"]),
+    ];
+    let both = "runc = \"runc\"\nkata = \"kata\"";
+    let mut rig = Rig::with_config(sims, |directory| {
+        table("runc", both, &["runc", "kata"], directory)
+    })
+    .await;
+    rig.run("runc", "one").await;
+    assert_eq!(given(&rig).await, ["id", "name", "node"]);
+    reload(&rig, "runc", "runc = \"runc\"", &["runc"]);
+    wait::until(async || rig.state().await["backends"].as_array().unwrap().len() == 1).await;
+    for _ in 0..2 {
+        assert_eq!(labels(&rig).await, one(&["id", "name", ""]));
+        assert_eq!(streamed_labels(&rig).await, one(&["id", "name", ""]));
+        rig.restart_switch().await;
+        until_state(&rig, "runc", "ready").await;
+    }
+    assert_eq!(given(&rig).await, ["id", "name"]);
+    // Now its metrics pass as they are.
+    let reply = send(&rig, "ListPodSandboxMetrics", frame_raw(b"")).await;
+    assert_eq!(reply.body, rig.sim("runc").sent("ListPodSandboxMetrics"));
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ impl Case<'_> {
             Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => {
                 self.may_fail_for(*lacking, &[row])
             }
+            Merge::Descriptors => self.may_fail_for(Lacking::LeftOut, &[row]),
             Merge::Interleave(list) => {
                 let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
                 let instead = match list.merge() {

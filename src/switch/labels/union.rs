@@ -1,0 +1,90 @@
+//! Merges the metric descriptors of several backends. Does no I/O.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::fields::{ITEMS, metric_descriptor};
+
+/// Merges replies to `ListMetricDescriptors` so that each metric occurs once: with its first descriptor, and after the
+/// label keys of that descriptor those that only later descriptors have. Keeps every other field unchanged.
+///
+/// # Errors
+/// If a reply is not valid protobuf.
+pub fn union(replies: &[Bytes]) -> Result<Bytes, Malformed> {
+    let (mut places, mut seen) = (HashMap::new(), HashSet::new());
+    let mut descriptors: Vec<BytesMut> = Vec::new();
+    let (mut out, mut others) = (BytesMut::new(), BytesMut::new());
+    for field in replies.iter().flat_map(|reply| protobuf::fields(reply)) {
+        let field = field?;
+        if field.number != ITEMS {
+            others.put_slice(field.raw);
+            continue;
+        }
+        let descriptor = field.bytes()?;
+        let name = protobuf::string(descriptor, &[metric_descriptor::NAME])?;
+        let keys = protobuf::strings(descriptor, &[metric_descriptor::LABEL_KEYS])?;
+        let place = *places.entry(name).or_insert(descriptors.len());
+        let is_first = place == descriptors.len();
+        if is_first {
+            descriptors.push(BytesMut::from(descriptor));
+        }
+        for key in keys {
+            let is_new = seen.insert((name, key)) && !is_first;
+            if is_new && let Some(first) = descriptors.get_mut(place) {
+                protobuf::put_bytes(first, metric_descriptor::LABEL_KEYS, key.as_bytes());
+            }
+        }
+    }
+    for descriptor in descriptors {
+        protobuf::put_bytes(&mut out, ITEMS, &descriptor);
+    }
+    out.unsplit(others);
+    Ok(out.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::codec::cri::{ListMetricDescriptorsResponse, MetricDescriptor};
+
+    fn described(all: &[(&str, &[&str])]) -> ListMetricDescriptorsResponse {
+        let descriptor = |(name, keys): &(&str, &[&str])| MetricDescriptor {
+            name: (*name).to_owned(),
+            help: String::new(),
+            label_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        };
+        let descriptors = all.iter().map(descriptor).collect();
+        ListMetricDescriptorsResponse { descriptors }
+    }
+
+    #[test]
+    fn each_metric_has_the_keys_of_all_replies_and_those_of_the_first_come_first() {
+        let (b, a): (&[&str], &[&str]) = (&["id", "b"], &["a", "id", "b"]);
+        let replies = [
+            described(&[("cpu", b), ("disk", a)]),
+            described(&[("new", b), ("cpu", a)]),
+            described(&[("disk", &["c", "b"]), ("cpu", &["c", "a"])]),
+        ];
+        let replies = replies.map(|reply| Bytes::from(reply.encode_to_vec()));
+        let wanted = described(&[
+            ("cpu", &["id", "b", "a", "c"]),
+            ("disk", &["a", "id", "b", "c"]),
+            ("new", b),
+        ]);
+        let merged = union(&replies).unwrap();
+        assert_eq!(ListMetricDescriptorsResponse::decode(merged), Ok(wanted));
+    }
+
+    #[test]
+    fn fields_that_are_no_descriptors_pass() {
+        let unknown = Bytes::from_static(b"\x10\x07");
+        let descriptor = Bytes::from_static(b"\x0a\x02\x20\x01");
+        let merged = union(&[unknown.clone(), descriptor.clone()]);
+        assert_eq!(merged.unwrap(), [descriptor, unknown].concat());
+        assert!(union(&[Bytes::from_static(b"\x0a\xff")]).is_err());
+    }
+}
