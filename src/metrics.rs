@@ -68,7 +68,7 @@ enum OpenError {
 }
 
 /// An open listener for readers of metrics.
-enum Door {
+enum MetricsSocket {
     Socket(Bound),
     /// A Unix socket that systemd passed. systemd owns the file of the socket.
     Passed(Acceptor),
@@ -141,10 +141,10 @@ fn or_log(socket: Result<PassedSocket, PassedError>) -> Option<PassedSocket> {
 
 async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
     let listen = passed.place();
-    match Door::passed(passed) {
-        Ok(door) => {
+    match MetricsSocket::passed(passed) {
+        Ok(socket) => {
             tracing::info!(%listen, socket_activated = true, "serving metrics");
-            door.serve(switch).await
+            socket.serve(switch).await
         }
         Err(error) => {
             tracing::error!(%listen, %error, "metrics are not served");
@@ -158,9 +158,9 @@ async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
 async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
     let mut reported = false;
     let files = FileWork::default();
-    let door = loop {
-        match Door::open(&place, &files).await {
-            Ok(door) => break door,
+    let socket = loop {
+        match MetricsSocket::open(&place, &files).await {
+            Ok(socket) => break socket,
             Err(error) if !reported => {
                 let cause = error_chain(&error);
                 tracing::error!(listen = %place, cause, "metrics are not served; criswitch tries again every {RETRY:?}");
@@ -171,31 +171,31 @@ async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
         tokio::time::sleep(RETRY).await;
     };
     tracing::info!(listen = %place, "serving metrics");
-    door.serve(switch).await
+    socket.serve(switch).await
 }
 
-impl Door {
-    async fn open(place: &MetricsListen, files: &FileWork) -> Result<Door, OpenError> {
+impl MetricsSocket {
+    async fn open(place: &MetricsListen, files: &FileWork) -> Result<MetricsSocket, OpenError> {
         match place {
             MetricsListen::Socket(socket) => {
                 let socket = socket.clone();
                 let bound = files.run(move || Bound::at(socket.path(), &[])).await;
-                Ok(Door::Socket(bound.ok_or(OpenError::NoAnswer)??))
+                Ok(MetricsSocket::Socket(bound.ok_or(OpenError::NoAnswer)??))
             }
             MetricsListen::Loopback(address) => {
                 let address = *address;
                 let opened = TcpListener::bind(address).await;
                 opened
-                    .map(Door::Loopback)
+                    .map(MetricsSocket::Loopback)
                     .map_err(|source| OpenError::Loopback { address, source })
             }
         }
     }
 
-    fn passed(passed: PassedSocket) -> io::Result<Door> {
+    fn passed(passed: PassedSocket) -> io::Result<MetricsSocket> {
         Ok(match passed.open()? {
-            Opened::Unix(socket) => Door::Passed(socket),
-            Opened::Loopback(socket) => Door::Loopback(socket),
+            Opened::Unix(socket) => MetricsSocket::Passed(socket),
+            Opened::Loopback(socket) => MetricsSocket::Loopback(socket),
         })
     }
 
@@ -230,9 +230,9 @@ impl Door {
     /// Accepts the next reader.
     async fn accept(&self) -> io::Result<Box<dyn Io>> {
         Ok(match self {
-            Door::Socket(bound) => Box::new(bound.socket.accept().await?),
-            Door::Passed(socket) => Box::new(socket.accept().await?),
-            Door::Loopback(socket) => Box::new(socket.accept().await?.0),
+            MetricsSocket::Socket(bound) => Box::new(bound.socket.accept().await?),
+            MetricsSocket::Passed(socket) => Box::new(socket.accept().await?),
+            MetricsSocket::Loopback(socket) => Box::new(socket.accept().await?.0),
         })
     }
 }

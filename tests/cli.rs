@@ -16,16 +16,15 @@ mod config_files;
 #[path = "support/support.rs"]
 mod support;
 
-#[cfg(unix)] // The limit of open files is set by a shell.
-#[path = "cli/accept.rs"]
-mod accept;
-#[path = "cli/away.rs"]
-mod away;
+#[path = "cli/backend_unreachable.rs"]
+mod backend_unreachable;
 #[cfg(unix)] // Windows has no cgroups.
 #[path = "cli/cgroups.rs"]
 mod cgroups;
 #[path = "cli/check.rs"]
 mod check;
+#[path = "cli/control_characters.rs"]
+mod control_characters;
 #[cfg(unix)] // The well-known pipes are in no directory.
 #[path = "cli/discover.rs"]
 mod discover;
@@ -48,13 +47,15 @@ mod explain_running;
 #[path = "cli/forget.rs"]
 mod forget;
 #[cfg(unix)] // FUSE is a part of Linux.
-#[path = "cli/hung_files.rs"]
-mod hung_files;
+#[path = "cli/hanging_file_system.rs"]
+mod hanging_file_system;
 #[cfg(unix)] // node-feature-discovery labels Linux nodes.
 #[path = "cli/labels.rs"]
 mod labels;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/logged_daemon.rs"]
+mod logged_daemon;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/machine.rs"]
 mod machine;
@@ -65,8 +66,11 @@ mod man;
 mod manifests;
 #[path = "cli/manifests_policy.rs"]
 mod manifests_policy;
-#[path = "cli/nobody.rs"]
-mod nobody;
+#[path = "cli/no_daemon.rs"]
+mod no_daemon;
+#[cfg(unix)] // The limit of open files is set by a shell.
+#[path = "cli/no_descriptors.rs"]
+mod no_descriptors;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node.rs"]
 mod node;
@@ -87,8 +91,6 @@ mod passed;
 #[cfg(unix)] // Windows passes no sockets.
 #[path = "cli/passed_metrics.rs"]
 mod passed_metrics;
-#[path = "cli/printed.rs"]
-mod printed;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/processes.rs"]
@@ -100,8 +102,8 @@ mod reload_dry_run;
 #[path = "cli/reload_listen.rs"]
 mod reload_listen;
 #[cfg(unix)] // The tests make files, links and modes of Unix.
-#[path = "cli/reload_odd.rs"]
-mod reload_odd;
+#[path = "cli/reload_unusable_files.rs"]
+mod reload_unusable_files;
 #[cfg(unix)] // Only Unix makes a pipe that is full.
 #[path = "cli/reload_watch.rs"]
 mod reload_watch;
@@ -118,8 +120,6 @@ mod status;
 #[cfg(unix)] // script(1) makes a terminal of Unix.
 #[path = "cli/terminal.rs"]
 mod terminal;
-#[path = "cli/told.rs"]
-mod told;
 #[cfg(unix)] // `criswitch try` was tried on Linux only.
 #[path = "cli/trial.rs"]
 mod trial;

@@ -13,6 +13,18 @@
 
 #[path = "support/config_files.rs"]
 mod config_files;
+#[path = "config/errors_many.rs"]
+mod errors_many;
+#[path = "config/errors_of_foreign_files.rs"]
+mod errors_of_foreign_files;
+#[path = "config/errors_of_scheduling.rs"]
+mod errors_of_scheduling;
+#[path = "config/errors_of_syntax.rs"]
+mod errors_of_syntax;
+#[path = "config/errors_of_tables.rs"]
+mod errors_of_tables;
+#[path = "config/errors_of_values.rs"]
+mod errors_of_values;
 #[path = "config/generated.rs"]
 mod generated;
 #[path = "config/odd_files.rs"]
@@ -27,18 +39,6 @@ mod read_scheduling;
 mod read_telemetry;
 #[path = "config/shipped.rs"]
 mod shipped;
-#[path = "config/told_of_foreign.rs"]
-mod told_of_foreign;
-#[path = "config/told_of_many.rs"]
-mod told_of_many;
-#[path = "config/told_of_scheduling.rs"]
-mod told_of_scheduling;
-#[path = "config/told_of_tables.rs"]
-mod told_of_tables;
-#[path = "config/told_of_text.rs"]
-mod told_of_text;
-#[path = "config/told_of_values.rs"]
-mod told_of_values;
 
 use std::sync::Arc;
 
@@ -67,12 +67,12 @@ fn load_files(files: &[(&str, &str)]) -> Config {
 }
 
 #[track_caller]
-fn told(main: &str, expected: Expect) {
-    told_of(&[("criswitch.toml", main.as_bytes())], expected);
+fn fails_with(main: &str, expected: Expect) {
+    files_fail_with(&[("criswitch.toml", main.as_bytes())], expected);
 }
 
 #[track_caller]
-fn told_of(files: &[(&str, &[u8])], expected: Expect) {
+fn files_fail_with(files: &[(&str, &[u8])], expected: Expect) {
     let files = ConfigFiles::of(files);
     let problems = Config::load(&files.main()).expect_err("a problem is told");
     let text = files.stable(&problems.to_string());

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 #[path = "readme/comments.rs"]
 mod comments;
+#[path = "readme/names.rs"]
+mod names;
 
 use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, Kind, LIMITS};
 use criswitch::metrics::{FAMILIES, MetricKind};

@@ -111,7 +111,7 @@ impl Discover {
         let discovered = self.look()?;
         let notes = notes::notes(&discovered);
         if !self.shows_notes() || discovered.plan.backends.is_empty() {
-            tell(&notes);
+            print_notes(&notes);
         }
         if discovered.plan.backends.is_empty() {
             bail!("{}", nothing(&discovered));
@@ -186,7 +186,7 @@ fn sort(
     }
 }
 
-fn tell(notes: &[String]) {
+fn print_notes(notes: &[String]) {
     for note in notes {
         terminal::complain(&format!("criswitch: {note}\n"));
     }

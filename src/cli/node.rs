@@ -102,10 +102,10 @@ fn crictl(
     findings: &mut Vec<Finding>,
 ) -> Option<Setting> {
     let path = crictl_file(rancher, root);
-    let told = findings.len();
+    let before = findings.len();
     let file = root.yaml(&path, findings);
     // An unreadable file may contain the endpoint, so the endpoint is not reported as missing.
-    let readable = findings.len() == told;
+    let readable = findings.len() == before;
     let mut programs = CRICTL_PROGRAMS.iter();
     let installed = programs.any(|program| root.at(Path::new(program)).exists());
     let get = |key| Setting::of(file.as_ref()?, key, &path);
@@ -116,7 +116,7 @@ fn crictl(
     }
     if runtime.is_none() && readable && (installed || file.is_some()) {
         let what = "crictl has no runtime-endpoint";
-        tell(findings, path.display(), what, &hint);
+        report(findings, path.display(), what, &hint);
     }
     judge(
         runtime.as_ref(),
@@ -148,7 +148,7 @@ fn judge(
         && !same(value, switch)
     {
         let what = format!("{name} is {value}, not criswitch");
-        tell(findings, from, what, hint);
+        report(findings, from, what, hint);
     }
 }
 
@@ -162,7 +162,7 @@ fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
     }
 }
 
-fn tell(
+fn report(
     findings: &mut Vec<Finding>,
     place: impl fmt::Display,
     what: impl fmt::Display,
@@ -177,7 +177,7 @@ fn tell(
 
 /// Adds the problem that the command cannot say how the machine is set up.
 fn unknown(findings: &mut Vec<Finding>, place: impl fmt::Display, what: impl fmt::Display) {
-    tell(findings, place, format_args!("unknown: {what}"), "");
+    report(findings, place, format_args!("unknown: {what}"), "");
 }
 
 /// Whether two addresses name the same socket. `/var/run` is a link to `/run` on every machine, so the two paths are
@@ -357,7 +357,7 @@ impl Root<'_> {
     fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
         let mut cannot = |error: &str, hint| {
             let what = format!("cannot be read: {error}");
-            tell(findings, path.display(), what, hint);
+            report(findings, path.display(), what, hint);
         };
         let text = match self.text(path) {
             Ok(text) => text?,

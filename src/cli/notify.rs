@@ -58,7 +58,7 @@ impl Notify {
 
     /// Sends all states in one message. Sends nothing once the shutdown has begun, because a stopping daemon must not
     /// report that it is ready.
-    pub(super) fn tell(&self, states: &[NotifyState<'_>]) {
+    pub(super) fn notify(&self, states: &[NotifyState<'_>]) {
         if !self.ending.get() {
             self.send(states);
         }
@@ -79,17 +79,17 @@ impl Notify {
         }
         let watchdog = service::watchdog();
         let every = watchdog.map_or(LOOK_EVERY, |period| LOOK_EVERY.min(period / ANSWERS));
-        let mut told = status(switch);
-        self.tell(&[NotifyState::Ready, NotifyState::Status(&told)]);
+        let mut sent = status(switch);
+        self.notify(&[NotifyState::Ready, NotifyState::Status(&sent)]);
         loop {
             tokio::time::sleep(every).await;
             if watchdog.is_some() {
                 self.send(&[NotifyState::Watchdog]);
             }
             let status = status(switch);
-            if status != told {
-                self.tell(&[NotifyState::Status(&status)]);
-                told = status;
+            if status != sent {
+                self.notify(&[NotifyState::Status(&status)]);
+                sent = status;
             }
         }
     }

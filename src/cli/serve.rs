@@ -156,11 +156,11 @@ async fn reloads(
             }
         }
         reload::begin_reload(switch);
-        notify.tell(&[NotifyState::Reloading]);
+        notify.notify(&[NotifyState::Reloading]);
         let result = load_beside(&config.path, &mut loaded).await;
         reload::reload_beside(switch, result).await;
         log.set(&switch.live().config.log.levels);
-        notify.tell(&[NotifyState::Ready]);
+        notify.notify(&[NotifyState::Ready]);
     }
 }
 

@@ -427,7 +427,7 @@ mod tests {
             os windows           no       no       no       no       works    unknown
             affinity to linux    works    works    works    works    no       unknown
             selector of s390     unknown  unknown  unknown  unknown  unknown  unknown
-            SELinux              works    works    works    less     less     unknown
+            SELinux              works    works    works    works    less     unknown
             AppArmor             unknown  unknown  less     less     less     unknown
             AppArmor annotation  unknown  unknown  less     less     unknown  unknown
             seccomp              works    works    depends  less     less     unknown

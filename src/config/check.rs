@@ -269,7 +269,7 @@ impl Checker<'_> {
         if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
             let what = format!("{socket} is criswitch's own socket (\"listen\")");
             self.problems
-                .tell(&text.place, what, "the socket of a container runtime");
+                .report(&text.place, what, "the socket of a container runtime");
         }
         Some(socket)
     }
@@ -278,7 +278,7 @@ impl Checker<'_> {
         if self.written.handlers.is_empty() && !self.written.partial {
             let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
             let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
-            self.problems.tell(place, "no handler is defined", hint);
+            self.problems.report(place, "no handler is defined", hint);
         }
         let rows = self.written.handlers.iter();
         let found: Vec<_> = rows.filter_map(|row| self.handler(row, known)).collect();
@@ -297,7 +297,7 @@ impl Checker<'_> {
                     row.name.value, earlier.value, earlier.place
                 );
                 self.problems
-                    .tell(&row.name.place, what, "a different class");
+                    .report(&row.name.place, what, "a different class");
             }
         }
     }
@@ -356,7 +356,7 @@ impl Checker<'_> {
         } else {
             return;
         };
-        self.problems.tell(&text.place, what, METRICS_EXAMPLE);
+        self.problems.report(&text.place, what, METRICS_EXAMPLE);
     }
 
     fn default(&mut self) -> Option<String> {
@@ -364,7 +364,7 @@ impl Checker<'_> {
             if !self.written.partial {
                 let what =
                     "\"default_handler\" is missing: the handler of pods without a RuntimeClass";
-                self.problems.tell(self.main, what, self.default_hint());
+                self.problems.report(self.main, what, self.default_hint());
             }
             return None;
         };
@@ -381,7 +381,7 @@ impl Checker<'_> {
                 "\"default_handler\" is {:?}, which is not in [handlers]",
                 default.value
             );
-            self.problems.tell(&default.place, what, hint);
+            self.problems.report(&default.place, what, hint);
         }
         Some(default.value.clone())
     }
@@ -402,7 +402,7 @@ impl Checker<'_> {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
         let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
         self.problems
-            .tell(&row.name.place, what, "one name for both");
+            .report(&row.name.place, what, "one name for both");
     }
 
     fn name_clash(&mut self, socket: &At<String>, other: &KnownBackend) {
@@ -415,7 +415,7 @@ impl Checker<'_> {
             "a name for the socket under [backends], such as {name}-2 = {:?}",
             socket.value
         );
-        self.problems.tell(&socket.place, what, hint);
+        self.problems.report(&socket.place, what, hint);
     }
 
     fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[KnownBackend]) {
@@ -430,11 +430,11 @@ impl Checker<'_> {
             None => f.write_str("the path of its socket"),
         });
         self.problems
-            .tell(place, format!("no backend is named {name:?}"), hint);
+            .report(place, format!("no backend is named {name:?}"), hint);
     }
 
     fn wrong(&mut self, place: &Place, wrong: &Wrong) {
-        self.problems.tell(place, &wrong.what, &wrong.hint);
+        self.problems.report(place, &wrong.what, &wrong.hint);
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Opt
             let valid = error.utf8_error().valid_up_to();
             let valid = String::from_utf8_lossy(error.as_bytes().get(..valid).unwrap_or_default());
             let place = start.at(Lines::of(&valid).place(&valid, valid.len()));
-            problems.tell(&place, "not UTF-8", "saving the file as UTF-8");
+            problems.report(&place, "not UTF-8", "saving the file as UTF-8");
             None
         }
     }
@@ -99,5 +99,5 @@ fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
         ErrorKind::PermissionDenied => "running the command as a user that may read the file",
         _ => "a readable file in its place",
     };
-    problems.tell(place, format_args!("cannot be read: {error}"), hint);
+    problems.report(place, format_args!("cannot be read: {error}"), hint);
 }

@@ -51,7 +51,7 @@ pub struct Problem {
 /// The problems of a configuration, sorted by place. At most `MOST` problems are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
-    told: Vec<Problem>,
+    kept: Vec<Problem>,
     /// The number of further problems, which are counted but not stored.
     more: usize,
 }
@@ -93,7 +93,7 @@ impl Problems {
     pub fn of_reading(main: &Path, why: impl Display) -> Problems {
         let mut problems = Problems::default();
         let what = format_args!("cannot read the whole configuration: {why}");
-        problems.tell(
+        problems.report(
             &Place::start(0, main),
             what,
             "`criswitch check`, and report this to the developers of criswitch",
@@ -103,35 +103,35 @@ impl Problems {
 
     /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.kept.is_empty()
     }
 
     /// The number of problems, including those that are only counted.
     pub fn len(&self) -> usize {
-        self.told.len() + self.more
+        self.kept.len() + self.more
     }
 
     /// The reported problems, sorted by place.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
-        self.told.iter()
+        self.kept.iter()
     }
 
     /// Adds a problem. Formats its text only if the problem is among the first `MOST`.
-    pub(super) fn tell(&mut self, place: &Place, what: impl Display, hint: impl Display) {
-        if self.told.len() == MOST {
+    pub(super) fn report(&mut self, place: &Place, what: impl Display, hint: impl Display) {
+        if self.kept.len() == MOST {
             self.more += 1;
-            if self.told.last().is_some_and(|last| last.place <= *place) {
+            if self.kept.last().is_some_and(|last| last.place <= *place) {
                 return;
             }
-            self.told.pop();
+            self.kept.pop();
         }
         let problem = Problem {
             place: place.clone(),
             what: shortened(what.to_string()),
             hint: shortened(hint.to_string()),
         };
-        let at = self.told.partition_point(|earlier| *earlier <= problem);
-        self.told.insert(at, problem);
+        let at = self.kept.partition_point(|earlier| *earlier <= problem);
+        self.kept.insert(at, problem);
     }
 }
 
@@ -158,7 +158,7 @@ impl Display for Problem {
 
 impl Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.told.iter().enumerate() {
+        for (index, problem) in self.kept.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
             write!(f, "{separator}{problem}")?;
         }
@@ -191,7 +191,7 @@ impl Problems {
             what: format!("and {}", counted(self.more, "more problem")),
             ..admin::Problem::default()
         });
-        self.told.iter().map(Problem::message).chain(more).collect()
+        self.kept.iter().map(Problem::message).chain(more).collect()
     }
 }
 

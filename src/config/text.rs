@@ -82,11 +82,11 @@ impl Written {
             let what = format!("this is {name}, not criswitch's configuration");
             let hint =
                 "criswitch discover, which writes a configuration for the runtimes of this node";
-            return problems.tell(&file.start.at((line, 1)), what, hint);
+            return problems.report(&file.start.at((line, 1)), what, hint);
         }
         if !errors.is_empty() {
             self.partial = true;
-            return tell_syntax(file, table.get_ref(), &errors, problems);
+            return report_syntax(file, table.get_ref(), &errors, problems);
         }
         let mut walk = Walk {
             file,
@@ -207,7 +207,7 @@ impl Walk<'_> {
         }
         let what = format!("{:?} is a top-level key, not a key of [{table}]", entry.key);
         self.problems
-            .tell(&entry.at, what, "moving it above the first [table]");
+            .report(&entry.at, what, "moving it above the first [table]");
         // Reads the value, so that its problems are reported and the key does not count as missing.
         self.key("", entry);
         true
@@ -216,7 +216,7 @@ impl Walk<'_> {
     fn too_many(&mut self, entry: &KeyValue<'_>) {
         self.written.partial = true;
         let what = format!("the tables have more than {MOST_ROWS} rows");
-        self.problems.tell(&entry.at, what, "fewer rows");
+        self.problems.report(&entry.at, what, "fewer rows");
     }
 
     fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
@@ -244,7 +244,7 @@ impl Walk<'_> {
         };
         let what = format!("the key {:?} has a new name", entry.key);
         let hint = format_args!("{:?}", key.name);
-        self.problems.tell(&entry.at, what, hint);
+        self.problems.report(&entry.at, what, hint);
         Some(key)
     }
 
@@ -282,7 +282,7 @@ impl Walk<'_> {
             self.wrong_type(entry, &format!("an array of {kind}"), example);
             return None;
         };
-        let told = self.problems.len();
+        let before = self.problems.len();
         let mut found = Vec::new();
         for value in values {
             let place = self.file.place(value.span().start);
@@ -298,11 +298,11 @@ impl Walk<'_> {
                 other => {
                     let (key, other) = (entry.key, type_of(other));
                     let what = format!("{key:?} contains {other}; only {kind} are allowed");
-                    self.problems.tell(&place, what, example);
+                    self.problems.report(&place, what, example);
                 }
             }
         }
-        (self.problems.len() == told).then_some(found)
+        (self.problems.len() == before).then_some(found)
     }
 
     fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
@@ -323,7 +323,7 @@ impl Walk<'_> {
 
     fn wrong_type(&mut self, entry: &KeyValue<'_>, wanted: &str, example: impl Display) {
         let what = format!("{:?} is {}, not {wanted}", entry.key, type_of(entry.value));
-        self.problems.tell(&entry.value_at, what, example);
+        self.problems.report(&entry.value_at, what, example);
     }
 
     fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
@@ -342,13 +342,13 @@ impl Walk<'_> {
                 }
             }
         });
-        self.problems.tell(&entry.at, what, hint);
+        self.problems.report(&entry.at, what, hint);
     }
 
     fn twice(&mut self, entry: &KeyValue<'_>, what: impl Display, first: &Place) {
         let what = format!("{what} is already defined at {first}");
         self.problems
-            .tell(&entry.at, what, "removing one of the two");
+            .report(&entry.at, what, "removing one of the two");
     }
 }
 
@@ -408,7 +408,12 @@ fn type_of(value: &DeValue<'_>) -> &'static str {
 
 /// Reports the syntax errors of a file, at most one for each line: further errors on a line mostly follow from the
 /// first.
-fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problems: &mut Problems) {
+fn report_syntax(
+    file: &ConfigFile,
+    table: &DeTable<'_>,
+    errors: &[Error],
+    problems: &mut Problems,
+) {
     let mut last: Option<Place> = None;
     for error in errors {
         let span = error.span().unwrap_or_default();
@@ -424,17 +429,17 @@ fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problem
         let what = fmt::from_fn(|f| {
             write!(f, "not valid TOML: {}", error.message())?;
             match error.message() {
-                DUPLICATE => tell_first(f, file, table, span.clone()),
+                DUPLICATE => first_place(f, file, table, span.clone()),
                 _ => Ok(()),
             }
         });
-        problems.tell(&place, what, hint);
+        problems.report(&place, what, hint);
         last = Some(place);
     }
 }
 
 /// Writes the name of the duplicate key, and the position of the first key with this name.
-fn tell_first(
+fn first_place(
     f: &mut fmt::Formatter<'_>,
     file: &ConfigFile,
     table: &DeTable<'_>,

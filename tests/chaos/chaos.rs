@@ -42,7 +42,7 @@ use simulation::plan::Plan;
 use simulation::sabotage::Sabotage;
 
 /// At most this many failures are printed.
-const TOLD: u64 = 5;
+const MOST_SHOWN: u64 = 5;
 /// The number of schedules between two progress lines.
 const PROGRESS: u64 = 10_000;
 
@@ -131,7 +131,7 @@ fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
                 reloads.fetch_add(played.reloads, Ordering::Relaxed);
                 refused.fetch_add(played.refused, Ordering::Relaxed);
             }
-            Err(violation) if failed.fetch_add(1, Ordering::Relaxed) < TOLD => {
+            Err(violation) if failed.fetch_add(1, Ordering::Relaxed) < MOST_SHOWN => {
                 report(&plan, sabotage, &violation);
             }
             Err(_) => {}

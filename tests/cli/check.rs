@@ -5,7 +5,7 @@ use std::fs;
 use expect_test::expect;
 
 use crate::config_files::{ConfigFiles, native};
-use crate::told::Told;
+use crate::logged_daemon::LoggedDaemon;
 use crate::{main_file, run, text};
 
 pub(crate) const TABLE: &str = "
@@ -253,7 +253,7 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
         "default_handler = 'runcc'\nshutdown_timeout = '10'\n[handlers]\nrunc = '/run/a.sock'",
     );
     let path = files.main();
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for arguments in [
         &["check"][..],
         &["check", "--json"],
@@ -273,15 +273,15 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
         let is_for_people = arguments[0] == "check" && !is_json;
         let expected = is_for_people.then_some(" valid: 2 problems\n");
         assert_eq!(verdict, expected, "{arguments:?}");
-        told.push(files.stable(&problems));
+        shown.push(files.stable(&problems));
     }
-    told.dedup();
-    assert_eq!(told.len(), 1, "each tells the same");
+    shown.dedup();
+    assert_eq!(shown.len(), 1, "each tells the same");
     expect![[r#"
         criswitch.toml:1:19: "default_handler" is "runcc", which is not in [handlers]; try "runc"
         criswitch.toml:2:20: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
     "#]]
-    .assert_eq(&told[0]);
+    .assert_eq(&shown[0]);
 }
 
 #[cfg(unix)] // The path is of Unix, and windows.rs has one of Windows.
@@ -342,7 +342,7 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
         configuration is valid, with 1 warning
     "#]];
     assert_eq!(check(), "\nconfiguration is valid\n");
-    let daemon = Told::start(&files);
+    let daemon = LoggedDaemon::start(&files);
     warning.assert_eq(&check());
     daemon.end();
     // `check` reads the saved state from disk, so its warning is the same when the daemon does not run.

@@ -22,7 +22,7 @@ async fn two_runtimes_become_a_commented_configuration() {
         )
         .with(CRIO, crio(["kata"]));
     let printed = node.configuration(&[]).await;
-    assert_eq!(printed.told, "");
+    assert_eq!(printed.shown, "");
     expect![[r##"
         # Written by criswitch discover. `criswitch check --probe` checks it and asks
         # the backends. All keys: criswitch.toml(5).
@@ -128,7 +128,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
         criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
         criswitch: No backend at /node/none.sock: No such file or directory.
         criswitch: The node only has features that all backends have. Missing in crio: supplemental_groups_policy.
-    "#]].assert_eq(&printed.told);
+    "#]].assert_eq(&printed.shown);
     assert_eq!(
         printed.rows(),
         [r#"crun -> crio "crun""#, r#"*runc -> containerd "runc""#]
@@ -145,7 +145,7 @@ async fn a_handler_of_two_backends_routes_to_the_first_and_the_second_row_is_com
     expect![[r#"
         criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
     "#]]
-    .assert_eq(&printed.told);
+    .assert_eq(&printed.shown);
     let row = "\n#runc = \"crio\"  # taken by containerd, which comes first\n";
     assert!(printed.text.contains(row), "{}", printed.text);
 }
@@ -251,7 +251,7 @@ async fn each_handler_gets_one_row_however_many_there_are() {
         criswitch: Rows of containerd are commented out under [handlers]: runc (taken by kata, which comes first).
         criswitch: Rows of crio are commented out under [handlers]: kata, runc (taken by kata, which comes first).
     "#]]
-    .assert_eq(&printed.told);
+    .assert_eq(&printed.shown);
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn a_handler_with_a_name_that_no_runtimeclass_can_have_is_commented_out() 
     expect![[r#"
         criswitch: Rows of crio are commented out under [handlers]: "\u{1b}[31m\n", "Kata_QEMU", "RunC" (not valid in a RuntimeClass).
     "#]]
-    .assert_eq(&printed.told);
+    .assert_eq(&printed.shown);
 }
 
 #[tokio::test]
@@ -305,7 +305,7 @@ async fn a_runtime_that_is_not_ready_is_shown_with_its_reason() {
     expect![[r#"
         criswitch: containerd is not ready (NetworkReady is false): cni plugin not initialized
     "#]]
-    .assert_eq(&node.configuration(&[]).await.told);
+    .assert_eq(&node.configuration(&[]).await.shown);
 }
 
 /// The simulated runtimes answer as the real containerds of tests/system do.

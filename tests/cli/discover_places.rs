@@ -132,7 +132,7 @@ async fn criswitchs_own_socket_is_recognized_by_its_path_or_its_answer() {
     expect![[r#"
         criswitch: /node/run/crio/crio.sock is a socket of criswitch, not of a backend.
     "#]]
-    .assert_eq(&printed.told);
+    .assert_eq(&printed.shown);
     // `--listen` names criswitch's socket, so `discover` sends nothing to it, not even through a link.
     let printed = node.configuration(&["--listen", text(&switch)]).await;
     assert_eq!(printed.backends().len(), 1);
@@ -160,7 +160,7 @@ async fn a_path_that_is_no_cri_socket_is_reported_with_the_cause() {
         criswitch: No backend at /node/run/cri-dockerd.sock: cannot connect: Connection refused.
         criswitch: No backend at /node/run/k0s/containerd.sock: Version returned Unimplemented: unknown service runtime.v1.RuntimeService. The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: it is a file, not a socket.
-    "#]].assert_eq(&printed.told);
+    "#]].assert_eq(&printed.shown);
     // A long path is not wrapped.
     let long = format!("{}.sock", "a".repeat(80));
     let printed = node.configuration(&[&format!("NODE/{long}")]).await;

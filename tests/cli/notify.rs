@@ -8,10 +8,10 @@ use std::process::Command;
 use criswitch::codec::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
+use crate::logged_daemon::LoggedDaemon;
 use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Sim};
 use crate::text;
-use crate::told::Told;
 
 fn serve(files: &ConfigFiles, manager: &Path, watchdog_usec: &str) -> Command {
     let mut command = crate::command(&["serve", "--config", text(&files.main())]);
@@ -28,7 +28,7 @@ fn manager(files: &ConfigFiles) -> (UnixDatagram, std::path::PathBuf) {
 }
 
 /// Reads messages until a line begins with `wanted`, and returns the line.
-async fn told(socket: &UnixDatagram, wanted: &'static str) -> String {
+async fn notified(socket: &UnixDatagram, wanted: &'static str) -> String {
     let socket = socket.try_clone().unwrap();
     let read = move || loop {
         let mut buffer = [0; 4096];
@@ -52,13 +52,13 @@ async fn the_service_manager_is_notified_from_the_start_to_the_end() {
     let sim = Sim::new("runc");
     sim.serve_on(&backend);
     let daemon = Daemon::start_as(serve(&files, &path, "300000")).await;
-    told(&socket, "READY=1").await;
-    told(&socket, "STATUS=1/1 backend ready, 0 pods").await;
-    told(&socket, "WATCHDOG=1").await;
+    notified(&socket, "READY=1").await;
+    notified(&socket, "STATUS=1/1 backend ready, 0 pods").await;
+    notified(&socket, "WATCHDOG=1").await;
     Client::new(&listen).run_pod("", "web").await.unwrap();
-    told(&socket, "STATUS=1/1 backend ready, 1 pod").await;
+    notified(&socket, "STATUS=1/1 backend ready, 1 pod").await;
     let end = tokio::spawn(daemon.ends_after("TERM"));
-    told(&socket, "STOPPING=1").await;
+    notified(&socket, "STOPPING=1").await;
     assert_eq!(end.await.unwrap(), Some(0));
 }
 
@@ -70,7 +70,7 @@ async fn the_service_manager_is_asked_for_as_much_time_as_the_shutdown_may_take(
     std::fs::write(files.main(), format!("shutdown_timeout = '2m'\n{config}")).unwrap();
     let daemon = Daemon::start_as(serve(&files, &path, "0")).await;
     let end = tokio::spawn(daemon.ends_after("TERM"));
-    let asked = told(&socket, "EXTEND_TIMEOUT_USEC=").await;
+    let asked = notified(&socket, "EXTEND_TIMEOUT_USEC=").await;
     assert_eq!(asked, "EXTEND_TIMEOUT_USEC=125000000");
     assert_eq!(end.await.unwrap(), Some(0));
 }
@@ -80,8 +80,8 @@ async fn an_absent_service_manager_causes_one_log_line() {
     let (files, listen, backend) = one_backend();
     let sim = Sim::new("runc");
     sim.serve_on(&backend);
-    let nobody = files.main().with_file_name("nobody");
-    let daemon = Daemon::start_as(serve(&files, &nobody, "3000")).await;
+    let no_manager = files.main().with_file_name("nobody");
+    let daemon = Daemon::start_as(serve(&files, &no_manager, "3000")).await;
     let client = Client::new(&listen);
     for n in 0..50 {
         client.run_pod("", &format!("web-{n}")).await.unwrap();
@@ -111,14 +111,14 @@ async fn a_reload_during_the_shutdown_does_not_report_ready_again() {
     let (socket, path) = manager(&files);
     let sim = Sim::new("runc");
     sim.serve_on(&backend);
-    let mut daemon = Told::start_as(serve(&files, &path, "0"));
-    told(&socket, "READY=1").await;
+    let mut daemon = LoggedDaemon::start_as(serve(&files, &path, "0"));
+    notified(&socket, "READY=1").await;
     let client = Client::new(&listen);
     sim.hold("RunPodSandbox");
     let call = tokio::spawn(async move { client.run_pod("", "web").await });
     sim.until(|journal| journal.held == ["RunPodSandbox"]).await;
     daemon.signal("TERM");
-    told(&socket, "STOPPING=1").await;
+    notified(&socket, "STOPPING=1").await;
     daemon.signal("HUP");
     let reloaded = move || {
         daemon.until(" reloaded ");

@@ -21,9 +21,9 @@ const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 fn serve_with(
     files: &ConfigFiles,
     descriptor: impl Into<OwnedFd>,
-    (count, told): (usize, &str),
+    (count, shown): (usize, &str),
 ) -> Command {
-    let mut command = passing(BINARY, descriptor, count, told);
+    let mut command = passing(BINARY, descriptor, count, shown);
     command.args(["serve", "--config", text(&files.main())]);
     command
 }

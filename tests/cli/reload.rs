@@ -207,7 +207,7 @@ async fn changed_settings_are_reported_by_name() {
     let fields =
         ", list_timeout = \"5s\", stats_timeout = \"6s\", auto_register = true, user = \"1000\"";
     node.write(head, &backend("other", fields));
-    let told = node.reload().await.stdout;
+    let shown = node.reload().await.stdout;
     let fields = [
         "name",
         "list_timeout",
@@ -218,7 +218,7 @@ async fn changed_settings_are_reported_by_name() {
     let names = fields
         .map(|field| format!("{field} of backend other"))
         .join(", ");
-    assert_eq!(told, format!("settings changed: {names}\n"));
+    assert_eq!(shown, format!("settings changed: {names}\n"));
     node.end().await;
 }
 
@@ -265,14 +265,14 @@ async fn a_change_that_needs_a_restart_is_rejected_by_name_with_its_place_and_va
     );
     let outcome = node.reload().await;
     assert_eq!(outcome.code, 78);
-    let told = outcome.stderr.replace(text(&node.files.path("")), "");
+    let shown = outcome.stderr.replace(text(&node.files.path("")), "");
     expect![[r#"
         criswitch.toml:4:15: "max_message" cannot change from "16MiB" to "1MiB" without a restart; try the old value, or restart criswitch
         "allow_uids" cannot change from [0, 1000] to [0] without a restart; try the old value, or restart criswitch
         conf.d/a.toml:2:10: "log.format" cannot change from "auto" to "json" without a restart; try the old value, or restart criswitch
         conf.d/a.toml:4:10: "metrics.listen" cannot change from "" to "[::1]:9199" without a restart; try the old value, or restart criswitch
         criswitch: not reloaded: nothing has changed
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
     node.until("kata", Code::InvalidArgument).await;
     node.end().await;
 }

@@ -123,7 +123,7 @@ async fn a_dry_run_shows_the_keys_that_need_a_restart_and_the_other_changes() {
     let before = facts(&node).await;
     let outcome = dry_run(&node, &[]).await;
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
-    let told = outcome.stderr.replace(text(&node.files.path("")), "");
+    let shown = outcome.stderr.replace(text(&node.files.path("")), "");
     expect![[r#"
         without the keys that need a restart, these changes would apply:
         handler added: kata
@@ -134,7 +134,7 @@ async fn a_dry_run_shows_the_keys_that_need_a_restart_and_the_other_changes() {
         backend kata: the backend is removed again, or, if it has pods by then, when its last pod ends
         criswitch.toml:4:15: "max_message" cannot change from "16MiB" to "1MiB" without a restart; try the old value, or restart criswitch
         criswitch: a reload would be rejected and change nothing
-    "#]].assert_eq(&format!("{}{told}", outcome.stdout));
+    "#]].assert_eq(&format!("{}{shown}", outcome.stdout));
     let outcome = dry_run(&node, &["-o", "json"]).await;
     assert_eq!(outcome.code, 78);
     let json: Json = serde_json::from_str(&outcome.stdout).unwrap();

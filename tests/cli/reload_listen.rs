@@ -29,11 +29,11 @@ async fn the_daemon_on_its_old_socket_rejects_a_changed_listen_by_name() {
     let (node, socket) = edited().await;
     let outcome = at(&node, "reload", &format!("unix://{socket}")).await;
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
-    let told = outcome.stderr.replace(text(&node.files.path("")), "DIR/");
+    let shown = outcome.stderr.replace(text(&node.files.path("")), "DIR/");
     expect![[r#"
         DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; try the old value, or restart criswitch, after you have changed ListenStream= of criswitch.socket if systemd holds the socket
         criswitch: not reloaded: nothing has changed
-    "#]].assert_eq(&told);
+    "#]].assert_eq(&shown);
     node.client().run_pod("runc", "web").await.unwrap();
     for command in ["status", "pods"] {
         let outcome = at(&node, command, &socket).await;
@@ -66,15 +66,15 @@ async fn a_reload_at_the_new_socket_fails_with_the_hint_to_restart() {
 async fn a_reload_by_signal_is_rejected_by_name_in_the_log_and_nothing_changes() {
     let (node, _) = edited().await;
     node.hang_up().await;
-    let refused = crate::reload_odd::refused(&node, 1).await;
+    let refused = crate::reload_unusable_files::refused(&node, 1).await;
     assert!(
         refused.contains("\"listen\" cannot change from"),
         "{refused}"
     );
     node.client().run_pod("runc", "web").await.unwrap();
     let log = node.whole_log().await;
-    let told = |line: &&String| line.contains("not reloaded") && line.contains("listen");
-    assert_eq!(log.iter().filter(told).count(), 1, "{log:?}");
+    let shown = |line: &&String| line.contains("not reloaded") && line.contains("listen");
+    assert_eq!(log.iter().filter(shown).count(), 1, "{log:?}");
 }
 
 #[tokio::test]
@@ -98,8 +98,8 @@ async fn the_socket_of_a_different_runtime_is_reported() {
 fn a_relative_socket_path_is_wrong_usage() {
     let outcome = crate::run(&["reload", "--socket", "run/criswitch.sock"]);
     assert_eq!(outcome.code, 64);
-    let told = "is relative; try an absolute path";
-    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    let shown = "is relative; try an absolute path";
+    assert!(outcome.stderr.contains(shown), "{}", outcome.stderr);
 }
 
 #[tokio::test]
@@ -112,8 +112,8 @@ async fn a_removed_file_is_recognized_by_a_relative_path() {
     reload.current_dir(node.files.path(""));
     let outcome = tokio::task::spawn_blocking(move || reload.output().unwrap());
     let outcome = outcome.await.unwrap();
-    let told = String::from_utf8(outcome.stderr).unwrap();
-    assert_eq!(outcome.status.code(), Some(78), "{told}");
-    assert!(portable(&told).contains("No such file"), "{told}");
+    let shown = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(outcome.status.code(), Some(78), "{shown}");
+    assert!(portable(&shown).contains("No such file"), "{shown}");
     node.end().await;
 }

@@ -69,7 +69,7 @@ impl Node {
         let config = loaded.unwrap_or_else(|problems| panic!("{problems}\n{}", outcome.stdout));
         Printed {
             text: outcome.stdout,
-            told: outcome.stderr,
+            shown: outcome.stderr,
             config,
         }
     }
@@ -79,7 +79,7 @@ impl Node {
 pub(crate) struct Printed {
     pub(crate) text: String,
     /// The output on standard error.
-    pub(crate) told: String,
+    pub(crate) shown: String,
     pub(crate) config: Config,
 }
 

@@ -8,8 +8,8 @@ use prost::Message;
 use tonic::Code;
 
 use crate::config_files::native;
+use crate::logged_daemon::LoggedDaemon;
 use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
-use crate::told::Told;
 use crate::{command, main_file, text};
 
 /// A word that every secret contains. Each field that may hold a secret gets a secret of its own.
@@ -114,17 +114,17 @@ fn configure(directory: &Path, format: &str) -> String {
 
 #[tokio::test]
 async fn secrets_of_calls_are_in_no_log_and_in_no_status() {
-    nobody_reads_them("text", "rpc=\"{}\"").await;
+    no_user_reads_them("text", "rpc=\"{}\"").await;
 }
 
 #[tokio::test]
 async fn secrets_of_calls_are_in_no_log_of_json() {
-    nobody_reads_them("json", "\"rpc\":\"{}\"").await;
+    no_user_reads_them("json", "\"rpc\":\"{}\"").await;
 }
 
 /// Checks that a log in this format contains no secret. `named` is the log's text for an RPC, with `{}` in place of the
 /// RPC's name.
-async fn nobody_reads_them(format: &str, named: &str) {
+async fn no_user_reads_them(format: &str, named: &str) {
     let files = main_file("");
     let path = files.main();
     let directory = path.parent().unwrap();
@@ -135,7 +135,7 @@ async fn nobody_reads_them(format: &str, named: &str) {
     let mut serve = command(&["serve", "--config", text(&path)]);
     let output = directory.join("output");
     serve.stdout(std::fs::File::create(&output).unwrap());
-    let told = Told::start_as(serve);
+    let shown = LoggedDaemon::start_as(serve);
     let client = Client::new(&directory.join("listen"));
     // A handler of a running backend, a handler of an unreachable backend, and an unknown handler.
     for (handler, pulled) in [
@@ -154,7 +154,7 @@ async fn nobody_reads_them(format: &str, named: &str) {
     let headers = [("authorization", headers.as_str())];
     client.raw().await.call(run, &headers, bad).await;
     let status = status(&client).await;
-    let log = told.end();
+    let log = shown.end();
     for rpc in ["PullImage", "RunPodSandbox", "CreateContainer", "ExecSync"] {
         assert!(log.contains(&named.replace("{}", rpc)), "{rpc} in {log}");
         assert!(!runc.calls(rpc).is_empty(), "{rpc} came to the runtime");

@@ -156,7 +156,7 @@ async fn serve_with_the_state_of_another_process_reports_a_hint_and_exits_with_1
 fn serve_that_cannot_create_its_socket_reports_a_hint() {
     let rest = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
     let files = ConfigFiles::of(&[("file", b""), ("c.sock.lock/x", b"")]);
-    for (name, told) in [
+    for (name, shown) in [
         (
             "file/c.sock",
             "file for the socket; create it, or change `listen`: ",
@@ -170,7 +170,7 @@ fn serve_that_cannot_create_its_socket_reports_a_hint() {
         std::fs::write(files.main(), format!("listen = {listen:?}\n{rest}")).unwrap();
         let outcome = run(&["serve", "--config", text(&files.main())]);
         assert_eq!(outcome.code, 1);
-        assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(shown), "{}", outcome.stderr);
     }
 }
 
@@ -186,7 +186,7 @@ fn a_lock_that_is_a_link_is_not_followed() {
     std::os::unix::fs::symlink(&victim, &lock).unwrap();
     let outcome = run(&["serve", "--config", text(&files.main())]);
     assert_eq!(outcome.code, 1);
-    let told = "listen.lock; if it is a link, remove it";
-    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    let shown = "listen.lock; if it is a link, remove it";
+    assert!(outcome.stderr.contains(shown), "{}", outcome.stderr);
     assert!(!listen.exists());
 }

@@ -435,12 +435,12 @@ async fn status_shows_the_conditions_of_a_different_runtime() {
     let files = Files::new();
     let socket = files.path("runtime.sock");
     files.write("criswitch.toml", &format!("listen = {socket:?}"));
-    let nobody = run_beside(&["status", "--config", text(&files.main())]).await;
-    assert_eq!(nobody.code, 69);
+    let outcome = run_beside(&["status", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 69);
     assert!(
-        nobody.stderr.contains("check that criswitch is running"),
+        outcome.stderr.contains("check that criswitch is running"),
         "{}",
-        nobody.stderr
+        outcome.stderr
     );
     let sim = Sim::new("runc");
     sim.serve_on(&socket);

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::config_files::ConfigFiles;
-use crate::told::Told;
+use crate::logged_daemon::LoggedDaemon;
 use crate::{run, text};
 
 const OTHER: u32 = 1000;
@@ -175,7 +175,7 @@ fn the_directory_of_a_linked_drop_ins_target_is_reported() {
 fn the_daemon_logs_files_that_others_may_write() {
     let files = configured();
     set_mode(&files.main(), 0o646);
-    let mut told = Told::start(&files);
-    let line = told.until("may be written by every user");
+    let mut shown = LoggedDaemon::start(&files);
+    let line = shown.until("may be written by every user");
     assert!(line.contains(" WARN "), "{line}");
 }

@@ -1,8 +1,8 @@
 //! Backends whose sockets are served by a user other than the configured one, as the kernel reports it.
 
+use crate::logged_daemon::LoggedDaemon;
 use crate::runtimes::{CONTAINERD, CRIO, Node, containerd, crio};
 use crate::support::Sim;
-use crate::told::Told;
 use crate::who_may_connect::{NOBODY, is_root};
 use crate::{main_file, run_beside, text};
 
@@ -41,10 +41,10 @@ async fn discover_names_the_user() {
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc"]))
         .with(CRIO, crio(["crun"]).of_user(NOBODY));
-    let told = node.configuration(&[]).await.told;
-    assert!(told.contains("crio: user 65534 serves"), "{told}");
-    assert!(told.contains("user = \"65534\""), "{told}");
-    assert!(!told.contains("containerd: user"), "{told}");
+    let shown = node.configuration(&[]).await.shown;
+    assert!(shown.contains("crio: user 65534 serves"), "{shown}");
+    assert!(shown.contains("user = \"65534\""), "{shown}");
+    assert!(!shown.contains("containerd: user"), "{shown}");
 }
 
 #[tokio::test]
@@ -65,14 +65,14 @@ async fn the_daemon_logs_each_process_once_and_warns_of_an_unexpected_user() {
         std::fs::write(files.main(), format!("listen = {listen:?}\n{table}\n{row}")).unwrap();
     };
     write("daemon");
-    let mut told = Told::start(&files);
-    told.until("user 65534 serves the backend's socket");
+    let mut shown = LoggedDaemon::start(&files);
+    shown.until("user 65534 serves the backend's socket");
     for user in ["nobody", "daemon"] {
         write(user);
-        told.signal("HUP");
-        told.until("user of backend crio");
+        shown.signal("HUP");
+        shown.until("user of backend crio");
     }
-    let log = told.end();
+    let log = shown.end();
     let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
     assert_eq!(lines("connected to the backend's process"), 2, "{log}");
     assert_eq!(lines("user 65534 serves the backend's socket"), 2, "{log}");

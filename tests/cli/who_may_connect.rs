@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use criswitch::limits::USER_CONNECTIONS;
 
 use crate::config_files::ConfigFiles;
-use crate::told::Told;
+use crate::logged_daemon::LoggedDaemon;
 use crate::{main_file, text};
 
 /// A perl script that connects, sends its second argument, waits for a reply or the end of the connection, and prints
@@ -99,7 +99,7 @@ pub(crate) fn is_root() -> bool {
 #[test]
 fn only_root_can_connect_unless_others_are_allowed() {
     let (files, listen) = switch("");
-    let _told = Told::start(&files);
+    let _daemon = LoggedDaemon::start(&files);
     assert_eq!(mode(&listen), 0o600);
     assert_eq!(mode(listen.parent().unwrap()), 0o700);
     if is_root() {
@@ -112,7 +112,7 @@ fn only_root_can_connect_unless_others_are_allowed() {
 #[test]
 fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
     let (files, listen) = switch("allow_uids = [1, 0, 1]");
-    let told = Told::start(&files);
+    let shown = LoggedDaemon::start(&files);
     assert_eq!(mode(listen.parent().unwrap()), 0o711);
     // The mode shows the mask of the ACL as the group's bits.
     assert_eq!(mode(&listen), 0o660);
@@ -123,7 +123,7 @@ fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
         assert!(connect(allowed, &listen, PREFACE).unwrap().1, "{allowed}");
     }
     assert_eq!(connect(NOBODY, &listen, PREFACE), None);
-    let log = told.end();
+    let log = shown.end();
     assert!(
         !log.contains("a client is rejected") && !log.contains("ACL"),
         "{log}"
@@ -147,20 +147,20 @@ fn without_acls_every_user_can_connect_and_a_warning_explains_the_risk() {
         return;
     }
     unshared.args([BINARY, "serve", "--config", text(&files.main())]);
-    let told = Told::start_as(unshared);
-    let inside = format!("/proc/{}/root{}", told.pid(), listen.display());
+    let shown = LoggedDaemon::start_as(unshared);
+    let inside = format!("/proc/{}/root{}", shown.pid(), listen.display());
     assert_eq!(mode(Path::new(&inside)), 0o666);
     assert!(connect(0, Path::new(&inside), PREFACE).unwrap().1);
-    let told = told.end();
+    let shown = shown.end();
     for words in ["cannot set an ACL", "EAGAIN", "tmpfs"] {
-        assert!(told.contains(words), "{told}");
+        assert!(shown.contains(words), "{shown}");
     }
 }
 
 #[test]
 fn a_user_outside_allow_uids_is_rejected_before_the_first_byte() {
     let (files, listen) = switch("allow_uids = [1]");
-    let mut told = Told::start(&files);
+    let mut shown = LoggedDaemon::start(&files);
     if !is_root() {
         return;
     }
@@ -169,7 +169,7 @@ fn a_user_outside_allow_uids_is_rejected_before_the_first_byte() {
     // The client sends nothing, so criswitch must reject it before it reads.
     let (pid, served) = connect(NOBODY, &listen, "").unwrap();
     assert!(!served);
-    let line = told.until("a client is rejected");
+    let line = shown.until("a client is rejected");
     for word in [
         &format!("uid={NOBODY}"),
         &format!("pid={pid}"),
@@ -182,14 +182,14 @@ fn a_user_outside_allow_uids_is_rejected_before_the_first_byte() {
 #[test]
 fn connections_of_one_user_block_neither_root_nor_a_third_user() {
     let (files, listen) = switch("allow_uids = [1, 65534]");
-    let mut told = Told::start(&files);
+    let mut shown = LoggedDaemon::start(&files);
     if !is_root() {
         return;
     }
     let mut crowd = crowd(DAEMON, &listen, USER_CONNECTIONS);
     let (pid, served) = connect(DAEMON, &listen, PREFACE).unwrap();
     assert!(!served);
-    let line = told.until("a client is rejected");
+    let line = shown.until("a client is rejected");
     for word in [
         &format!("uid={DAEMON} pid={pid} limit={USER_CONNECTIONS}"),
         "its user has reached the limit",

@@ -213,14 +213,14 @@ async fn merged_lists(rig: &Rig, ran: &[Ran]) -> Result<()> {
 
 async fn unknown_handler(rig: &Rig) -> Result<()> {
     let client: &Client = rig;
-    let Err(refusal) = client.run_pod("firecracker", "lost").await else {
+    let Err(rejection) = client.run_pod("firecracker", "lost").await else {
         bail!("a pod with an unknown handler was run")
     };
-    show::refusal(&refusal);
-    let (code, text) = (refusal.code(), refusal.message());
+    show::rejection(&rejection);
+    let (code, text) = (rejection.code(), rejection.message());
     ensure!(
         code == tonic::Code::InvalidArgument && text.contains("\"firecracker\""),
-        "the refusal should be InvalidArgument and name the handler"
+        "the rejection should be InvalidArgument and name the handler"
     );
     let pods: usize = rig.sims.iter().map(|sim| sim.pods().len()).sum();
     ensure!(pods == ROWS.len(), "the refused pod was created");

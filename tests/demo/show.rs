@@ -61,9 +61,9 @@ pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
     }
 }
 
-pub(super) fn refusal(refusal: &Status) {
+pub(super) fn rejection(rejection: &Status) {
     heading("A pod that asks for \"firecracker\", which has no backend: rejected");
-    let text = format!("{:?}: {}", refusal.code(), refusal.message());
+    let text = format!("{:?}: {}", rejection.code(), rejection.message());
     for line in wrapped(&text, COLUMNS - 2) {
         println!("  {line}");
     }

@@ -64,9 +64,9 @@ fn fact_of_field(field: &Value) -> String {
 /// Panics at an unknown key, because the test would not compare it.
 fn only_known_keys(fact: &Value, known: &[&str]) {
     for key in object(fact).keys() {
-        let told_to_people = ["since", "was"].contains(&key.as_str());
+        let is_for_people = ["since", "was"].contains(&key.as_str());
         assert!(
-            told_to_people || known.contains(&key.as_str()),
+            is_for_people || known.contains(&key.as_str()),
             "unknown key {key:?} in the facts"
         );
     }

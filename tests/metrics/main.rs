@@ -10,7 +10,7 @@
 #[path = "../support/support.rs"]
 mod support;
 
-mod door;
+mod address;
 mod held;
 #[path = "../switch/logged.rs"]
 mod logged;

@@ -22,7 +22,7 @@ mod backend {
     #[cfg(unix)] // A pipe has no queue of connections.
     mod full_backlog;
     mod hostile_backends;
-    mod quiet;
+    mod no_pings;
     pub mod raw;
     mod resets;
     mod streams;

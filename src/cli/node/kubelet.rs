@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::rancher::Rancher;
 use super::start::{Flags, Start};
-use super::{Finding, Root, Setting, judge, last, tell, unknown};
+use super::{Finding, Root, Setting, judge, last, report, unknown};
 
 /// kubeadm's file with the settings of this node. kubeadm writes these settings into the kubelet's configuration when
 /// it upgrades the node.
@@ -39,7 +39,7 @@ pub(super) struct Kubelet {
 
 impl Kubelet {
     pub(super) fn read(root: &Root<'_>, findings: &mut Vec<Finding>) -> Kubelet {
-        let told = findings.len();
+        let before = findings.len();
         let start = Start::find(root, findings);
         let rancher = start.as_ref().and_then(|start| start.rancher.as_ref());
         let rancher = rancher.map(|(name, flags)| Rancher::read(name, flags, root, findings));
@@ -64,7 +64,7 @@ impl Kubelet {
             runs: start.as_ref().map(Start::shown),
             pid: start.and_then(|start| start.pid),
             rancher,
-            partial: findings.len() > told,
+            partial: findings.len() > before,
         }
     }
 
@@ -95,7 +95,7 @@ impl Kubelet {
             let default = &unset.value;
             let what =
                 format!("the kubelet uses its default runtime endpoint {default}, not criswitch");
-            tell(findings, &unset.from, what, unset.instead(switch));
+            report(findings, &unset.from, what, unset.instead(switch));
         }
         if let Some(runtime) = &self.runtime {
             let hint = runtime.instead(switch);
@@ -147,7 +147,7 @@ impl Kubelet {
                 "the kubelet's cgroup driver is {}, the default backend's is {theirs}",
                 ours.value
             );
-            tell(findings, self.place(&ours.from), what, ours.instead(theirs));
+            report(findings, self.place(&ours.from), what, ours.instead(theirs));
         }
     }
 }

@@ -8,7 +8,7 @@ use criswitch::config::{BackendConfig, Config};
 use criswitch::platform::{files, users};
 
 use super::unit::Unit;
-use super::{Finding, Root, same, tell};
+use super::{Finding, Root, report, same};
 
 /// The mode bits that let users other than the owner write to a directory, and so replace a socket in the directory.
 const WRITABLE: u32 = 0o022;
@@ -57,7 +57,7 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
             "systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={}",
             listen.display()
         );
-        tell(findings, UNIT, what, hint);
+        report(findings, UNIT, what, hint);
     }
 }
 
@@ -69,11 +69,11 @@ fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
                 "is {}; criswitch needs this path for its socket",
                 files::kind(&file)
             );
-            tell(findings, listen.display(), what, "moving it");
+            report(findings, listen.display(), what, "moving it");
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
             let what = format!("cannot be examined: {error}");
-            tell(findings, listen.display(), what, "a different \"listen\"");
+            report(findings, listen.display(), what, "a different \"listen\"");
         }
         _ => {}
     }
@@ -88,11 +88,11 @@ fn judge_directory(path: &Path, others: bool, root: &Root<'_>, findings: &mut Ve
     let shown = path.display();
     if directory.is_dir() && mode & WRITABLE != 0 && mode & STICKY == 0 {
         let what = "users other than the owner of this directory can replace criswitch's socket";
-        tell(findings, &shown, what, format_args!("chmod go-w {shown}"));
+        report(findings, &shown, what, format_args!("chmod go-w {shown}"));
     }
     if directory.is_dir() && others && mode & REACHABLE == 0 {
         let what = "the users of \"allow_uids\" cannot reach the socket in this directory";
-        tell(findings, &shown, what, format_args!("chmod o+x {shown}"));
+        report(findings, &shown, what, format_args!("chmod o+x {shown}"));
     }
 }
 
@@ -117,5 +117,5 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
             "the path of its socket",
         ),
     };
-    tell(findings, path.display(), what, hint);
+    report(findings, path.display(), what, hint);
 }

@@ -78,10 +78,10 @@ impl Start {
         if let Some(start) = Start::of_processes(root, findings) {
             return Some(start);
         }
-        let told = findings.len();
+        let before = findings.len();
         let units: Vec<_> = PROGRAMS.iter().flat_map(|its| its.units).copied().collect();
         let start = Start::of_units(&units, root, findings);
-        if start.is_some() || findings.len() > told {
+        if start.is_some() || findings.len() > before {
             return start;
         }
         let start = Start::of_files(root);

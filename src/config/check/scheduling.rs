@@ -60,7 +60,7 @@ impl Checker<'_> {
         self.fits(&toleration, written);
         if before.iter().any(|other| other.same_taints(&toleration)) {
             let what = "this toleration is already in the list";
-            self.tell(&written.place, what, "removing one of the two");
+            self.report(&written.place, what, "removing one of the two");
         }
         Some(toleration)
     }
@@ -71,17 +71,17 @@ impl Checker<'_> {
         if toleration.key.is_empty() && !exists {
             let what =
                 "a toleration without a key matches every taint and needs the operator Exists";
-            self.tell(&written.place, what, "operator = \"Exists\", or a key");
+            self.report(&written.place, what, "operator = \"Exists\", or a key");
         }
         let value = written.texts.get("value");
         if let (true, false, Some(value)) = (exists, toleration.value.is_empty(), value) {
             let what = "the operator Exists takes no value";
-            self.tell(&value.place, what, "operator = \"Equal\", or no value");
+            self.report(&value.place, what, "operator = \"Equal\", or no value");
         }
         let seconds = written.texts.get("toleration_seconds");
         if let (Some(seconds), false) = (seconds, toleration.effect == Effect::NoExecute) {
             let what = "\"toleration_seconds\" is for the effect NoExecute only";
-            self.tell(&seconds.place, what, "effect = \"NoExecute\"");
+            self.report(&seconds.place, what, "effect = \"NoExecute\"");
         }
     }
 
@@ -112,12 +112,12 @@ impl Checker<'_> {
             let what = format!("{:?} is not {kind} of tolerations", text.value);
             let names = T::VARIANTS.iter().copied();
             let hint = nearest(&text.value, names.filter(|name| !name.is_empty()));
-            self.tell(&text.place, &what, &hint.unwrap_or_default());
+            self.report(&text.place, &what, &hint.unwrap_or_default());
         }
         found
     }
 
-    fn tell(&mut self, place: &Place, what: &str, hint: &str) {
-        self.problems.tell(place, what, hint);
+    fn report(&mut self, place: &Place, what: &str, hint: &str) {
+        self.problems.report(place, what, hint);
     }
 }

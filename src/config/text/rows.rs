@@ -56,7 +56,7 @@ impl Walk<'_> {
     }
 
     fn handler_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Route {
-        let told = self.problems.len();
+        let before = self.problems.len();
         let mut fields = self.fields("handlers", fields);
         let mut text = |name| fields.texts.remove(name);
         let (backend, socket, backend_handler) = (text("backend"), text("socket"), text("handler"));
@@ -66,7 +66,7 @@ impl Walk<'_> {
             (None, Some(socket)) => Some(socket.map(RowTarget::Socket)),
             (Some(_), Some(_)) => self.no_one_target(row, "both a backend and a socket"),
             // A misspelt key is already reported and may be the missing key, so the missing key is not reported.
-            (None, None) if self.problems.len() > told => None,
+            (None, None) if self.problems.len() > before => None,
             (None, None) => self.no_one_target(row, "neither a backend nor a socket"),
         };
         Route {
@@ -80,7 +80,7 @@ impl Walk<'_> {
     fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<At<RowTarget>> {
         let what = format!("handler {:?} has {has}", row.key);
         let hint = format!("one of the two, such as socket = {SOCKET_EXAMPLE}");
-        self.problems.tell(&row.value_at, what, hint);
+        self.problems.report(&row.value_at, what, hint);
         None
     }
 
@@ -98,13 +98,13 @@ impl Walk<'_> {
     }
 
     fn backend_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Option<BackendRow> {
-        let told = self.problems.len();
+        let before = self.problems.len();
         let mut texts = self.fields("backends", fields).texts;
         let socket = texts.remove("socket");
-        if socket.is_none() && self.problems.len() == told {
+        if socket.is_none() && self.problems.len() == before {
             let what = format!("backend {:?} has no socket", row.key);
             let hint = format_args!("socket = {SOCKET_EXAMPLE}");
-            self.problems.tell(&row.value_at, what, hint);
+            self.problems.report(&row.value_at, what, hint);
         }
         Some(BackendRow {
             socket: socket?,

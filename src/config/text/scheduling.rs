@@ -84,7 +84,7 @@ impl Walk<'_> {
                 other => {
                     let (key, other) = (entry.key, super::type_of(other));
                     let what = format!("{key:?} contains {other}; only tables are allowed");
-                    self.problems.tell(&place, what, example(entry));
+                    self.problems.report(&place, what, example(entry));
                 }
             }
         }
@@ -94,9 +94,9 @@ impl Walk<'_> {
     /// `None` if a field has a problem. A misspelt key may be the key that seems to be missing, so the toleration is
     /// not checked further.
     fn toleration(&mut self, table: &DeTable<'_>, place: Place) -> Option<Toleration> {
-        let told = self.problems.len();
+        let before = self.problems.len();
         let texts = self.fields("tolerations", table).texts;
-        (self.problems.len() == told).then_some(Toleration { place, texts })
+        (self.problems.len() == before).then_some(Toleration { place, texts })
     }
 }
 

@@ -37,7 +37,7 @@ const NEEDLESS: Duration = Duration::from_secs(3);
 const EXPIRED: Duration = Duration::from_secs(10);
 
 /// The status text for a backend with `auto_register` that has reported nothing, percent-encoded as in the gRPC header.
-const UNTOLD: &str = "has%20not%20reported%20its%20handlers";
+const UNREPORTED: &str = "has%20not%20reported%20its%20handlers";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
@@ -298,7 +298,7 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
                 truth.health[thing.backend].faulty
             }))
         }
-        (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => {
+        (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNREPORTED) => {
             coded(Code::InvalidArgument)
         }
         (Sabotage::TakeOver, Goes::Handler(_) | Goes::OwnerWithImage(_))

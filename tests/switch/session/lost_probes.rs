@@ -66,7 +66,7 @@ async fn a_reply_to_a_clients_call_makes_an_unresponsive_backend_ready_at_once()
 }
 
 #[tokio::test]
-async fn a_reply_to_a_creation_makes_criswitch_greet_an_unresponsive_backend_again() {
+async fn a_reply_to_a_creation_makes_an_unresponsive_backend_ready_again() {
     let rig = faults::runc_and_kata().await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");

@@ -41,7 +41,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug)]
 enum Round {
     Lists,
-    ListsOnANewConnection,
+    ListsOnNewConnection,
     Streams,
     Statuses,
     Churn,
@@ -62,7 +62,7 @@ impl Load {
         let mut workers = JoinSet::new();
         for round in [
             Round::Lists,
-            Round::ListsOnANewConnection,
+            Round::ListsOnNewConnection,
             Round::Streams,
             Round::Statuses,
             Round::Churn,
@@ -141,7 +141,7 @@ impl Shared {
     async fn round(&self, round: Round) -> Result<(), Status> {
         match round {
             Round::Lists => self.lists(&self.client).await,
-            Round::ListsOnANewConnection => self.lists(&Client::new(&self.client.socket)).await,
+            Round::ListsOnNewConnection => self.lists(&Client::new(&self.client.socket)).await,
             Round::Streams => self.streams().await,
             Round::Statuses => self.statuses().await,
             Round::Churn => self.churn().await,

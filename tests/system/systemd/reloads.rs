@@ -71,8 +71,8 @@ async fn a_changed_listen_fails_a_reload_with_the_reason_until_it_is_set_back() 
     let asked = tokio::task::spawn_blocking(move || asked.output().unwrap());
     let asked = asked.await.unwrap();
     assert_eq!(asked.status.code(), Some(78));
-    let told = String::from_utf8(asked.stderr).unwrap();
-    assert!(told.contains("\"listen\" cannot change"), "{told}");
+    let shown = String::from_utf8(asked.stderr).unwrap();
+    assert!(shown.contains("\"listen\" cannot change"), "{shown}");
 
     let before = machine.log().len();
     hang_up(&machine);

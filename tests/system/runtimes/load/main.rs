@@ -55,7 +55,7 @@ struct Pod {
 struct Pods(PathBuf);
 
 /// The content of the file at one time.
-struct Told {
+struct Reported {
     /// Pods that exist and run.
     here: BTreeSet<Pod>,
     /// Pods that may be stopped or removed already.
@@ -119,34 +119,35 @@ fn folder_of(socket: &str) -> String {
 }
 
 impl Pods {
-    fn read(&self) -> Result<Told> {
+    fn read(&self) -> Result<Reported> {
         let text = std::fs::read_to_string(&self.0).context("cannot read the pods")?;
-        let mut told = Told {
+        let mut reported = Reported {
             here: BTreeSet::new(),
             leaving: BTreeSet::new(),
             coming: false,
         };
         for line in text.lines() {
             match line.strip_prefix(UNSURE) {
-                Some("") => told.coming = true,
-                Some(line) => drop(told.leaving.insert(Pod::parse(line)?)),
-                None => drop(told.here.insert(Pod::parse(line)?)),
+                Some("") => reported.coming = true,
+                Some(line) => drop(reported.leaving.insert(Pod::parse(line)?)),
+                None => drop(reported.here.insert(Pod::parse(line)?)),
             }
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// Whether the file has `pod` as a running pod. An unreadable file counts as false: `follow_pods` reports its
     /// error.
     fn have(&self, pod: &Pod) -> bool {
-        self.read().is_ok_and(|told| told.here.contains(pod))
+        self.read()
+            .is_ok_and(|reported| reported.here.contains(pod))
     }
 }
 
-impl Told {
+impl Reported {
     /// Whether a list has each id once, has every id that existed all the time from `self` to `after`, and has no id
     /// that cannot have existed in that time.
-    fn agrees(&self, after: &Told, listed: &[&str], id: fn(&Pod) -> &str) -> bool {
+    fn agrees(&self, after: &Reported, listed: &[&str], id: fn(&Pod) -> &str) -> bool {
         let ids: BTreeSet<&str> = listed.iter().copied().collect();
         let mut all_along = self.here.intersection(&after.here);
         let ever = [&self.here, &self.leaving, &after.here, &after.leaving];

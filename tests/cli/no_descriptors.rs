@@ -6,10 +6,10 @@ use std::path::Path;
 use criswitch::codec::cri::VersionRequest;
 use tonic::Code;
 
+use crate::logged_daemon::LoggedDaemon;
 use crate::serve::one_backend;
 use crate::support::{Client, Sim, frame_raw};
 use crate::text;
-use crate::told::Told;
 
 /// A shell script that limits the open files of the daemon to 48 and then starts the daemon.
 const FILES: &str = "ulimit -n 48; exec \"$0\" \"$@\"";
@@ -31,26 +31,26 @@ async fn connections_that_cannot_be_accepted_are_logged_once_until_one_is_accept
     let mut serve = std::process::Command::new("sh");
     serve.args(["-c", FILES, env!("CARGO_BIN_EXE_criswitch")]);
     serve.args(["serve", "--config", text(&files.main())]);
-    let mut told = Told::start_as(serve);
+    let mut shown = LoggedDaemon::start_as(serve);
     let client = Client::new(&listen).raw().await;
     let path = |rpc| format!("/runtime.v1.RuntimeService/{rpc}");
     let version = client.call(&path("Version"), &[], frame_raw(b"")).await;
     assert_eq!(version.code(), Code::Ok);
 
     let first = crowd(&listen);
-    told.until(LINE);
+    shown.until(LINE);
     // While this call waits for its deadline, the daemon tries to accept connections several times and fails.
     let deadline = [("grpc-timeout", "1S")];
     let list = client
         .call(&path("ListPodSandboxMetrics"), &deadline, frame_raw(b""))
         .await;
     assert_eq!(list.code(), Code::DeadlineExceeded);
-    let again = told.so_far().filter(|line| line.contains(LINE)).count();
-    assert_eq!(again, 0, "it is told again");
+    let again = shown.so_far().filter(|line| line.contains(LINE)).count();
+    assert_eq!(again, 0, "it is shown again");
 
     drop(first);
     let mut another = Client::new(&listen).runtime();
     another.version(VersionRequest::default()).await.unwrap();
     let _second = crowd(&listen);
-    told.until(LINE);
+    shown.until(LINE);
 }

@@ -115,15 +115,15 @@ pub(crate) async fn refused(node: &Node, count: usize) -> String {
 async fn odd_objects_in_place_of_the_files_change_nothing_and_the_next_reload_succeeds() {
     let node = Node::start_as("", without_capabilities).await;
     let before = node.info().await;
-    for (count, (told, odd)) in ODD.into_iter().enumerate() {
+    for (count, (shown, odd)) in ODD.into_iter().enumerate() {
         set_right(&node);
         odd(&node.files);
         node.hang_up().await;
         let problems = refused(&node, count + 1).await;
-        assert!(problems.contains(told), "{told}: {problems}");
+        assert!(problems.contains(shown), "{shown}: {problems}");
         let now = node.info().await;
         for key in ["/defaultHandler", "/handlers", "/configuration/hash"] {
-            assert_eq!(now.pointer(key), before.pointer(key), "{told}");
+            assert_eq!(now.pointer(key), before.pointer(key), "{shown}");
         }
     }
     set_right(&node);

@@ -2,11 +2,11 @@
 
 use expect_test::expect;
 
-use crate::told;
+use crate::fails_with;
 
 #[test]
 fn the_hint_for_a_key_of_another_program_names_the_key_of_criswitch() {
-    told(
+    fails_with(
         "runtime_endpoint = 'unix:///run/containerd/containerd.sock'
         image-endpoint = 'unix:///run/containerd/containerd.sock'
         log_level = 'debug'
@@ -74,7 +74,7 @@ fn the_names_of_a_configuration_of_criswitch_do_not_make_it_a_file_of_another_pr
 
 #[test]
 fn a_hint_has_the_kind_of_a_program_and_the_unit_of_minutes() {
-    told(
+    fails_with(
         "default_handler = 'a'
         list_timeout = '5M'
         stale_lists = '2H'
@@ -100,13 +100,13 @@ fn a_hint_has_the_kind_of_a_program_and_the_unit_of_minutes() {
 
 #[test]
 fn an_invalid_name_is_not_suggested() {
-    told(
+    fails_with(
         "[handlers]\nKata = '/run/a.sock'\nrunc = '/run/b.sock'",
         expect![[r#"
         criswitch.toml:1:1: "default_handler" is missing: the handler of pods without a RuntimeClass; try default_handler = "runc"
         criswitch.toml:2:1: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end"#]],
     );
-    told(
+    fails_with(
         "[handlers]\nKata = '/run/a.sock'",
         expect![[r#"
         criswitch.toml:1:1: "default_handler" is missing: the handler of pods without a RuntimeClass; try default_handler = "runc"

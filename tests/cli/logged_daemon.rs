@@ -11,20 +11,20 @@ use crate::support::PATIENCE;
 use crate::{command, text};
 
 /// A running daemon with every line of its log. The daemon is killed if the test ends first.
-pub(crate) struct Told {
+pub(crate) struct LoggedDaemon {
     child: Child,
     lines: Receiver<String>,
     log: Vec<String>,
 }
 
-impl Told {
+impl LoggedDaemon {
     /// Starts the daemon and waits until it serves.
-    pub(crate) fn start(files: &ConfigFiles) -> Told {
-        Told::start_as(command(&["serve", "--config", text(&files.main())]))
+    pub(crate) fn start(files: &ConfigFiles) -> LoggedDaemon {
+        LoggedDaemon::start_as(command(&["serve", "--config", text(&files.main())]))
     }
 
     /// Starts the daemon with this command and waits until it serves.
-    pub(crate) fn start_as(mut serve: Command) -> Told {
+    pub(crate) fn start_as(mut serve: Command) -> LoggedDaemon {
         processes::with_own_state(&serve);
         let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -34,9 +34,9 @@ impl Told {
             lines.for_each(|line| sender.send(line).unwrap_or_default());
         });
         let log = Vec::new();
-        let mut told = Told { child, lines, log };
-        told.until("socket_activated");
-        told
+        let mut shown = LoggedDaemon { child, lines, log };
+        shown.until("socket_activated");
+        shown
     }
 
     /// Waits for a log line that contains `words`, and returns the line.
@@ -83,7 +83,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for LoggedDaemon {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();

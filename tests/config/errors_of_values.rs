@@ -4,27 +4,27 @@ use criswitch::config::Config;
 use expect_test::{Expect, expect};
 
 use crate::config_files::ConfigFiles;
-use crate::{RUNC, changes_nothing, told};
+use crate::{RUNC, changes_nothing, fails_with};
 
 /// Tests each value of a key alone, in an otherwise valid configuration.
 #[track_caller]
-fn told_of_values(key: &str, values: &[&str], expected: Expect) {
-    let mut told = Vec::new();
+fn values_fail_with(key: &str, values: &[&str], expected: Expect) {
+    let mut shown = Vec::new();
     for value in values {
         let text = format!("{key} = '{value}'\n{RUNC}");
         let files = ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
         let problems = Config::load(&files.main()).expect_err(value);
         assert_eq!(problems.len(), 1, "{problems}");
-        told.push(files.stable(&problems.to_string()));
+        shown.push(files.stable(&problems.to_string()));
         changes_nothing(&files);
     }
-    expected.assert_eq(&told.join("\n"));
+    expected.assert_eq(&shown.join("\n"));
 }
 
 #[test]
 fn a_bad_name_is_reported() {
     let long = "x".repeat(64);
-    told(
+    fails_with(
         &format!(
             "default_handler = 'Kata'
             [handlers]
@@ -52,7 +52,7 @@ fn a_bad_name_is_reported() {
 #[test]
 fn a_text_that_is_no_socket_path_is_reported() {
     let long = format!("/run/{}", "x".repeat(103));
-    told(
+    fails_with(
         &format!(
             "listen = 'run/x.sock'
             default_handler = 'a'
@@ -82,20 +82,21 @@ fn a_text_that_is_no_socket_path_is_reported() {
 #[test]
 fn a_socket_path_with_a_meaning_for_the_kubelet_is_rejected_for_listen() {
     let main = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
-    let told_at = |listen: &str, expected| told(&format!("listen = '{listen}'\n{main}"), expected);
-    told_at(
+    let problems_at =
+        |listen: &str, expected| fails_with(&format!("listen = '{listen}'\n{main}"), expected);
+    problems_at(
         "/run/crio/crio.sock",
         expect![[
             r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock""#
         ]],
     );
-    told_at(
+    problems_at(
         "/var/run/crio/crio.sock",
         expect![[
             r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock""#
         ]],
     );
-    told_at(
+    problems_at(
         "/run/containerd/containerd.sock",
         expect![[
             r#"criswitch.toml:1:10: "listen" is /run/containerd/containerd.sock: the kubelet's cAdvisor dials that socket and expects containerd itself; try "/run/criswitch/criswitch.sock""#
@@ -106,7 +107,7 @@ fn a_socket_path_with_a_meaning_for_the_kubelet_is_rejected_for_listen() {
 #[test]
 fn a_bad_duration_is_reported() {
     let long = "99999999999999999999s";
-    told_of_values(
+    values_fail_with(
         "shutdown_timeout",
         &["10", "ten seconds", "5 parsecs", "", "-1s", "1h 1ms", long],
         expect![[r#"
@@ -136,13 +137,13 @@ fn a_user_that_the_node_does_not_have_is_reported() {
         ),
     ] {
         let row = format!("a = {{ socket = '/run/a.sock', user = '{user}' }}");
-        told(&format!("{RUNC}[backends]\n{row}"), expected);
+        fails_with(&format!("{RUNC}[backends]\n{row}"), expected);
     }
 }
 
 #[test]
 fn a_timeout_of_zero_is_reported() {
-    told_of_values(
+    values_fail_with(
         "list_timeout",
         &["0s", "61m", "2"],
         expect![[r#"
@@ -150,20 +151,20 @@ fn a_timeout_of_zero_is_reported() {
             criswitch.toml:1:16: "61m" is longer than the limit of 1h; try "1h" or less
             criswitch.toml:1:16: "2" is not a duration: time unit needed, for example 2sec or 2ms; try "2s""#]],
     );
-    told_of_values(
+    values_fail_with(
         "stats_timeout",
         &["0s"],
         expect![[
             r#"criswitch.toml:1:17: a timeout of zero would give no backend time to answer; try "2s""#
         ]],
     );
-    told(
+    fails_with(
         &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', list_timeout = '0ms' }}"),
         expect![[
             r#"criswitch.toml:5:46: a timeout of zero would give no backend time to answer; try "2s""#
         ]],
     );
-    told(
+    fails_with(
         &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', stats_timeout = '0ms' }}"),
         expect![[
             r#"criswitch.toml:5:47: a timeout of zero would give no backend time to answer; try "2s""#
@@ -173,14 +174,14 @@ fn a_timeout_of_zero_is_reported() {
 
 #[test]
 fn a_wait_beyond_its_limit_is_reported() {
-    told_of_values(
+    values_fail_with(
         "start_wait",
         &["2h", "-1s"],
         expect![[r#"
         criswitch.toml:1:14: "2h" is longer than the limit of 1h; try "1h" or less
         criswitch.toml:1:14: "-1s" is not a duration: expected number at 0; try "10s""#]],
     );
-    told_of_values(
+    values_fail_with(
         "stale_lists",
         &["1day", "never"],
         expect![[r#"
@@ -192,7 +193,7 @@ fn a_wait_beyond_its_limit_is_reported() {
 #[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_number_that_is_no_user_id_is_reported() {
-    told(
+    fails_with(
         &format!("allow_uids = [0, -1, 4294967294, 4294967295, 99999999999999999999]\n{RUNC}"),
         expect![[r#"
             criswitch.toml:1:18: -1 is not a user id; try 0 to 4294967294
@@ -204,7 +205,7 @@ fn a_number_that_is_no_user_id_is_reported() {
 #[test]
 fn a_bad_size_is_reported() {
     let long = "99999999999EiB";
-    told_of_values(
+    values_fail_with(
         "max_message",
         &["0", "0MiB", "1025MiB", long, "lots", "-1MiB", ""],
         expect![[r#"
@@ -220,7 +221,7 @@ fn a_bad_size_is_reported() {
 
 #[test]
 fn a_bad_log_level_is_reported() {
-    told_of_values(
+    values_fail_with(
         "log.level",
         &[
             "INFO",
@@ -256,7 +257,7 @@ fn a_bad_log_level_is_reported() {
 
 #[test]
 fn a_bad_log_format_is_reported() {
-    told_of_values(
+    values_fail_with(
         "log.format",
         &["JSON", "xml", ""],
         expect![[r#"
@@ -269,7 +270,7 @@ fn a_bad_log_format_is_reported() {
 #[cfg(unix)] // The values are paths of sockets.
 #[test]
 fn a_labels_file_that_node_feature_discovery_does_not_read_is_reported() {
-    told_of_values(
+    values_fail_with(
         "labels_file",
         &[
             "features.d/criswitch",
@@ -290,7 +291,7 @@ fn a_labels_file_that_node_feature_discovery_does_not_read_is_reported() {
 #[cfg(unix)] // The paths are of Unix sockets.
 #[test]
 fn metrics_are_for_this_node_only() {
-    told_of_values(
+    values_fail_with(
         "metrics.listen",
         &[
             "0.0.0.0:9199",

@@ -2,11 +2,11 @@
 
 use expect_test::expect;
 
-use crate::told;
+use crate::fails_with;
 
 #[test]
 fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {
-    told(
+    fails_with(
         "default_handler = 'a'
         [handlers]
         a = 'cri-o'
@@ -22,7 +22,7 @@ fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {
             criswitch.toml:5:13: no backend is named ""; try one of "crio", "old"
             criswitch.toml:6:25: no backend is named "/run/d.sock"; try socket = "/run/d.sock""#]],
     );
-    told(
+    fails_with(
         "default_handler = 'a'\n[handlers]\na = 'crio'",
         expect![[r#"criswitch.toml:3:5: no backend is named "crio"; try the path of its socket"#]],
     );
@@ -30,7 +30,7 @@ fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {
 
 #[test]
 fn a_handler_needs_a_backend_or_a_socket_and_not_both() {
-    told(
+    fails_with(
         "default_handler = 'a'
         [handlers]
         a = { backend = 'c', socket = '/run/a.sock' }
@@ -46,7 +46,7 @@ fn a_handler_needs_a_backend_or_a_socket_and_not_both() {
 
 #[test]
 fn a_missing_default_is_reported() {
-    told(
+    fails_with(
         "[handlers]\nkata = '/run/a.sock'",
         expect![[
             r#"criswitch.toml:1:1: "default_handler" is missing: the handler of pods without a RuntimeClass; try default_handler = "kata""#
@@ -57,13 +57,13 @@ fn a_missing_default_is_reported() {
 #[test]
 fn a_default_outside_the_table_is_reported_with_the_nearest_handler() {
     let handlers = "[handlers]\nrunc = '/run/a.sock'\nkata = '/run/b.sock'";
-    told(
+    fails_with(
         &format!("default_handler = 'kta'\n{handlers}"),
         expect![[
             r#"criswitch.toml:1:19: "default_handler" is "kta", which is not in [handlers]; try "kata""#
         ]],
     );
-    told(
+    fails_with(
         &format!("default_handler = ''\n{handlers}"),
         expect![[
             r#"criswitch.toml:1:19: "default_handler" is "", which is not in [handlers]; try one of "runc", "kata""#
@@ -73,13 +73,13 @@ fn a_default_outside_the_table_is_reported_with_the_nearest_handler() {
 
 #[test]
 fn an_empty_table_is_reported() {
-    told(
+    fails_with(
         "",
         expect![[r#"
             criswitch.toml:1:1: "default_handler" is missing: the handler of pods without a RuntimeClass; try default_handler = "runc"
             criswitch.toml:1:1: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#]],
     );
-    told(
+    fails_with(
         "default_handler = 'runc'\n[backends]\na = '/run/a.sock'\n[handlers]",
         expect![[
             r#"criswitch.toml:4:2: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#
@@ -89,7 +89,7 @@ fn an_empty_table_is_reported() {
 
 #[test]
 fn criswitchs_own_socket_is_no_backend() {
-    told(
+    fails_with(
         "default_handler = 'a'
         [handlers]
         a = '/run/criswitch//criswitch.sock'
@@ -99,7 +99,7 @@ fn criswitchs_own_socket_is_no_backend() {
             criswitch.toml:3:13: /run/criswitch/criswitch.sock is criswitch's own socket ("listen"); try the socket of a container runtime
             criswitch.toml:5:13: /run/criswitch/criswitch.sock is criswitch's own socket ("listen"); try the socket of a container runtime"#]],
     );
-    told(
+    fails_with(
         "listen = '/run/a.sock'\ndefault_handler = 'a'\n[handlers]\na = { socket = '/run/a.sock' }",
         expect![[
             r#"criswitch.toml:4:16: /run/a.sock is criswitch's own socket ("listen"); try the socket of a container runtime"#
@@ -110,7 +110,7 @@ fn criswitchs_own_socket_is_no_backend() {
 #[cfg(unix)] // The path of a pipe has no `..`.
 #[test]
 fn a_metrics_socket_that_is_already_used_is_reported() {
-    told(
+    fails_with(
         "default_handler = 'a'
         [handlers]
         a = '/run/a.sock'
@@ -123,15 +123,16 @@ fn a_metrics_socket_that_is_already_used_is_reported() {
         ]],
     );
     let table = "default_handler = 'a'\n[handlers]\na = 'b'\n[backends]\nb = '/run/b.sock'";
-    let told_at =
-        |path: &str, expected| told(&format!("{table}\n[metrics]\nlisten = '{path}'"), expected);
-    told_at(
+    let problems_at = |path: &str, expected| {
+        fails_with(&format!("{table}\n[metrics]\nlisten = '{path}'"), expected)
+    };
+    problems_at(
         "/run/../run/b.sock",
         expect![[
             r#"criswitch.toml:7:10: /run/../run/b.sock is the socket of the backend "b" at criswitch.toml:5:1; try "/run/criswitch/metrics.sock""#
         ]],
     );
-    told_at(
+    problems_at(
         "/run/../run/criswitch/criswitch.sock",
         expect![[
             r#"criswitch.toml:7:10: /run/../run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/run/criswitch/metrics.sock""#
@@ -141,7 +142,7 @@ fn a_metrics_socket_that_is_already_used_is_reported() {
 
 #[test]
 fn two_names_for_one_socket_are_reported() {
-    told(
+    fails_with(
         "default_handler = 'a'
         [handlers]
         a = 'b'
@@ -156,7 +157,7 @@ fn two_names_for_one_socket_are_reported() {
 
 #[test]
 fn one_name_for_two_sockets_is_reported() {
-    told(
+    fails_with(
         "default_handler = 'kata'
         [handlers]
         kata = '/run/new.sock'

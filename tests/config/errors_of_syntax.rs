@@ -2,13 +2,13 @@
 
 use expect_test::expect;
 
-use crate::{RUNC, told, told_of};
+use crate::{RUNC, fails_with, files_fail_with};
 
 #[cfg(unix)] // A pipe has no relative path.
 #[test]
 fn all_problems_of_all_files_are_reported_at_once_in_order_of_place() {
     let main = "shutdown_timout = '10s'\ndefault_handler = 'runcc'\n[handlers]\nrunc = 'run/a.sock'\nKata = 'vm'";
-    told_of(
+    files_fail_with(
         &[
             ("criswitch.toml", main.as_bytes()),
             (
@@ -34,7 +34,7 @@ fn an_unknown_key_is_reported_with_the_nearest_known_one() {
     let head = "lsten = '/run/x.sock'\nreload = false";
     let tables =
         "[log]\nlevle = 'info'\ncolour = 'json'\n[metrics]\nport = 'x'\n[telemetry]\nlisten = 'x'";
-    told(
+    fails_with(
         &format!("{head}\n{RUNC}\n{tables}"),
         expect![[r#"
             criswitch.toml:1:1: unknown key "lsten"; try "listen"
@@ -48,7 +48,7 @@ fn an_unknown_key_is_reported_with_the_nearest_known_one() {
 
 #[test]
 fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
-    told(
+    fails_with(
         "default_handler = 'a'
         [handlers]
         a = { sokcet = '/run/a.sock' }
@@ -59,7 +59,7 @@ fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
         e = { socket = '/run/e.sock', list_timout = '5s', auto_registr = true }",
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
-            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "kind", "overhead", "node_selector", "tolerations"
+            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "kind", "class", "overhead", "node_selector", "tolerations"
             criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "stale_lists", "auto_register", "required", "user"
             criswitch.toml:7:15: unknown key "socet"; try "socket"
             criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout"
@@ -70,7 +70,7 @@ fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
 #[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_wrong_type_is_reported_with_a_valid_value() {
-    told(
+    fails_with(
         "listen = 1
         default_handler = 2.5
         shutdown_timeout = 10
@@ -98,19 +98,19 @@ fn a_wrong_type_is_reported_with_a_valid_value() {
             criswitch.toml:13:54: "list_timeout" is an integer, not a string; try "5s"
             criswitch.toml:13:73: "auto_register" is a string, not a boolean; try true or false"#]],
     );
-    told(
+    fails_with(
         "default_handler = 'a'\nhandlers = 'a'\n[[backends]]\nc = '/run/c.sock'",
         expect![[r#"
             criswitch.toml:2:12: "handlers" is a string, not a table; try [handlers]
             criswitch.toml:3:1: "backends" is an array, not a table; try [backends]"#]],
     );
-    told(
+    fails_with(
         &format!("allow_uids = [0, 'root', 1000, [1]]\n{RUNC}"),
         expect![[r#"
             criswitch.toml:1:18: "allow_uids" contains a string; only integers are allowed; try [0]
             criswitch.toml:1:32: "allow_uids" contains an array; only integers are allowed; try [0]"#]],
     );
-    told(
+    fails_with(
         &format!(
             "log.level = ['info']\nlog.format = 1\nwatch = 'yes'\nmetrics.listen = 9199\n{RUNC}"
         ),
@@ -125,7 +125,7 @@ fn a_wrong_type_is_reported_with_a_valid_value() {
 #[cfg(unix)] // The hints name `allow_uids`.
 #[test]
 fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
-    told(
+    fails_with(
         "default_handler = 'runc'
         [handlers]
         runc = '/run/runc.sock'
@@ -149,13 +149,13 @@ fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
             criswitch.toml:11:9: "start_wait" is a top-level key, not a key of [log]; try moving it above the first [table]
             criswitch.toml:13:9: "shutdown_timeout" is a top-level key, not a key of [metrics]; try moving it above the first [table]"#]],
     );
-    told(
+    fails_with(
         "[handlers]\ndefault_handler = 'runc'\nrunc = '/run/runc.sock'",
         expect![[
             r#"criswitch.toml:2:1: "default_handler" is a top-level key, not a key of [handlers]; try moving it above the first [table]"#
         ]],
     );
-    told(
+    fails_with(
         "[handlers]\nrunc = '/run/runc.sock'\n[log]\ndefault_handler = 'runc'",
         expect![[
             r#"criswitch.toml:4:1: "default_handler" is a top-level key, not a key of [log]; try moving it above the first [table]"#
@@ -166,7 +166,7 @@ fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
 #[cfg(unix)] // The hints name `allow_uids`.
 #[test]
 fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
-    told(
+    fails_with(
         "default = 'runc'
         drain = 'soon'
         [handlers]
@@ -190,7 +190,7 @@ fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
             criswitch.toml:10:9: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
             criswitch.toml:10:9: the key "default" has a new name; try "default_handler""#]],
     );
-    told(
+    fails_with(
         "default = 'runc'\ndefault_handler = 'runc'\nadopt = true\n[handlers]\nrunc = '/run/runc.sock'",
         expect![[r#"
             criswitch.toml:1:1: the key "default" has a new name; try "default_handler"
@@ -201,13 +201,13 @@ fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
 
 #[test]
 fn invalid_toml_is_reported_once_per_line() {
-    told(
+    fails_with(
         "a = { b = , c = }",
         expect![[
             r#"criswitch.toml:1:11: not valid TOML: extra comma in inline table, expected value; try key = "value", each on one line"#
         ]],
     );
-    told(
+    fails_with(
         "default_handler = runc\n[handlers\nrunc = '/run/a.sock\n= 3\nx y = 2\n",
         expect![[r#"
             criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
@@ -215,7 +215,7 @@ fn invalid_toml_is_reported_once_per_line() {
             criswitch.toml:4:1: not valid TOML: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`; try key = "value", each on one line
             criswitch.toml:5:3: not valid TOML: key with no value, expected `=`; try key = "value", each on one line"#]],
     );
-    told(
+    fails_with(
         "default_handler = 'a'\ndefault_handler = 'b'\n[backends]\na = '/run/a'\n[handlers]\na = '/run/a'\n'a' = '/run/b'\n[handlers]",
         expect![[r#"
             criswitch.toml:2:1: not valid TOML: duplicate key "default_handler", which is already at criswitch.toml:1:1; try removing one of the two
@@ -226,7 +226,7 @@ fn invalid_toml_is_reported_once_per_line() {
 
 #[test]
 fn invalid_toml_hides_no_problem_of_another_file_and_adds_none() {
-    told_of(
+    files_fail_with(
         &[
             (
                 "criswitch.toml",
@@ -241,7 +241,7 @@ fn invalid_toml_hides_no_problem_of_another_file_and_adds_none() {
             criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
             conf.d/a.toml:1:20: "soon" is not a duration: expected number at 0; try "10s""#]],
     );
-    told_of(
+    files_fail_with(
         &[
             (
                 "criswitch.toml",
@@ -257,7 +257,7 @@ fn invalid_toml_hides_no_problem_of_another_file_and_adds_none() {
 
 #[test]
 fn a_column_counts_characters() {
-    told(
+    fails_with(
         &format!("log = {{ '\u{e4}\u{f6}\u{fc}' = 1, level = 'x' }}\n{RUNC}"),
         expect![[r#"
             criswitch.toml:1:9: unknown key "äöü"; try one of "level", "format"
@@ -271,7 +271,7 @@ fn a_key_in_two_files_is_reported_with_both_places() {
     let main = "default_handler = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
     let first = "shutdown_timeout = '1s'\n[log]\nlevel = 'info'\n[handlers]\nrunc = '/run/a.sock'";
     let second = "default_handler = 'runc'\nshutdown_timeout = '1s'\nallow_uids = [1]\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
-    told_of(
+    files_fail_with(
         &[
             ("criswitch.toml", main.as_bytes()),
             ("conf.d/a.toml", first.as_bytes()),
@@ -289,7 +289,7 @@ fn a_key_in_two_files_is_reported_with_both_places() {
 
 #[test]
 fn a_missing_file_is_reported() {
-    told_of(
+    files_fail_with(
         &[("conf.d/a.toml", b"shutdown_timeout = 'soon'")],
         expect![[r#"
             criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try criswitch discover --write criswitch.toml, or a different path after --config
@@ -302,7 +302,7 @@ fn a_missing_file_is_reported() {
 fn an_unreadable_file_is_reported() {
     // The mode of a file does not stop root from reading it. This test therefore replaces a file with a directory, and
     // a directory with a file.
-    told_of(
+    files_fail_with(
         &[
             (
                 "criswitch.toml",
@@ -314,7 +314,7 @@ fn an_unreadable_file_is_reported() {
             "conf.d/a.toml:1:1: cannot be read: Is a directory (os error 21); try a readable file in its place"
         ],
     );
-    told_of(
+    files_fail_with(
         &[("criswitch.toml", RUNC.as_bytes()), ("conf.d", b"")],
         expect![
             "conf.d:1:1: cannot be read: Not a directory (os error 20); try a readable file in its place"
@@ -324,7 +324,7 @@ fn an_unreadable_file_is_reported() {
 
 #[test]
 fn a_file_that_is_not_utf_8_is_reported_with_the_place() {
-    told_of(
+    files_fail_with(
         &[("criswitch.toml", b"default_handler = 'r'\n# \xc3\xa4\xff\n")],
         expect!["criswitch.toml:2:4: not UTF-8; try saving the file as UTF-8"],
     );

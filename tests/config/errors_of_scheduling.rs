@@ -2,12 +2,12 @@
 
 use expect_test::{Expect, expect};
 
-use crate::told;
+use crate::fails_with;
 
 /// Checks the problems of a row with these fields, one field per line.
 #[track_caller]
-fn told_of_row(fields: &str, expected: Expect) {
-    told(
+fn row_problems(fields: &str, expected: Expect) {
+    fails_with(
         &format!("default_handler = 'a'\n[handlers]\na = {{ socket = '/run/a.sock',\n{fields} }}"),
         expected,
     );
@@ -37,13 +37,13 @@ fn a_text_that_is_no_quantity_is_reported() {
         let problems = criswitch::config::Config::load(&files.main()).expect_err(cpu);
         assert_eq!(problems.len(), 1, "{cpu}: {problems}");
     }
-    told_of_row(
+    row_problems(
         "overhead = { cpu = '-250m', memory = '120MB' }",
         expect![[r#"
             criswitch.toml:4:20: "-250m" is negative; try "250m"
             criswitch.toml:4:38: "120MB" is not a Kubernetes quantity; try "120Mi""#]],
     );
-    told_of_row(
+    row_problems(
         "overhead = { cpu = 'some', memory = '120m' }",
         expect![[r#"
             criswitch.toml:4:20: "some" is not a Kubernetes quantity; try "250m"
@@ -54,7 +54,7 @@ fn a_text_that_is_no_quantity_is_reported() {
 #[test]
 fn a_label_that_no_node_can_have_is_reported() {
     let long = "x".repeat(64);
-    told_of_row(
+    row_problems(
         &format!(
             "node_selector = {{
             '' = 'a',
@@ -87,7 +87,7 @@ fn a_label_that_no_node_can_have_is_reported() {
 
 #[test]
 fn a_toleration_that_the_api_server_rejects_is_reported() {
-    told_of_row(
+    row_problems(
         "tolerations = [
             {},
             { value = 'x' },
@@ -118,7 +118,7 @@ fn a_toleration_that_the_api_server_rejects_is_reported() {
 
 #[test]
 fn a_duplicate_toleration_is_reported() {
-    told_of_row(
+    row_problems(
         "tolerations = [
             { key = 'a', effect = 'NoExecute' },
             { key = 'a', effect = 'NoSchedule' },
@@ -130,7 +130,7 @@ fn a_duplicate_toleration_is_reported() {
 
 #[test]
 fn wrong_types_and_keys_are_reported() {
-    told_of_row(
+    row_problems(
         "overhead = '250m',
         node_selector = ['a'],
         tolerations = { key = 'a' }",
@@ -139,7 +139,7 @@ fn wrong_types_and_keys_are_reported() {
             criswitch.toml:5:25: "node_selector" is an array, not a table; try { "example.com/kata" = "true" }
             criswitch.toml:6:23: "tolerations" is a table, not an array of tables; try [{ key = "example.com/kata", operator = "Exists" }]"#]],
     );
-    told_of_row(
+    row_problems(
         "overhead = { cpu = 1, memroy = '1Gi', storage = '1Gi' },
         node_selector = { a = true },
         tolerations = [
@@ -163,7 +163,7 @@ fn wrong_types_and_keys_are_reported() {
 /// The other fields of a row are checked even if the row has no backend.
 #[test]
 fn other_problems_of_a_row_without_a_backend_are_reported_too() {
-    told(
+    fails_with(
         "default_handler = 'a'\n[handlers]\na = { overhead = { cpu = 'x' } }\nb = { backend = 'c', overhead = { cpu = 'x' } }",
         expect![[r#"
             criswitch.toml:3:5: handler "a" has neither a backend nor a socket; try one of the two, such as socket = "/run/containerd/containerd.sock"
@@ -175,7 +175,7 @@ fn other_problems_of_a_row_without_a_backend_are_reported_too() {
 
 #[test]
 fn a_class_must_be_a_name_and_no_class_may_have_two_rows() {
-    told(
+    fails_with(
         "default_handler = 'runsc'
         [handlers]
         runsc = { socket = '/run/a.sock', class = 'gvisor' }

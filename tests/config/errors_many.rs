@@ -26,8 +26,8 @@ fn rows(count: usize, row: impl Fn(usize) -> String) -> String {
 #[test]
 fn of_very_many_problems_the_first_are_reported_and_the_rest_counted() {
     let problems = problems(&rows(30_000, |number| format!("key-{number} = 1")));
-    let told = problems.to_string();
-    let lines: Vec<_> = told.lines().collect();
+    let shown = problems.to_string();
+    let lines: Vec<_> = shown.lines().collect();
     assert_eq!(lines.len(), 101);
     assert!(lines[0].contains("a.toml:1:1: unknown key \"key-0\"; try "));
     assert!(lines[99].contains("a.toml:100:1: unknown key \"key-99\"; try "));
@@ -37,41 +37,41 @@ fn of_very_many_problems_the_first_are_reported_and_the_rest_counted() {
 
 #[test]
 fn one_problem_beyond_the_limit_is_counted_in_the_singular() {
-    let told = problems(&rows(101, |number| format!("key-{number} = 1"))).to_string();
-    assert!(told.ends_with("\nand 1 more problem"), "{told}");
-    let told = problems(&rows(100, |number| format!("key-{number} = 1"))).to_string();
-    assert!(told.lines().last().unwrap().contains("key-99"), "{told}");
+    let shown = problems(&rows(101, |number| format!("key-{number} = 1"))).to_string();
+    assert!(shown.ends_with("\nand 1 more problem"), "{shown}");
+    let shown = problems(&rows(100, |number| format!("key-{number} = 1"))).to_string();
+    assert!(shown.lines().last().unwrap().contains("key-99"), "{shown}");
 }
 
 #[test]
 fn problems_are_ordered_by_place_and_not_by_time() {
     // criswitch finds a wrong value only after it has found all unknown keys.
     let keys = rows(200, |number| format!("key-{number} = 1"));
-    let told = problems(&format!("shutdown_timeout = 'soon'\n{keys}")).to_string();
-    let first = told.lines().next().unwrap();
+    let shown = problems(&format!("shutdown_timeout = 'soon'\n{keys}")).to_string();
+    let first = shown.lines().next().unwrap();
     assert!(first.contains("a.toml:1:20: \"soon\" is not"), "{first}");
-    assert!(told.ends_with("\nand 101 more problems"), "{told}");
+    assert!(shown.ends_with("\nand 101 more problems"), "{shown}");
 }
 
 #[cfg(unix)] // Windows has no numbers of users.
 #[test]
 fn a_line_as_long_as_a_file_is_read_in_time() {
     let uids = vec!["-1"; 300_000].join(",");
-    let told = problems(&format!("allow_uids = [{uids}]")).to_string();
-    let first = told.lines().next().unwrap();
+    let shown = problems(&format!("allow_uids = [{uids}]")).to_string();
+    let first = shown.lines().next().unwrap();
     assert!(
         first.contains("a.toml:1:15: -1 is not a user id"),
         "{first}"
     );
-    let last = told.lines().nth(99).unwrap();
+    let last = shown.lines().nth(99).unwrap();
     assert!(last.contains("a.toml:1:312: -1 is not"), "{last}");
 }
 
 #[test]
 fn words_as_long_as_a_file_are_cut() {
-    let told = problems(&format!("{} = 1", "x".repeat(1 << 19))).to_string();
-    assert!(told.len() < 2000, "{}", told.len());
-    assert!(told.contains("xxx...; try one of"), "{told}");
+    let shown = problems(&format!("{} = 1", "x".repeat(1 << 19))).to_string();
+    assert!(shown.len() < 2000, "{}", shown.len());
+    assert!(shown.contains("xxx...; try one of"), "{shown}");
 }
 
 #[test]
@@ -79,9 +79,9 @@ fn a_hint_has_some_of_very_many_names() {
     let backends = rows(1000, |number| {
         format!("name-{number} = '/run/{number}.sock'")
     });
-    let told = problems(&format!("handlers.a = 'z'\n[backends]\n{backends}")).to_string();
-    assert_eq!(told.matches("name-").count(), 20);
-    assert!(told.ends_with("\"name-19\", ..."), "{told}");
+    let shown = problems(&format!("handlers.a = 'z'\n[backends]\n{backends}")).to_string();
+    assert_eq!(shown.matches("name-").count(), 20);
+    assert!(shown.ends_with("\"name-19\", ..."), "{shown}");
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn too_many_rows_are_reported_at_the_first_row_above_the_limit() {
     let handlers = |count| format!("[handlers]\n{}", rows(count, row));
     let config = load_files(&[("criswitch.toml", RUNC), ("conf.d/a.toml", &handlers(2047))]);
     assert_eq!(config.table.handlers.len(), 2048);
-    let told = problems(&handlers(20_000)).to_string();
+    let shown = problems(&handlers(20_000)).to_string();
     let expected = "a.toml:2049:1: the tables have more than 2048 rows; try fewer rows";
-    assert!(told.ends_with(expected), "{told}");
-    assert_eq!(told.lines().count(), 1);
+    assert!(shown.ends_with(expected), "{shown}");
+    assert_eq!(shown.lines().count(), 1);
 }

@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use criswitch::codec::cri::VersionRequest;
 
+use crate::logged_daemon::LoggedDaemon;
 use crate::main_file;
 use crate::support::{Client, PATIENCE, Sim};
 use crate::text;
-use crate::told::Told;
 
 /// A shell script that mounts a FUSE file system at `$0`. It keeps `/dev/fuse` open without reading it until the
 /// script's standard input is closed.
@@ -66,7 +66,7 @@ async fn a_file_system_that_does_not_answer_delays_no_call_no_reload_and_no_shut
     );
     std::fs::write(files.main(), &config).unwrap();
     let serve = crate::command(&["serve", "--config", text(&files.main())]);
-    let told = Told::start_as(serve);
+    let shown = LoggedDaemon::start_as(serve);
     let client = Client::new(&listen);
     let version = async || {
         let version = client.runtime().version(VersionRequest::default()).await;
@@ -85,13 +85,13 @@ async fn a_file_system_that_does_not_answer_delays_no_call_no_reload_and_no_shut
     // A reload checks the sockets of all current backends, including a backend that the new configuration lacks.
     let rest = config.replace(&format!("other = {other:?}"), "");
     std::fs::write(files.main(), rest).unwrap();
-    told.signal("HUP");
+    shown.signal("HUP");
     for _ in 0..CALLS {
         let answered = tokio::time::timeout(PATIENCE, version()).await;
         answered.expect("an answer during a reload");
     }
     client.run_pod("", "web-3").await.unwrap();
-    told.signal("TERM");
-    let ends = tokio::task::spawn_blocking(|| told.ends());
+    shown.signal("TERM");
+    let ends = tokio::task::spawn_blocking(|| shown.ends());
     tokio::time::timeout(PATIENCE, ends).await.unwrap().unwrap();
 }

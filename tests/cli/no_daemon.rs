@@ -31,13 +31,13 @@ fn listens_on(files: &Files, socket: &Path) {
 /// The errors of the commands that call the daemon when no daemon answers.
 async fn refused(files: &Files) -> String {
     let config = files.main();
-    let mut told = String::new();
+    let mut errors = String::new();
     for command in ["status", "pods", "reload"] {
         let outcome = run_beside(&[command, "--config", text(&config)]).await;
         assert_eq!((outcome.code, outcome.stdout.as_str()), (69, ""));
-        told += &outcome.stderr.replace(text(&files.path("")), "DIR/");
+        errors += &outcome.stderr.replace(text(&files.path("")), "DIR/");
     }
-    told
+    errors
 }
 
 #[cfg(unix)] // The message names systemd, and windows.rs checks the other one.
@@ -52,10 +52,10 @@ async fn an_error_without_a_daemon_names_what_to_check() {
         criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/socket: cannot connect: No such file or directory; check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
     "#]].assert_eq(&refused(&files).await);
     files.write("socket", "");
-    let told = refused(&files).await;
+    let errors = refused(&files).await;
     let cause =
         "DIR/socket: cannot connect: it is a file, not a socket; check that criswitch is running";
-    assert_eq!(told.matches(cause).count(), 3, "{told}");
+    assert_eq!(errors.matches(cause).count(), 3, "{errors}");
 }
 
 #[cfg(unix)] // The server of the test has a Unix socket.
@@ -73,25 +73,26 @@ async fn a_server_that_is_no_runtime_is_named_with_its_socket() {
     });
     // The cause at the end of the line varies.
     let other = "DIR/socket: the process at this socket does not speak gRPC, or has just ended: ";
-    let told = refused(&files).await;
-    assert_eq!(told.matches(other).count(), 3, "{told}");
-    assert_eq!(told.lines().count(), 3, "{told}");
-    assert_eq!(told.matches("DIR/socket: ").count(), 3, "{told}");
+    let errors = refused(&files).await;
+    assert_eq!(errors.matches(other).count(), 3, "{errors}");
+    assert_eq!(errors.lines().count(), 3, "{errors}");
+    assert_eq!(errors.matches("DIR/socket: ").count(), 3, "{errors}");
     assert_eq!(
-        told.matches("this is its socket (`listen`, or --socket PATH)")
+        errors
+            .matches("this is its socket (`listen`, or --socket PATH)")
             .count(),
         3,
-        "{told}"
+        "{errors}"
     );
-    assert!(!told.contains("backend"), "{told}");
+    assert!(!errors.contains("backend"), "{errors}");
     let probed = files.path("probed.toml");
     let rows = format!("default_handler = \"a\"\n[handlers]\na = {socket:?}\n");
     files.write("probed.toml", &rows);
     let outcome = run_beside(&["check", "--probe", "--config", text(&probed)]).await;
-    let told = outcome.stdout.replace(text(&files.path("")), "DIR/");
+    let errors = outcome.stdout.replace(text(&files.path("")), "DIR/");
     let other = "\nbackend \"a\" (DIR/socket): the process at this socket does not speak gRPC, or has just ended: ";
-    assert_eq!(told.matches(other).count(), 1, "{told}");
-    assert_eq!(told.matches("DIR/socket").count(), 2, "{told}");
+    assert_eq!(errors.matches(other).count(), 1, "{errors}");
+    assert_eq!(errors.matches("DIR/socket").count(), 2, "{errors}");
 }
 
 #[cfg(unix)] // Windows has no numbers of users.
@@ -115,8 +116,8 @@ async fn a_user_who_may_not_connect_sees_which_users_may() {
         let output = ask.args(["--config", text(&node.files.main())]).output();
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(69));
-        let told = String::from_utf8(output.stderr).unwrap();
-        told.replace(text(&node.files.path("")), "DIR/")
+        let errors = String::from_utf8(output.stderr).unwrap();
+        errors.replace(text(&node.files.path("")), "DIR/")
     };
     expect![[r#"
         criswitch: DIR/criswitch.sock: cannot connect: Permission denied; run the command as root, or as a user of `allow_uids`
@@ -135,12 +136,12 @@ async fn problems_of_the_files_are_printed_when_no_daemon_answers() {
         "criswitch.toml",
         &format!("listen = {socket:?}\nshutdown_timout = \"1s\"\n{ROWS}"),
     );
-    let told = refused(&files).await;
+    let errors = refused(&files).await;
     let cause = "DIR/socket: cannot connect: No such file or directory";
-    assert_eq!(told.matches(cause).count(), 3, "{told}");
+    assert_eq!(errors.matches(cause).count(), 3, "{errors}");
     let problem =
         "\nDIR/criswitch.toml:2:1: unknown key \"shutdown_timout\"; try \"shutdown_timeout\"\n";
-    assert_eq!(told.matches(problem).count(), 3, "{told}");
+    assert_eq!(errors.matches(problem).count(), 3, "{errors}");
     let asked = run(&[
         "status",
         "--config",
