@@ -272,6 +272,17 @@ impl Rig {
     }
 }
 
+impl Drop for Rig {
+    /// Removes the directory. A write of the state may still run on its thread, and add a file meanwhile.
+    fn drop(&mut self) {
+        const ATTEMPTS: usize = 1000;
+        let path = self.directory.path();
+        let removed =
+            (0..ATTEMPTS).any(|_| std::fs::remove_dir_all(path).is_ok() || !path.exists());
+        assert!(removed || std::thread::panicking(), "{}", path.display());
+    }
+}
+
 impl Deref for Rig {
     type Target = Client;
 
