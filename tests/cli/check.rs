@@ -112,6 +112,7 @@ fn check_warns_of_files_in_the_directory_of_drop_ins_that_it_does_not_read() {
         conf.d/40-d.yaml: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/40-d.toml"#]].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }
 
+#[cfg(unix)] // The schema is that of the documentation, with the addresses of Unix.
 #[test]
 fn check_prints_the_schema_for_editors() {
     let outcome = run(&["check", "--schema"]);

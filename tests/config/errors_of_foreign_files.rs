@@ -72,6 +72,7 @@ fn the_names_of_a_configuration_of_criswitch_do_not_make_it_a_file_of_another_pr
     crate::load(rows);
 }
 
+#[cfg(unix)] // Windows has other addresses and directories.
 #[test]
 fn a_hint_has_the_kind_of_a_program_and_the_unit_of_minutes() {
     fails_with(

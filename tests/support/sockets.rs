@@ -96,8 +96,9 @@ mod windows {
         Path::new(r"\\.\pipe").join(name)
     }
 
-    /// A part of the error of a connection to a runtime that has ended: the pipe is absent.
-    pub const REFUSED: &str = "cannot find the file";
+    /// A part of the error of a connection to a runtime that has ended. The words about the absent pipe differ between
+    /// Windows and Wine.
+    pub const REFUSED: &str = "cannot connect: ";
 
     /// The address of a pipe as messages show it.
     pub fn shown(socket: &Path) -> PathBuf {

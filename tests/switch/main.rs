@@ -97,8 +97,8 @@ mod ownership {
 }
 
 mod server {
-    #[cfg(unix)] // Windows has no signals.
     mod authority;
+    #[cfg(unix)] // Windows has no signals.
     pub mod binary;
     mod concurrency;
     mod floods;

@@ -229,8 +229,8 @@ async fn a_call_in_flight_at_a_removed_backend_is_not_disturbed() {
 #[tokio::test]
 async fn an_invalid_configuration_changes_nothing_and_is_reported() {
     let rig = old_alone().await;
-    let outcome = rig.reload(|_| {
-        "default_handler = \"kata\"\n[handlers]\nrunc = \"/run/x.sock\"\nfoo = 1".into()
+    let outcome = rig.reload(|directory| {
+        format!("default_handler = \"kata\"\n[handlers]\nrunc = \"{directory}/x.sock\"\nfoo = 1")
     });
     let problems = outcome.result.unwrap_err();
     let [first, second] = problems.as_slice() else {
