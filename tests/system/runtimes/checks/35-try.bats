@@ -52,7 +52,7 @@ teardown_file() {
   run -1 try_at try gvisor
   has "try gvisor" "create pod" "$output"
   has "try gvisor" "containerd-shim-runsc-v1" "$output"
-  has "try gvisor" "failed: create pod: RunPodSandbox returned" "$output"
+  has "try gvisor" 'failed at "create pod"' "$output"
   direct=$(refusal_at 3 runp --runtime gvisor "$(pod_config bare)")
   has "the words of containerd" "containerd-shim-runsc-v1" "$direct"
   nothing_left
