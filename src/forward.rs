@@ -116,11 +116,7 @@ async fn learned(
     }
     let message = backend.message(&answer)?;
     let Effects { message, changed } = learn::learn(switch, call, backend, asked, &message)?;
-    // Metric descriptors need not be saved before the reply: criswitch can ask for them again.
-    if !call
-        .listing()
-        .is_some_and(|listing| listing.list.is_stats())
-    {
+    if call.lesson.waits_for_save() {
         backend.saved().await?;
         saved::all(switch, &changed).await?;
     }

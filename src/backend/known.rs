@@ -50,7 +50,7 @@ pub struct Known {
     pub dropped: u64,
     /// When criswitch last began to set up a connection. Metric descriptors from before that time do not count, because
     /// a new process of the backend may report different ones.
-    pub(crate) made_ready: Option<Instant>,
+    pub(crate) connected: Option<Instant>,
     /// When the backend last answered a call for its metric descriptors.
     described: Option<Instant>,
     /// The metrics whose omitted labels or samples criswitch has logged.
@@ -112,7 +112,7 @@ impl Known {
         let descriptors = self.lists.get(List::MetricDescriptors);
         let taken = descriptors.map(|descriptors| descriptors.taken);
         let described = taken.max(self.described);
-        described.is_some() && described >= self.made_ready
+        described.is_some() && described >= self.connected
     }
 
     /// Whether the backend has sent a status to this run of criswitch.

@@ -99,6 +99,16 @@ impl Lesson {
             _ => true,
         }
     }
+
+    /// Whether the reply waits until the state of its backend is saved. Stats need not be saved, because criswitch can
+    /// ask for them again. A URL shows nothing that is saved, so `Exec` works while the state cannot be saved.
+    pub(crate) fn waits_for_save(&self) -> bool {
+        match self {
+            Lesson::List(listing) => !listing.list.is_stats(),
+            Lesson::Url(_) => false,
+            _ => true,
+        }
+    }
 }
 
 impl Listing {

@@ -22,7 +22,7 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
     let target = with_known(switch, &request.live, |known| {
         known.route(row, &request.message())
     })
-    .map_err(|unroutable| refuse(switch, request, unroutable))?;
+    .map_err(|unroutable| rejected(switch, request, unroutable))?;
     match target {
         Target::Miss(kind, id) => after_miss(switch, request, kind, id).await,
         Target::UnknownPod(uid) => after_unknown_pod(switch, request, &uid).await,
@@ -40,7 +40,7 @@ async fn after_unknown_pod(
     let answered = ask_all(switch).await;
     answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
     with_known(switch, &request.live, |known| known.after_unknown_pod(uid))
-        .map_err(|unroutable| refuse(switch, request, unroutable))
+        .map_err(|unroutable| rejected(switch, request, unroutable))
 }
 
 /// Asks all backends for an id without a known owner, and returns the target of the call. Does not ask for a complete
@@ -58,7 +58,7 @@ async fn after_miss(
     }
     let answered = ask_all(switch).await;
     let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
-        .map_err(|unroutable| refuse(switch, request, unroutable))?;
+        .map_err(|unroutable| rejected(switch, request, unroutable))?;
     match (&target, answered) {
         // The request has the complete id, so the answer of a silent backend cannot change the target.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
@@ -89,7 +89,7 @@ async fn ask_all(switch: &Arc<Switch>) -> Result<(), Status> {
     switch.question.ask(query).await
 }
 
-fn refuse(switch: &Switch, request: &Request, unroutable: Unroutable) -> Status {
+fn rejected(switch: &Switch, request: &Request, unroutable: Unroutable) -> Status {
     let name = |id: BackendId| {
         let backend = request.live.backend(id);
         backend.map_or_else(|_| "?".into(), |backend| backend.name())

@@ -32,7 +32,7 @@ pub(crate) async fn make_ready(
     backend: &Arc<Backend>,
     wire: &Wire,
 ) -> Result<(), Status> {
-    backend.learn(|known| known.made_ready = Some(Instant::now()));
+    backend.learn(|known| known.connected = Some(Instant::now()));
     version(backend, wire).await?;
     own::list(switch, backend, Some(wire)).await?;
     if learn::has(switch, backend) {

@@ -13,6 +13,10 @@ use simulation::sabotage::Sabotage;
 const SEEDS: u64 = 1000;
 
 #[test]
+#[cfg_attr(
+    debug_assertions,
+    ignore = "takes minutes without optimization; the step `faults` runs it"
+)]
 fn each_missing_protection_is_noticed() {
     let all = Sabotage::value_variants().iter();
     let unnoticed: Vec<_> = all.filter(|it| shown_by(**it).is_none()).collect();

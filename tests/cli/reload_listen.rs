@@ -66,10 +66,10 @@ async fn a_reload_at_the_new_socket_fails_with_the_hint_to_restart() {
 async fn a_reload_by_signal_is_rejected_by_name_in_the_log_and_nothing_changes() {
     let (node, _) = edited().await;
     node.hang_up().await;
-    let refused = crate::reload_unusable_files::refused(&node, 1).await;
+    let rejected = crate::reload_unusable_files::rejected(&node, 1).await;
     assert!(
-        refused.contains("\"listen\" cannot change from"),
-        "{refused}"
+        rejected.contains("\"listen\" cannot change from"),
+        "{rejected}"
     );
     node.client().run_pod("runc", "web").await.unwrap();
     let log = node.whole_log().await;

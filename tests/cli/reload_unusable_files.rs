@@ -95,7 +95,7 @@ fn without_capabilities(serve: Command) -> Command {
 }
 
 /// Waits until this many reloads were rejected, and returns the problems of the last one.
-pub(crate) async fn refused(node: &Node, count: usize) -> String {
+pub(crate) async fn rejected(node: &Node, count: usize) -> String {
     let reached = async {
         loop {
             let reloads = &node.info().await["reloads"];
@@ -108,7 +108,7 @@ pub(crate) async fn refused(node: &Node, count: usize) -> String {
         }
     };
     let reached = tokio::time::timeout(PATIENCE, reached).await;
-    reached.unwrap_or_else(|_| panic!("{count} reloads were never refused"))
+    reached.unwrap_or_else(|_| panic!("{count} reloads were never rejected"))
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn odd_objects_in_place_of_the_files_change_nothing_and_the_next_reload_su
         set_right(&node);
         odd(&node.files);
         node.hang_up().await;
-        let problems = refused(&node, count + 1).await;
+        let problems = rejected(&node, count + 1).await;
         assert!(problems.contains(shown), "{shown}: {problems}");
         let now = node.info().await;
         for key in ["/defaultHandler", "/handlers", "/configuration/hash"] {

@@ -9,13 +9,13 @@ use criswitch::rpc;
 use tokio::io::DuplexStream;
 use tonic::Code;
 
-use super::raw::{backend_of, frame, make_ready, reply};
+use super::raw::{backend_of, frame, handshake, reply};
 use crate::http2::{DATA, PING};
 
 /// A backend that works with raw HTTP/2 frames. It answers each call with a message of 50 kB, and records the types of
 /// the frames that it receives.
 async fn answer(mut peer: DuplexStream, seen: Arc<Mutex<Vec<u8>>>) {
-    make_ready(&mut peer, &[]).await;
+    handshake(&mut peer, &[]).await;
     loop {
         let (kind, stream) = frame(&mut peer).await;
         seen.lock().unwrap().push(kind);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use crate::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, header};
 
 /// Reads the client's preface and sends the backend's settings.
-pub async fn make_ready(peer: &mut DuplexStream, settings: &[u8]) {
+pub async fn handshake(peer: &mut DuplexStream, settings: &[u8]) {
     let mut preface = [0; PREFACE.len()];
     peer.read_exact(&mut preface).await.unwrap();
     assert_eq!(preface, PREFACE);

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use tokio::io::DuplexStream;
 use tonic::{Code, Status};
 
-use super::raw::{backend_of, frame, make_ready, send};
+use super::raw::{backend_of, frame, handshake, send};
 use crate::http2::{DATA, END_HEADERS, HEADERS, RST_STREAM, header};
 
 /// The codes for all errors of RFC 9113, 7, by their numbers, and for an unknown error.
@@ -47,7 +47,7 @@ const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Replies to each call with a reset for the reason `error`.
 async fn reset(mut peer: DuplexStream, error: u32, at: At) {
-    make_ready(&mut peer, &[]).await;
+    handshake(&mut peer, &[]).await;
     loop {
         let (kind, stream) = frame(&mut peer).await;
         if kind != DATA {

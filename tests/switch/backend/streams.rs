@@ -11,7 +11,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
 use tonic::Code;
 
-use super::raw::{backend_of, frame, make_ready, reply, send};
+use super::raw::{backend_of, frame, handshake, reply, send};
 use crate::http2::{DATA, GOAWAY, HEADERS};
 use crate::wait::until;
 
@@ -49,7 +49,7 @@ impl Seen {
 
     /// Serves a connection. `goaway` follows the first request.
     async fn serve(self, mut peer: DuplexStream, settings: &'static [u8], goaway: bool) {
-        make_ready(&mut peer, settings).await;
+        handshake(&mut peer, settings).await;
         loop {
             let (kind, stream) = frame(&mut peer).await;
             self.frames.lock().unwrap().push(kind);

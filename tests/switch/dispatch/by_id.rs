@@ -62,15 +62,15 @@ async fn a_call_for_an_id_returns_the_owners_own_error() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     for call in ID_CALLS {
-        let mut unroutable = tonic::Status::with_details(
+        let mut rejection = tonic::Status::with_details(
             Code::Aborted,
             "RegistryUnavailable: caf\u{e9} 100%",
             b"\x08\x0a".as_slice().into(),
         );
-        unroutable
+        rejection
             .metadata_mut()
             .insert("x-why", "because".parse().unwrap());
-        rig.sim("kata").fail(call.rpc, unroutable);
+        rig.sim("kata").fail(call.rpc, rejection);
         let id = call.pick(&pod, &container);
         let through = call.send(&rig, id).await;
         let direct = crate::calls::send_directly(rig.sim("kata"), call.rpc, call.request(id)).await;

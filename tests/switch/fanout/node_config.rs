@@ -258,8 +258,8 @@ async fn a_backend_that_comes_back_gets_no_runtime_configuration_if_none_was_set
 #[tokio::test]
 async fn a_backend_that_rejects_the_runtime_configuration_fails_the_call() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    let unroutable = Status::invalid_argument("bad CIDR");
-    rig.sim("kata").fail("UpdateRuntimeConfig", unroutable);
+    let rejection = Status::invalid_argument("bad CIDR");
+    rig.sim("kata").fail("UpdateRuntimeConfig", rejection);
     let failed = set_cidr(&rig, "10.1.0.0/33").await.unwrap_err();
     assert_eq!(failed.code(), Code::InvalidArgument);
     assert!(failed.message().starts_with("bad CIDR"), "{failed}");

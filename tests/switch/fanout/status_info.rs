@@ -175,7 +175,7 @@ async fn a_backend_with_an_unreadable_version_is_ready_without_one() {
     rig.sim("kata")
         .append_raw("Version", [2 << 3, 1].as_slice());
     rig.restart_switch().await;
-    let kata = rig.run_pod("kata", "made_ready").await;
+    let kata = rig.run_pod("kata", "early").await;
     assert!(!kata.is_empty());
     let own = rig.state().await;
     assert_eq!(of_backend(&own, "kata")["runtime"], "");

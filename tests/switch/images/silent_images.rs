@@ -131,8 +131,8 @@ async fn only_a_late_backend_without_a_cached_list_is_waited_for() {
 #[tokio::test]
 async fn a_failed_pull_into_every_store_names_every_failed_backend_and_the_causes() {
     let rig = three().await;
-    let unroutable = Status::not_found("RegistryUnavailable: no such manifest");
-    rig.sim("runc").fail("PullImage", unroutable);
+    let rejection = Status::not_found("RegistryUnavailable: no such manifest");
+    rig.sim("runc").fail("PullImage", rejection);
     stopped(&rig, "gvisor").await;
     let failed = pull(&rig, "app").await.unwrap_err();
     // The kubelet reads the reason of a failed pull from the beginning of the error text.

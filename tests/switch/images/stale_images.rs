@@ -174,8 +174,8 @@ async fn no_cached_image_list_is_served_after_a_pull_with_unknown_result() {
 async fn a_failed_pull_keeps_the_cached_image_list_valid() {
     let rig = with_images().await;
     let before = list(&rig).await.unwrap();
-    let unroutable = Status::not_found("no such image");
-    rig.sim("kata").fail("PullImage", unroutable);
+    let rejection = Status::not_found("no such image");
+    rig.sim("kata").fail("PullImage", rejection);
     let request = cri::PullImageRequest {
         image: at_kata("new"),
         ..Default::default()

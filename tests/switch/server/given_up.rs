@@ -83,7 +83,7 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
         .unwrap();
     let head = [vec![0x88], header("content-type", "application/grpc")].concat();
     let end = header("grpc-status", "0");
-    let unroutable = [&head[..], &header("grpc-status", "5")].concat();
+    let rejection = [&head[..], &header("grpc-status", "5")].concat();
     let (mut calls, mut given_up) = (0, 0);
     while given_up < CROSSED {
         let (kind, stream, _) = next(&mut peer).await.expect("the connection has ended");
@@ -96,7 +96,7 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
         }
         if kind == RST_STREAM {
             given_up += 1;
-            let late = http2::encoded(HEADERS, END_HEADERS | END_STREAM, stream, &unroutable);
+            let late = http2::encoded(HEADERS, END_HEADERS | END_STREAM, stream, &rejection);
             peer.write_all(&late).await.unwrap();
         }
     }

@@ -170,7 +170,7 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
     let refused = loop {
         assert!(connections.len() <= MAX_CONNECTIONS);
         let mut stream = connect(&rig.socket).await.unwrap();
-        if made_ready(&mut stream).await {
+        if gets_an_answer(&mut stream).await {
             connections.push(stream);
         } else {
             break stream;
@@ -186,11 +186,11 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
     // Connected clients are unaffected.
     rig.pods().await.unwrap();
     connections.clear();
-    until(async || made_ready(&mut connect(&rig.socket).await.unwrap()).await).await;
+    until(async || gets_an_answer(&mut connect(&rig.socket).await.unwrap()).await).await;
 }
 
 /// Whether criswitch sends anything to an HTTP/2 client before it closes the connection.
-async fn made_ready(stream: &mut Stream) -> bool {
+async fn gets_an_answer(stream: &mut Stream) -> bool {
     // A rejected connection may already be closed.
     stream.write_all(PREFACE).await.ok();
     let mut begun = [0; 9];
@@ -218,7 +218,7 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
     let closed = MAX_CONNECTIONS as u64;
     until(async || rig.refused(Reason::Silent) == closed).await;
     assert_eq!(rig.refused(Reason::Connections), 0);
-    assert!(made_ready(&mut connect(&rig.socket).await.unwrap()).await);
+    assert!(gets_an_answer(&mut connect(&rig.socket).await.unwrap()).await);
     rig.pods().await.unwrap();
 }
 
@@ -229,7 +229,7 @@ async fn silent_connections_keep_no_new_client_out() {
     for _ in 0..MAX_CONNECTIONS + 50 {
         silent.push(connect(&rig.socket).await.unwrap());
     }
-    assert!(made_ready(&mut connect(&rig.socket).await.unwrap()).await);
+    assert!(gets_an_answer(&mut connect(&rig.socket).await.unwrap()).await);
     assert_eq!(rig.refused(Reason::Connections), 0);
     assert!(rig.refused(Reason::Silent) > 50);
     rig.pods().await.unwrap();

@@ -31,8 +31,8 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// The error as an operator reads it, with its causes.
-fn shown(refused: BindError) -> String {
-    criswitch::errors::error_chain(&refused)
+fn shown(failed: BindError) -> String {
+    criswitch::errors::error_chain(&failed)
 }
 
 #[tokio::test]
@@ -97,9 +97,9 @@ async fn a_directory_that_cannot_be_created_is_an_error_with_path_and_cause() {
     let directory = directory();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let refused = shown(bind(&file.join("c.sock")).unwrap_err());
-    assert!(refused.contains(file.to_str().unwrap()), "{refused}");
-    assert!(refused.contains("Not a directory") || refused.contains("File exists"));
+    let failed = shown(bind(&file.join("c.sock")).unwrap_err());
+    assert!(failed.contains(file.to_str().unwrap()), "{failed}");
+    assert!(failed.contains("Not a directory") || failed.contains("File exists"));
 }
 
 #[tokio::test]
@@ -119,10 +119,10 @@ async fn a_socket_that_another_process_serves_is_not_replaced() {
     let path = directory.path().join("c.sock");
     let other = UnixListener::bind(&path).unwrap();
     let before = fs::symlink_metadata(&path).unwrap().ino();
-    let refused = bind(&path).unwrap_err();
-    assert!(matches!(refused, BindError::Live { .. }), "{refused}");
+    let failed = bind(&path).unwrap_err();
+    assert!(matches!(failed, BindError::Live { .. }), "{failed}");
     for part in [path.to_str().unwrap(), "another process", "listen"] {
-        assert!(refused.to_string().contains(part), "{refused}");
+        assert!(failed.to_string().contains(part), "{failed}");
     }
     assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before);
     other.set_nonblocking(true).unwrap();
@@ -137,8 +137,8 @@ async fn a_second_criswitch_does_not_replace_the_socket_of_the_first() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     let first = bind(&path).unwrap();
-    let refused = bind(&path).unwrap_err();
-    assert!(matches!(refused, BindError::Live { .. }), "{refused}");
+    let failed = bind(&path).unwrap_err();
+    assert!(matches!(failed, BindError::Live { .. }), "{failed}");
     UnixStream::connect(&path).unwrap();
     drop(first);
     let _second = bind(&path).unwrap();
@@ -154,9 +154,9 @@ async fn a_path_that_is_not_a_socket_is_left_unchanged() {
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for path in [&file, &folder, &link] {
-        let refused = bind(path).unwrap_err();
-        assert!(matches!(refused, BindError::NotASocket { .. }), "{refused}");
-        assert!(refused.to_string().contains(path.to_str().unwrap()));
+        let failed = bind(path).unwrap_err();
+        assert!(matches!(failed, BindError::NotASocket { .. }), "{failed}");
+        assert!(failed.to_string().contains(path.to_str().unwrap()));
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "important");
     assert!(folder.is_dir() && link.is_symlink());

@@ -35,7 +35,7 @@ pub async fn next(
 }
 
 /// The status of a stream that must fail.
-pub async fn unroutable(rig: &Rig) -> Status {
+pub async fn rejected_events(rig: &Rig) -> Status {
     match events(rig).await {
         Ok(mut events) => next(&mut events).await.unwrap_err(),
         Err(status) => status,
@@ -72,7 +72,7 @@ async fn events_are_unimplemented_if_one_backend_lacks_them() {
     for lacking in ["runc", "kata"] {
         let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
         rig.sim(lacking).clone().lacks(["GetContainerEvents"]);
-        assert_eq!(unroutable(&rig).await.code(), Code::Unimplemented);
+        assert_eq!(rejected_events(&rig).await.code(), Code::Unimplemented);
         wait::until(async || rig.sims.iter().all(|sim| sim.listeners() == 0)).await;
     }
 }

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use crate::calls::{path, stopped};
 use crate::faults::{runc_and_kata, text};
 use crate::server::hostile_clients::sipping;
-use crate::session::events::{events, listening, next, unroutable};
+use crate::session::events::{events, listening, next, rejected_events};
 use crate::support::{Rig, frame_raw};
 use crate::wait::until;
 
@@ -34,7 +34,7 @@ async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     rig.sim("kata").fail(EVENTS, answer);
     stopped(&rig, "kata").await;
     rig.sim("kata").start();
-    assert_eq!(unroutable(&rig).await.code(), Code::Unimplemented);
+    assert_eq!(rejected_events(&rig).await.code(), Code::Unimplemented);
     (rig, stuck)
 }
 
@@ -77,7 +77,7 @@ async fn the_same_process_of_a_backend_without_events_is_not_asked_again() {
         let asked = || rig.sim("kata").calls(EVENTS).len();
         let before = asked();
         for _ in 0..3 {
-            assert_eq!(unroutable(&rig).await.code(), Code::Unimplemented);
+            assert_eq!(rejected_events(&rig).await.code(), Code::Unimplemented);
         }
         // The paused clock skips the minimum time between two questions.
         tokio::time::pause();
@@ -94,10 +94,10 @@ async fn a_backend_whose_streams_of_events_end_at_once_is_named_after_three_stre
         let rig = runc_and_kata().await;
         let kata = rig.sim("kata");
         kata.fail(EVENTS, answer.clone());
-        let refused = unroutable(&rig).await;
-        assert_eq!(refused.code(), Code::Unimplemented);
+        let rejected = rejected_events(&rig).await;
+        assert_eq!(rejected.code(), Code::Unimplemented);
         for part in ["\"kata\"", answer.message()] {
-            assert!(refused.message().contains(part), "{refused}");
+            assert!(rejected.message().contains(part), "{rejected}");
         }
         assert_eq!(kata.calls(EVENTS).len(), 3);
     }

@@ -1,5 +1,6 @@
 //! The time at which the state is written, and the effect on clients if it cannot be written.
 
+use criswitch::codec::cri;
 use std::fs;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ async fn a_stream_ends_with_an_error_if_the_pods_missing_in_it_cannot_be_saved()
 
 #[tokio::test]
 async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed() {
-    let (mut rig, ..) = with_pods().await;
+    let (mut rig, _, container_id) = with_pods().await;
     let file = state_file(&rig, "kata");
     fs::remove_file(&file).unwrap();
     fs::create_dir_all(file.join("in the way")).unwrap();
@@ -38,6 +39,12 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(failed.message().contains("state"), "{failed}");
     rig.run("runc", "other").await;
+    // The URL of a streaming server shows nothing that must be saved.
+    let exec = cri::ExecRequest {
+        container_id,
+        ..Default::default()
+    };
+    rig.runtime().exec(exec).await.unwrap();
     for is_away in [false, true] {
         if is_away {
             stopped(&rig, "kata").await;
