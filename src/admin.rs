@@ -1,5 +1,5 @@
-//! The service `criswitch.admin.v1`: state of the daemon, reload, its dry run, and forget. criswitch serves it on the CRI
-//! socket.
+//! The service `criswitch.admin.v1`: state of the daemon, reload, its dry run, and forget. criswitch serves it on the
+//! CRI socket.
 
 mod state;
 
@@ -182,8 +182,8 @@ impl AdminCalls {
     }
 }
 
-/// Counts `body` towards `unread` until it is sent. Each body ends with a status, so the body returns no errors. A failed
-/// call has its status in the headers, and must have no body.
+/// Counts `body` towards `unread` until it is sent. Each body ends with a status, so the body returns no errors. A
+/// failed call has its status in the headers, and must have no body.
 fn counted(
     body: impl http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
     unread: Budget,

@@ -2,8 +2,8 @@
 //!
 //! `table` has the known limits. `families` has every field by which a pod reaches out of itself, and what the kinds of
 //! runtime are known to do with it: a field that neither a limit nor a family judges is reported as not judged. `test`
-//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data. `criswitch explain`,
-//! `criswitch check --probe` and `criswitch manifests --policy` read the limits. Does no I/O.
+//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data.
+//! `criswitch explain`, `criswitch check --probe` and `criswitch manifests --policy` read the limits. Does no I/O.
 
 mod families;
 mod kinds;

@@ -269,9 +269,9 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
     join_all(asked).await
 }
 
-/// Merges the parts of all `backends` into one reply. A part that cannot be used is replaced (see [`fallback`]); the call
-/// fails if nothing can replace it, or if no backend's own answer can be used. A backend is omitted only if the RPC
-/// allows it.
+/// Merges the parts of all `backends` into one reply. A part that cannot be used is replaced (see [`fallback`]); the
+/// call fails if nothing can replace it, or if no backend's own answer can be used. A backend is omitted only if the
+/// RPC allows it.
 async fn merged(
     switch: &Switch,
     call: &Call,
@@ -352,8 +352,8 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was learned,
-/// and the moment when criswitch asked for it.
+/// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was
+/// learned, and the moment when criswitch asked for it.
 async fn own_share(
     switch: &Switch,
     call: &Call,

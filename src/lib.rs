@@ -14,7 +14,7 @@
 //!         |                        asks all backends once for an id without a known owner
 //!         |-- call::plan           makes a plan from row and target; later steps do not read the row
 //!         |-- forward              one backend: forwards the reply unchanged; switch::learn learns from it
-//!         `-- fanout               several backends: calls all, merges; fanout::fallback for a part that cannot be used
+//!         `-- fanout               several backends: calls all, merges; fallback for a part that cannot be used
 //!         |
 //!     backend       one connection to each backend; backend::connect opens it, session keeps it open
 //!         |
@@ -32,31 +32,44 @@
 //!
 //! A module uses only modules above it; `tests/layers.rs` checks this.
 //!
-//! | Module | Contents |
-//! |---|---|
-//! | [`platform`] | the differences between operating systems: addresses, sockets, users, files, signals, the service manager |
-//! | [`codec`] | bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the probe and tests |
-//! | [`rpc`] | `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
-//! | [`telemetry`] | the log's queue, limits on repeated log lines, counters, trace ids |
-//! | [`store`] | the state files for the next start; file work off the thread that serves calls |
-//! | [`ownership`] | which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); one query to all backends for several unknown ids (`lookup`) |
-//! | [`compatibility`] | the pods that a kind of runtime cannot run: the table of known limits, for `criswitch explain` and `criswitch manifests --policy` |
-//! | [`config`] | `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every problem; `watch` reports changed files |
-//! | [`errors`] | every status that criswitch makes itself |
-//! | [`limits`] | the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
-//! | [`http2`] | the body of a request or response, as it arrives over HTTP/2 |
-//! | [`backend`] | a backend: connections, calls, states; the facts known of it; its cached lists (`lists`), late replies (`absence`), unsaved changes (`unsaved`) |
-//! | [`topology`] | the current routing table and its backends; the next table after a reload; automatically registered handlers |
-//! | [`call`] | a decoded call: its target, its plan, the facts to learn from it, its log line, its reply |
-//! | [`switch`] | the state that all calls share, and how it is learned, saved (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten |
-//! | `forward` | a call to one backend; the calls that criswitch makes itself |
-//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; cached lists for a backend whose answer cannot be used, and why a list fails (`fallback`) |
-//! | `session` | the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its events |
-//! | [`dispatch`] | the path of a call |
-//! | [`node_labels`] | the labels of the node for the scheduler, and the file from which node-feature-discovery reads them |
-//! | `admin` | `criswitch.admin.v1`: the state of the daemon for commands, reload, forget |
-//! | [`server`] | the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections (`connection`), the layers around each call, shutdown |
-//! | [`metrics`] | the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read from |
+//! - [`platform`]: the differences between operating systems: addresses, sockets, users, files, signals, the service
+//!   manager
+//! - [`codec`]: bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the
+//!   probe and tests
+//! - [`rpc`]: `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the
+//!   CRI's field numbers by name
+//! - [`telemetry`]: the log's queue, limits on repeated log lines, counters, trace ids
+//! - [`store`]: the state files for the next start; file work off the thread that serves calls
+//! - [`ownership`]: which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); one
+//!   query to all backends for several unknown ids (`lookup`)
+//! - [`compatibility`]: the pods that a kind of runtime cannot run: the table of known limits, for `criswitch explain`
+//!   and `criswitch manifests --policy`
+//! - [`config`]: `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every
+//!   problem; `watch` reports changed files
+//! - [`errors`]: every status that criswitch makes itself
+//! - [`limits`]: the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and
+//!   calls, `flood` frames
+//! - [`http2`]: the body of a request or response, as it arrives over HTTP/2
+//! - [`backend`]: a backend: connections, calls, states; the facts known of it; its cached lists (`lists`), late
+//!   replies (`absence`), unsaved changes (`unsaved`)
+//! - [`topology`]: the current routing table and its backends; the next table after a reload; automatically registered
+//!   handlers
+//! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply
+//! - [`switch`]: the state that all calls share, and how it is learned, saved (`saved` makes and reads the contents of
+//!   `store::saved`), reloaded and forgotten
+//! - `forward`: a call to one backend; the calls that criswitch makes itself
+//! - [`fanout`]: a call to several backends: merged lists, streams, images, status; cached lists for a backend whose
+//!   answer cannot be used, and why a list fails (`fallback`)
+//! - `session`: the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its
+//!   events
+//! - [`dispatch`]: the path of a call
+//! - [`node_labels`]: the labels of the node for the scheduler, and the file from which node-feature-discovery reads
+//!   them
+//! - `admin`: `criswitch.admin.v1`: the state of the daemon for commands, reload, forget
+//! - [`server`]: the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections
+//!   (`connection`), the layers around each call, shutdown
+//! - [`metrics`]: the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read
+//!   from
 //!
 //! docs/architecture.md has the steps to add an RPC, a configuration key, a metric, a fact in `criswitch status` or a
 //! fact that survives a restart.
@@ -67,28 +80,34 @@
 //!
 //! 1. criswitch forwards the reply of one backend byte for byte, except for handler names, label values of metrics
 //!    and streaming URLs without a scheme. It drops items that the backend repeats or that another backend owns.
-//!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
+//!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`,
+//!    `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
 //! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a
-//!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read) the list has its
-//!    cached items; without them the list fails. An error passes only if no backend has an answer that can be used.
-//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
+//!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read) the list has
+//!    its cached items; without them the list fails. An error passes only if no backend has an answer that can be used.
+//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`,
+//!    `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
 //!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`
 //! 3. A call that creates is sent once, to one backend. A call for an id goes only to the owner of the id.
-//!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`, `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
+//!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`,
+//!    `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
 //! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or if a
 //!    client removed the id through criswitch and the id's backend denies it.
-//!    Tests: `an_unknown_handler_is_rejected_by_name_and_creates_nothing`, `no_id_is_reported_absent_while_a_backend_is_down`
+//!    Tests: `an_unknown_handler_is_rejected_by_name_and_creates_nothing`,
+//!    `no_id_is_reported_absent_while_a_backend_is_down`
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
-//!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`, `many_unread_streams_delay_no_other_call_to_their_backend`
+//!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`,
+//!    `many_unread_streams_delay_no_other_call_to_their_backend`
 //! 6. Every buffer, queue, wait and fan-out has a named limit. The systemd unit's memory limits follow from their sum.
 //!    Tests: `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
-//! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call or
-//!    disconnects, the task ends, and the backend's call is cancelled too.
+//! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call
+//!    or disconnects, the task ends, and the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
 //! 8. Only `backend::connect` connects, and only `errors` creates a status with a text of criswitch. Only `rpc`,
 //!    `call::route`, `call::lesson` and `call::plan` match on the columns `goes` and `then` of a row. `codec`, `rpc`,
 //!    `ownership`, `call::route`, `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
-//!    Tests: `one_module_connects_and_one_module_creates_statuses`, `only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then`, `modules_that_decide_do_no_io`
+//!    Tests: `one_module_connects_and_one_module_creates_statuses`,
+//!    `only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then`, `modules_that_decide_do_no_io`
 //! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.
 //!    Tests: `unsafe_code_is_forbidden`, `secrets_of_calls_are_in_no_log_and_in_no_status`
 

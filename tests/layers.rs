@@ -13,7 +13,7 @@ fn layers() -> Vec<String> {
     let library = fs::read_to_string(source().join("lib.rs")).unwrap();
     let (_, map) = library.split_once("//! # Code map").unwrap();
     let (map, code) = map.split_once("//! # What always holds").unwrap();
-    let rows = map.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let rows = map.lines().filter_map(|line| line.strip_prefix("//! - "));
     let names = rows.filter_map(|row| row.split('`').nth(1));
     let layers: Vec<String> = names.map(str::to_owned).collect();
     let modules = code
@@ -186,25 +186,26 @@ fn unsafe_code_is_forbidden() {
 fn the_tests_of_each_invariant_exist() {
     let library = fs::read_to_string(source().join("lib.rs")).unwrap();
     let (_, invariants) = library.split_once("//! # What always holds").unwrap();
-    let lines = invariants
-        .lines()
-        .filter_map(|line| line.strip_prefix("//!    Tests: "));
-    let lines: Vec<&str> = lines.collect();
+    let (invariants, _) = invariants.split_once("\n\nuse ").unwrap();
     let is_numbered = |line: &&str| {
         line.split_once(". ")
             .is_some_and(|(head, _)| head.starts_with("//! ") && head.ends_with(char::is_numeric))
     };
-    assert_eq!(lines.len(), invariants.lines().filter(is_numbered).count());
+    // The names of an invariant's tests are between `Tests:` and the next number.
+    let lists = invariants.split("//!    Tests: ").skip(1);
+    let lists = lists.map(|list| list.split(". ").next().unwrap_or_default());
+    let lists: Vec<&str> = lists.collect();
+    assert_eq!(lists.len(), invariants.lines().filter(is_numbered).count());
     let tests: String = files("../tests/switch")
         .into_iter()
         .chain(files("../tests/cli"))
         .chain(["layers", "readme"].map(|test| source().join(format!("../tests/{test}.rs"))))
         .filter_map(|file| fs::read_to_string(file).ok())
         .collect();
-    for name in lines
+    let names = lists
         .iter()
-        .flat_map(|line| line.split('`').skip(1).step_by(2))
-    {
+        .flat_map(|list| list.split('`').skip(1).step_by(2));
+    for name in names {
         assert!(
             tests.contains(&format!("fn {name}()")),
             "no test is called {name}"

@@ -101,8 +101,8 @@ fn restart_problems(config: &Config) -> Vec<String> {
     found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
 }
 
-/// The number of problems of the backends and the machine. `None` means not checked. An unexpected user of a socket is a
-/// warning, which does not count.
+/// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is
+/// only a warning, which does not count.
 pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
     let kinds = [
         failures,

@@ -211,7 +211,7 @@ fn effect(state: &State, backend: &Backend) -> String {
     }
 }
 
-/// The effect on the pods of a backend that is not the default backend: those that would start there, and those that run.
+/// The effect on the pods of a backend that is not the default backend: new pods, and running pods.
 fn stuck(state: &State, backend: &Backend) -> String {
     let handlers = state.handlers.iter();
     let handlers = handlers.filter(|row| row.backend == backend.name);

@@ -389,8 +389,8 @@ fn faults(daemon: &DaemonStatus) -> String {
     terminal::wrapped(&text)
 }
 
-/// Lines about the removal of backends that no file names, about lists that would fail after a restart, and about labels
-/// that cannot be written.
+/// Lines about the removal of backends that no file names, about lists that would fail after a restart, and about
+/// labels that cannot be written.
 fn outlook(state: &State) -> String {
     let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
     let removals = unnamed.map(|backend| removal(&backend.name));

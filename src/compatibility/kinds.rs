@@ -116,8 +116,8 @@ impl Kind {
     }
 }
 
-/// The name of the shim that containerd starts for a runtime type, such as `kata` for `io.containerd.kata.v2`. containerd
-/// reads only the last two parts.
+/// The name of the shim that containerd starts for a runtime type, such as `kata` for `io.containerd.kata.v2`.
+/// containerd reads only the last two parts.
 fn shim_of_type(runtime_type: &str) -> Option<&str> {
     if runtime_type == "io.containerd.runtime.v1.linux" {
         return Some("runc");

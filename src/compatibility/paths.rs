@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::test::{CONTAINERS, texts};
 
-/// A class of hostPath volumes: of one of these types, or at a path like one of these patterns, but at no excepted path.
+/// A class of hostPath volumes: a volume of one of these types, or at a path that matches a pattern and no exception.
 #[derive(Debug)]
 pub struct HostPaths {
     /// The types that belong to the class wherever they are.

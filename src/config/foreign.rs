@@ -1,7 +1,7 @@
 //! Recognizes keys and files that belong to other programs, for the hints in problems. Data only, and the lookups.
 
-/// The names of keys of other programs in lower case without `-` and `_`, and the key of criswitch for the same purpose.
-/// The first field is the table in which the row applies.
+/// The names of keys of other programs in lower case without `-` and `_`, and the key of criswitch for the same
+/// purpose. The first field is the table in which the row applies.
 const KEYS: [(&str, &[&str], &str); 8] = [
     (
         "",

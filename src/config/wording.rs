@@ -27,8 +27,8 @@ pub fn removal(backend: &str) -> String {
     )
 }
 
-/// The sentence about a backend that no file names and that does not answer, while backend `lister` lists `copies` of its
-/// `all` pods and containers.
+/// The sentence about a backend that no file names and that does not answer, while backend `lister` lists `copies` of
+/// its `all` pods and containers.
 pub fn moved(backend: &str, lister: &str, copies: u64, all: usize) -> String {
     format!(
         "backend {lister} lists {copies} of the {all} pods and containers of backend {backend}, with the same names and \

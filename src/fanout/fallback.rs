@@ -171,8 +171,8 @@ fn stand_in(
     }
 }
 
-/// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it cannot be
-/// served.
+/// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if the
+/// list cannot be served.
 fn renamed_list(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
     let message = whole_list(switch, list, backend, &call.message())?;
     let renamed = learn::listed_as(switch, list, backend, &message).ok()?;

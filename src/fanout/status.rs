@@ -279,8 +279,8 @@ pub(crate) fn identity(known: &Known) -> [String; 3] {
     [said(2), said(3), driver.unwrap_or_default().to_owned()]
 }
 
-/// Whether a `StatusResponse` lists handlers, but not this one. The empty name is the backend's own default, which every
-/// backend has.
+/// Whether a `StatusResponse` lists handlers, but not this one. The empty name is the backend's own default, which
+/// every backend has.
 pub(crate) fn lacks(status: &[u8], handler: &str) -> bool {
     let lists_any = protobuf::has(status, status_response::RUNTIME_HANDLERS);
     let found = merged::advertised(status, handler);

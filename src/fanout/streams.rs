@@ -84,8 +84,8 @@ pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<
     Ok(())
 }
 
-/// Counts a message of a stream that may have `left` further messages. Each message of an honest stream has an item, but
-/// an endless stream may have only empty messages.
+/// Counts a message of a stream that may have `left` further messages. Each message of an honest stream has an item,
+/// but an endless stream may have only empty messages.
 ///
 /// # Errors
 /// If the stream has more messages than any list has items.

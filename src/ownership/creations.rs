@@ -1,5 +1,5 @@
-//! The calls that create pods: calls in flight, and calls whose result is unknown. The backend of such a call may have a
-//! pod that criswitch does not know. In memory only.
+//! The calls that create pods: calls in flight, and calls whose result is unknown. The backend of such a call may have
+//! a pod that criswitch does not know. In memory only.
 
 use std::time::Duration;
 

@@ -24,8 +24,8 @@ const MAX_STREAMS: u32 = 2000;
 /// all requests that a client sent at once.
 const BEGUN_AT_ONCE: u32 = 4;
 
-/// Serves the calls on `io` with `service` until the client disconnects. When `closing` completes, sends GOAWAY, so that
-/// the client makes no further calls, and serves the calls in flight to their end.
+/// Serves the calls on `io` with `service` until the client disconnects. When `closing` completes, sends GOAWAY, so
+/// that the client makes no further calls, and serves the calls in flight to their end.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.

@@ -44,8 +44,8 @@ impl Client {
     }
 }
 
-/// Answers a request. Finds the row of a CRI request in the RPC table, and passes requests for the admin service to that
-/// service. Rejects unknown RPCs, and requests that are not gRPC.
+/// Answers a request. Finds the row of a CRI request in the RPC table, and passes requests for the admin service to
+/// that service. Rejects unknown RPCs, and requests that are not gRPC.
 pub(super) async fn answer(client: &Client, request: http::Request<IncomingBody>) -> Reply {
     let path = request.uri().path();
     if !is_grpc(&request) {

@@ -147,9 +147,9 @@ fn learn_listing(
     }
 }
 
-/// Whether clients can decode `reply`, so that it may be cached and merged with the replies of other backends. Without a
-/// `list`, the reply is that of `ImageFsInfo`. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of
-/// pods and of containers.
+/// Whether clients can decode `reply`, so that it may be cached and merged with the replies of other backends. Without
+/// a `list`, the reply is that of `ImageFsInfo`. [`Owners::learn`](crate::ownership::Owners::learn) checks the number
+/// of pods and of containers.
 ///
 /// # Errors
 /// `Internal` if the list has more items than any backend can have, or if clients cannot decode the reply. With one
@@ -325,8 +325,8 @@ fn own_container(
     owned_by(switch, owned, backend)
 }
 
-/// Returns the backends whose items changed when `backend` returned the id of a new pod or container. Rejects an id that
-/// another backend owns. Without the rejection, calls for the id would go to the other backend.
+/// Returns the backends whose items changed when `backend` returned the id of a new pod or container. Rejects an id
+/// that another backend owns. Without the rejection, calls for the id would go to the other backend.
 fn owned_by(switch: &Switch, owned: Owned, backend: &Backend) -> Result<Changed, Status> {
     let Some(claim) = owned.claim else {
         saved::note(switch, &owned.changed);
@@ -362,8 +362,8 @@ pub(crate) fn learn_part(
     learn_list(switch, list, backend, message, asked)
 }
 
-/// Learns a list that was requested at `asked`. The list for the client is without the items of other backends, and with
-/// the routing table's names for handlers.
+/// Learns a list that was requested at `asked`. The list for the client is without the items of other backends, and
+/// with the routing table's names for handlers.
 pub(crate) fn learn_list(
     switch: &Switch,
     list: List,

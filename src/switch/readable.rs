@@ -1,7 +1,7 @@
 //! Checks that clients can decode the items of a list, completely and by the CRI's types. Does no I/O.
 //!
-//! criswitch copies items without decoding them. One item that clients cannot decode, such as a label that is not UTF-8,
-//! would make the merged list unreadable for every client.
+//! criswitch copies items without decoding them. One item that clients cannot decode, such as a label that is not
+//! UTF-8, would make the merged list unreadable for every client.
 
 use prost::{DecodeError, Message};
 

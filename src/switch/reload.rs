@@ -329,8 +329,8 @@ pub(crate) fn runs_pods(switch: &Switch, backend: BackendId) -> bool {
     switch.owners().count(backend).0 > 0
 }
 
-/// Whether `backend` owns a pod or container, or may own one. A joined backend that was never listed counts as needed. A
-/// backend that never joined does not, because no client knows its pods.
+/// Whether `backend` owns a pod or container, or may own one. A joined backend that was never listed counts as needed.
+/// A backend that never joined does not, because no client knows its pods.
 fn is_needed(switch: &Switch, backend: &Backend) -> bool {
     backend.has_joined() && !switch.question.has_listed(backend.id)
         || switch.owners().would_lose(backend.id)

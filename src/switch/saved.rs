@@ -434,8 +434,8 @@ fn kept_name(known: &LastKnown) -> Option<&str> {
     }
 }
 
-/// Converts a wall-clock time of this boot to an `Instant`. Returns the current `Instant` if an `Instant` cannot be that
-/// early.
+/// Converts a wall-clock time of this boot to an `Instant`. Returns the current `Instant` if an `Instant` cannot be
+/// that early.
 fn instant_of(time: SystemTime) -> Instant {
     let age = SystemTime::now().duration_since(time).unwrap_or_default();
     // The wall clock may have jumped since `time`, but nothing of this boot is older than the boot.

@@ -1,4 +1,4 @@
-//! The subscribers to the events of pods and containers. Each subscriber has a queue of the events that it has not read.
+//! The subscribers to the events of pods and containers. Each subscriber has a queue of its unread events.
 //!
 //! While a subscriber lags, criswitch reads no further events from the backends, so that a backend that sends events
 //! without a pause cuts off no subscriber that reads. A subscriber that does not catch up in time is cut off, so that

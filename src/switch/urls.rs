@@ -1,5 +1,6 @@
 //! URLs of backends' streaming servers, to which clients connect for `Exec`, `Attach` and `PortForward`. cri-dockerd
-//! returns URLs without a scheme. The kubelet then uses HTTPS for `Exec` and `Attach`, which cri-dockerd does not serve.
+//! returns URLs without a scheme. For them, the kubelet uses HTTPS for `Exec` and `Attach`. cri-dockerd does not serve
+//! HTTPS.
 
 use bytes::Bytes;
 use tonic::Status;

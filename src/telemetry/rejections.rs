@@ -1,4 +1,5 @@
-//! The last pods that were not created, for `criswitch status` and `criswitch explain`. Keeps names and error texts without credentials.
+//! The last pods that were not created, for `criswitch status` and `criswitch explain`. Keeps names and error texts
+//! without credentials.
 
 use std::collections::VecDeque;
 use std::time::SystemTime;

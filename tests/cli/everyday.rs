@@ -1,5 +1,5 @@
-//! `criswitch explain -f` on everyday manifests: plain pods are a plain yes, and what reaches out of a pod has the right
-//! answer for each kind of runtime.
+//! `criswitch explain -f` on everyday manifests: plain pods are a plain yes, and what reaches out of a pod has the
+//! right answer for each kind of runtime.
 
 use std::path::Path;
 

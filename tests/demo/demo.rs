@@ -2,8 +2,8 @@
 //! running for your own commands.
 //!
 //! Run it with `cargo run --profile demo --example demo`. With `-- --once` at the end of the command, the demo exits
-//! instead of waiting, and `-- --help` says what it does. The demo checks the results that it shows. If one is wrong, the
-//! demo prints an error and exits with status 1.
+//! instead of waiting, and `-- --help` says what it does. The demo checks the results that it shows. If one is wrong,
+//! the demo prints an error and exits with status 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../support/support.rs"]

@@ -152,8 +152,8 @@ impl Kubelet {
     }
 }
 
-/// The settings of a kubelet, where the last one of a name wins; and the place where the operator should set its runtime
-/// endpoint, with the text before the endpoint.
+/// The settings of a kubelet, of which the last with a name wins. With them, the place where the operator should set
+/// the kubelet's runtime endpoint, and the text before the endpoint there.
 fn settings(
     start: &Start,
     root: &Root<'_>,

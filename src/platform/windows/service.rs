@@ -160,8 +160,8 @@ fn set_up(service: &Service) -> windows_service::Result<()> {
 }
 
 /// Creates criswitch's directory, which has the configuration, the state and the log, and lets only the system and
-/// administrators use it. By default, every user may create files in directories below `C:\ProgramData`, so the directory
-/// may have files of other users.
+/// administrators use it. By default, every user may create files in directories below `C:\ProgramData`, so the
+/// directory may have files of other users.
 fn protect() -> io::Result<()> {
     let directory = Path::new(CONFIG).parent().unwrap_or(Path::new(CONFIG));
     fs::create_dir_all(directory)?;
@@ -177,7 +177,8 @@ fn protect() -> io::Result<()> {
     )
 }
 
-/// Changes the access to a directory. The program has its full path: Windows searches a bare name beside criswitch first.
+/// Changes the access to a directory. Names icacls by its full path, because Windows first searches a bare name in the
+/// directory of criswitch.
 fn icacls(directory: &Path, arguments: &[&str]) -> io::Result<()> {
     let system = env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
     let program = Path::new(&system).join(r"System32\icacls.exe");

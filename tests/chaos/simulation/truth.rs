@@ -1,8 +1,8 @@
 //! The truth: every pod, container and image so far, the calls that reached each backend, and the facts that clients
 //! saw.
 //!
-//! A moment is the number of an event in the order of events. The time would not distinguish events, because many events
-//! happen within one tick of the paused clock.
+//! A moment is the number of an event in the order of events. The time would not distinguish events, because many
+//! events happen within one tick of the paused clock.
 
 mod restart;
 mod shared;

@@ -1,5 +1,5 @@
-//! A backend that answers a merged call with an error: its cached part replaces the answer, and the error passes only if
-//! no backend has an answer that can be used.
+//! A backend that answers a merged call with an error: its cached part replaces the answer, and the error passes only
+//! if no backend has an answer that can be used.
 
 use std::time::Duration;
 
@@ -236,8 +236,8 @@ async fn errors_are_logged_once_a_minute_and_so_is_the_recovery() {
     assert_eq!(logged.lines(&["INFO", "kata", recovery]).len(), 1);
 }
 
-/// For each list: bytes that make an item undecodable for clients, though its id and all that criswitch itself reads are
-/// well-formed.
+/// For each list: bytes that make an item undecodable for clients, though its id and all that criswitch itself reads
+/// are well-formed.
 const UNDECODABLE: [(&str, &[u8]); 12] = [
     // A label that is not UTF-8.
     ("ListPodSandbox", b"\x2a\x0b\x0a\x03key\x12\x04caf\xe9"),
