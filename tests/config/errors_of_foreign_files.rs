@@ -79,18 +79,29 @@ fn a_hint_has_the_kind_of_a_program_and_the_unit_of_minutes() {
         list_timeout = '5M'
         stale_lists = '2H'
         max_message = '16'
-        listen = '/run/x.sock '
         [handlers]
         a = { socket = '/run/a.sock', kind = 'runsc' }
-        b = { socket = ' /run/b.sock', kind = 'kata-qemu' }",
+        b = { socket = '/run/b.sock', kind = 'kata-qemu' }",
         expect![[r#"
             criswitch.toml:2:24: "5M" is not a duration: write the unit in lower case; try "5m"
             criswitch.toml:3:23: "2H" is not a duration: write the unit in lower case; try "1h" or "unlimited"
             criswitch.toml:4:23: the size "16" has no unit; try "16MiB"
-            criswitch.toml:5:18: the socket path "/run/x.sock " begins or ends with a blank; try the path without the blank
-            criswitch.toml:7:46: "runsc" is not a kind of runtime; try "gvisor"
-            criswitch.toml:8:24: the socket path " /run/b.sock" begins or ends with a blank; try the path without the blank
-            criswitch.toml:8:47: "kata-qemu" is not a kind of runtime; try "kata""#]],
+            criswitch.toml:6:46: "runsc" is not a kind of runtime; try "gvisor"
+            criswitch.toml:7:46: "kata-qemu" is not a kind of runtime; try "kata""#]],
+    );
+}
+
+#[cfg(unix)] // Windows has addresses of pipes instead of paths.
+#[test]
+fn a_socket_path_with_a_blank_at_its_end_is_an_error() {
+    fails_with(
+        "default_handler = 'a'
+        listen = '/run/x.sock '
+        [handlers]
+        a = ' /run/a.sock'",
+        expect![[r#"
+            criswitch.toml:2:18: the socket path "/run/x.sock " begins or ends with a blank; try the path without the blank
+            criswitch.toml:4:13: the socket path " /run/a.sock" begins or ends with a blank; try the path without the blank"#]],
     );
 }
 

@@ -43,26 +43,27 @@ pub async fn restarted_without_kata(rig: &mut Rig) {
 
 /// The file with the saved state of a backend.
 pub fn state_file(rig: &Rig, name: &str) -> PathBuf {
+    let file = find_state_file(rig, name);
+    file.unwrap_or_else(|| panic!("no file of {name}")).0
+}
+
+/// The path and the content of a backend's file. Wine replaces a file in two steps, with no file in between.
+fn find_state_file(rig: &Rig, name: &str) -> Option<(PathBuf, Vec<u8>)> {
     let files = fs::read_dir(rig.state_directory()).unwrap();
     let paths = files.map(|file| file.unwrap().path());
-    let mut backends = paths.filter(|path| path.extension().is_some_and(|it| it == "backend"));
-    let has = |path: &PathBuf| {
-        let content = fs::read(path).unwrap();
-        let socket = format!("{name}.sock");
-        content
-            .windows(socket.len())
-            .any(|part| part == socket.as_bytes())
-    };
-    backends
-        .find(has)
-        .unwrap_or_else(|| panic!("no file of {name}"))
+    let backends = paths.filter(|path| path.extension().is_some_and(|it| it == "backend"));
+    let mut contents = backends.filter_map(|path| Some((path.clone(), fs::read(&path).ok()?)));
+    contents.find(|(_, content)| has(content, &format!("{name}.sock")))
+}
+
+fn has(content: &[u8], text: &str) -> bool {
+    let mut parts = content.windows(text.len());
+    parts.any(|part| part == text.as_bytes())
 }
 
 /// Whether the file of a backend contains this text.
 pub fn is_saved(rig: &Rig, name: &str, text: &str) -> bool {
-    let content = fs::read(state_file(rig, name)).unwrap();
-    let mut parts = content.windows(text.len());
-    parts.any(|part| part == text.as_bytes())
+    find_state_file(rig, name).is_some_and(|(_, content)| has(&content, text))
 }
 
 /// Asserts that every list is an error that names kata.
