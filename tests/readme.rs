@@ -14,7 +14,7 @@ mod comments;
 #[path = "readme/names.rs"]
 mod names;
 
-use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, Kind, LIMITS};
+use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, Kind, LIMITS, Limit};
 use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -56,20 +56,23 @@ fn documents() -> Vec<String> {
     [around.map(str::to_owned).to_vec(), chapters(), decisions()].concat()
 }
 
+/// The table of RPCs. RPCs that differ in their names only share a row.
 fn table() -> String {
-    let mut table =
-        String::from("| RPC | Goes to | Key | Unknown id | Reply |\n|---|---|---|---|---|\n");
+    let mut rows: Vec<(String, String)> = Vec::new();
     for words in ROWS.iter().map(criswitch::rpc::Row::words) {
         let (_, name) = words.rpc.split_once('/').unwrap();
         let (goes_to, key, reply) = (words.goes_to, words.key, words.reply);
-        writeln!(
-            table,
-            "| {name} | {goes_to} | {key} | {} | {reply} |",
-            words.unknown_id
-        )
-        .unwrap();
+        let cells = format!("{goes_to} | {key} | {} | {reply}", words.unknown_id);
+        match rows.iter_mut().find(|(_, known)| *known == cells) {
+            Some((names, _)) => *names += &format!(", {name}"),
+            None => rows.push((name.to_owned(), cells)),
+        }
     }
-    table
+    let rows = rows
+        .iter()
+        .map(|(names, cells)| format!("| {names} | {cells} |\n"));
+    let head = "| RPC | Goes to | Key | Unknown id | Reply |\n|---|---|---|---|---|\n";
+    rows.fold(head.to_owned(), |table, row| table + &row)
 }
 
 fn families() -> String {
@@ -95,52 +98,91 @@ fn confirmed() -> Vec<String> {
     names.collect()
 }
 
+/// Remedies of many limits. The text above the table has them, so the rows omit them.
+const USUAL_REMEDIES: [&str; 2] = [
+    "Remove the field, or use a RuntimeClass of runc or crun.",
+    "Remove the field, or run the pod on a Linux node.",
+];
+
 fn limits() -> String {
-    let confirmed = confirmed();
+    let (confirmed, mut sources) = (confirmed(), Vec::new());
     let mut table = String::from(
-        "| Limit | Kinds | Only if | Fields | Effect | Policy | What happens, and what to do | Confirmed | Source |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| Limit | Kinds | Fields | Effect | What happens, and what to do |\n|---|---|---|---|---|\n",
     );
     for limit in LIMITS {
+        let (id, url) = (limit.id, limit.source.url);
+        let known = sources.iter().position(|source| *source == url);
+        let number = known.unwrap_or_else(|| {
+            sources.push(url);
+            sources.len() - 1
+        });
         let kinds: Vec<_> = limit.kinds.iter().map(|kind| kind.title()).collect();
         let kinds = match (limit.is_of_kubelet(), kinds.is_empty()) {
             (true, _) | (_, true) => "any".to_owned(),
             _ => kinds.join(", "),
         };
-        let fact = limit.only_if.map(|(fact, value)| fact.words(value));
-        let fact = fact.unwrap_or_default();
-        let policy = match limit.policy() {
-            Some(Effect::Fails) => "`Deny`",
-            Some(_) => "`Warn`",
-            None => "",
-        };
-        let fields: Vec<_> = limit
-            .field_names()
-            .map(|field| format!("`{field}`"))
-            .collect();
-        let (id, effect, source) = (limit.id, limit.effect.as_ref(), limit.source);
-        let fields = fields.join(" ");
-        let is_confirmed = confirmed.iter().any(|name| name == id);
-        let is_confirmed = if is_confirmed { "yes" } else { "" };
+        let fields = short_fields(limit.field_names());
+        let confirmed = confirmed.iter().any(|name| name == id);
+        let effect = effect(limit, confirmed);
+        let remedy = Some(limit.remedy).filter(|remedy| !USUAL_REMEDIES.contains(remedy));
+        let texts = [limit.reason].into_iter().chain(remedy);
+        let texts = texts.collect::<Vec<_>>().join(" ");
         writeln!(
             table,
-            "| `{id}` | {kinds} | {fact} | {fields} | {effect} | {policy} | {} {} | {is_confirmed} | [{}]({}) |",
-            limit.reason, limit.remedy, source.title, source.url
+            "| [`{id}`][{number}] | {kinds} | {fields} | {effect} | {texts} |"
         )
         .unwrap();
     }
+    table.push('\n');
+    for (number, url) in sources.iter().enumerate() {
+        writeln!(table, "[{number}]: {url}").unwrap();
+    }
     table
+}
+
+/// The effect of a limit, the fact that it depends on, the action of a policy, and whether a test confirms it.
+fn effect(limit: &Limit, confirmed: bool) -> String {
+    let mut effect = limit.effect.as_ref().to_owned();
+    if let Some((fact, value)) = limit.only_if {
+        effect += &format!(" if {}", fact.words(value));
+    }
+    effect += match limit.policy() {
+        Some(Effect::Fails) => ", `Deny`",
+        Some(_) => ", `Warn`",
+        None => "",
+    };
+    effect + if confirmed { ", confirmed" } else { "" }
+}
+
+/// Fields without `spec.`. `(containers[*].)` stands before a field that the pod and its containers have.
+fn short_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+    let mut fields: Vec<_> = fields
+        .map(|field| field.strip_prefix("spec.").unwrap_or(field))
+        .collect();
+    let mut short = Vec::new();
+    let all = fields.clone();
+    let of_both = |field: &&str| {
+        let own = field.strip_prefix("containers[*].");
+        own.is_some_and(|own| all.contains(&own))
+    };
+    fields.retain(|field| !of_both(field));
+    for field in fields {
+        let both = all.contains(&&*format!("containers[*].{field}"));
+        let prefix = if both { "(containers[*].)" } else { "" };
+        let field = format!("`{prefix}{field}`");
+        if !short.contains(&field) {
+            short.push(field);
+        }
+    }
+    short.join(" ")
 }
 
 /// The families of fields, with the kinds that need no limit for them.
 fn families_of_fields() -> String {
     let mut table = String::from("| Fields of a pod | Work in |\n|---|---|\n");
     for family in FIELDS {
-        let tests = family.any.iter();
-        let fields = tests.flat_map(|test| test.fields);
-        let mut fields: Vec<_> = fields.map(|field| format!("`{field}`")).collect();
-        fields.dedup();
-        let (title, fields) = (family.title, fields.join(" "));
+        let fields = family.any.iter().flat_map(|test| test.fields).copied();
+        let (title, fields) = (family.title, short_fields(fields));
         writeln!(table, "| {title}: {fields} | {} |", works_in(family)).unwrap();
     }
     table

@@ -87,12 +87,11 @@ impl Row {
         };
         match (&self.then, &self.goes) {
             (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
-                reply + "; handlers are renamed to the routing table's names"
+                reply + "; handlers have the names of the routing table"
             }
             (Then::CompleteUrl(_), _) => reply + "; a URL that begins with // gets the scheme http",
             (Then::List(List::PodMetrics), _) => {
-                reply
-                    + "; label values are in the order of the label keys of ListMetricDescriptors, empty for keys that the backend lacks"
+                reply + "; label values are in the order of ListMetricDescriptors"
             }
             _ => reply,
         }
@@ -119,27 +118,31 @@ fn merged(merge: &Merge) -> String {
         }
         Merge::Images => "one entry per image id".into(),
         Merge::Descriptors => {
-            format!("one entry per metric, with the label keys of all backends{}", without(merge.lacking()))
+            format!(
+                "one entry per metric, with the label keys of all backends{}",
+                without(merge.lacking())
+            )
         }
-        Merge::Interleave(list) => format!(
-            "interleaved; criswitch calls {} on a backend that does not implement the RPC",
-            list.name
-        ),
-        Merge::Events => "interleaved; Unimplemented if a backend does not implement it".into(),
+        Merge::Interleave(list) => {
+            format!("interleaved; {} of a backend that lacks the RPC", list.name)
+        }
+        Merge::Events => "interleaved; Unimplemented if a backend lacks it".into(),
         Merge::Status => "the default backend's, with the handlers of the routing table".into(),
-        Merge::RuntimeConfig => "the default backend's; if it does not implement the RPC, the first reply of another backend".into(),
+        Merge::RuntimeConfig => {
+            "the default backend's; if it lacks the RPC, the first reply of another backend".into()
+        }
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
     }
 }
 
 fn instead(silent: Silent) -> &'static str {
     match silent {
-        Silent::LastKnown => "; with the cached list of a backend whose answer cannot be used",
+        Silent::LastKnown => "; a cached list replaces an answer that cannot be used",
         Silent::LastKnownOrOmitted => {
-            "; with the cached stats of a backend whose answer cannot be used; if none are cached, that backend is omitted"
+            "; cached stats replace an answer that cannot be used; without them the backend is omitted"
         }
         Silent::OmittedUnlessDefault => {
-            "; a backend whose answer cannot be used is omitted, unless it is the default backend"
+            "; a backend other than the default is omitted if its answer cannot be used"
         }
     }
 }
@@ -147,8 +150,8 @@ fn instead(silent: Silent) -> &'static str {
 fn without(lacking: Lacking) -> &'static str {
     match lacking {
         Lacking::Fails => "",
-        Lacking::FailsForPods => "; Unimplemented if a backend with pods does not implement it",
-        Lacking::LeftOut => "; backends that do not implement it are omitted",
+        Lacking::FailsForPods => "; Unimplemented if a backend with pods lacks it",
+        Lacking::LeftOut => "; backends that lack it are omitted",
     }
 }
 

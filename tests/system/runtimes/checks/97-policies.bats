@@ -186,7 +186,8 @@ documented() {
   windows) kind="Windows containers" ;;
   esac
   awk -F ' [|] ' -v kind="$kind" -v action="\`$2\`" \
-    '/^[|] `/ && ($2 == "any" || index(", " $2 ",", ", " kind ",")) && $6 == action' "$TOP/docs/compatibility.md" | wc -l
+    '/^[|] [[]`/ && ($2 == "any" || index(", " $2 ",", ", " kind ",")) && index($4, action)' \
+    "$TOP/docs/compatibility.md" | wc -l
 }
 
 # validated CLASS SUFFIX: prints the number of validations in the policy of the class with this suffix.
