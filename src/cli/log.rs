@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::panic::PanicHookInfo;
 
 use criswitch::config::{LogConfig, LogFormat, LogLevels};
+use criswitch::errors::without_numbers;
 use criswitch::platform::process;
 use criswitch::telemetry::log_queue::{LogQueue, LogWriter};
 use serde_json::{Map, Value};
@@ -77,7 +78,14 @@ where
     let lines = tracing_subscriber::fmt::layer().with_writer(queue.clone());
     match format {
         LogFormat::Auto if process::stderr_is_journal() => self::lines(LogFormat::Journald, queue),
-        LogFormat::Auto | LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Auto | LogFormat::Text => {
+            let colours = io::stderr().is_terminal();
+            let text = tracing_subscriber::fmt::format().with_ansi(colours);
+            lines
+                .with_ansi(colours)
+                .event_format(Remade(text, unchanged))
+                .boxed()
+        }
         LogFormat::Json => {
             let json = tracing_subscriber::fmt::format().json();
             let json = json.flatten_event(true).with_span_list(false);
@@ -95,7 +103,8 @@ where
     }
 }
 
-/// Formats a line with the inner format, then changes it with the function.
+/// Formats a line with the inner format, removes the numbers of the operating system's errors, then changes the line
+/// with the function.
 struct Remade<F>(F, fn(Level, &str) -> Option<String>);
 
 impl<S, N, F> FormatEvent<S, N> for Remade<F>
@@ -113,8 +122,13 @@ where
         let Remade(inner, remade) = self;
         let mut text = String::new();
         inner.format_event(context, Writer::new(&mut text), event)?;
+        let text = without_numbers(&text);
         writer.write_str(&remade(*event.metadata().level(), &text).ok_or(fmt::Error)?)
     }
+}
+
+fn unchanged(_: Level, text: &str) -> Option<String> {
+    Some(text.to_owned())
 }
 
 /// Puts the syslog priority before the line, in the format of `sd-daemon(3)`.

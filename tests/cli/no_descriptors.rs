@@ -15,7 +15,8 @@ use crate::text;
 const FILES: &str = "ulimit -n 48; exec \"$0\" \"$@\"";
 /// More connections than the limit of open files allows.
 const CROWD: usize = 60;
-const LINE: &str = "cannot accept a connection";
+/// The line without the number of the operating system's error, which says the same as the words.
+const LINE: &str = "cannot accept a connection error=Too many open files omitted=";
 
 fn crowd(listen: &Path) -> Vec<UnixStream> {
     let connect = |_| UnixStream::connect(listen).unwrap();
