@@ -40,7 +40,7 @@ windows       root,network 6    tests/system/windows/run.sh
 metrics       root,go      2    tests/system/prometheus/run.sh
 comparison    root,go      3    benches/compare/run.sh --smoke
 demo          -            0.5  cargo run --quiet --profile demo --locked --example demo -- --once
-runtimes      root,go      12   test_runtimes
+runtimes      root,go      13   test_runtimes
 "
 QUICK="formatting lints quick-tests"
 

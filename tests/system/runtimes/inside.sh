@@ -19,7 +19,7 @@ main() {
   fi
 }
 
-# The time limit of a run, which takes about eleven minutes. A run that hangs fails.
+# The time limit of a run, which takes about twelve minutes. A run that hangs fails.
 LIMIT=20m
 
 # check [BATS-ARGUMENT...]: runs the checks and prints how many passed. A check that did not run counts as failed.

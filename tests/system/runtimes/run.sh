@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The real suite: crictl and a kubelet drive real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through
-# the real criswitch. Runs as root on Debian 12 with Rust and Go. It installs or builds everything else, and keeps build
-# results in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+# The real suite: crictl and a kubelet drive real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) and
+# CRI-O through the real criswitch. Runs as root on Debian 12 with Rust and Go. It installs or builds everything else, and
+# keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
 #   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
 #                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
@@ -78,7 +78,7 @@ clean_up() {
   wait "$SUITE" 2>/dev/null
   local n end=$((SECONDS + 20))
   while ! remove_cgroups && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
-  for n in 1 2 3; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
+  for n in 1 2 3 4; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
   rm -rf --one-file-system "$DIR"
 }
 

@@ -27,7 +27,8 @@ render() {
   sed "${edits[@]}" "$REAL/config/$file" >"$target"
 }
 
-# crictl_at WHERE ARGUMENT...: runs crictl at a containerd (1, 2, 3) or at a criswitch (criswitch, twins, idle).
+# crictl_at WHERE ARGUMENT...: runs crictl at a containerd (1, 2, 3), at CRI-O (crio), or at a criswitch (criswitch,
+# twins, idle).
 crictl_at() {
   local config=$DIR/crictl-$1.yaml
   shift
@@ -56,13 +57,18 @@ start_registry() {
   render registry.yml "$DIR/registry.yml"
   docker-registry serve "$DIR/registry.yml" >"$DIR/registry.log" 2>&1 &
   wait_for 30 "the registry" grep -q 'listening on 127' "$DIR/registry.log" || return
-  REGISTRY=$(sed -n 's/.*listening on \(127[0-9.:]*\).*/\1/p' "$DIR/registry.log" | head -n 1)
+  REGISTRY=$(registry_address)
   for image in pause:1 busybox:1 busybox:2; do
     skopeo copy -q --dest-tls-verify=false "oci:$IMAGES/$image" "docker://$REGISTRY/$image" || return
   done
   mkdir -p "$DIR/certs.d/registry.test"
   printf 'server = "http://%s"\n\n[host."http://%s"]\ncapabilities = ["pull", "resolve"]\n' "$REGISTRY" "$REGISTRY" \
     >"$DIR/certs.d/registry.test/hosts.toml"
+}
+
+# registry_address: prints host and port of the registry.
+registry_address() {
+  sed -n 's/.*listening on \(127[0-9.:]*\).*/\1/p' "$DIR/registry.log" | head -n 1
 }
 
 # start_containerd N: starts containerd N, or restarts it after its end. Containerd 1 is Debian's 1.6, all others are
