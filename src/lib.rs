@@ -71,8 +71,8 @@
 //! - [`metrics`]: the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read
 //!   from
 //!
-//! docs/architecture.md has the steps to add an RPC, a configuration key, a metric, a fact in `criswitch status` or a
-//! fact that survives a restart.
+//! The commands are in `cli`, which is part of the program and uses the library. docs/architecture.md says where to
+//! begin to add an RPC, a configuration key, a metric, a limit, a command, an operating system, and more.
 //!
 //! # What always holds
 //!
