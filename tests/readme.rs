@@ -77,7 +77,11 @@ fn table() -> String {
 
 fn families() -> String {
     let mut table = String::from("| Metric | Labels | What |\n|---|---|---|\n");
-    for family in FAMILIES {
+    // The text names the usual metrics of a process.
+    let own = FAMILIES
+        .iter()
+        .filter(|family| !family.name.starts_with("process_"));
+    for family in own {
         let (name, labels) = (family.name, family.labels.join(", "));
         let kind = match family.kind {
             MetricKind::Histogram => " (histogram)",

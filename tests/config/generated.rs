@@ -32,6 +32,15 @@ fn commented(text: &str) -> String {
     textwrap::fill(text, options) + "\n"
 }
 
+/// The sentence about a change that needs more than a reload.
+fn applies(key: &Key) -> &'static str {
+    match key.applies {
+        Applies::Restart => " A change needs a restart.",
+        Applies::NextStart => " A change applies at the next start.",
+        Applies::Reload | Applies::Manifests | Applies::Commands => "",
+    }
+}
+
 /// The comment and the line of a key in the shipped file.
 fn block(key: &Key) -> String {
     let mut about = key.help.to_owned();
@@ -40,11 +49,7 @@ fn block(key: &Key) -> String {
     if let Some(first) = letters.next() {
         write!(about, " {}{}.", first.to_uppercase(), letters.as_str()).unwrap();
     }
-    match key.applies {
-        Applies::Restart => about += " A change needs a restart.",
-        Applies::NextStart => about += " A change applies at the next start.",
-        Applies::Reload | Applies::Manifests | Applies::Commands => {}
-    }
+    about += applies(key);
     let value = key.quoted(key.default.unwrap_or("runc"));
     format!("{}{} = {value}\n", commented(&about), key.own_name())
 }
@@ -84,14 +89,14 @@ fn row(key: &Key) -> String {
     let default = key
         .default
         .map(|default| format!("`{}`", key.quoted(default)));
+    let limits = key.limits.to_string();
+    let comma = if limits.is_empty() { "" } else { ", " };
+    let (name, kind) = (key.own_name(), key.kind);
+    let default = default.unwrap_or_default();
+    let applies = applies(key);
     format!(
-        "| `{}` | {} | {} | {} | {} | {} |\n",
-        key.own_name(),
-        key.kind,
-        default.unwrap_or_default(),
-        key.limits,
-        key.applies,
-        key.help,
+        "| `{name}` | {kind}{comma}{limits} | {default} | {}{applies} |\n",
+        key.help
     )
 }
 
@@ -102,7 +107,7 @@ fn the_documentation_has_every_key_as_the_table_has_it() {
     let sections = TABLES.map(|(table, title)| {
         let rows: Vec<String> = of_table(table).map(row).collect();
         keys += rows.len();
-        let head = "| Key | Type | Default | Limits | Applies after | Meaning |\n|---|---|---|---|---|---|\n";
+        let head = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n";
         format!("## {title}\n\n{head}{}", rows.concat())
     });
     assert_eq!(keys, criswitch::config::KEYS.len());
