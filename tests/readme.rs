@@ -120,7 +120,7 @@ fn limits() -> String {
             sources.push(url);
             sources.len() - 1
         });
-        let kinds: Vec<_> = limit.kinds.iter().map(|kind| kind.title()).collect();
+        let kinds: Vec<_> = limit.kinds.iter().map(|kind| short_title(*kind)).collect();
         let kinds = match (limit.is_of_kubelet(), kinds.is_empty()) {
             (true, _) | (_, true) => "any".to_owned(),
             _ => kinds.join(", "),
@@ -181,25 +181,36 @@ fn short_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     short.join(" ")
 }
 
-/// The families of fields, with the kinds that need no limit for them.
+/// The families of fields, by the kinds that need no limit for them.
 fn families_of_fields() -> String {
-    let mut table = String::from("| Fields of a pod | Work in |\n|---|---|\n");
+    let mut rows: Vec<(String, Vec<&str>)> = Vec::new();
     for family in FIELDS {
-        let fields = family.any.iter().flat_map(|test| test.fields).copied();
-        let (title, fields) = (family.title, short_fields(fields));
-        writeln!(table, "| {title}: {fields} | {} |", works_in(family)).unwrap();
+        let works_in = works_in(family);
+        match rows.iter_mut().find(|(known, _)| *known == works_in) {
+            Some((_, titles)) => titles.push(family.title),
+            None => rows.push((works_in, vec![family.title])),
+        }
     }
-    table
+    let rows = rows
+        .iter()
+        .map(|(works_in, titles)| format!("| {} | {works_in} |\n", titles.join("; ")));
+    let head = "| A pod may ask for | Works in |\n|---|---|\n";
+    rows.fold(head.to_owned(), |table, row| table + &row)
 }
 
 /// The kinds that do all or some of what a family asks for.
 fn works_in(family: &Family) -> String {
     let kinds = <Kind as strum::VariantArray>::VARIANTS.iter();
     let kinds = kinds.filter_map(|kind| match family.works_in(*kind)? {
-        true => Some(kind.title().to_owned()),
-        false => Some(format!("{} (some)", kind.title())),
+        true => Some(short_title(*kind).to_owned()),
+        false => Some(format!("{} (some)", short_title(*kind))),
     });
     kinds.collect::<Vec<_>>().join(", ")
+}
+
+/// The first word of a kind's title, such as `Kata`.
+fn short_title(kind: Kind) -> &'static str {
+    kind.title().split(' ').next().unwrap_or_default()
 }
 
 /// Checks that `own` is the text between the two comments `mark` in a document. `UPDATE_EXPECT=1` writes `own` there.

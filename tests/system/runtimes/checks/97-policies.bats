@@ -182,8 +182,8 @@ documented() {
   local kind=$1
   case $1 in
   gvisor) kind=gVisor ;;
-  kata) kind="Kata Containers" ;;
-  windows) kind="Windows containers" ;;
+  kata) kind=Kata ;;
+  windows) kind=Windows ;;
   esac
   awk -F ' [|] ' -v kind="$kind" -v action="\`$2\`" \
     '/^[|] [[]`/ && ($2 == "any" || index(", " $2 ",", ", " kind ",")) && index($4, action)' \
