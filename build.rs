@@ -5,12 +5,16 @@ use std::process::Command;
 
 use prost::Message;
 
-/// The environment variable with the commit, which the first log line shows. A source archive has no commit. Set the
-/// variable to show a commit in a build from an archive.
+/// The environment variable with the commit, which `criswitch version`, the first log line and a metric show. A source
+/// archive has no commit. Set the variable to show a commit in a build from an archive.
 const COMMIT: &str = "CRISWITCH_COMMIT";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tell_commit();
+    pass_commit();
+    println!(
+        "cargo:rustc-env=CRISWITCH_TARGET={}",
+        std::env::var("TARGET")?
+    );
     let (cri, admin) = (
         "proto/runtime/v1/api.proto",
         "proto/criswitch/admin/v1/admin.proto",
@@ -47,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Passes the commit to a release build. Other builds omit the commit: with it they would recompile after each commit.
-fn tell_commit() {
+fn pass_commit() {
     println!("cargo:rerun-if-env-changed={COMMIT}");
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if std::env::var_os(COMMIT).is_none()

@@ -28,6 +28,7 @@ mod serve;
 mod status;
 mod terminal;
 mod trial;
+mod version;
 mod watch;
 
 use std::io::{self, ErrorKind, Write};
@@ -134,7 +135,7 @@ Exit codes: 0 no problem, 1 a backend or the machine has a problem
 
 /// One CRI socket in front of several container runtimes: each pod runs in the runtime of its RuntimeClass.
 #[derive(Parser)]
-#[command(version, after_help = EXAMPLES, max_term_width = WIDTH)]
+#[command(version = version::text(), after_help = EXAMPLES, max_term_width = WIDTH)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -186,6 +187,8 @@ enum Command {
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
+    /// Print the version, the commit, the version of the CRI, and the target.
+    Version(Output),
     #[command(flatten)]
     Service(service::Commands),
 }
@@ -352,6 +355,7 @@ impl Command {
             Command::Manifests(manifests) => manifests.output.encoding(),
             Command::Labels(labels) => labels.output.encoding(),
             Command::Explain(explain) => explain.output.encoding(),
+            Command::Version(output) => output.encoding(),
             _ => None,
         }
     }
@@ -379,6 +383,7 @@ impl Command {
             Command::Man {
                 folder: Some(folder),
             } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
+            Command::Version(output) => print(version::shown(&output)?),
             Command::Service(command) => {
                 command.run(serve_as_service)?;
                 Ok(Verdict::Fine)

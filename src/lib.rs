@@ -32,6 +32,7 @@
 //!
 //! A module uses only modules above it; `tests/layers.rs` checks this.
 //!
+//! - [`version`]: the version, commit, CRI version and target of this build
 //! - [`platform`]: the differences between operating systems: addresses, sockets, users, files, signals, the service
 //!   manager
 //! - [`codec`]: bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the
@@ -143,6 +144,7 @@ pub mod store;
 pub mod switch;
 pub mod telemetry;
 pub mod topology;
+pub mod version;
 
 use backend::Backend;
 use switch::Switch;

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 mod comments;
 #[path = "readme/names.rs"]
 mod names;
+#[path = "readme/release.rs"]
+mod release;
 
 use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, Kind, LIMITS, Limit};
 use criswitch::metrics::{FAMILIES, MetricKind};

@@ -13,6 +13,7 @@ use criswitch::platform::service::{self, NotifyState};
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::{Switch, reload, saved};
+use criswitch::version::BUILD;
 
 use super::Verdict;
 use super::log::{self, Log};
@@ -92,9 +93,9 @@ fn log_start(config: &Config, socket_activated: bool) {
         config = config.hash,
         handlers = config.table.handlers.len(),
         backends = config.table.backends.len(),
-        commit = option_env!("CRISWITCH_COMMIT"),
+        commit = BUILD.commit,
         "criswitch {} started",
-        env!("CARGO_PKG_VERSION")
+        BUILD.version
     );
 }
 

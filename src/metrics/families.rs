@@ -12,6 +12,7 @@ use crate::backend::disks::Disk;
 use crate::backend::state::State;
 use crate::fanout::status;
 use crate::telemetry::counters::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
+use crate::version::BUILD;
 
 /// A family of metrics.
 #[derive(Debug)]
@@ -272,8 +273,9 @@ pub const FAMILIES: &[Family] = &[
     gauge("criswitch_config_info", &["hash"], "A constant 1, labeled by the hash of the configuration in use.", |seen, out| {
         out.add(&[&seen.live.config.hash], 1.0);
     }),
-    gauge("criswitch_build_info", &["version"], "A constant 1, labeled by the version of criswitch.", |_, out| {
-        out.add(&[env!("CARGO_PKG_VERSION")], 1.0);
+    gauge("criswitch_build_info", &["version", "revision"],
+        "A constant 1, labeled by the version of criswitch and the commit of its sources.", |_, out| {
+        out.add(&[BUILD.version, BUILD.revision()], 1.0);
     }),
     counter("process_cpu_seconds_total", &[], "Total user and system CPU time.", |seen, out| {
         one(out, seen.process.cpu_seconds);

@@ -6,13 +6,7 @@ use crate::{main_file, run};
 
 #[cfg(unix)] // Windows has one more command, and windows.rs checks it.
 #[test]
-fn help_and_version_exit_with_0() {
-    let version = run(&["--version"]);
-    assert_eq!(version.code, 0);
-    assert_eq!(
-        version.stdout,
-        format!("criswitch {}\n", env!("CARGO_PKG_VERSION"))
-    );
+fn help_exits_with_0() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     expect![[r#"
@@ -41,6 +35,8 @@ fn help_and_version_exit_with_0() {
           completions  Print the completion script for a shell
           man          Print the manual page of criswitch, or write the pages of all
                        commands to a directory
+          version      Print the version, the commit, the version of the CRI, and the
+                       target
           help         Print this message or the help of the given subcommand(s)
 
         Options:
@@ -75,6 +71,35 @@ fn help_and_version_exit_with_0() {
         let help = run(&[command, "--help"]).stdout;
         assert!(help.contains("\nExit codes: 0 "), "{help}");
     }
+}
+
+/// `tests/run.sh` sets `CRISWITCH_COMMIT` for the build.
+#[test]
+fn version_shows_the_version_the_commit_the_cri_and_the_target() {
+    let commit = option_env!("CRISWITCH_COMMIT");
+    let target = env!("CRISWITCH_TARGET");
+    let text = format!(
+        "criswitch {} (commit {}, CRI v1 of Kubernetes 1.37, {target})\n",
+        env!("CARGO_PKG_VERSION"),
+        commit.unwrap_or("unknown")
+    );
+    assert_eq!(run(&["--version"]).stdout, text);
+    assert_eq!(run(&["version"]).stdout, text);
+    let shown = run(&["version", "-o", "json"]);
+    assert_eq!(shown.code, 0);
+    let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    let mut expected = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "criVersion": "v1", "kubernetesVersion": "1.37",
+        "target": target, "problems": [], "schema": 1,
+    });
+    if let Some(commit) = commit {
+        expected["commit"] = commit.into();
+    }
+    assert_eq!(shown, expected);
+    let interface = include_str!("../../proto/runtime/v1/api.proto");
+    assert!(interface.starts_with(
+        "// runtime.v1, the Container Runtime Interface (CRI), as of Kubernetes 1.37.\n"
+    ));
 }
 
 #[test]

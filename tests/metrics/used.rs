@@ -132,7 +132,7 @@ fn the_alerts_use_metrics_that_exist_and_each_has_a_test_and_a_section_of_the_ru
     assert!(alerts.len() >= 5);
     let runbook = shipped("docs/runbook.md");
     for alert in alerts {
-        let link = format!("runbook_url: docs/runbook.md#{}\n", alert.to_lowercase());
+        let link = format!("/docs/runbook.md#{}\n", alert.to_lowercase());
         assert!(text.contains(&link), "{alert}");
         let (_, section) = runbook.split_once(&format!("\n## {alert}\n")).expect(alert);
         let section = section.split("\n## ").next().unwrap_or_default();

@@ -562,7 +562,13 @@ async fn the_page_has_every_family_of_the_table_in_its_order_and_the_process() {
     assert_eq!(
         page.value(
             "criswitch_build_info",
-            &[("version", env!("CARGO_PKG_VERSION"))]
+            &[
+                ("version", env!("CARGO_PKG_VERSION")),
+                (
+                    "revision",
+                    option_env!("CRISWITCH_COMMIT").unwrap_or("unknown")
+                ),
+            ]
         ),
         1.0
     );

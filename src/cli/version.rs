@@ -1,0 +1,22 @@
+//! `criswitch version`: the version of this build.
+
+use std::sync::LazyLock;
+
+use criswitch::version::BUILD;
+use serde_json::json;
+
+use super::output::Output;
+use super::terminal::Shown;
+
+/// The text of `criswitch --version`, without the name of the program.
+pub(super) fn text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| BUILD.to_string());
+    &TEXT
+}
+
+pub(super) fn shown(output: &Output) -> anyhow::Result<Shown> {
+    match output.encoding() {
+        Some(encoding) => encoding.document(json!(BUILD)),
+        None => Ok(format!("criswitch {}\n", text()).into()),
+    }
+}
