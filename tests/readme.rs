@@ -104,17 +104,10 @@ fn confirmed() -> Vec<String> {
     names.collect()
 }
 
-/// Remedies of many limits. The text above the table has them, so the rows omit them.
-const USUAL_REMEDIES: [&str; 2] = [
-    "Remove the field, or use a RuntimeClass of runc or crun.",
-    "Remove the field, or run the pod on a Linux node.",
-];
-
 fn limits() -> String {
     let (confirmed, mut sources) = (confirmed(), Vec::new());
-    let mut table = String::from(
-        "| Limit | Kinds | Fields | Effect | What happens, and what to do |\n|---|---|---|---|---|\n",
-    );
+    let mut table =
+        String::from("| Limit | Kinds | Fields | Effect | What happens |\n|---|---|---|---|---|\n");
     for limit in LIMITS {
         let (id, url) = (limit.id, limit.source.url);
         let known = sources.iter().position(|source| *source == url);
@@ -130,12 +123,10 @@ fn limits() -> String {
         let fields = short_fields(limit.field_names());
         let confirmed = confirmed.iter().any(|name| name == id);
         let effect = effect(limit, confirmed);
-        let remedy = Some(limit.remedy).filter(|remedy| !USUAL_REMEDIES.contains(remedy));
-        let texts = [limit.reason].into_iter().chain(remedy);
-        let texts = texts.collect::<Vec<_>>().join(" ");
         writeln!(
             table,
-            "| [`{id}`][{number}] | {kinds} | {fields} | {effect} | {texts} |"
+            "| [`{id}`][{number}] | {kinds} | {fields} | {effect} | {} |",
+            limit.reason
         )
         .unwrap();
     }
