@@ -137,12 +137,10 @@ fn merged(merge: &Merge) -> String {
 
 fn instead(silent: Silent) -> &'static str {
     match silent {
-        Silent::LastKnown => "; a cached list replaces an answer that cannot be used",
-        Silent::LastKnownOrOmitted => {
-            "; cached stats replace an answer that cannot be used; without them the backend is omitted"
-        }
+        Silent::LastKnown => "; with cached lists",
+        Silent::LastKnownOrOmitted => "; with cached stats",
         Silent::OmittedUnlessDefault => {
-            "; a backend other than the default is omitted if its answer cannot be used"
+            "; other backends than the default are omitted if their answers cannot be used"
         }
     }
 }

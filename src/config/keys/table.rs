@@ -123,7 +123,7 @@ pub static KEYS: &[Key] = &[
         applies: Applies::NextStart,
         help: "How long the first lists after a start wait for backends that have not answered yet, so that \
                criswitch may start before its backends. The first lists wait only 1 s for a backend whose lists were \
-               saved before a restart. Version, Status, ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
+               saved before a restart.",
         value: Reader::Config(|config| ConfigValue::Duration(config.start_wait)),
         ..KEY
     },
@@ -143,10 +143,8 @@ pub static KEYS: &[Key] = &[
         default: Some("2s"),
         limits: TIMEOUT,
         help: "How long a merged call for stats, metrics or metric descriptors waits for a backend. After that \
-               criswitch serves the last stats of the backend, with their own timestamps, for 2 minutes at most \
-               (descriptors without a limit), and then omits the backend. A backend's row may set a different value. CRI-O does not answer calls for \
-               the stats of all pods or containers while it stops a container, so its stats are late for that long; \
-               calls for one pod or container are not affected.",
+               criswitch serves the last stats of the backend for 2 minutes at most, and then omits the backend. A \
+               backend's row may set a different value.",
         value: Reader::Config(|config| ConfigValue::Duration(config.stats_timeout)),
         ..KEY
     },
@@ -155,12 +153,10 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         default: Some(UNLIMITED),
         limits: AGE,
-        help: "How old the cached lists of a backend may be. While a backend does not answer, its last complete \
-               lists of pods, containers and images are served from cache. With \"unlimited\" they are served until \
-               the backend answers again, so only the pods of that backend are affected. If a duration is set, all \
-               lists of the node fail when the cached lists are older than that, and the node's pods are evicted \
-               later. With \"0s\", cached lists are never served. Stats are never served longer than 2 minutes. A \
-               backend's row may set a different value.",
+        help: "How old the cached lists of a backend may be, which are served while the backend does not answer. With \
+               \"unlimited\" only the pods of that backend are affected. If a duration is set, all lists of the node fail \
+               when the cached lists are older than that, and the node's pods are evicted later. With \"0s\", cached \
+               lists are never served. A backend's row may set a different value.",
         value: Reader::Config(|config| ConfigValue::Duration(config.stale_lists)),
         ..KEY
     },
@@ -203,9 +199,8 @@ pub static KEYS: &[Key] = &[
         name: "watch",
         kind: KeyKind::Boolean,
         default: Some("false"),
-        help: "Whether criswitch reloads automatically when the configuration file or a file in `conf.d` has changed. criswitch \
-               checks the files every 2 s and waits until two checks in a row find the same files. The files may \
-               be symbolic links, as in a mounted ConfigMap.",
+        help: "Whether criswitch reloads automatically when the configuration file or a file in `conf.d` has changed. \
+               The files may be symbolic links, as in a mounted ConfigMap.",
         value: Reader::Config(|config| ConfigValue::Boolean(config.watch)),
         ..KEY
     },
@@ -264,9 +259,9 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Text("RuntimeClass"),
         example: "\"gvisor\"",
         applies: Applies::Manifests,
-        help: "The name of the RuntimeClass, if it differs from the name of the row. A row has the name of the handler, and \
-               the handler of a RuntimeClass is immutable. So if the cluster has a RuntimeClass `gvisor` with the handler \
-               `runsc`, name the row `runsc` and set `class = \"gvisor\"`.",
+        help: "The name of the RuntimeClass, if it differs from the name of the row. The handler of a RuntimeClass is \
+               immutable: if the cluster has a RuntimeClass `gvisor` with the handler `runsc`, name the row `runsc` and \
+               set `class = \"gvisor\"`.",
         ..HANDLER
     },
     Key {
