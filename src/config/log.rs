@@ -10,7 +10,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The modules of criswitch that can have a level of their own.
-pub const MODULES: [&str; 24] = [
+pub const MODULES: [&str; 25] = [
     "admin",
     "backend",
     "call",
@@ -35,6 +35,7 @@ pub const MODULES: [&str; 24] = [
     "switch",
     "telemetry",
     "topology",
+    "version",
 ];
 
 /// The log settings.
