@@ -80,6 +80,8 @@ pub struct KernelReport {
     pub has_hypervisor: bool,
     /// The line of the kernel's log that names a userspace kernel.
     pub log: Option<String>,
+    /// The memory that the kernel has and does not use, in bytes.
+    pub free_memory_bytes: Option<u64>,
 }
 
 /// Memory and processor time.
@@ -94,11 +96,16 @@ pub struct Usage {
 /// The memory and processor time of everything that the runtime started for a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUsage {
-    /// The directories of the pod's cgroups.
+    /// The directories of the pod's cgroups in the cgroup parent of the pod.
     pub cgroups: Vec<PathBuf>,
     /// The usage that the kernel counts in these cgroups.
     pub in_cgroups: Usage,
-    /// The processes outside of these cgroups.
+    /// The usage that the kernel counts in cgroups of the pod elsewhere. Kata has such a cgroup for the virtual machine.
+    pub in_other_cgroups: Usage,
+    /// The proportional set size of the processes in all of these cgroups, in bytes. It has the pages of files that the
+    /// kernel charged to another cgroup.
+    pub pss_in_cgroups_bytes: u64,
+    /// The processes outside of all of these cgroups.
     pub processes: Vec<ProcessUsage>,
 }
 
@@ -123,9 +130,16 @@ impl Sum for Usage {
 }
 
 impl PodUsage {
-    /// The usage of the processes outside of the pod's cgroups.
+    /// The usage outside of the pod's cgroup parent. No limit of the pod bounds it.
     pub fn outside(&self) -> Usage {
-        self.processes.iter().map(|process| process.usage).sum()
+        let processes = self.processes.iter().map(|process| process.usage);
+        processes.chain([self.in_other_cgroups]).sum()
+    }
+
+    /// The least size of the file pages that the pod's processes use, but other cgroups are charged for, in bytes.
+    pub fn charged_elsewhere_bytes(&self) -> u64 {
+        let charged = self.in_cgroups.memory_bytes + self.in_other_cgroups.memory_bytes;
+        self.pss_in_cgroups_bytes.saturating_sub(charged)
     }
 
     /// The usage of all of the pod.

@@ -83,13 +83,15 @@ Rules:
   or name promises: gvisor, runsc, kata, runc, crun and runhcs-*.
 
   --measure also makes an empty pod and a pod with a container that
-  sleeps, each 5 times (--runs), and leaves each alone for 1 second
-  (--idle). It adds the memory and the processor time of the pod's
-  cgroups to those of the processes outside of them that run for the
-  pod, such as a shim. It needs root, and Linux.
+  sleeps, each 5 times (--runs). It leaves each alone for windows of 1
+  second (--idle), until two windows in a row have the same processor
+  time, at most a minute. It adds the memory and the processor time of
+  the pod's cgroups to those of the processes outside of them that run
+  for the pod, such as a shim. It needs root, and Linux.
 
   The overhead is for the row of the handler. Its memory is the largest
-  value of the pods with a container, rounded up to 1 MiB. Its cpu is
+  value of the pods with a container, rounded up to 1 MiB; for a virtual
+  machine with the memory that the guest does not use yet. Its cpu is
   their mean processor time while idle, rounded to 1 m and omitted if
   that is 0. --write puts it into the row.
 
@@ -129,7 +131,8 @@ pub(super) struct Try {
     /// The number of runs of each measured pod.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "measure", value_parser = value_parser!(u8).range(1..=100))]
     runs: u8,
-    /// How long to leave each measured pod alone. A longer time makes the idle processor time more exact.
+    /// The length of a window in which a measured pod is left alone. Longer windows make the idle processor time more
+    /// exact.
     #[arg(long, value_name = "TIME", default_value = "1s", requires = "measure", value_parser = idle)]
     idle: Duration,
     /// Write the overhead into the row of the handler, in the configuration of the running daemon.
@@ -299,7 +302,11 @@ impl Try {
                 machine,
                 image: image.spec,
                 runs: self.runs.into(),
-                idle: self.idle,
+                window: self.idle,
+                is_virtual_machine: tried
+                    .observed
+                    .as_ref()
+                    .is_some_and(Observed::is_virtual_machine),
             };
             tried.cost = Some(measurement.run(&mut pods, &tried.steps).await?);
         }
@@ -481,6 +488,9 @@ impl<'a> Tried<'a> {
         self.steps.say("result", &result);
         if let Some(cost) = &self.cost {
             self.steps.say("row", &row::line(&cost.overhead()));
+            cost.notes()
+                .iter()
+                .for_each(|note| self.steps.say("note", note));
         }
         if let Some(Ok(written)) = &self.written {
             self.steps.say("written", &written.text());

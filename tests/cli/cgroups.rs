@@ -95,7 +95,11 @@ impl Tree {
     }
 
     fn usage(&self) -> io::Result<PodUsage> {
-        Machine::at(self.root())?.usage_of(&IDS)
+        self.usage_below(None)
+    }
+
+    fn usage_below(&self, parent: Option<&str>) -> io::Result<PodUsage> {
+        Machine::at(self.root())?.usage_of(&IDS, parent)
     }
 }
 
@@ -233,6 +237,54 @@ fn processes_outside_of_the_cgroups_count_with_their_descendants() {
     // Each process has 3 ticks of its own and 2 of its ended children; a tick is 10 ms.
     assert_eq!(usage.outside().cpu, milliseconds(3 * 50));
     assert_eq!(usage.total().memory_bytes, MIB + ((32 + 2048 + 4096) << 10));
+}
+
+/// Kata with its default `sandbox_cgroup_only = false`: the virtual machine is in a cgroup of its own, outside of the
+/// pod's cgroup parent.
+#[test]
+fn a_cgroup_of_the_pod_outside_of_its_parent_is_not_bounded_by_the_pod() {
+    let machines = [
+        ("/", format!("/{POD}"), MOUNTS_V1),
+        (
+            "/system.slice",
+            format!("/system.slice/cri-containerd-{POD}.scope"),
+            MOUNTS_V1,
+        ),
+        ("/", format!("/{POD}"), ONLY_V2),
+        (
+            "/system.slice",
+            format!("/system.slice/cri-containerd-{POD}.scope"),
+            ONLY_V2,
+        ),
+    ];
+    for (parent, own, mounts) in machines {
+        let tree = Tree::with(mounts);
+        let overhead = format!("/kata_overhead/{POD}");
+        let memory_controller = if mounts == ONLY_V2 {
+            "0::"
+        } else {
+            "4:memory:"
+        };
+        for (cgroup, mebibytes, cpu) in [(&own, 1, 3), (&overhead, 350, 70)] {
+            let cpu = milliseconds(cpu);
+            match mounts == ONLY_V2 {
+                true => tree.add_v2(cgroup, mebibytes * MIB, 0, cpu),
+                false => tree.add_v1(cgroup, mebibytes * MIB, 0, cpu),
+            }
+        }
+        let cgroup = format!("{memory_controller}{overhead}\n");
+        tree.add_process(9, 1, &["qemu", POD], &cgroup, 414 << 10);
+        let usage = tree.usage_below(Some(parent)).unwrap();
+        assert_eq!(usage.in_cgroups.memory_bytes, MIB, "{parent} {mounts}");
+        let outside = Usage {
+            memory_bytes: 350 * MIB,
+            cpu: milliseconds(70),
+        };
+        assert_eq!((usage.outside(), usage.processes.len()), (outside, 0));
+        assert_eq!(usage.total().cpu, milliseconds(73));
+        assert_eq!(usage.charged_elsewhere_bytes(), 63 * MIB);
+        assert_eq!(tree.usage().unwrap().outside(), Usage::default());
+    }
 }
 
 #[test]

@@ -38,8 +38,8 @@ pub(crate) fn host_kernel() -> String {
 
 /// gVisor has no file with the release.
 const GVISOR: &str = "version=Linux version 4.19.0-gvisor #1 SMP\nlog=Starting gVisor...\n";
-const KATA: &str =
-    "version=Linux version 6.12.8 (kata)\nrelease=6.12.8\nboot_id=0b\nhypervisor=yes\n";
+pub(crate) const KATA: &str = "version=Linux version 6.12.8 (kata)\nrelease=6.12.8\nboot_id=0b\nhypervisor=yes\n\
+                               free_memory_kib=10240\n";
 
 /// Makes containers of a runtime write logs, and report this kernel.
 pub(crate) fn shows(sim: &Sim, kernel: &str) {

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use crate::cgroups::{MIB, ONLY_V2, Tree};
 use crate::reload::Node;
 use crate::support::Sim;
-use crate::trial::{assert_nothing_is_left, node, try_on};
+use crate::trial::{KATA, assert_nothing_is_left, node, shows, try_on};
 use crate::trial_images::{end, interrupt};
 use crate::{Outcome, run, run_beside, text};
 
@@ -39,7 +39,7 @@ fn machine(sims: &[(&Sim, char)], runs: usize) -> Tree {
         for (id, is_pod) in &ids {
             let memory = if *is_pod { MIB } else { 5 * MIB / 2 };
             let cpu = Duration::from_millis(7);
-            tree.add_v2(&format!("/kubepods/{id}"), MIB + memory, MIB, cpu);
+            tree.add_v2(&format!("/system.slice/{id}"), MIB + memory, MIB, cpu);
         }
         let command: Vec<&str> = ["/bin/shim"].into_iter().chain(names).collect();
         tree.add_process(number, 1, &command, "0::/\n", 3 << 10);
@@ -89,7 +89,11 @@ async fn measure_shows_each_run_and_the_figures_of_both_pods() {
         assert!(line.contains("empty pod 4.0 MiB, "), "{line}");
         assert!(line.contains("; with a container 6.5 MiB, "), "{line}");
     }
-    assert!(steps.ends_with(&format!("  {:18}{ROW}", "row")), "{steps}");
+    assert!(steps.contains(&format!("  {:18}{ROW}\n", "row")), "{steps}");
+    assert!(
+        steps.contains("  note              Kubernetes adds the overhead"),
+        "{steps}"
+    );
     let rows = cells(table);
     assert_eq!(
         rows[0].join("|"),
@@ -151,6 +155,30 @@ async fn measure_as_json_has_the_value_of_each_run() {
         assert_eq!(figure["values"].as_array().unwrap().len(), 3);
     }
     assert!(json["tries"][0]["written"].is_null());
+    node.end().await;
+}
+
+#[tokio::test]
+async fn the_overhead_of_a_virtual_machine_has_the_free_memory_of_its_guest() {
+    let (node, machine) = kata(1).await;
+    shows(&node.new, KATA);
+    let (code, json) = json_of(&node, &machine, &["kata", "--runs", "1"]).await;
+    assert_eq!(code, 0, "{json}");
+    let cost = &json["tries"][0]["cost"];
+    assert_eq!(cost["overhead"], json!({ "memory": "17Mi" }));
+    assert_eq!(cost["container"]["freeInGuestBytes"], json!(10 * MIB));
+    assert_eq!(
+        cost["container"]["memoryBytes"]["max"],
+        json!(6.5 * MIB as f64)
+    );
+    let notes = cost["notes"].to_string();
+    for text in [
+        "3.0 MiB of the 6.5 MiB are outside",
+        "uses 6.5 MiB while idle",
+        "may use 10.0 MiB more",
+    ] {
+        assert!(notes.contains(text), "{notes}");
+    }
     node.end().await;
 }
 

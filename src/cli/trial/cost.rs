@@ -38,10 +38,10 @@ impl Cost {
     /// The overhead of a pod, by the rules in the help of the command.
     pub(super) fn overhead(&self) -> Quantities {
         let runs = self.container.iter();
-        let largest = runs.clone().map(|run| run.usage.total().memory_bytes).max();
+        let largest = runs.clone().map(Run::most_memory_bytes).max();
         let memory = largest.unwrap_or_default().div_ceil(MIB);
-        let idle: Duration = runs.clone().map(|run| run.idle_cpu).sum();
-        let windows: Duration = runs.map(|run| run.window).sum();
+        let idle: Duration = runs.clone().map(|run| run.idle.cpu).sum();
+        let windows: Duration = runs.map(|run| run.idle.window).sum();
         let cpu = millicores(idle, windows).round();
         let cpu = (cpu >= 1.0).then(|| ("cpu".to_owned(), format!("{cpu:.0}m")));
         let memory = ("memory".to_owned(), format!("{memory}Mi"));
@@ -54,10 +54,10 @@ impl Cost {
             [
                 handler.to_owned(),
                 pod.to_owned(),
-                Figure::of(runs, |run| mebibytes(run.usage.total().memory_bytes)).text(1),
-                Figure::of(runs, |run| mebibytes(run.usage.outside().memory_bytes)).text(1),
-                Figure::of(runs, |run| milliseconds(run.start_cpu)).text(0),
-                Figure::of(runs, Run::idle).text(1),
+                Figure::of(runs, |run| mebibytes(run.memory_bytes())).text(1),
+                Figure::of(runs, |run| mebibytes(run.idle.usage.outside().memory_bytes)).text(1),
+                Figure::of(runs, |run| milliseconds(run.idle.start_cpu)).text(0),
+                Figure::of(runs, Run::idle_millicores).text(1),
                 Figure::of(runs, |run| milliseconds(run.start)).text(0),
                 Figure::of(runs, |run| milliseconds(run.stop)).text(0),
                 overhead,
@@ -78,7 +78,53 @@ impl Cost {
             "container": pods(&self.container),
             "overhead": overhead,
             "row": row::line(&overhead),
+            "notes": self.notes(),
         })
+    }
+
+    /// Facts that the figures do not show: the part that no limit bounds, the growth of a guest, pages that are not
+    /// counted, and a pod that was not idle. The notes have the figures of the run with the most memory.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let runs = self.container.iter();
+        let Some(run) = runs.max_by_key(|run| run.most_memory_bytes()) else {
+            return Vec::new();
+        };
+        let text = |bytes: u64| format!("{:.1} MiB", mebibytes(bytes));
+        let outside = run.idle.usage.outside().memory_bytes;
+        let outside = (outside > 0).then(|| {
+            format!(
+                "Kubernetes adds the overhead to the limits of the pod's cgroup; {} of the {} are outside of it, and no \
+                 limit bounds them",
+                text(outside),
+                text(run.memory_bytes())
+            )
+        });
+        let guest = run.free_in_guest_bytes.map(|free| {
+            format!(
+                "the pod uses {} while idle, and its virtual machine may use {} more; the overhead has both. If the \
+                 runtime has sandbox_cgroup_only = true, the kernel ends a virtual machine that needs more than the \
+                 overhead and the limits of its containers",
+                text(run.memory_bytes()),
+                text(free)
+            )
+        });
+        let elsewhere = run.idle.usage.charged_elsewhere_bytes();
+        let elsewhere = (elsewhere > 0).then(|| {
+            format!(
+                "the pod also uses at least {} of file pages that the cgroups of other pods are charged for; the \
+                 overhead does not have them",
+                text(elsewhere)
+            )
+        });
+        let mut restless = self.container.iter().filter(|run| !run.idle.has_settled);
+        let restless = restless.next().map(|_| {
+            "the processor time still changed after a minute, so the pod was perhaps not idle; try a longer --idle"
+                .to_owned()
+        });
+        [outside, guest, elsewhere, restless]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -86,24 +132,37 @@ impl Cost {
 fn pods(runs: &[Run]) -> Json {
     let bytes = |bytes: fn(&Run) -> u64| Figure::of(runs, |run| bytes(run) as f64).json();
     let time = |time: fn(&Run) -> Duration| Figure::of(runs, |run| milliseconds(time(run))).json();
-    let processes = runs.iter().flat_map(|run| &run.usage.processes);
+    let processes = runs.iter().flat_map(|run| &run.idle.usage.processes);
     let processes: BTreeSet<&str> = processes.map(|process| &*process.name).collect();
     json!({
-        "memoryBytes": bytes(|run| run.usage.total().memory_bytes),
-        "cgroupMemoryBytes": bytes(|run| run.usage.in_cgroups.memory_bytes),
-        "outsideMemoryBytes": bytes(|run| run.usage.outside().memory_bytes),
+        "memoryBytes": bytes(|run| run.memory_bytes()),
+        "cgroupMemoryBytes": bytes(|run| run.idle.usage.in_cgroups.memory_bytes),
+        "outsideMemoryBytes": bytes(|run| run.idle.usage.outside().memory_bytes),
         "outsideProcesses": processes,
-        "startCpuMilliseconds": time(|run| run.start_cpu),
-        "idleCpuMillicores": Figure::of(runs, Run::idle).json(),
+        "chargedElsewhereBytes": bytes(|run| run.idle.usage.charged_elsewhere_bytes()),
+        "freeInGuestBytes": runs.iter().filter_map(|run| run.free_in_guest_bytes).max(),
+        "startCpuMilliseconds": time(|run| run.idle.start_cpu),
+        "idleCpuMillicores": Figure::of(runs, Run::idle_millicores).json(),
+        "settlingMilliseconds": time(|run| run.idle.settling),
         "startMilliseconds": time(|run| run.start),
         "stopMilliseconds": time(|run| run.stop),
     })
 }
 
 impl Run {
-    /// The processor time within the window, in thousandths of a processor.
-    fn idle(&self) -> f64 {
-        millicores(self.idle_cpu, self.window)
+    /// The memory of the idle pod.
+    fn memory_bytes(&self) -> u64 {
+        self.idle.usage.total().memory_bytes
+    }
+
+    /// The memory that the pod may use without its containers.
+    fn most_memory_bytes(&self) -> u64 {
+        self.memory_bytes() + self.free_in_guest_bytes.unwrap_or_default()
+    }
+
+    /// The processor time of the idle pod, in thousandths of a processor.
+    fn idle_millicores(&self) -> f64 {
+        millicores(self.idle.cpu, self.idle.window)
     }
 }
 
@@ -150,26 +209,33 @@ fn millicores(cpu: Duration, time: Duration) -> f64 {
 mod tests {
     use criswitch::platform::{PodUsage, ProcessUsage, Usage};
 
+    use super::super::measure::Idle;
     use super::*;
 
-    fn run(memory_bytes: u64, shim_bytes: u64, idle_cpu: Duration) -> Run {
+    fn run(memory_bytes: u64, shim_bytes: u64, cpu: Duration) -> Run {
         let usage = |memory_bytes| Usage {
             memory_bytes,
             cpu: Duration::ZERO,
         };
+        let usage = PodUsage {
+            in_cgroups: usage(memory_bytes),
+            processes: vec![ProcessUsage {
+                id: 1,
+                name: "shim".to_owned(),
+                usage: usage(shim_bytes),
+            }],
+            ..PodUsage::default()
+        };
         Run {
-            usage: PodUsage {
-                cgroups: Vec::new(),
-                in_cgroups: usage(memory_bytes),
-                processes: vec![ProcessUsage {
-                    id: 1,
-                    name: "shim".to_owned(),
-                    usage: usage(shim_bytes),
-                }],
+            idle: Idle {
+                usage,
+                start_cpu: Duration::ZERO,
+                cpu,
+                window: Duration::from_secs(1),
+                settling: Duration::ZERO,
+                has_settled: true,
             },
-            start_cpu: Duration::ZERO,
-            idle_cpu,
-            window: Duration::from_secs(1),
+            free_in_guest_bytes: None,
             start: Duration::ZERO,
             stop: Duration::ZERO,
         }
@@ -191,6 +257,47 @@ mod tests {
         assert_eq!(overhead(runs), "overhead = { memory = \"5Mi\" }");
         let exact = vec![run(2 * MIB, 2 * MIB, none)];
         assert_eq!(overhead(exact), "overhead = { memory = \"4Mi\" }");
+    }
+
+    #[test]
+    fn the_overhead_of_a_virtual_machine_has_the_memory_that_its_guest_may_use() {
+        let mut guest = run(300 * MIB, MIB, Duration::ZERO);
+        guest.free_in_guest_bytes = Some(1700 * MIB);
+        let cost = Cost {
+            empty: Vec::new(),
+            container: vec![guest],
+        };
+        let line = "overhead = { memory = \"2001Mi\" }";
+        assert_eq!(row::line(&cost.overhead()), line);
+        let notes = cost.notes();
+        assert!(notes[0].contains("1.0 MiB of the 301.0 MiB are outside of it"));
+        assert!(notes[1].contains(
+            "uses 301.0 MiB while idle, and its virtual machine may use 1700.0 MiB more"
+        ));
+        assert_eq!(notes.len(), 2);
+    }
+
+    #[test]
+    fn notes_name_pages_of_other_pods_and_a_pod_that_was_not_idle() {
+        let mut odd = run(MIB, 0, Duration::ZERO);
+        odd.idle.usage.pss_in_cgroups_bytes = 64 * MIB;
+        odd.idle.has_settled = false;
+        let cost = Cost {
+            empty: Vec::new(),
+            container: vec![odd, run(MIB - 1, 0, Duration::ZERO)],
+        };
+        let notes = cost.notes();
+        assert!(
+            notes[0].contains("at least 63.0 MiB of file pages"),
+            "{notes:?}"
+        );
+        assert!(notes[1].contains("a longer --idle"), "{notes:?}");
+        assert_eq!(notes.len(), 2);
+        let quiet = Cost {
+            empty: Vec::new(),
+            container: vec![run(MIB, 0, Duration::ZERO)],
+        };
+        assert!(quiet.notes().is_empty());
     }
 
     #[test]

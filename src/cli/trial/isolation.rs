@@ -47,6 +47,10 @@ pub(super) struct Observed {
 }
 
 impl Observed {
+    pub(super) fn is_virtual_machine(&self) -> bool {
+        self.isolation == Isolation::VirtualMachine
+    }
+
     pub(super) fn json(&self) -> Json {
         json!({
             "kind": self.isolation.name(),
@@ -199,7 +203,7 @@ mod tests {
         let report = KernelReport {
             kernel,
             has_hypervisor,
-            log: None,
+            ..KernelReport::default()
         };
         observe(report, &self::kernel("6.12.9", Some("a")))
     }
@@ -225,8 +229,8 @@ mod tests {
         assert_eq!(observed.isolation, Isolation::UserspaceKernel);
         let report = KernelReport {
             kernel: kernel("4.4.0", None),
-            has_hypervisor: false,
             log: Some("[ 0.0] Starting gVisor...".to_owned()),
+            ..KernelReport::default()
         };
         let observed = observe(report, &kernel("6.12.9", Some("a")));
         assert_eq!(observed.isolation, Isolation::UserspaceKernel);

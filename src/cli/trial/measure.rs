@@ -1,10 +1,11 @@
 //! `--measure`: repeated runs of an empty pod, and of a pod with one container that sleeps.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use criswitch::codec::cri::ImageSpec;
-use criswitch::platform::PodUsage;
 use criswitch::platform::usage::Machine;
+use criswitch::platform::{KernelReport, PodUsage, kernel};
+use tokio::time::Instant;
 
 use super::call::Failure;
 use super::cost::{Cost, mebibytes};
@@ -15,17 +16,36 @@ use super::steps::{self, Steps};
 /// The number of pods that are made for one run if something else stops them.
 const ATTEMPTS: usize = 10;
 
+/// The time after which two windows need not agree any more.
+const LONGEST_SETTLING: Duration = Duration::from_secs(60);
+/// Two windows agree if their processor times differ by less than this part of the larger one, or by one tick, in which
+/// the kernel counts the processes outside of cgroups.
+const AGREEMENT: f64 = 0.1;
+const TICK: Duration = Duration::from_millis(10);
+
 /// The figures of one pod.
 pub(super) struct Run {
-    /// The usage at the end of the window.
+    pub(super) idle: Idle,
+    /// The memory of the pod's virtual machine that is not used yet, in bytes; `None` without a virtual machine.
+    pub(super) free_in_guest_bytes: Option<u64>,
+    pub(super) start: Duration,
+    pub(super) stop: Duration,
+}
+
+/// The usage of an idle pod. For a while after its start a pod uses more processor time than later, so the windows follow
+/// one another until two agree.
+pub(super) struct Idle {
+    /// The usage at the end of the last window.
     pub(super) usage: PodUsage,
     /// The processor time until the pod, or its container, had started.
     pub(super) start_cpu: Duration,
-    /// The processor time within the window, and the length of the window.
-    pub(super) idle_cpu: Duration,
+    /// The processor time within the last two windows, and their length.
+    pub(super) cpu: Duration,
     pub(super) window: Duration,
-    pub(super) start: Duration,
-    pub(super) stop: Duration,
+    /// The time between the start and these two windows.
+    pub(super) settling: Duration,
+    /// Whether the two windows agree.
+    pub(super) has_settled: bool,
 }
 
 /// A measurement of one handler.
@@ -34,9 +54,11 @@ pub(super) struct Measurement<'a> {
     pub(super) image: ImageSpec,
     /// The number of runs of each pod.
     pub(super) runs: usize,
-    /// The time that a pod is left alone between its start and the reading of its memory. A kubelet stops an unknown pod
-    /// after 1 to 3 seconds, so a long time rarely passes undisturbed.
-    pub(super) idle: Duration,
+    /// The length of a window. A kubelet stops an unknown pod after 1 to 3 seconds, so long windows rarely pass
+    /// undisturbed.
+    pub(super) window: Duration,
+    /// Whether pods of the handler are virtual machines.
+    pub(super) is_virtual_machine: bool,
 }
 
 impl Measurement<'_> {
@@ -52,8 +74,12 @@ impl Measurement<'_> {
             let empty = self.pod(pods, None).await.map_err(named)?;
             let container = self.pod(pods, Some(&self.image)).await.map_err(named)?;
             let [of_empty, of_container] = [&empty, &container].map(|run| {
-                let memory = mebibytes(run.usage.total().memory_bytes);
-                format!("{memory:.1} MiB, {} to start", steps::short(run.start))
+                let memory = mebibytes(run.idle.usage.total().memory_bytes);
+                format!(
+                    "{memory:.1} MiB, {} to start, idle after {}",
+                    steps::short(run.start),
+                    steps::short(run.idle.settling)
+                )
             });
             let text = format!("empty pod {of_empty}; with a container {of_container}");
             steps.say(&name, &text);
@@ -67,6 +93,7 @@ impl Measurement<'_> {
     async fn pod(&self, pods: &mut Pods<'_>, image: Option<&ImageSpec>) -> Result<Run, Stopped> {
         // The lines of these steps would hide the progress of the runs.
         let mut steps = Steps::new(false);
+        let parent = pods.settings.cgroup_parent();
         let work = async |pod: &mut TrialPod<'_>, steps: &mut Steps| {
             let begin = steps.time();
             steps.run(steps::CREATE_POD, pod.create()).await?;
@@ -75,43 +102,136 @@ impl Measurement<'_> {
                 pod.run_container(steps, image).await?;
             }
             let start = steps.time() - begin;
-            let mut run = steps.run("measure", self.look(pod)).await?;
-            run.start = start;
+            let idle = steps.run("measure", self.idle(pod, parent)).await?;
+            let free_in_guest_bytes = match image {
+                Some(_) if self.is_virtual_machine => {
+                    let report = pod.execute(kernel::look()).await?;
+                    KernelReport::parse(&report).free_memory_bytes
+                }
+                _ => None,
+            };
             let begin = steps.time();
             if image.is_some() {
                 pod.end_container(steps).await?;
             }
             pod.end(steps).await?;
-            run.stop = steps.time() - begin;
-            Ok(run)
+            Ok(Run {
+                idle,
+                free_in_guest_bytes,
+                start,
+                stop: steps.time() - begin,
+            })
         };
         pods.with_pod(&mut steps, (&mut 0, ATTEMPTS), work).await
     }
 
-    /// Reads what a pod uses at the begin and at the end of the window.
-    async fn look(&self, pod: &TrialPod<'_>) -> Result<Run, Failure> {
-        let before = self.usage(pod)?;
-        let begin = Instant::now();
-        tokio::time::sleep(self.idle).await;
-        let usage = self.usage(pod)?;
-        let window = begin.elapsed();
+    async fn idle(&self, pod: &TrialPod<'_>, parent: Option<&str>) -> Result<Idle, Failure> {
+        let read = || {
+            let usage = self.machine.usage_of(&pod.ids(), parent);
+            usage.map_err(|error| Failure::new(error.to_string()))
+        };
+        let idle = idle(self.window, read).await?;
         // Figures of a pod that has ended are too low.
-        if pod.was_stopped().await {
-            return Err(Failure::new("the pod has ended".to_owned()));
+        match pod.was_stopped().await {
+            true => Err(Failure::new("the pod has ended".to_owned())),
+            false => Ok(idle),
         }
-        let (start_cpu, cpu) = (before.total().cpu, usage.total().cpu);
-        Ok(Run {
-            usage,
-            start_cpu,
-            idle_cpu: cpu.saturating_sub(start_cpu),
-            window,
-            start: Duration::ZERO,
-            stop: Duration::ZERO,
-        })
+    }
+}
+
+/// Reads the usage at the end of each window until two windows agree.
+async fn idle<E>(window: Duration, read: impl Fn() -> Result<PodUsage, E>) -> Result<Idle, E> {
+    let start_cpu = read()?.total().cpu;
+    let begin = Instant::now();
+    // The times and processor times at the ends of the last windows.
+    let (mut first, mut second) = (None, (begin, start_cpu));
+    loop {
+        tokio::time::sleep(window).await;
+        let usage = read()?;
+        let third = (Instant::now(), usage.total().cpu);
+        if let Some(first) = first {
+            let has_settled = agree(rate(first, second), rate(second, third), window);
+            if has_settled || begin.elapsed() >= LONGEST_SETTLING {
+                let (from, cpu): (Instant, Duration) = first;
+                return Ok(Idle {
+                    start_cpu,
+                    cpu: third.1.saturating_sub(cpu),
+                    window: third.0 - from,
+                    settling: from - begin,
+                    has_settled,
+                    usage,
+                });
+            }
+        }
+        (first, second) = (Some(second), third);
+    }
+}
+
+/// The part of a processor that is used between two readings.
+fn rate((begin, before): (Instant, Duration), (end, after): (Instant, Duration)) -> f64 {
+    after.saturating_sub(before).div_duration_f64(end - begin)
+}
+
+fn agree(one: f64, other: f64, window: Duration) -> bool {
+    let margin = (AGREEMENT * one.max(other)).max(TICK.div_duration_f64(window));
+    (one - other).abs() <= margin
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use criswitch::platform::Usage;
+
+    use super::*;
+
+    /// Measures a pod in windows of 1 s. The pod uses these milliseconds in each second, and then the last of them.
+    async fn measured(milliseconds: &[u64]) -> Idle {
+        let used = RefCell::new((0, milliseconds.iter()));
+        let last = milliseconds[milliseconds.len() - 1];
+        let read = || {
+            let mut used = used.borrow_mut();
+            used.0 += used.1.next().copied().unwrap_or(last);
+            let cpu = Duration::from_millis(used.0);
+            Ok::<_, ()>(PodUsage {
+                in_cgroups: Usage {
+                    memory_bytes: 0,
+                    cpu,
+                },
+                ..PodUsage::default()
+            })
+        };
+        idle(Duration::from_secs(1), read).await.unwrap()
     }
 
-    fn usage(&self, pod: &TrialPod<'_>) -> Result<PodUsage, Failure> {
-        let usage = self.machine.usage_of(&pod.ids());
-        usage.map_err(|error| Failure::new(error.to_string()))
+    #[tokio::test(start_paused = true)]
+    async fn the_tail_of_a_start_is_not_idle() {
+        let idle = measured(&[900, 200, 60, 40, 21, 20]).await;
+        let settling = Duration::from_secs(3);
+        assert_eq!((idle.settling, idle.has_settled), (settling, true));
+        assert_eq!(idle.start_cpu, Duration::from_millis(900));
+        assert_eq!(idle.cpu, Duration::from_millis(41));
+        assert_eq!(idle.window, Duration::from_secs(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_is_idle_at_once_needs_two_windows() {
+        let idle = measured(&[500, 0]).await;
+        assert_eq!(
+            (idle.settling, idle.window),
+            (Duration::ZERO, Duration::from_secs(2))
+        );
+        assert_eq!((idle.cpu, idle.has_settled), (Duration::ZERO, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_does_not_settle_is_measured_for_a_minute() {
+        let restless: Vec<u64> = [100, 900].into_iter().cycle().take(100).collect();
+        let idle = measured(&restless).await;
+        assert_eq!(
+            (idle.settling, idle.has_settled),
+            (Duration::from_secs(58), false)
+        );
+        assert_eq!(idle.cpu, Duration::from_secs(1));
     }
 }

@@ -60,6 +60,16 @@ pub(super) struct PodSettings<'a> {
     pub(super) host_network: bool,
 }
 
+impl PodSettings<'_> {
+    /// The parent of the pod's cgroup; `None` if the backend reports no cgroup driver.
+    pub(super) fn cgroup_parent(&self) -> Option<&'static str> {
+        self.cgroup_driver.map(|driver| match driver {
+            "systemd" => SYSTEMD_PARENT,
+            _ => CGROUPFS_PARENT,
+        })
+    }
+}
+
 /// A pod that is removed by [`TrialPod::end`] or [`TrialPod::clean_up`].
 pub(super) struct TrialPod<'a> {
     daemon: &'a Running,
@@ -485,11 +495,7 @@ fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSan
         log_directory: logs.0.display().to_string(),
         labels: HashMap::from([(LABEL.to_owned(), uid.to_owned())]),
         linux: kernel::IS_LINUX.then(|| LinuxPodSandboxConfig {
-            cgroup_parent: match settings.cgroup_driver {
-                Some("systemd") => SYSTEMD_PARENT.to_owned(),
-                Some(_) => CGROUPFS_PARENT.to_owned(),
-                None => String::new(),
-            },
+            cgroup_parent: settings.cgroup_parent().unwrap_or_default().to_owned(),
             security_context: Some(LinuxSandboxSecurityContext {
                 namespace_options: Some(NamespaceOption {
                     network: network.into(),

@@ -18,6 +18,9 @@ show boot_id /proc/sys/kernel/random/boot_id
 while read -r line; do case $line in
 flags*hypervisor*) echo hypervisor=yes; break;;
 esac; done </proc/cpuinfo
+while read -r name value unit; do case $name in
+MemFree:) echo \"free_memory_kib=$value\"; break;;
+esac; done </proc/meminfo
 dmesg 2>/dev/null | while read -r line; do case $line in
 *gVisor*) echo \"log=$line\"; break;;
 esac; done
@@ -45,6 +48,7 @@ impl KernelReport {
                 .find(|(name, _)| *name == key)
                 .map(|(_, value)| value.trim().to_owned())
         };
+        let free_kib = value("free_memory_kib").and_then(|kib| kib.parse::<u64>().ok());
         let version = value("version");
         KernelReport {
             kernel: Kernel {
@@ -54,6 +58,7 @@ impl KernelReport {
             },
             has_hypervisor: value("hypervisor").is_some(),
             log: value("log"),
+            free_memory_bytes: free_kib.map(|kib| 1024 * kib),
         }
     }
 }

@@ -46,6 +46,12 @@ enum Hierarchy {
     V2(PathBuf),
 }
 
+/// Cgroups of a pod, in the hierarchies that count memory and processor time.
+struct Cgroups {
+    memory: Vec<PathBuf>,
+    cpu: Vec<PathBuf>,
+}
+
 /// A process and the facts that decide whether it runs for the pod.
 struct Candidate {
     process: Process,
@@ -71,39 +77,46 @@ impl Machine {
         Ok(Machine { proc, hierarchy })
     }
 
-    /// The memory and processor time that the pod uses now. `ids` are the ids of the pod and of its containers.
+    /// The memory and processor time that the pod uses now. `ids` are the ids of the pod and of its containers. `parent`
+    /// is the pod's cgroup parent; without one, all cgroups with an id count as the pod's.
     ///
     /// # Errors
     /// A file cannot be read, or the machine has neither a cgroup nor a process of the pod.
-    pub fn usage_of(&self, ids: &[&str]) -> io::Result<PodUsage> {
-        let (cgroups, in_cgroups) = self.hierarchy.usage_of(ids)?;
-        let processes = self.processes_of(ids)?;
-        if cgroups.is_empty() && processes.is_empty() {
+    pub fn usage_of(&self, ids: &[&str], parent: Option<&str>) -> io::Result<PodUsage> {
+        let [inside, others] = self.hierarchy.cgroups_of(ids, parent)?;
+        let (processes, pss_in_cgroups_bytes) = self.processes_of(ids)?;
+        if inside.is_empty() && others.is_empty() && processes.is_empty() {
             let what = "this machine has no cgroup and no process of the pod; run criswitch in the namespaces of the \
                         node";
             return Err(io::Error::new(ErrorKind::NotFound, what));
         }
         Ok(PodUsage {
-            cgroups,
-            in_cgroups,
+            in_cgroups: self.hierarchy.usage(&inside)?,
+            in_other_cgroups: self.hierarchy.usage(&others)?,
+            cgroups: inside.memory,
+            pss_in_cgroups_bytes,
             processes,
         })
     }
 
     /// The processes that have an id in their arguments, and their descendants, without those in cgroups of the pod.
-    fn processes_of(&self, ids: &[&str]) -> io::Result<Vec<ProcessUsage>> {
+    /// Also returns the proportional set size of the processes in these cgroups.
+    fn processes_of(&self, ids: &[&str]) -> io::Result<(Vec<ProcessUsage>, u64)> {
         let all = all_processes_with_root(&self.proc).map_err(io_error)?;
         let mut candidates = Vec::new();
         for process in all {
             let candidate = process.and_then(|process| self.candidate(process, ids));
             candidates.extend(if_running(candidate)?);
         }
-        candidates.retain(|candidate| !candidate.is_in_cgroup);
+        let mut pss_in_cgroups = 0;
+        for candidate in candidates.extract_if(.., |candidate| candidate.is_in_cgroup) {
+            pss_in_cgroups += if_running(candidate.pss())?.unwrap_or_default();
+        }
         let mut processes = Vec::new();
         for candidate in chosen(&candidates, ids) {
             processes.extend(if_running(candidate.usage())?);
         }
-        Ok(processes)
+        Ok((processes, pss_in_cgroups))
     }
 
     fn candidate(&self, process: Process, ids: &[&str]) -> Result<Candidate, ProcError> {
@@ -136,39 +149,56 @@ impl Hierarchy {
         unified.map(|mount| Hierarchy::V2(place(root, mount)))
     }
 
-    /// The cgroups of a pod, and what the kernel counts in them.
-    fn usage_of(&self, ids: &[&str]) -> io::Result<(Vec<PathBuf>, Usage)> {
-        match self {
-            Hierarchy::V1 { memory, cpu } => {
-                let cgroups = topmost(memory, ids)?;
-                let memory_bytes = sum(&cgroups, |cgroup| {
-                    working_set(cgroup, "memory.usage_in_bytes", "total_inactive_file")
-                })?;
-                let nanoseconds = sum(&topmost(cpu, ids)?, |cgroup| {
-                    number(&cgroup.join("cpuacct.usage"))
-                })?;
-                let cpu = Duration::from_nanos(nanoseconds);
-                Ok((cgroups, Usage { memory_bytes, cpu }))
-            }
-            Hierarchy::V2(unified) => {
-                let cgroups = topmost(unified, ids)?;
-                let memory_bytes = sum(&cgroups, |cgroup| {
-                    working_set(cgroup, "memory.current", "inactive_file")
-                })?;
-                let microseconds = sum(&cgroups, |cgroup| {
-                    field(&cgroup.join("cpu.stat"), "usage_usec")
-                })?;
-                let cpu = Duration::from_micros(microseconds);
-                Ok((cgroups, Usage { memory_bytes, cpu }))
-            }
-        }
+    /// The cgroups of a pod: those in its cgroup parent, and the others.
+    fn cgroups_of(&self, ids: &[&str], parent: Option<&str>) -> io::Result<[Cgroups; 2]> {
+        let (memory, cpu) = match self {
+            Hierarchy::V1 { memory, cpu } => (memory, cpu),
+            Hierarchy::V2(unified) => (unified, unified),
+        };
+        let divided = |directory: &Path| -> io::Result<(Vec<_>, Vec<_>)> {
+            let parent = parent.map(|parent| below(directory, parent));
+            let is_inside =
+                |cgroup: &PathBuf| parent.is_none() || cgroup.parent() == parent.as_deref();
+            Ok(topmost(directory, ids)?.into_iter().partition(is_inside))
+        };
+        let ((memory, other_memory), (cpu, other_cpu)) = (divided(memory)?, divided(cpu)?);
+        Ok([(memory, cpu), (other_memory, other_cpu)].map(|(memory, cpu)| Cgroups { memory, cpu }))
+    }
+
+    /// The usage that the kernel counts in these cgroups.
+    fn usage(&self, cgroups: &Cgroups) -> io::Result<Usage> {
+        let [usage, inactive] = match self {
+            Hierarchy::V1 { .. } => ["memory.usage_in_bytes", "total_inactive_file"],
+            Hierarchy::V2(_) => ["memory.current", "inactive_file"],
+        };
+        let nanoseconds = |cgroup: &Path| match self {
+            Hierarchy::V1 { .. } => number(&cgroup.join("cpuacct.usage")),
+            Hierarchy::V2(_) => Ok(1000 * field(&cgroup.join("cpu.stat"), "usage_usec")?),
+        };
+        Ok(Usage {
+            memory_bytes: sum(&cgroups.memory, |cgroup| {
+                working_set(cgroup, usage, inactive)
+            })?,
+            cpu: Duration::from_nanos(sum(&cgroups.cpu, nanoseconds)?),
+        })
+    }
+}
+
+impl Cgroups {
+    fn is_empty(&self) -> bool {
+        self.memory.is_empty() && self.cpu.is_empty()
     }
 }
 
 impl Candidate {
-    fn usage(&self) -> Result<ProcessUsage, ProcError> {
+    /// The proportional set size, in bytes.
+    fn pss(&self) -> Result<u64, ProcError> {
         let maps = self.process.smaps_rollup()?.memory_map_rollup.0;
         let pss = maps.iter().filter_map(|map| map.extension.map.get(PSS));
+        Ok(pss.sum())
+    }
+
+    fn usage(&self) -> Result<ProcessUsage, ProcError> {
         let own = self.stat.utime + self.stat.stime;
         // A shim starts programs, such as runc, that end soon.
         let ended = self.stat.cutime + self.stat.cstime;
@@ -178,7 +208,7 @@ impl Candidate {
             id: self.stat.pid,
             name: self.name(),
             usage: Usage {
-                memory_bytes: pss.sum(),
+                memory_bytes: self.pss()?,
                 cpu: Duration::from_secs_f64(seconds),
             },
         })

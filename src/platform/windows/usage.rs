@@ -23,7 +23,7 @@ impl Machine {
     ///
     /// # Errors
     /// None.
-    pub fn usage_of(&self, _: &[&str]) -> io::Result<PodUsage> {
+    pub fn usage_of(&self, _: &[&str], _: Option<&str>) -> io::Result<PodUsage> {
         match *self {}
     }
 }

@@ -5,8 +5,8 @@
 load helpers.bash
 load try.bash
 
-# The time that a measured pod is left alone, and the age of its container when the shell reads the files, in seconds.
-IDLE_S=6
+# The length of a window, of which each pod has at least two, and the age of its container when the shell reads the files, in seconds.
+IDLE_S=4
 AGE_S=3
 # The largest difference of two readings of the memory, in percent, and of the processor time, in milliseconds: the
 # kernel counts processes in ticks of 10 ms, and a shim has about ten.
@@ -124,7 +124,7 @@ compare() {
     $((in_cgroups * MEMORY_PERCENT / 100))
   near "memory of ${#pids[@]} processes outside for $1" "$outside" \
     "$(jq .outsideMemoryBytes.median <<<"$container")" $((outside * MEMORY_PERCENT / 100))
-  # The shell reads in the middle of the window.
+  # The shell reads about half a window after the start.
   near "processor time of $1 in ms" "$cpu" "$(jq --argjson idle "$IDLE_S" \
     '.startCpuMilliseconds.median + .idleCpuMillicores.median * $idle / 2 | round' <<<"$container")" \
     $((CPU_MS + cpu / 10))
