@@ -151,23 +151,26 @@ fn effect(limit: &Limit, confirmed: bool) -> String {
     effect + if confirmed { ", confirmed" } else { "" }
 }
 
-/// Fields without `spec.`. `(containers[*].)` stands before a field that the pod and its containers have.
+/// Parts of a field's path that do not distinguish fields.
+const USUAL_PARTS: [&str; 5] = [
+    "spec",
+    "containers",
+    "securityContext",
+    "volumes",
+    "volumeMounts",
+];
+
+/// The last two parts of each field that distinguish it.
 fn short_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
-    let mut fields: Vec<_> = fields
-        .map(|field| field.strip_prefix("spec.").unwrap_or(field))
-        .collect();
-    let mut short = Vec::new();
-    let all = fields.clone();
-    let of_both = |field: &&str| {
-        let own = field.strip_prefix("containers[*].");
-        own.is_some_and(|own| all.contains(&own))
-    };
-    fields.retain(|field| !of_both(field));
+    let mut short: Vec<String> = Vec::new();
     for field in fields {
-        let both = all.contains(&&*format!("containers[*].{field}"));
-        let prefix = if both { "(containers[*].)" } else { "" };
-        let field = format!("`{prefix}{field}`");
-        if !short.contains(&field) {
+        let parts = field.split('.').map(|part| part.trim_end_matches("[*]"));
+        let mut parts: Vec<_> = parts.filter(|part| !USUAL_PARTS.contains(part)).collect();
+        let field = format!(
+            "`{}`",
+            parts.split_off(parts.len().saturating_sub(2)).join(".")
+        );
+        if field != "``" && !short.contains(&field) {
             short.push(field);
         }
     }
