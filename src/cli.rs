@@ -6,6 +6,7 @@ mod channel;
 mod check;
 mod columns;
 mod complete;
+mod consequences;
 mod discover;
 mod dry_run;
 mod explain;

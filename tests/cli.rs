@@ -23,6 +23,9 @@ mod backend_unreachable;
 mod cgroups;
 #[path = "cli/check.rs"]
 mod check;
+#[cfg(unix)] // The well-known pipes are in no directory.
+#[path = "cli/consequences.rs"]
+mod consequences;
 #[path = "cli/control_characters.rs"]
 mod control_characters;
 #[cfg(unix)] // The well-known pipes are in no directory.

@@ -12,6 +12,7 @@ use criswitch::switch::saved;
 use serde_json::{Value, json};
 
 use super::columns::columns;
+use super::consequences::{self, Consequence};
 use super::features;
 use super::node::Node;
 use super::output;
@@ -41,6 +42,9 @@ pub(super) fn text(
         parts.push(conditions(&config.table, probes)?);
         parts.push(terminal::wrapped(&wrong(&config.table, probes)));
         parts.push(terminal::wrapped(&features::lines(&config.table, probes)));
+        let consequences = consequences::of(&answered(&config.table, probes));
+        let lines = consequences.iter().map(Consequence::line);
+        parts.push(terminal::wrapped(&lines.collect::<String>()));
     }
     parts.extend(node.map(Node::text).transpose()?);
     parts.push(verdict(notes.len(), faults(config, probes, node)));
@@ -170,6 +174,10 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
         "lackingFeatures": probes.map(|probes| features::json(table, probes)),
+        "consequences": probes.map(|probes| {
+            let consequences = consequences::of(&answered(table, probes));
+            consequences.iter().map(Consequence::json).collect::<Value>()
+        }),
         "node": node.map(Node::json),
     });
     with_keys(rest, keys)
@@ -308,12 +316,11 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
 }
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
-    let found = table.backends.iter().zip(probes);
-    let found = found.filter_map(|(backend, probe)| Some((backend, probe.as_ref().ok()?)));
+    let found = answered(table, probes).into_iter();
     let rows = found.flat_map(|(backend, found)| {
-        found.conditions.iter().map(|condition| {
+        found.conditions.iter().map(move |condition| {
             [
-                backend.name.clone(),
+                backend.to_owned(),
                 condition.r#type.clone(),
                 condition.status.to_string(),
                 format!("{} {}", condition.reason, condition.message)
@@ -327,6 +334,13 @@ fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
         return Ok(String::new());
     }
     columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
+}
+
+/// The names and the answers of the backends that answered the probe.
+pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
+    let found = table.backends.iter().zip(probes);
+    let found = found.filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
+    found.collect()
 }
 
 fn failures(table: &Table, probes: &[Probe]) -> String {

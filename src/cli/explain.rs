@@ -17,6 +17,8 @@ use criswitch::config::{Config, Handler, Problems, Scheduling, Table};
 use criswitch::ownership::BackendId;
 use serde_json::Value;
 
+use super::check::answered;
+use super::consequences;
 use super::manifests::policy;
 use super::node::allowed_sysctls;
 use super::output::{self, Output};
@@ -232,6 +234,16 @@ impl Node {
         let of_node = found.feature_names().into_iter().filter(all_have);
         let features = found.features_of(&row.backend_handler).into_iter();
         Ok(features.chain(of_node).collect())
+    }
+
+    /// The consequences of a row's backend.
+    fn consequences(&self, row: &Row) -> Vec<&'static str> {
+        let answered = answered(&self.config.table, &self.probes);
+        let consequences = consequences::of(&answered).into_iter();
+        consequences
+            .filter(|it| it.backends.contains(&row.backend.as_str()))
+            .map(|it| it.what)
+            .collect()
     }
 
     fn backend(&self, row: &Handler) -> &str {

@@ -129,7 +129,7 @@ impl Lack<'_> {
 }
 
 /// Lists names after their kind, such as `backend "a"` or `backends "a", "b"`.
-fn named<'n>(kind: &str, names: impl ExactSizeIterator<Item = &'n &'n str>) -> String {
+pub(super) fn named<'n>(kind: &str, names: impl ExactSizeIterator<Item = &'n &'n str>) -> String {
     let plural = if names.len() == 1 { "" } else { "s" };
     let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();
     format!("{kind}{plural} {}", names.join(", "))

@@ -22,6 +22,7 @@ use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, Row};
 use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 use serde_json::Value;
 use tonic::{Code, Status};
@@ -33,6 +34,13 @@ const LIMIT: Duration = Duration::from_secs(3);
 
 /// The key that criswitch adds to `info` in its verbose Status. A probe recognizes criswitch by this key.
 const SWITCH: &str = "criswitch";
+
+/// The name that cri-dockerd reports as its runtime.
+pub(super) const DOCKER: &str = "docker";
+
+/// RPCs that a backend may lack, so that clients of the whole node notice. Their answers may never come: events have no
+/// end, and CRI-O delays stats while it stops a container.
+const OPTIONAL: [&Row; 2] = [&rpc::LIST_POD_STATS, &rpc::EVENTS];
 
 /// The answers of a backend, or why the backend did not answer.
 pub(super) type Probe = Result<Probed, String>;
@@ -53,6 +61,8 @@ pub(super) struct Probed {
     pub(super) configured: Configured,
     /// The ids of the backend's pods.
     pub(super) pods: BTreeSet<String>,
+    /// The RPCs that the backend lacks, among those that it may lack.
+    pub(super) lacking: BTreeSet<&'static str>,
     /// The user whose process serves the backend's socket, if that user is neither root nor configured.
     pub(super) unexpected_user: Option<UserId>,
     /// Whether criswitch serves the socket.
@@ -203,6 +213,9 @@ pub(super) fn reported(row: &Handler, probes: &[Probe]) -> Option<bool> {
     if row.backend_handler.is_empty() {
         return Some(true);
     }
+    if found.runtime == DOCKER {
+        return Some(row.backend_handler == DOCKER);
+    }
     let names = found.handler_names();
     (!names.is_empty()).then(|| names.contains(&row.backend_handler.as_str()))
 }
@@ -251,6 +264,36 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
     answered.set(true);
     let version = VersionResponse::decode(version).context("Version cannot be read")?;
+    let optional = OPTIONAL.map(|row| ask_optional(backend, wire, row));
+    let mut optional = FuturesUnordered::from_iter(optional);
+    let mut lacking = BTreeSet::new();
+    let mut required = std::pin::pin!(ask_required(backend, wire, version));
+    let found = loop {
+        tokio::select! {
+            biased;
+            Some(lacks) = optional.next() => lacking.extend(lacks),
+            found = &mut required => break found?,
+        }
+    };
+    Ok(Probed { lacking, ..found })
+}
+
+/// The name of the RPC if the backend lacks it. A stream of events that ends without an event shows that too.
+async fn ask_optional(backend: &Backend, wire: &Wire, row: &'static Row) -> Option<&'static str> {
+    let answer = send(backend, wire, row, &()).await.ok()?;
+    let lacks = match answer.code() {
+        Code::Unimplemented => true,
+        Code::Ok => row.name == rpc::EVENTS.name,
+        _ => false,
+    };
+    lacks.then_some(row.name)
+}
+
+async fn ask_required(
+    backend: &Backend,
+    wire: &Wire,
+    version: VersionResponse,
+) -> anyhow::Result<Probed> {
     let verbose = StatusRequest { verbose: true };
     let status = call(backend, wire, &rpc::STATUS, &verbose).await?;
     let mut status = StatusResponse::decode(status).context("Status cannot be read")?;
@@ -276,6 +319,7 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
         features: status.features,
         configured,
         pods: pods.items.into_iter().map(|pod| pod.id).collect(),
+        lacking: BTreeSet::new(),
         unexpected_user: backend.unexpected_user(),
         is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,

@@ -324,7 +324,7 @@ async fn the_documentation_shows_the_output_for_a_current_and_an_old_containerd(
         .set(|settings| settings.features.user_namespaces_host_network = true);
     let old = Sim::new("containerd")
         .version("1.6.20~ds1")
-        .lacks(["RuntimeConfig"]);
+        .lacks(["RuntimeConfig", "GetContainerEvents"]);
     let old = old.set(|settings| {
         settings.advertises_handlers = false;
         settings.features = RuntimeFeatures::default();

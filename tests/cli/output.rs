@@ -257,6 +257,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                   "statsTimeoutMs": "number"
                 }
               ],
+              "consequences": [],
               "defaultHandler": "string",
               "files": [
                 "string"

@@ -8,6 +8,7 @@ use criswitch::fanout::status::NEEDED;
 use super::Discovered;
 use super::plan::{ConfigPlan, Planned};
 use crate::cli::check::driver_name;
+use crate::cli::consequences;
 use crate::cli::terminal;
 
 /// All notes, the most urgent ones first.
@@ -20,6 +21,14 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     notes.extend(silent(discovered));
     notes.extend(own(discovered));
     notes.extend(lost_features(plan));
+    let found = plan.backends.iter();
+    let found = found.map(|backend| (backend.place.name.as_str(), &backend.found));
+    let consequences = consequences::of(&found.collect::<Vec<_>>());
+    notes.extend(
+        consequences
+            .iter()
+            .map(|it| it.line().trim_end().to_owned()),
+    );
     notes.iter().map(|note| terminal::plain(note)).collect()
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Explained {
     /// All pods of the handler, and the ready ones; or why the list of pods is missing.
     pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
+    /// The consequences of the backend; `None` if they are unknown, as the features are.
+    consequences: Option<Vec<&'static str>>,
     /// The pods of the handler that were not created.
     rejections: Vec<Rejection>,
 }
@@ -67,6 +69,8 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         (its.count(), ready.count())
     });
     let limits = limits(&kind, known.as_ref().ok(), features.as_ref().ok());
+    let answered = known.as_ref().ok().filter(|_| features.is_ok());
+    let consequences = answered.map(|(node, _)| node.consequences(row));
     let change = last_change(state, row);
     let rejections = state.rejections.iter();
     let rejections = rejections.filter(|pod| asked(pod) == Some(row.name.as_str()));
@@ -79,6 +83,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
         features,
         pods,
         limits,
+        consequences,
         rejections: rejections.cloned().collect(),
         row: row.clone(),
     }
@@ -170,6 +175,8 @@ impl Explained {
             Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
             Err(cause) => format!("  pods: unknown: {cause}"),
         });
+        let consequences = self.consequences.iter().flatten();
+        lines.extend(consequences.map(|what| format!("  backend {}: {what}", self.row.backend)));
         let parts = [
             terminal::wrapped(&terminal::text_of(lines)),
             failures(self.rejections.iter())?,
@@ -272,6 +279,7 @@ impl Explained {
             "pods": pods.map(|(pods, _)| pods),
             "readyPods": pods.map(|(_, ready)| ready),
             "limits": limits.collect::<Vec<_>>(),
+            "consequences": self.consequences,
             "rejections": self.rejections,
             "problems": problems.collect::<Vec<_>>(),
         })

@@ -172,6 +172,7 @@ has_event() {
 
 @test "without enable_pod_events in CRI-O, events are Unimplemented for the node" {
   has "events" "code = Unimplemented" "$(refusal_at mixed events)"
+  has "check --probe" 'backend "crio": GetContainerEvents is missing' "$("$CRISWITCH" check --probe --config "$DIR/mixed.toml")"
 }
 
 @test "pods of CRI-O are stopped and removed through criswitch" {

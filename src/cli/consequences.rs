@@ -1,0 +1,74 @@
+//! The consequences of a backend for its pods and for the other clients of the node, besides features.
+
+use serde_json::{Value, json};
+
+use super::features::named;
+use super::probe::{DOCKER, Probed};
+
+/// The backends that a consequence comes from.
+enum Cause {
+    /// Backends without this RPC.
+    Lacks(&'static str),
+    /// Backends whose runtime has this name.
+    Runtime(&'static str),
+}
+
+use Cause::{Lacks, Runtime};
+
+const CONSEQUENCES: &[(Cause, &str)] = &[
+    (
+        Lacks("ListPodSandboxStats"),
+        "ListPodSandboxStats is missing. While the backend has pods, this call is Unimplemented for the whole node: the \
+         kubelet takes the stats of pods from cAdvisor, and `crictl statsp` fails.",
+    ),
+    (
+        Lacks("GetContainerEvents"),
+        "GetContainerEvents is missing, so this call is Unimplemented for the whole node: the kubelet lists pods and \
+         containers instead, and `crictl events` fails.",
+    ),
+    (
+        Runtime(DOCKER),
+        "cri-dockerd has no handlers of its own. Its rows need `handler = \"\"` or `handler = \"docker\"`.",
+    ),
+    (
+        Runtime(DOCKER),
+        "With Docker's log driver json-file, the logs of its containers are Docker's JSON, not the text of the CRI. Log \
+         agents must read this format.",
+    ),
+];
+
+/// A consequence, and the names of the backends that it comes from.
+pub(super) struct Consequence<'a> {
+    pub(super) backends: Vec<&'a str>,
+    pub(super) what: &'static str,
+}
+
+/// The consequences of backends that answered the probe, with their names.
+pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
+    let consequences = CONSEQUENCES.iter().map(|(cause, what)| {
+        let is_cause = |found: &Probed| match cause {
+            Lacks(rpc) => found.lacking.contains(rpc),
+            Runtime(name) => found.runtime == *name,
+        };
+        let causes = backends.iter().filter(|(_, found)| is_cause(found));
+        let backends = causes.map(|(name, _)| *name).collect();
+        Consequence { backends, what }
+    });
+    consequences
+        .filter(|consequence| !consequence.backends.is_empty())
+        .collect()
+}
+
+impl Consequence<'_> {
+    pub(super) fn line(&self) -> String {
+        format!(
+            "{}: {}\n",
+            named("backend", self.backends.iter()),
+            self.what
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({ "backends": self.backends, "what": self.what })
+    }
+}
