@@ -50,7 +50,7 @@ const DISK: &[&str] = &["backend", "mountpoint"];
 #[rustfmt::skip] // The name and the help text of a family are on separate lines.
 pub const FAMILIES: &[Family] = &[
     counter("criswitch_rpcs_total", &["rpc", "backend", "code"],
-        "Calls of clients that have ended, by RPC, backend and gRPC code; the backend is empty if criswitch called several or none.", |seen, out| {
+        "Calls of clients that have ended, by RPC, backend and gRPC code; without a backend if criswitch called several or none.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
                 for (code, count) in calls.codes() {
                     out.add(&[rpc, backend, &code_name(code)], count as f64);
@@ -184,7 +184,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_stale_lists", BACKEND,
-        "1 if criswitch serves a cached list of pods, containers or images of the backend because the backend does not answer or its answers cannot be used, else 0.", |seen, out| {
+        "1 if criswitch serves a cached list of pods, containers or images of the backend because it has no usable answer, else 0.", |seen, out| {
             each(seen, out, |backend| truth(backend.known.stale_age().or(backend.known.stale_image_age()).is_some()));
         }),
     gauge("criswitch_stale_list_age_seconds", BACKEND,
@@ -212,7 +212,7 @@ pub const FAMILIES: &[Family] = &[
             each(seen, out, |backend| backend.known.lists_from_cache as f64);
         }),
     counter("criswitch_replies_omitted_total", BACKEND,
-        "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it did not answer or its answer could not be used.", |seen, out| {
+        "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it had no usable answer.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_omitted as f64);
         }),
     gauge("criswitch_backend_failing_rpcs", BACKEND,
