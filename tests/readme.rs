@@ -719,7 +719,6 @@ fn the_documented_configurations_load() {
     let path = directory.path().join("criswitch.toml");
     for (document, words, handlers) in [
         ("README.md", "## Configuration\n", 3),
-        ("docs/configuration.md", "# Configuration\n", 3),
         ("docs/getting-started.md", "the example needs:\n", 2),
     ] {
         fs::write(&path, block_after(document, words)).unwrap();

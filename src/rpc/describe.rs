@@ -87,7 +87,7 @@ impl Row {
         };
         match (&self.then, &self.goes) {
             (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
-                reply + "; handlers have the names of the routing table"
+                reply + "; handlers have the names of the rows"
             }
             (Then::CompleteUrl(_), _) => reply + "; a URL that begins with // gets the scheme http",
             (Then::List(List::PodMetrics), _) => {
