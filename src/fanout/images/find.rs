@@ -94,7 +94,7 @@ pub(crate) async fn find_for_some_pod(
         // If no likely store answers or has a usable cached list, the call fails. The pod loses nothing by that: its
         // backend could not start the container either.
         let failed = said.into_iter().find_map(StoreAnswer::into_failed);
-        return Err(failed.unwrap_or_else(|| errors::impossible(call.row.name).into()));
+        return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
     }
     let is_present = likely.all(|said| said.image().is_some()) && agree(&said);
     if !has_any(&said) || !is_present && !asks_again(switch, call) {

@@ -6,6 +6,7 @@ use tonic::{Code, Status};
 
 use crate::calls::stopped;
 use crate::faults::{names, runc_and_kata, state_of};
+use crate::kubelet::Kubelet;
 use crate::support::Rig;
 use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
@@ -49,6 +50,21 @@ async fn a_forgotten_retiring_backend_is_removed() {
         refused.message().contains("the backends are: new"),
         "{refused}"
     );
+}
+
+#[tokio::test]
+async fn an_image_of_a_pod_is_unavailable_while_every_backend_is_forgotten() {
+    let rig = runc_and_kata().await;
+    rig.run_pod("kata", "boxed").await;
+    for name in ["runc", "kata"] {
+        stopped(&rig, name).await;
+        forget(&rig, name).await.unwrap();
+    }
+    let kubelet = Kubelet::new(&rig).restarted();
+    let failed = kubelet.find("boxed", "registry.k8s.io/app:1").await;
+    let failed = failed.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(failed.message().contains("start the runtime"), "{failed}");
 }
 
 #[tokio::test]
