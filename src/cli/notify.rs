@@ -28,7 +28,7 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 /// Sends messages to the service manager, if criswitch has one.
 pub(super) struct Notify {
     messages: Option<SyncSender<String>>,
-    /// Disconnects when the thread has sent the last message. No message comes through it.
+    /// Carries no message. The thread drops the sender after the last message, so a receive then ends.
     sent: Receiver<Infallible>,
     ending: Cell<bool>,
 }

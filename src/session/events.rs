@@ -130,8 +130,8 @@ async fn follow_stream(
     }
 }
 
-/// Lets the events of an open stream overtake a query for a pod's state. An event that arrives during the query is
-/// newer than the queried state.
+/// Handles the events of an open stream before the result of a query for a pod's state: an event that arrives during
+/// the query is newer than that state.
 #[derive(Default)]
 struct Inquiry {
     /// The pod whose state is queried now, and whether an event of this pod has come since the query began.
