@@ -32,8 +32,8 @@ pub(super) struct Run {
     pub(super) stop: Duration,
 }
 
-/// The usage of an idle pod. For a while after its start a pod uses more processor time than later, so the windows follow
-/// one another until two agree.
+/// The usage of an idle pod. For a while after its start a pod uses more processor time than later, so windows follow
+/// one another until two of them agree.
 pub(super) struct Idle {
     /// The usage at the end of the last window.
     pub(super) usage: PodUsage,
