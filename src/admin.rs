@@ -81,7 +81,7 @@ async fn make_states(switch: Arc<Switch>) -> Infallible {
 
 /// Makes the state on another thread, one at a time: a state with many pods takes long.
 async fn made(switch: &Arc<Switch>) -> Result<State, Status> {
-    state::settled(switch).await;
+    state::settled(&switch.live(), switch.start_by).await;
     let turn = Arc::clone(&switch.watchers.turn).acquire_owned().await;
     let switch = Arc::clone(switch);
     let made = tokio::task::spawn_blocking(move || {

@@ -6,51 +6,47 @@ mod absence;
 pub mod answer;
 mod calls;
 pub mod connect;
+pub mod connection;
 pub(crate) mod disks;
 pub(crate) mod failed;
 pub mod known;
 pub mod lists;
 mod peer;
 mod repeat;
+pub mod settings;
 pub mod state;
 pub(crate) mod stream;
-mod unsaved;
+pub(crate) mod unsaved;
 pub mod wire;
 
 pub(crate) use absence::Contribution;
+pub use absence::Record;
 pub use calls::own_headers;
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::backend::connect::{Dialer, FileId, Opened};
+use crate::backend::connection::Connection;
 use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
+use crate::backend::settings::Settings;
 use crate::backend::state::{Failing, Link, State};
+use crate::backend::unsaved::Saving;
 use crate::backend::wire::{Driver, Wire};
-use crate::codec::protobuf::Malformed;
 use crate::config::BackendConfig;
 use crate::config::address::Address;
-use crate::errors;
 use crate::limits::budget::Budget;
-use crate::ownership::BackendId;
-use crate::platform::users::UserId;
-use crate::rpc::{List, Row};
+use crate::rpc::List;
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
-use crate::telemetry::log_limit::RepeatedFailures;
-
-/// The most calls without an answer that criswitch sends to an unresponsive backend. Each cancelled call takes 4 kB
-/// until the backend reads again, because HTTP/2 must still send the call and then its cancellation.
-const MOST_UNANSWERED: usize = 256;
 
 /// How long criswitch waits for the first report of handlers by a backend with `auto_register`. Meanwhile no backend
 /// gets a new automatically registered handler.
@@ -62,12 +58,13 @@ pub(crate) const CLOSED: &str = "it was removed from the routing table";
 /// A CRI socket that criswitch calls.
 #[derive(Debug)]
 pub struct Backend {
-    /// Unique for the life of the process; never reused.
-    pub id: BackendId,
-    /// The address of the socket.
-    pub socket: Address,
-    /// The largest reply that criswitch reads, in bytes.
-    pub max_message: usize,
+    settings: Arc<Settings>,
+    /// The facts that the backend last reported, and how its answers have failed.
+    pub record: Record,
+    /// The connection, which a session keeps open.
+    pub connection: Connection,
+    /// The changes that are not on disk yet.
+    pub(crate) saving: Saving,
     /// Memory for replies to clients.
     pub memory: Budget,
     /// Memory for replies to the calls that criswitch makes itself. Replies to clients use none of it.
@@ -81,23 +78,13 @@ pub struct Backend {
     /// Measures the file systems of the backend's images. It is separate from `files`, so that a hung file system of
     /// images does not delay connections.
     disk_work: FileWork,
-    link: watch::Sender<Link>,
-    pub(crate) nudges: Nudges,
-    /// How many calls were sent since the backend became unresponsive, or since the backend last answered a call.
-    unanswered: AtomicUsize,
+    pub(crate) nudges: Arc<Nudges>,
     /// Whether merged calls include the backend.
     joined: AtomicBool,
     /// The first lists after a start wait for the backend until this time. `None` if lists do not wait for it.
     awaited: Mutex<Option<Instant>>,
-    /// Cancelled when the backend is removed from the routing table.
-    removal: CancellationToken,
     /// The time until which criswitch waits for the backend's first `Status` reply.
     report_by: Instant,
-    saving: unsaved::Saving,
-    settings: Mutex<Settings>,
-    known: Mutex<Known>,
-    /// Limits the log lines about answers that cannot be used, by the name of the RPC.
-    failing: Mutex<BTreeMap<&'static str, RepeatedFailures>>,
 }
 
 /// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `answered`,
@@ -120,36 +107,25 @@ pub(crate) struct Nudges {
     pub(crate) disks: Notify,
 }
 
-/// Settings that a reload may change.
-#[derive(Debug)]
-struct Settings {
-    name: Arc<str>,
-    config: BackendConfig,
-}
+/// A backend is its row of the configuration, and what happens to it.
+impl Deref for Backend {
+    type Target = Settings;
 
-impl Settings {
-    fn of(config: &BackendConfig) -> Settings {
-        Settings {
-            name: config.name.as_str().into(),
-            config: config.clone(),
-        }
+    fn deref(&self) -> &Settings {
+        &self.settings
     }
 }
 
 impl Backend {
     /// A backend that is not connected yet.
     pub fn new(config: &BackendConfig, max_message: usize, dialer: Dialer) -> Backend {
-        let link = Link {
-            ready_until: None,
-            state: State::Connecting,
-            since: SystemTime::now(),
-            transitions: 0,
-            failures: 0,
-        };
+        let settings = Arc::new(Settings::of(config, max_message));
+        let nudges = Arc::<Nudges>::default();
         Backend {
-            id: config.id,
-            socket: config.socket.clone(),
-            max_message,
+            record: Record::new(Arc::clone(&settings), Arc::clone(&nudges)),
+            connection: Connection::new(Arc::clone(&settings)),
+            settings,
+            nudges,
             memory: Budget::for_messages(max_message),
             own: Budget::for_messages(max_message),
             events: Budget::for_events(max_message),
@@ -157,80 +133,35 @@ impl Backend {
             dialer,
             files: FileWork::default(),
             disk_work: FileWork::default(),
-            link: watch::Sender::new(link),
-            nudges: Nudges::default(),
-            unanswered: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             awaited: Mutex::default(),
-            removal: CancellationToken::new(),
             report_by: Instant::now() + REPORT_WAIT,
-            saving: unsaved::Saving::default(),
-            settings: Mutex::new(Settings::of(config)),
-            known: Mutex::default(),
-            failing: Mutex::default(),
+            saving: Saving::default(),
         }
     }
 
     /// Applies a changed configuration of the backend.
     pub(crate) fn configure(&self, config: &BackendConfig) {
-        let last = std::mem::replace(&mut *self.settings.lock(), Settings::of(config));
-        if last.config.user != config.user {
+        if self.settings.change(config) {
             self.warn_of_unexpected_user();
-        }
-    }
-
-    /// Sets a new name for a backend that left the configuration, because another backend now has its old name.
-    pub(crate) fn rename(&self, name: &str) {
-        self.settings.lock().name = name.into();
-    }
-
-    /// The backend's name in the configuration, unless another backend has that name now.
-    pub fn name(&self) -> Arc<str> {
-        Arc::clone(&self.settings.lock().name)
-    }
-
-    /// How long a merged call waits for the backend if cached items can be served.
-    pub fn list_timeout(&self) -> Duration {
-        self.settings.lock().config.list_timeout
-    }
-
-    /// How long a merged call for stats waits for the backend.
-    pub fn stats_timeout(&self) -> Duration {
-        self.settings.lock().config.stats_timeout
-    }
-
-    /// The user that may serve the socket, by the configuration.
-    pub(crate) fn user(&self) -> Option<UserId> {
-        self.settings.lock().config.user
-    }
-
-    /// The largest age of cached lists that are served while the backend does not answer.
-    pub(crate) fn stale_lists(&self) -> Duration {
-        self.settings.lock().config.stale_lists
-    }
-
-    /// How long a merged call of `row` waits for the backend.
-    pub(crate) fn timeout(&self, row: &Row) -> Duration {
-        match row.is_stats() {
-            true => self.stats_timeout(),
-            false => self.list_timeout(),
         }
     }
 
     /// Includes the backend in merged calls from now on.
     pub fn join(&self) {
         if !self.joined.swap(true, Ordering::Relaxed) {
-            self.has_changed();
+            self.saving.has_changed();
         }
     }
 
     /// Omits the backend from merged calls until criswitch lists its pods again, and drops its cached lists.
     pub(crate) fn leave(&self) {
         self.joined.store(false, Ordering::Relaxed);
-        let mut known = self.known.lock();
-        known.lists = Lists::default();
-        known.absent.clear();
-        known.failures.clear();
+        self.record.learn(|known| {
+            known.lists = Lists::default();
+            known.absent.clear();
+            known.failures.clear();
+        });
     }
 
     /// Whether merged calls include the backend. A backend that was added by a reload is omitted until criswitch has
@@ -254,7 +185,7 @@ impl Backend {
     pub(crate) async fn started(&self, latest: Instant) {
         let by = *self.awaited.lock();
         if let Some(by) = by {
-            tokio::time::timeout_at(by.min(latest), self.ready())
+            tokio::time::timeout_at(by.min(latest), self.connection.ready())
                 .await
                 .ok();
         }
@@ -265,27 +196,12 @@ impl Backend {
         self.awaited.lock().is_some_and(|by| Instant::now() < by)
     }
 
-    /// Marks the backend as removed. Its session ends once the calls in flight have ended.
-    pub(crate) fn close(&self) {
-        self.removal.cancel();
-    }
-
-    /// Waits until the backend is removed from the routing table.
-    pub(crate) async fn closed(&self) {
-        self.removal.cancelled().await;
-    }
-
-    /// The current state of the connection.
-    pub fn link(&self) -> Link {
-        self.link.borrow().clone()
-    }
-
     /// Whether the backend fails, and since when. A change from down to unresponsive or back does not restart the time.
     pub(crate) fn failing(&self) -> Failing {
         let Link {
             state, ready_until, ..
-        } = self.link();
-        match (state, ready_until.or_else(|| self.answered())) {
+        } = self.connection.link();
+        match (state, ready_until.or_else(|| self.record.answered())) {
             (State::Ready(_), _) => Failing::No,
             (_, Some(since)) => Failing::Since(since),
             (_, None) => Failing::NeverAnswered,
@@ -294,7 +210,7 @@ impl Backend {
 
     /// Waits for a change of the connection's state or of the saved facts that happens after this call.
     pub(crate) fn next_change(&self) -> impl Future<Output = ()> + use<> {
-        let (mut link, mut made) = (self.link.subscribe(), self.changes());
+        let (mut link, mut made) = (self.connection.changes(), self.saving.changes());
         async move {
             tokio::select! {
                 _ = link.changed() => {}
@@ -303,14 +219,9 @@ impl Backend {
         }
     }
 
-    /// The facts that the backend last reported.
-    pub fn known(&self) -> Known {
-        self.known.lock().clone()
-    }
-
     /// The handlers that the backend last reported, or whether its first report is still awaited.
     pub(crate) fn report(&self) -> Report {
-        let known = self.known();
+        let known = self.record.known();
         match self.awaited_until() {
             _ if known.has_said_status() => Report::Status(known.status),
             Some(_) => Report::Awaited,
@@ -321,39 +232,15 @@ impl Backend {
     /// The time until which criswitch waits for the backend's first `Status` reply. `None` if the reply has come or the
     /// wait is over.
     pub(crate) fn awaited_until(&self) -> Option<Instant> {
-        let is_awaited = !self.known.lock().has_said_status() && Instant::now() < self.report_by;
+        let is_awaited =
+            !self.record.learn(|known| known.has_said_status()) && Instant::now() < self.report_by;
         is_awaited.then_some(self.report_by)
     }
 
-    /// Changes the known facts of the backend.
-    pub fn learn<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
-        change(&mut self.known.lock())
-    }
-
-    /// Like [`Backend::learn`], for facts that are saved on disk. `change` returns whether it changed such a fact.
+    /// Like [`Record::learn`], for facts that are saved on disk. `change` returns whether it changed such a fact.
     pub(crate) fn learn_saved(&self, change: impl FnOnce(&mut Known) -> bool) {
-        if self.learn(change) {
-            self.has_changed();
-        }
-    }
-
-    /// Counts items that were dropped because they are about another backend's pods or containers.
-    pub(crate) fn drops(&self, items: usize) {
-        if items > 0 {
-            self.known.lock().dropped += items as u64;
-        }
-    }
-
-    /// Counts an event that was dropped because it is about another backend's pod or container. Logs the first one.
-    pub(crate) fn drops_event(&self) {
-        self.drops(1);
-        let is_first = !std::mem::replace(&mut self.known.lock().drops_events, true);
-        if is_first {
-            tracing::warn!(
-                backend = %self.name(),
-                "backend sends events about a pod or container of another backend; criswitch drops these events. If \
-                 both sockets belong to one runtime, configure one backend for both"
-            );
+        if self.record.learn(change) {
+            self.saving.has_changed();
         }
     }
 
@@ -378,43 +265,19 @@ impl Backend {
         self.dialer.file_at(&self.socket, &self.files).await
     }
 
-    /// The cause in a status of this backend: the status message without the backend's name at the start.
-    pub fn cause(&self, status: &Status) -> String {
-        let named = self.unavailable("");
-        let message = status.message();
-        let cause = message.strip_prefix(named.message()).unwrap_or(message);
-        cause.to_owned()
-    }
-
-    /// Changes the state. Logs each new state, but not a new cause of the same state.
+    /// Changes the state of the connection.
     pub(crate) fn set(&self, state: State) {
-        let changed = self.link().state.as_ref() != state.as_ref();
-        if changed {
-            // The removal of the backend is already logged, so log no further state.
-            if !self.removal.is_cancelled() {
-                log_change(self, &state);
-            }
-            self.unanswered.store(0, Ordering::Relaxed);
-        }
         let since = self.begins(&state);
-        self.link.send_modify(|link| {
-            if changed {
-                link.since = since;
-                link.transitions += 1;
-            }
-            if matches!(link.state, State::Ready(_)) && changed {
-                link.ready_until = Some(Instant::now());
-            }
-            link.failures += u64::from(matches!(state, State::Down(_)));
-            link.state = state;
-        });
+        self.connection.set(state, since);
     }
 
     /// When `state` began. If the backend was already away when criswitch started, this is the time of the backend's
     /// last reply to an earlier run of criswitch.
     fn begins(&self, state: &State) -> SystemTime {
-        match (self.link().state, state) {
-            (State::Connecting, State::Down(_) | State::Unresponsive(..)) => self.answered_at(),
+        match (self.connection.link().state, state) {
+            (State::Connecting, State::Down(_) | State::Unresponsive(..)) => {
+                self.record.answered_at()
+            }
             _ => SystemTime::now(),
         }
     }
@@ -423,80 +286,38 @@ impl Backend {
     pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {
             state, failures, ..
-        } = self.link();
+        } = self.connection.link();
         match state {
             State::Ready(wire) => return Ok(wire),
             // No client's call goes to a backend whose pods criswitch has not listed.
             State::Unresponsive(_, cause) if !self.has_joined() => {
                 return Err(self.unavailable(&cause));
             }
-            State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
+            State::Unresponsive(wire, cause) => return self.connection.one_more(wire, &cause),
             State::Connecting | State::Down(_) => {}
         }
         self.nudges.wanted.notify_one();
-        let mut link = self.link.subscribe();
-        let changed = link.wait_for(|now| match now.state {
-            State::Ready(_) | State::Unresponsive(..) => true,
-            State::Connecting | State::Down(_) => now.failures > failures,
-        });
-        // A removed backend gets no new connection, so its removal ends the wait.
-        let changed = self.removal.run_until_cancelled(changed).await;
-        let Some(Ok(link)) = changed else {
-            return Err(self.unavailable(CLOSED));
-        };
-        match link.state.clone() {
-            State::Unresponsive(_, cause) if !self.has_joined() => Err(self.unavailable(&cause)),
-            State::Ready(wire) | State::Unresponsive(wire, _) => Ok(wire),
-            State::Down(cause) => Err(self.unavailable(&cause)),
-            State::Connecting => Err(self.unavailable(CLOSED)),
+        match self.connection.attempted(failures).await {
+            Some(State::Unresponsive(_, cause)) if !self.has_joined() => {
+                Err(self.unavailable(&cause))
+            }
+            Some(State::Ready(wire) | State::Unresponsive(wire, _)) => Ok(wire),
+            Some(State::Down(cause)) => Err(self.unavailable(&cause)),
+            Some(State::Connecting) | None => Err(self.unavailable(CLOSED)),
         }
     }
 
     /// `Unavailable` if a probe has proven that the backend hangs.
     pub(crate) fn hangs(&self) -> Option<Status> {
-        match self.link().state {
+        match self.connection.link().state {
             State::Unresponsive(_, cause) => Some(self.unavailable(&cause)),
             State::Connecting | State::Ready(_) | State::Down(_) => None,
         }
     }
 
-    /// Returns `wire`, the connection to a backend that hangs. Fails after [`MOST_UNANSWERED`] calls without an answer.
-    fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
-        if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {
-            return Ok(wire);
-        }
-        Err(self.unavailable(cause))
-    }
-
-    /// Waits until the backend is ready or removed.
-    pub(crate) async fn ready(&self) {
-        let mut link = self.link.subscribe();
-        let ready = link.wait_for(|now| matches!(now.state, State::Ready(_)));
-        self.removal.run_until_cancelled(ready).await;
-    }
-
-    /// Waits until more than `failures` connections have failed or ended.
-    pub(crate) async fn lost(&self, failures: u64) {
-        let mut link = self.link.subscribe();
-        link.wait_for(|now| now.failures > failures).await.ok();
-    }
-
     /// Drops the cached `list`, because this list may lack new items.
     pub(crate) fn outdate(&self, list: List) {
         self.learn_saved(|known| known.lists.outdate(list));
-    }
-
-    /// The wall-clock time of the backend's last complete unary reply. The current time if the backend has never sent
-    /// one.
-    pub(crate) fn answered_at(&self) -> SystemTime {
-        let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());
-        let now = SystemTime::now();
-        now.checked_sub(age).unwrap_or(now)
-    }
-
-    /// The time of the backend's last complete unary reply. `None` if the backend has never sent one.
-    pub(crate) fn answered(&self) -> Option<Instant> {
-        self.known.lock().answered
     }
 
     /// Runs `asked` to its end, or until a probe has proven that the backend hangs. If `asked` takes longer than
@@ -508,7 +329,7 @@ impl Backend {
         &self,
         asked: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let mut link = self.link.subscribe();
+        let mut link = self.connection.changes();
         let hangs = link.wait_for(|now| matches!(now.state, State::Unresponsive(..)));
         let (mut asked, mut hangs) = (std::pin::pin!(asked), std::pin::pin!(hangs));
         loop {
@@ -524,39 +345,16 @@ impl Backend {
         }
     }
 
-    /// An `Unavailable` status that names this backend and its socket.
-    pub fn unavailable(&self, cause: &str) -> Status {
-        errors::unavailable(&self.name(), &self.socket, cause)
-    }
-
-    /// The status for a call that the backend broke off. `status` is the status of [`errors::of_http2`].
-    pub(crate) fn broken_off(&self, status: &Status) -> Status {
-        errors::broken_off(&self.name(), &self.socket, status)
-    }
-
-    /// An `Internal` status for a reply in which criswitch cannot decode a field that it reads.
-    pub fn malformed(&self, fault: &Malformed) -> Status {
-        self.bad_reply(&format!("its reply is malformed: {fault}"))
-    }
-
-    /// An `Internal` status that names this backend and its socket.
-    pub fn bad_reply(&self, cause: &str) -> Status {
-        errors::bad_reply(&self.name(), &self.socket, cause)
-    }
-}
-
-fn log_change(backend: &Backend, state: &State) {
-    let (name, socket) = (backend.name(), &backend.socket);
-    match state {
-        State::Connecting => {
-            tracing::warn!(backend = %name, %socket, "backend is connecting");
+    /// Why the backend is not expected to answer this call now: it is down or unresponsive, or it is late with this
+    /// RPC. `None` if an answer is expected.
+    pub(crate) fn silence(&self, contribution: Contribution) -> Option<Status> {
+        if let Some(cause) = self.connection.link().state.cause() {
+            return Some(self.unavailable(cause));
         }
-        State::Ready(_) => tracing::info!(backend = %name, %socket, "backend is ready"),
-        State::Unresponsive(_, cause) => {
-            tracing::warn!(backend = %name, %socket, cause = &**cause, "backend is unresponsive");
-        }
-        State::Down(cause) => {
-            tracing::warn!(backend = %name, %socket, cause = &**cause, "backend is down");
-        }
+        let is_late = contribution.is_of_all
+            && self
+                .record
+                .learn(|known| known.is_late_with(contribution.row));
+        is_late.then(|| self.unavailable("it has not answered an earlier call of this kind yet"))
     }
 }

@@ -15,11 +15,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use tonic::Status;
 
 pub(crate) use crate::backend::failed::{Failed, named};
 pub(crate) use lesson::{Lesson, Listing, pod_names};
 
 use crate::backend::Contribution;
+use crate::backend::unsaved::Unsaved;
 use crate::codec::{frames, protobuf};
 use crate::limits::budget::Budget;
 use crate::rpc::Row;
@@ -70,8 +72,8 @@ impl Call {
         }
     }
 
-    /// Whether the call asks for all items of its list, or for the file systems of all images. Only the answer to such a
-    /// call shows whether the answers of a backend can be used.
+    /// Whether the call asks for all items of its list, or for the file systems of all images. Only the answer to such
+    /// a call shows whether the answers of a backend can be used.
     pub(crate) fn asks_for_all(&self) -> bool {
         match &self.lesson {
             Lesson::List(listing) => listing.is_whole,
@@ -93,6 +95,18 @@ impl Call {
         Contribution {
             row: self.row,
             is_of_all: self.speaks_for_all(),
+        }
+    }
+
+    /// Waits until a reply to this call that shows the changes of these backends may be sent: no reply shows what is
+    /// not saved, except replies whose content criswitch does not serve after a restart.
+    ///
+    /// # Errors
+    /// `Unavailable` if a change cannot be saved.
+    pub(crate) async fn may_show(&self, shows: &Unsaved) -> Result<(), Status> {
+        match self.lesson.waits_for_save() {
+            true => shows.saved().await,
+            false => Ok(()),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The path of a call: reads the request, finds its target, makes and runs its plan, and returns the reply.
+//! The path of a call: reads the request, finds its target, makes and runs its plan, and returns the reply once all
+//! that it shows is saved.
 //!
 //! It spawns no task, so a client that disconnects ends its calls at the backends too.
 
@@ -12,8 +13,8 @@ use tonic::Status;
 
 use crate::call::log::CallLog;
 use crate::call::plan::{self, Plan};
-use crate::call::reply::{self, Reply};
-use crate::call::{Failed, Request};
+use crate::call::reply::{self, Reply, Unsent};
+use crate::call::{Call, Failed, Request};
 use crate::codec::frames;
 use crate::errors;
 use crate::fanout::images::{self, find, remove};
@@ -25,7 +26,7 @@ use crate::limits::budget::{Budget, Unread};
 use crate::rpc::Row;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::{Switch, handlers, learn};
-use crate::telemetry::counters::Reason;
+use crate::telemetry::counters::{Counts, Reason};
 
 /// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The reply counts towards
 /// `unread` until the client has read it.
@@ -50,43 +51,51 @@ async fn answer(
     let request = read(switch, row, request, unread).await?;
     log.received(request.body.len());
     log.is_for(&request.message());
-    started(switch, &request).await;
+    started(switch.start_by, &request).await;
     let target = resolve::target(switch, &request).await?;
     log.goes_to(&target, &request.live);
-    handlers::note_handler(switch, &request, &target);
-    learn::learn_names(switch, &request, &target);
+    handlers::note_handler(&switch.owners(), &request, &target);
+    learn::learn_names(&mut switch.owners(), &request, &target);
     let (call, plan) = plan::plan(request, target)?;
+    let Unsent { reply, shows } = run(switch, &call, plan).await?;
+    call.may_show(&shows).await?;
+    Ok(reply)
+}
+
+/// Runs the plan of `call`.
+async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Failed> {
     match plan {
-        Plan::One(backend) => forward::send(switch, &call, &backend).await,
+        Plan::One(backend) => forward::send(switch, call, &backend).await,
         Plan::CreatePod {
             backend,
             handler,
             uid,
-        } => forward::create(switch, &call, &backend, uid)
+        } => forward::create(switch, call, &backend, uid)
             .await
             .map_err(|failed| failed.of_handler(&handler)),
-        Plan::CreateContainer(owner) => images::create_container(switch, &call, &owner).await,
-        Plan::Version(backend) => Box::pin(status::version_of(&call, &backend)).await,
+        Plan::CreateContainer(owner) => images::create_container(switch, call, &owner).await,
+        Plan::Version(backend) => Ok(Box::pin(status::version_of(call, &backend)).await?.into()),
         Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, backends)).await,
-        Plan::FindImage(stores) => Box::pin(find::find_image(switch, &call, &stores)).await,
+        Plan::FindImage(stores) => Box::pin(find::find_image(switch, call, &stores)).await,
         Plan::FindImageForPod(stores) => {
-            Box::pin(find::find_for_some_pod(switch, &call, &stores)).await
+            let found = find::find_for_some_pod(&switch.pod_requests, call, &stores);
+            Ok(Box::pin(found).await?.into())
         }
-        Plan::PullImage(stores) => Box::pin(images::pull_everywhere(&call, &stores)).await,
-        Plan::RemoveImage(stores) => Box::pin(remove::remove_image(switch, &call, &stores)).await,
-        Plan::Absent(reply) => Ok(reply),
+        Plan::PullImage(stores) => Box::pin(images::pull_everywhere(call, &stores)).await,
+        Plan::RemoveImage(stores) => Box::pin(remove::remove_image(switch, call, &stores)).await,
+        Plan::Absent(reply) => Ok(reply.into()),
     }
 }
 
 /// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
 /// other calls at most for [`BRIEF_WAIT`].
-async fn started(switch: &Switch, request: &Request) {
-    if Instant::now() >= switch.start_by {
+async fn started(start_by: Instant, request: &Request) {
+    if Instant::now() >= start_by {
         return;
     }
     let latest = match request.row.is_list() {
-        true => switch.start_by,
-        false => switch.start_by.min(Instant::now() + BRIEF_WAIT),
+        true => start_by,
+        false => start_by.min(Instant::now() + BRIEF_WAIT),
     };
     let awaited = plan::awaited(request);
     join_all(awaited.iter().map(|backend| backend.started(latest))).await;
@@ -103,7 +112,7 @@ async fn read(
     let read = switch.memory.read(&head.headers, body, limit);
     let body = match tokio::time::timeout(REQUEST_LIMIT, read).await {
         Ok(Ok(whole)) => whole.body,
-        Ok(Err(why)) => return Err(no_request(switch, row, &why)),
+        Ok(Err(why)) => return Err(no_request(&switch.counts, row, switch.max_message, &why)),
         Err(_) => {
             switch.counts.refuse(Reason::Unfinished);
             return Err(errors::unfinished_request(row.name, REQUEST_LIMIT));
@@ -119,14 +128,14 @@ async fn read(
     })
 }
 
-fn no_request(switch: &Switch, row: &Row, why: &Unread) -> Status {
+fn no_request(counts: &Counts, row: &Row, limit: usize, why: &Unread) -> Status {
     match why {
         Unread::TooLarge => {
-            switch.counts.refuse(Reason::Size);
-            errors::request_too_large(row.name, switch.max_message)
+            counts.refuse(Reason::Size);
+            errors::request_too_large(row.name, limit)
         }
         Unread::NoMemory(limit) => {
-            switch.counts.refuse(Reason::Memory);
+            counts.refuse(Reason::Memory);
             errors::no_memory_for_request(row.name, *limit)
         }
         Unread::Broken(status) => errors::broken_request(row.name, status),

@@ -12,24 +12,30 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::backend::state::State;
-use crate::call::reply::{self, Reply};
+use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, named};
 use crate::codec::protobuf::Malformed;
 use crate::errors;
-use crate::forward::{self, own};
+use crate::fanout::fallback::Part;
+use crate::forward;
+use crate::forward::own::{OwnCalls, unless_silent};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
-use crate::ownership::MOST;
+use crate::ownership::{BackendId, MOST, Owners};
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{self, Lacking, List, Merge};
-use crate::switch::learn::Asked;
-use crate::switch::{Switch, handlers, labels, learn, subscribers};
-use crate::telemetry::counters::Reason;
+use crate::switch::act::act;
+use crate::switch::learn::{Asked, Learner, readable};
+use crate::switch::view::View;
+use crate::switch::{Switch, handlers, labels, subscribers};
+use crate::telemetry::counters::{Counts, Reason};
+use crate::topology::Live;
 
 /// The result of one backend, for a call that goes to several backends.
 #[derive(Debug)]
@@ -83,8 +89,8 @@ impl Parts {
         message
     }
 
-    /// Why the call fails, once all parts are added: no backend's own answer can be used, and one of them is an error or
-    /// unreadable, or all backends are omitted.
+    /// Why the call fails, once all parts are added: no backend's own answer can be used, and one of them is an error
+    /// or unreadable, or all backends are omitted.
     pub(crate) fn failure(&mut self) -> Option<Failed> {
         if self.is_any_own {
             return None;
@@ -153,10 +159,10 @@ type Message = (Arc<Backend>, Bytes);
 /// Sends `call` to all of `backends` and merges their replies into one.
 pub(crate) async fn merge(
     switch: &Arc<Switch>,
-    call: Call,
+    call: &Call,
     how: &'static Merge,
     backends: Vec<Arc<Backend>>,
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     if backends.is_empty() && is_of_what_all_have(how) {
         return Err(errors::no_backend().into());
     }
@@ -164,56 +170,66 @@ pub(crate) async fn merge(
     let mut alone = call.live.is_alone();
     if list == Some(List::PodMetrics) {
         know_descriptors(switch, &backends).await;
-        alone = alone && !backends.iter().any(|only| labels::must_fit(switch, only));
+        let given = switch.given.lock().clone();
+        alone = alone
+            && !backends
+                .iter()
+                .any(|only| labels::must_fit(given.as_ref(), only));
     }
     match (how, backends.as_slice()) {
-        (Merge::Status, _) => status::status(switch, &call).await,
-        (Merge::UpdateRuntimeConfig, _) => update_runtime_config(switch, &call, &backends).await,
-        (Merge::Events, _) => Ok(subscribers::events(switch)),
+        (Merge::Status, _) => Ok(status::status(switch, call).await?.into()),
+        (Merge::UpdateRuntimeConfig, _) => {
+            let (last, live) = (&switch.runtime_config, switch.live());
+            update_runtime_config(last, &live, call, &backends).await
+        }
+        (Merge::Events, _) => Ok(subscribers::events(switch).into()),
         (Merge::Interleave(instead), _) => {
             // Data that the client has not read waits in the HTTP/2 windows of the backends' streams, so these windows
             // count as the client's unread memory.
-            let windows = windows(switch, &call, backends.len())?;
-            let must_rename =
-                |only: &Backend| list.is_some_and(|list| handlers::must_rename(switch, list, only));
-            let reply = match backends.as_slice() {
-                [only] if alone && !must_rename(only) => {
-                    only.patiently(forward::send(switch, &call, only)).await?
-                }
-                _ => streams::interleave(switch, &call, backends, how, instead),
+            let windows = windows(&switch.counts, call, backends.len())?;
+            let must_rename = |only: &Backend| {
+                let (live, owners) = (switch.live(), switch.owners());
+                list.is_some_and(|list| handlers::must_rename(&live, &owners, list, only.id))
             };
-            Ok(reply::holding(reply, windows))
+            let mut unsent = match backends.as_slice() {
+                [only] if alone && !must_rename(only) => {
+                    only.patiently(forward::send(switch, call, only)).await?
+                }
+                _ => streams::interleave(switch, call, backends, how, instead).into(),
+            };
+            unsent.reply = reply::holding(unsent.reply, windows);
+            Ok(unsent)
         }
         (_, [only]) if alone => {
-            let reply = only.patiently(forward::send(switch, &call, only)).await?;
+            let unsent = only.patiently(forward::send(switch, call, only)).await?;
             if list == Some(List::MetricDescriptors)
                 && let Some(own) = labels::descriptors(only)
             {
                 // A later reload may add backends. Their metric samples must then fit the descriptors that the client
                 // receives now.
-                labels::give_descriptors(switch, &own);
+                labels::give_descriptors(&switch.given, &switch.live(), &own);
             }
-            Ok(reply)
+            Ok(unsent)
         }
-        (Merge::RuntimeConfig, _) => runtime_config(&call, &backends).await,
+        (Merge::RuntimeConfig, _) => Ok(runtime_config(call, &backends).await?.into()),
         (Merge::Concat(..), _) => {
-            merged(switch, &call, how, &backends, |all| Ok(all.to_vec())).await
+            merged(switch, call, how, &backends, |all| Ok(all.to_vec())).await
         }
         (Merge::Distinct(keys, ..), _) => {
             let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
-            merged(switch, &call, how, &backends, distinct).await
+            merged(switch, call, how, &backends, distinct).await
         }
         (Merge::Descriptors, _) => {
             let descriptors = |all: &[Bytes]| {
                 let merged = labels::union(all)?;
-                labels::give_descriptors(switch, &merged);
+                labels::give_descriptors(&switch.given, &switch.live(), &merged);
                 Ok(vec![merged])
             };
-            merged(switch, &call, how, &backends, descriptors).await
+            merged(switch, call, how, &backends, descriptors).await
         }
         (Merge::Images, _) => {
             let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
-            merged(switch, &call, how, &backends, images).await
+            merged(switch, call, how, &backends, images).await
         }
     }
 }
@@ -233,27 +249,28 @@ async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
 /// the call continues without the reply, and criswitch asks again in the background.
 async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
     let row = &rpc::LIST_METRIC_DESCRIPTORS;
-    let known = backend.known();
-    let State::Ready(wire) = backend.link().state else {
+    let known = backend.record.known();
+    let State::Ready(wire) = backend.connection.link().state else {
         return;
     };
     if known.has_described() || known.is_late_with(row) {
         return;
     }
-    let asked = own::ask_stats(switch, backend, &wire, row, List::MetricDescriptors);
-    let asked = async { own::unless_silent(asked.await) };
+    let own = OwnCalls::new(switch, backend, Some(&wire));
+    let asked = own.ask_stats(row, List::MetricDescriptors);
+    let asked = async { unless_silent(asked.await) };
     match tokio::time::timeout(backend.stats_timeout(), asked).await {
-        Ok(Ok(())) => backend.learn(|known| known.describe()),
+        Ok(Ok(())) => backend.record.learn(|known| known.describe()),
         Ok(Err(_)) => {}
-        Err(_) => backend.miss(row),
+        Err(_) => backend.record.miss(row),
     }
 }
 
 /// Reserves memory for the HTTP/2 windows of `streams` streams, because the client may leave all of them unread.
-fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, Status> {
+fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
     if held.grow(streams * STREAM_WINDOW as usize).is_err() {
-        switch.counts.refuse(Reason::Unread);
+        counts.refuse(Reason::Unread);
         return Err(errors::unread_replies(call.row.name, call.unread.limit()));
     }
     Ok(held)
@@ -278,12 +295,18 @@ async fn merged(
     how: &Merge,
     backends: &[Arc<Backend>],
     merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     let before = switch.owners().changes();
     let shares = backends.iter().map(|backend| async move {
         let mut reply = None;
-        let own = own_share(switch, call, how, backend, &mut reply);
-        let share = fallback::with_stand_in(switch, call, how, backend, own).await?;
+        let part = Part {
+            switch,
+            call,
+            how,
+            backend,
+        };
+        let own = own_share(part, &mut reply);
+        let share = fallback::with_stand_in(part, own).await?;
         Ok::<_, Failed>((share, reply))
     });
     let mut messages = Vec::with_capacity(backends.len());
@@ -304,14 +327,13 @@ async fn merged(
     if has_changed && let Some(list) = list.filter(|list| list.has_owners()) {
         each_once(list, &mut messages)?;
     }
-    if has_changed && list.is_some_and(|list| list.kind().is_some()) {
-        // An answer of one backend may have changed the items of another.
-        let saved = join_all(backends.iter().map(|backend| backend.saved())).await;
-        saved.into_iter().collect::<Result<(), _>>()?;
-    }
     match parts.failure() {
         Some(why) => Err(why),
-        None => one_message(switch, call, messages, merge),
+        // An answer of one backend may have changed the items of another.
+        None => Ok(Unsent::of(
+            one_message(call, messages, switch.max_message, merge)?,
+            backends,
+        )),
     }
 }
 
@@ -334,9 +356,9 @@ fn part_again(
             let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             own.unwrap_or(reply)
         }
-        None => fallback::cached_again(switch, call, list, backend)?,
+        None => fallback::cached_again(&switch.owners(), &switch.question, call, list, backend)?,
     };
-    let renamed = learn::listed_as(switch, list, backend, &part)?;
+    let renamed = View::of(switch).shown(list, backend, &part)?;
     Ok(Some(renamed.unwrap_or(part)))
 }
 
@@ -354,27 +376,28 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
 
 /// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was
 /// learned, and the moment when criswitch asked for it.
-async fn own_share(
-    switch: &Switch,
-    call: &Call,
-    how: &Merge,
-    backend: &Arc<Backend>,
-    reply: &mut Option<(Bytes, Asked)>,
-) -> Result<Share, Failed> {
-    let asked = learn::asked(switch);
+async fn own_share(part: Part<'_>, reply: &mut Option<(Bytes, Asked)>) -> Result<Share, Failed> {
+    let Part {
+        switch,
+        call,
+        how,
+        backend,
+    } = part;
+    let asked = Asked::now(&switch.owners());
     let answer = forward::ask(call, backend).await?;
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
             // `learn` checks lists.
             if call.listing().is_none() {
-                learn::readable(switch, None, backend, &message)?;
+                readable(&switch.live(), None, backend, &message)?;
             }
-            let learned = learn::learn(switch, call, backend, asked, &message)?;
+            let learned = Learner::new(switch, backend, asked).learn(call, &message);
+            let (own, _) = act(switch, backend, learned)?;
             *reply = Some((message.clone(), asked));
-            Ok(Share::Own(learned.message.unwrap_or(message)))
+            Ok(Share::Own(own.unwrap_or(message)))
         }
-        Code::Unimplemented if may_lack(switch, how, backend) => {
+        Code::Unimplemented if may_lack(&switch.owners(), how, backend.id) => {
             Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
         }
         _ => Err(named(backend, answer)),
@@ -382,18 +405,18 @@ async fn own_share(
 }
 
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.
-pub(crate) fn may_lack(switch: &Switch, how: &Merge, backend: &Backend) -> bool {
+pub(crate) fn may_lack(owners: &Owners, how: &Merge, backend: BackendId) -> bool {
     match how.lacking() {
         Lacking::LeftOut => true,
-        Lacking::FailsForPods => switch.owners().count(backend.id) == (0, 0),
+        Lacking::FailsForPods => owners.count(backend) == (0, 0),
         Lacking::Fails => false,
     }
 }
 
 fn one_message(
-    switch: &Switch,
     call: &Call,
     messages: Vec<Message>,
+    limit: usize,
     merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Reply, Failed> {
     let sizes: Vec<_> = messages
@@ -405,35 +428,38 @@ fn one_message(
         .map(|(_, message)| message.clone())
         .collect();
     let merged = merge(&bytes).map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
-    if merged.iter().map(Bytes::len).sum::<usize>() > switch.max_message {
-        return Err(errors::reply_too_large(call.row.name, switch.max_message, &sizes).into());
+    if merged.iter().map(Bytes::len).sum::<usize>() > limit {
+        return Err(errors::reply_too_large(call.row.name, limit, &sizes).into());
     }
     Ok(reply::of_message(merged))
 }
 
 /// `UpdateRuntimeConfig` succeeds if each reachable backend applies the configuration. A backend that is away gets the
-/// configuration when it answers again. Before the reply, the state file of each backend has the new configuration or
-/// is removed, so that no restart restores an older one.
+/// configuration when it answers again. Even a reply with an error waits until the state file of each backend has the
+/// new configuration or is removed, so that no restart restores an older one.
 async fn update_runtime_config(
-    switch: &Switch,
+    last: &Mutex<Option<Bytes>>,
+    live: &Live,
     call: &Call,
     backends: &[Arc<Backend>],
-) -> Result<Reply, Failed> {
-    *switch.runtime_config.lock() = Some(call.body.clone());
+) -> Result<Unsent, Failed> {
+    *last.lock() = Some(call.body.clone());
     // A backend that a reload has just added is not in `backends`, and may have the previous configuration. The session
     // of such a backend sends the new configuration.
-    let live = switch.live();
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
     let new = live.backends.iter().filter(|backend| !asked(backend));
     new.for_each(|backend| backend.nudges.owed.notify_one());
-    live.backends.iter().for_each(|it| it.has_changed());
+    live.backends.iter().for_each(|it| it.saving.has_changed());
     let mut unanswered = Unanswered(backends);
     let parts = gather(call, backends).await;
-    let saved = join_all(live.backends.iter().map(|backend| backend.saved())).await;
     unanswered.0 = &[];
-    let reply = taken(parts)?;
-    saved.into_iter().collect::<Result<(), _>>()?;
-    Ok(reply)
+    match taken(parts) {
+        Ok(reply) => Ok(Unsent::of(reply, &live.backends)),
+        Err(failed) => {
+            call.may_show(&live.backends.iter().collect()).await.ok();
+            Err(failed)
+        }
+    }
 }
 
 /// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns

@@ -9,10 +9,11 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::call::reply::{self, Reply};
+use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
-use crate::switch::learn::{self, Asked, Effects};
-use crate::switch::{Switch, saved};
+use crate::switch::Switch;
+use crate::switch::act::act;
+use crate::switch::learn::{Asked, Learner};
 
 /// Sends `call`, which creates a pod, to one backend. Until criswitch has read the reply, the backend may have a pod
 /// that criswitch does not know.
@@ -21,12 +22,12 @@ pub(crate) async fn create(
     call: &Call,
     backend: &Arc<Backend>,
     uid: String,
-) -> Result<Reply, Failed> {
-    let mut creating = creating::creating(switch, backend.id, uid);
+) -> Result<Unsent, Failed> {
+    let mut creating = creating::creating(&switch.owners, backend.id, uid);
     // Get the connection first: a call that cannot be sent creates no pod.
     let wire = backend.wire().await?;
     creating.sent();
-    let (asked, headers) = (learn::asked(switch), call.reading_headers());
+    let (asked, headers) = (Asked::now(&switch.owners()), call.reading_headers());
     let sent = backend.ask_over(wire, call.row, &headers, call.body.clone());
     let answer = sent.await?;
     backend.nudges.answered.notify_waiters();
@@ -43,7 +44,7 @@ pub(crate) async fn send(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     let sent = match call.lesson.must_read() {
         true => pass_learned(switch, call, backend).await,
         false => pass_as_it_is(call, backend).await,
@@ -52,7 +53,9 @@ pub(crate) async fn send(
         && call.asks_for_all()
         && !why.is_silence()
     {
-        backend.note_answer(call.row, Some(&why.code_and_text()));
+        backend
+            .record
+            .note_answer(call.row, Some(&why.code_and_text()));
     }
     sent
 }
@@ -62,20 +65,21 @@ async fn pass_learned(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-) -> Result<Reply, Failed> {
-    let (asked, answer) = (learn::asked(switch), ask(call, backend).await?);
+) -> Result<Unsent, Failed> {
+    let asked = Asked::now(&switch.owners());
+    let answer = ask(call, backend).await?;
     learned(switch, call, backend, asked, answer).await
 }
 
 /// Sends a call whose reply criswitch forwards without reading it. criswitch receives a unary reply completely, so that
 /// the reply counts towards the memory limit. A stream is forwarded in pieces, because it may be longer than the
 /// memory.
-async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
+async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Unsent, Failed> {
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
         let answer = backend.ask(row, headers, body).await?;
         note(call, backend, &answer);
-        return Ok(reply::of_answer(answer));
+        return Ok(reply::of_answer(answer).into());
     }
     let response = backend.call(row, headers, body).await?;
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
@@ -83,16 +87,18 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
     if let Some(list) = list {
         // Drop the cached list, because the client may see items that the cached list lacks.
         backend.outdate(list);
-        backend.saved().await?;
     }
     let whole = call.asks_for_all().then_some(row);
-    Ok(reply::passed(response, Arc::clone(backend), list, whole))
+    let reply = reply::passed(response, Arc::clone(backend), list, whole);
+    Ok(Unsent::of(reply, [backend]))
 }
 
 /// Records whether the answer to a call for all items can be used.
 fn note(call: &Call, backend: &Backend, answer: &Answer) {
     if call.asks_for_all() {
-        backend.note_answer(call.row, answer.failure().as_deref());
+        backend
+            .record
+            .note_answer(call.row, answer.failure().as_deref());
     }
 }
 
@@ -102,26 +108,26 @@ pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status
     backend.ask(call.row, &headers, body).await
 }
 
-/// Learns from the reply to a call sent at `asked`. Clients get the reply only after the learned facts are saved.
+/// Learns from the reply to a call sent at `asked`, and acts on what it learned.
 async fn learned(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
     asked: Asked,
     answer: Answer,
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     note(call, backend, &answer);
     if answer.code() != Code::Ok {
-        return Ok(reply::of_answer(answer));
+        return Ok(reply::of_answer(answer).into());
     }
     let message = backend.message(&answer)?;
-    let Effects { message, changed } = learn::learn(switch, call, backend, asked, &message)?;
-    if call.lesson.waits_for_save() {
-        backend.saved().await?;
-        saved::all(switch, &changed).await?;
-    }
-    Ok(match message {
+    let learned = Learner::new(switch, backend, asked).learn(call, &message);
+    let (message, shows) = act(switch, backend, learned)?;
+    let reply = match message {
         Some(message) => reply::of_changed(answer, &message),
         None => reply::of_answer(answer),
-    })
+    };
+    let mut unsent = Unsent::of(reply, [backend]);
+    unsent.shows.append(shows);
+    Ok(unsent)
 }

@@ -9,12 +9,14 @@
 //!         | a request that is not decoded yet
 //!     server::layers             RPC table row, limit on calls, log line, unread replies, deadline
 //!         |
-//!     dispatch      the path of a call: decode the request, find the target, make the plan, run the plan
+//!     dispatch      the path of a call: decode the request, find the target, make the plan, run the plan; wait until
+//!         |         all that the reply shows is saved
 //!         |-- dispatch::resolve    call::route: makes a target from row, key, routing table and owners
 //!         |                        asks all backends once for an id without a known owner
 //!         |-- call::plan           makes a plan from row and target; later steps do not read the row
-//!         |-- forward              one backend: forwards the reply unchanged; switch::learn learns from it
+//!         |-- forward              one backend: forwards the reply unchanged
 //!         `-- fanout               several backends: calls all, merges; fallback for a part that cannot be used
+//!         |       switch::learn changes the owners by a reply; switch::act then saves, retires, publishes and logs
 //!         |
 //!     backend       one connection to each backend; backend::connect opens it, session keeps it open
 //!         |
@@ -41,8 +43,8 @@
 //!   CRI's field numbers by name
 //! - [`telemetry`]: the log's queue, limits on repeated log lines, counters, trace ids
 //! - [`store`]: the state files for the next start; file work off the thread that serves calls
-//! - [`ownership`]: which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); one
-//!   query to all backends for several unknown ids (`lookup`)
+//! - [`ownership`]: which backend owns a pod or container; pods, `removals` and `creations`; the pod of a request by
+//!   uid or names (`pod_names`); one query to all backends for several unknown ids (`lookup`)
 //! - [`compatibility`]: the pods that a kind of runtime cannot run: the table of known limits, for `criswitch explain`
 //!   and `criswitch manifests --policy`
 //! - [`config`]: `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every
@@ -51,13 +53,13 @@
 //! - [`limits`]: the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and
 //!   calls, `flood` frames
 //! - [`http2`]: the body of a request or response, as it arrives over HTTP/2
-//! - [`backend`]: a backend: connections, calls, states; the facts known of it; its cached lists (`lists`), late
-//!   replies (`absence`), unsaved changes (`unsaved`)
+//! - [`backend`]: a backend: its `settings`, its `connection`, what it reported (`known`, with cached `lists`) and when
+//!   it was late (`absence`), its unsaved changes (`unsaved`); calls to it
 //! - [`topology`]: the current routing table and its backends; the next table after a reload; automatically registered
 //!   handlers
 //! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply
-//! - [`switch`]: the state that all calls share, and how it is learned, saved (`saved` makes and reads the contents of
-//!   `store::saved`), reloaded and forgotten
+//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `act` acts on it), saved
+//!   (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten
 //! - `forward`: a call to one backend; the calls that criswitch makes itself
 //! - [`fanout`]: a call to several backends: merged lists, streams, images, status; cached lists for a backend whose
 //!   answer cannot be used, and why a list fails (`fallback`)

@@ -12,7 +12,7 @@ use crate::backend::state::Failing;
 use crate::config::kubernetes::is_name;
 use crate::config::{Handler, Table};
 use crate::fanout::status;
-use crate::switch::Switch;
+use crate::topology::Live;
 
 pub use file::{keep, replace};
 
@@ -58,8 +58,7 @@ pub fn feature_file(labels: &BTreeMap<String, String>) -> String {
 impl NodeLabels {
     /// The labels of the node now, and the time when a backend has failed for `labels_failed_after`. At that time, the
     /// labels of the backend and of its handlers are removed.
-    pub(crate) fn of(switch: &Switch) -> (NodeLabels, Option<Instant>) {
-        let live = switch.live();
+    pub(crate) fn of(live: &Live) -> (NodeLabels, Option<Instant>) {
         let limit = live.config.labels_failed_after;
         let now = Instant::now();
         let mut labels = NodeLabels::default();
@@ -84,7 +83,7 @@ impl NodeLabels {
     }
 
     fn add_handlers(&mut self, table: &Table, backend: &Backend) {
-        let status = backend.known().status;
+        let status = backend.record.known().status;
         let rows = table.handlers.iter();
         for row in rows.filter(|row| row.backend == backend.id) {
             match status::lacks(&status, &row.backend_handler) {
@@ -114,7 +113,7 @@ impl NodeLabels {
     }
 
     fn add_backend(&mut self, backend: &Backend) {
-        let [runtime, version, _] = status::identity(&backend.known());
+        let [runtime, version, _] = status::identity(&backend.record.known());
         let name = backend.name();
         let mut offer = Offer {
             labels: self,

@@ -5,38 +5,38 @@
 
 mod creations;
 mod entries;
+mod learned;
 pub(crate) mod lookup;
 mod names;
 mod pod_names;
+mod pods;
+mod removals;
+mod restored;
+mod shapes;
 mod started;
 #[cfg(test)]
 mod tests;
 mod uids;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::hash::Hasher;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use tokio::time::Instant;
-
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::fields::{container, pod_sandbox};
-use crate::rpc::{Kind, UID_LABEL};
 use bytes::Bytes;
-use creations::Creations;
-use entries::{
-    Entries, Entry, Ids, Shape, Source, WholeLists, claim, claims, copies, count, disputed,
-    is_full, is_of, learn, of, own, restore, settle, with_prefix,
-};
-use fnv::FnvHasher;
 
-pub use creations::Creation;
+use crate::rpc::Kind;
+use entries::{
+    Entries, Entry, Ids, Source, WholeLists, claim, claims, copies, count, is_full, is_of, learn,
+    of, own, settle, with_prefix,
+};
+use removals::Removed;
+use shapes::{ContainerShape, InPod, PodShape};
+
+pub use creations::{Creation, Creations};
+pub use learned::{Claim, LearnedList, Owned, Unlearned};
 pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
+pub use pods::Pods;
+pub use removals::Removals;
 pub use started::{StartedWith, Unasked};
-
-/// The most removed pods and containers that are remembered. A list that is under way may still show them, and later
-/// calls for them may go to the backend that had them.
-const REMOVALS: usize = 4096;
 
 /// The most pods, and the most containers, that are learned from one backend; a node has hundreds. Also the most items
 /// of any other list of a backend.
@@ -72,61 +72,6 @@ pub enum Owner {
     Disputed(BackendId, BackendId),
 }
 
-/// A backend listed or returned an id that another backend owns. The owner keeps the id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The id.
-    pub id: String,
-    /// The backend that owns the id.
-    pub owner: BackendId,
-}
-
-/// The result of learning that a backend returned an id from a call that creates a pod or container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owned {
-    /// If another backend keeps the id: the claim.
-    pub claim: Option<Claim>,
-    /// The backends whose items changed.
-    pub changed: Changed,
-}
-
-/// The result of learning from a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
-    /// Ids in the list that another backend owns. Each id is reported only once, by the first list that has it.
-    pub claims: Vec<Claim>,
-    /// The list without repeated items and the items of other backends; `None` if the list has no such items.
-    pub own: Option<Bytes>,
-    /// The number of items that `own` lacks.
-    pub dropped: usize,
-    /// The number of ids in the list that had no owner before.
-    pub new: usize,
-    /// Whether the list changed a known fact, or has items that the backend does not own.
-    pub changes: bool,
-    /// The backends whose items changed.
-    pub changed: Changed,
-}
-
-/// Why nothing is learned from a list.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unlearned {
-    /// The list cannot be decoded.
-    #[error("its reply is malformed: {0}")]
-    Malformed(Malformed),
-    /// An id is longer than any valid id.
-    #[error("it lists an id of more than {LONGEST_ID} bytes")]
-    LongId,
-    /// The list has more items than any backend can have.
-    #[error("it lists more than {MOST} items")]
-    TooMany,
-}
-
-impl From<Malformed> for Unlearned {
-    fn from(fault: Malformed) -> Unlearned {
-        Unlearned::Malformed(fault)
-    }
-}
-
 /// The owners of all known pods and containers.
 #[derive(Debug, Default)]
 pub struct Owners {
@@ -134,53 +79,20 @@ pub struct Owners {
     /// Counts the changes of facts that a list may show or depend on.
     changes: u64,
     /// The latest removals: a list that was requested before a removal may still show the item.
-    removed: VecDeque<Removed>,
-    pods: Entries<PodNames>,
+    pub removals: Removals,
+    /// The pods by id.
+    pub pods: Pods,
     containers: Entries<InPod>,
     whole: HashMap<(Kind, BackendId), WholeLists>,
-    creations: Creations,
+    /// The calls that may create a pod that criswitch does not know.
+    pub creations: Creations,
     uids: uids::Uids,
-}
-
-/// The pod of a container.
-#[derive(Debug)]
-struct InPod {
-    /// The pod's id.
-    pod: String,
-    /// Whether the container has a label with a pod uid that differs from its pod's uid.
-    odd_label: bool,
-}
-
-impl InPod {
-    /// The facts of a container of `pod`. `label` is the pod uid in the container's label.
-    fn of(pod: &str, label: Option<&str>, pods: &Entries<PodNames>) -> InPod {
-        let uid = pods.get(pod).map(|pod| pod.more.uid.as_str());
-        InPod {
-            pod: short(pod),
-            odd_label: label.is_some() && uid.is_some() && label != uid,
-        }
-    }
-}
-
-/// A removed pod or container.
-#[derive(Debug)]
-struct Removed {
-    id: String,
-    at: u64,
-    /// The owner, if known.
-    backend: Option<BackendId>,
-    /// The uid of a pod; `None` for a container.
-    uid: Option<String>,
-    /// Whether a client removed the item through criswitch. Otherwise a complete list lacked the item.
-    by_us: bool,
-    /// Whether another backend listed the item too.
-    had_rival: bool,
 }
 
 impl Owners {
     /// The number of changes so far of facts that a list may show or depend on.
     pub fn changes(&self) -> u64 {
-        self.changes
+        self.changes + self.pods.changes
     }
 
     /// Records that a complete list of `backend`, requested at `asked`, was equal to the previous list and changes
@@ -200,11 +112,11 @@ impl Owners {
     /// now owns the pod, unless the pod was removed since `asked`. If another backend created the pod, or may have had
     /// it before `asked`, that backend stays the owner.
     pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) -> Owned {
-        let claim = claim(&self.pods, id, backend, asked, self.whole(Kind::Pod));
+        let claim = claim(&self.pods.by_id, id, backend, asked, self.whole(Kind::Pod));
         let mut changed = Changed::new();
-        if claim.is_none() && !removed_since(&self.removed, asked).contains_key(id) {
+        if claim.is_none() && !self.removals.since(asked).contains_key(id) {
             let entry = self.created(backend, names.created(self.mark()));
-            let before = self.pods.insert(id.to_owned(), entry);
+            let before = self.pods.by_id.insert(id.to_owned(), entry);
             changed.insert(backend);
             changed.extend(before.map(|before| before.backend));
         }
@@ -223,9 +135,9 @@ impl Owners {
         let whole = self.whole(Kind::Container);
         let claim = claim(&self.containers, id, backend, asked, whole);
         let mut changed = Changed::new();
-        let removed = removed_since(&self.removed, asked);
+        let removed = self.removals.since(asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
-            let more = InPod::of(pod, label, &self.pods);
+            let more = InPod::of(pod, label, &self.pods.by_id);
             let entry = self.created(backend, more);
             let before = self.containers.insert(id.to_owned(), entry);
             changed.insert(backend);
@@ -253,64 +165,30 @@ impl Owners {
         }
     }
 
-    /// Records that criswitch starts at `now`, and that its last run may have sent calls to `backend`. Such a call may
-    /// still create a pod.
-    pub fn begin_run(&mut self, backend: BackendId, now: Instant) {
-        self.creations.begin_run(backend, now);
-    }
-
-    /// Records the start of a call that creates a pod with this uid at `backend`. The caller must pass the result to
-    /// [`Owners::end_creating`] when the call ends.
-    pub fn begin_creating(&mut self, backend: BackendId, uid: String) -> Creation {
-        self.creations.begin(backend, uid)
-    }
-
-    /// Records that the call of `creation` is sent now. From now on the backend of the call may have the pod.
-    pub fn sent_creating(&mut self, creation: Creation) {
-        self.creations.sent(creation);
-    }
-
-    /// Records that the call of `creation` has ended. If the result of the call is unknown, `open_since` is the time of
-    /// its end.
-    pub fn end_creating(&mut self, creation: Creation, open_since: Option<Instant>) {
-        self.creations.end(creation, open_since);
-    }
-
-    /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned. The list shows the
-    /// results of calls that ended long enough before `asked`.
-    pub fn settle_creating(&mut self, backend: BackendId, asked: Instant) {
-        self.creations.listed(backend, asked);
-    }
-
     /// Forgets a pod or container that a client removed. The containers of a pod are forgotten with it. Returns the
     /// backends whose items changed.
     pub fn forget(&mut self, kind: Kind, id: &str) -> Changed {
-        let mut changed = Changed::new();
         self.clock += 1;
         self.changes += 1;
+        let at = self.clock;
+        let mut removed = Vec::new();
         match kind {
             Kind::Pod => {
-                let pod = self.pods.remove(id);
-                let had_rival = pod.as_ref().is_some_and(|pod| pod.rival.is_some());
-                let (owner, uid) = pod.map(|pod| (pod.backend, pod.more.uid)).unzip();
-                changed.extend(owner);
-                self.keep_in_mind(id.to_owned(), owner, uid, true, had_rival);
+                let pod = self.pods.by_id.remove(id);
+                let uid = pod.as_ref().map(|pod| pod.more.uid.clone());
+                removed.push(Removed::by_us(id.to_owned(), at, pod.as_ref(), uid));
                 let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
-                let containers: Vec<_> = self.containers.extract_if(its).collect();
-                for (id, container) in containers {
-                    let had_rival = container.rival.is_some();
-                    changed.insert(container.backend);
-                    self.keep_in_mind(id, Some(container.backend), None, true, had_rival);
-                }
+                let containers = self.containers.extract_if(its);
+                removed.extend(containers.map(|(id, it)| Removed::by_us(id, at, Some(&it), None)));
             }
             Kind::Container => {
                 let container = self.containers.remove(id);
-                let had_rival = container.as_ref().is_some_and(|it| it.rival.is_some());
-                let owner = container.map(|it| it.backend);
-                changed.extend(owner);
-                self.keep_in_mind(id.to_owned(), owner, None, true, had_rival);
+                removed.push(Removed::by_us(id.to_owned(), at, container.as_ref(), None));
             }
         }
+        let changed = removed.iter().filter_map(|removed| removed.backend);
+        let changed = changed.collect();
+        removed.into_iter().for_each(|it| self.removals.add(it));
         changed
     }
 
@@ -325,15 +203,15 @@ impl Owners {
         backend: BackendId,
         list: &[u8],
         asked: Mark,
-    ) -> Result<Learned, Unlearned> {
+    ) -> Result<LearnedList, Unlearned> {
         self.clock += 1;
         let now = self.clock;
-        let removed = removed_since(&self.removed, asked);
+        let removed = self.removals.since(asked);
         let of = (backend, self.whole.get(&(kind, backend)).copied());
         let learned = match kind {
-            Kind::Pod => learn(&mut self.pods, of, now, list, &removed, &PodShape),
+            Kind::Pod => learn(&mut self.pods.by_id, of, now, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape(&self.pods);
+                let shape = ContainerShape(&self.pods.by_id);
                 learn(&mut self.containers, of, now, list, &removed, &shape)
             }
         }?;
@@ -353,11 +231,11 @@ impl Owners {
         list: &[u8],
         asked: Mark,
     ) -> Result<Option<Bytes>, Unlearned> {
-        let removed = removed_since(&self.removed, asked);
+        let removed = self.removals.since(asked);
         let (own, _) = match kind {
-            Kind::Pod => own(&self.pods, backend, list, &removed, &PodShape),
+            Kind::Pod => own(&self.pods.by_id, backend, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape(&self.pods);
+                let shape = ContainerShape(&self.pods.by_id);
                 own(&self.containers, backend, list, &removed, &shape)
             }
         }?;
@@ -381,7 +259,7 @@ impl Owners {
         match kind {
             Kind::Pod => {
                 let noted = (&mut *changes, &mut changed);
-                let gone = settle(&mut self.pods, backend, asked, noted, |_| true);
+                let gone = settle(&mut self.pods.by_id, backend, asked, noted, |_| true);
                 if !gone.is_empty() {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
@@ -389,7 +267,14 @@ impl Owners {
                     settle(&mut self.containers, backend, asked, noted, of_them);
                 }
                 for (id, pod) in gone {
-                    self.keep_in_mind(id, Some(pod.backend), Some(pod.more.uid), false, false);
+                    self.removals.add(Removed {
+                        id,
+                        at: self.clock,
+                        backend: Some(pod.backend),
+                        uid: Some(pod.more.uid),
+                        by_us: false,
+                        had_rival: false,
+                    });
                 }
             }
             Kind::Container => {
@@ -400,31 +285,10 @@ impl Owners {
         changed
     }
 
-    fn keep_in_mind(
-        &mut self,
-        id: String,
-        backend: Option<BackendId>,
-        uid: Option<String>,
-        by_us: bool,
-        had_rival: bool,
-    ) {
-        if self.removed.len() == REMOVALS {
-            self.removed.pop_front();
-        }
-        self.removed.push_back(Removed {
-            id,
-            at: self.clock,
-            backend,
-            uid,
-            by_us,
-            had_rival,
-        });
-    }
-
     /// The owner of exactly this id; prefixes do not match.
     pub fn find(&self, kind: Kind, id: &str) -> Option<Owner> {
         match kind {
-            Kind::Pod => self.pods.get(id).map(Entry::owner),
+            Kind::Pod => self.pods.by_id.get(id).map(Entry::owner),
             Kind::Container => self.containers.get(id).map(Entry::owner),
         }
     }
@@ -432,7 +296,7 @@ impl Owners {
     /// Whether a backend other than `backend` owns this id.
     pub fn is_of_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
         let owner = match kind {
-            Kind::Pod => self.pods.get(id).map(|pod| pod.backend),
+            Kind::Pod => self.pods.by_id.get(id).map(|pod| pod.backend),
             Kind::Container => self.containers.get(id).map(|container| container.backend),
         };
         owner.is_some_and(|owner| owner != backend)
@@ -442,7 +306,7 @@ impl Owners {
     /// at `backend`.
     pub fn is_created_elsewhere(&self, pod: &str, uid: &str, backend: BackendId) -> bool {
         let mut creating = self.creations.sent_with_uid(uid).peekable();
-        !self.pods.contains_key(pod)
+        !self.pods.by_id.contains_key(pod)
             && creating.peek().is_some()
             && creating.all(|creator| creator != backend)
     }
@@ -459,13 +323,13 @@ impl Owners {
 
     /// The number of pods and containers that `backend` lists although they belong to another backend.
     pub fn claims(&self, backend: BackendId) -> usize {
-        claims(&self.pods, backend) + claims(&self.containers, backend)
+        claims(&self.pods.by_id, backend) + claims(&self.containers, backend)
     }
 
     /// All ids that begin with `prefix`, and their owners.
     pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
         match kind {
-            Kind::Pod => with_prefix(&self.pods, prefix),
+            Kind::Pod => with_prefix(&self.pods.by_id, prefix),
             Kind::Container => with_prefix(&self.containers, prefix),
         }
     }
@@ -474,7 +338,7 @@ impl Owners {
     /// of this uid is known. Otherwise these are the owners of the known pods, the backends that may have an unknown
     /// pod of this uid, and the owners of pods and containers whose label has a uid that differs from their pod's uid.
     pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
-        let known = self.pods.values().filter(|pod| pod.more.uid == uid);
+        let known = self.pods.by_id.values().filter(|pod| pod.more.uid == uid);
         let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
         if !backends.is_empty() {
             backends.extend(self.creations.with_uid(uid));
@@ -486,35 +350,11 @@ impl Owners {
     }
 
     fn with_odd_labels(&self) -> impl Iterator<Item = BackendId> {
-        let pods = self.pods.values().filter(|pod| pod.more.odd_label);
+        let pods = self.pods.by_id.values().filter(|pod| pod.more.odd_label);
         let containers = self.containers.values();
         let containers = containers.filter(|container| container.more.odd_label);
         let pods = pods.map(|pod| pod.backend);
         pods.chain(containers.map(|container| container.backend))
-    }
-
-    /// The ids and uids of the pods of `backend` that were removed after `since`, or that a complete list after `since`
-    /// lacked.
-    pub fn pods_removed(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
-        let later = self.removed.iter().rev();
-        let later = later.take_while(|removed| removed.at > since.0);
-        let its = later.filter(|removed| removed.backend == Some(backend));
-        let its = its.filter_map(|removed| Some((removed.id.clone(), removed.uid.clone()?)));
-        its.collect()
-    }
-
-    /// The backend that had this pod or container, if a client removed it through criswitch and no other backend listed
-    /// it.
-    pub fn removed_from(&self, id: &str) -> Option<BackendId> {
-        let mut removed = self.removed.iter().rev();
-        let last = removed.find(|it| it.id == id && it.by_us && it.backend.is_some())?;
-        last.backend.filter(|_| !last.had_rival)
-    }
-
-    /// The backend of the last removed pod with this uid.
-    pub fn last_with_uid(&self, uid: &str) -> Option<BackendId> {
-        let mut removed = self.removed.iter().rev();
-        removed.find(|it| it.uid.as_deref() == Some(uid))?.backend
     }
 
     /// The containers of a pod.
@@ -532,7 +372,8 @@ impl Owners {
         Some(&container.more.pod)
     }
 
-    /// Whether `backend` owns a container whose pod is not known to be on `backend`, but may be in its next list of pods.
+    /// Whether `backend` owns a container whose pod is not known to be on `backend`, but may be in its next list of
+    /// pods.
     pub fn has_stray(&self, backend: BackendId) -> bool {
         let mut its = self.without_pod(backend);
         its.any(|(_, container)| !self.is_orphan(container))
@@ -547,7 +388,7 @@ impl Owners {
     }
 
     fn without_pod(&self, backend: BackendId) -> impl Iterator<Item = (&String, &Entry<InPod>)> {
-        let pods = of(&self.pods, backend);
+        let pods = of(&self.pods.by_id, backend);
         let its = self.containers.iter();
         let its = its.filter(move |(_, it)| is_of(it, backend));
         its.filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
@@ -562,20 +403,20 @@ impl Owners {
 
     /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
     pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
-        let mut its = self.pods.values().filter(|pod| is_of(pod, backend));
+        let mut its = self.pods.by_id.values().filter(|pod| is_of(pod, backend));
         its.any(|pod| pod.source != Source::Created && pod.first > mark)
     }
 
     /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
     pub fn of(&self, kind: Kind, backend: BackendId) -> Ids<'_> {
         match kind {
-            Kind::Pod => of(&self.pods, backend),
+            Kind::Pod => of(&self.pods.by_id, backend),
             Kind::Container => of(&self.containers, backend),
         }
     }
 
-    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. Other backends
-    /// that list the same items do not count: they may list copies to get the items.
+    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. Other
+    /// backends that list the same items do not count: they may list copies to get the items.
     pub fn would_lose(&self, backend: BackendId) -> bool {
         self.count(backend) != (0, 0) || self.creations.is_at(backend)
     }
@@ -584,7 +425,7 @@ impl Owners {
     /// creation. If two backends are sockets of one runtime, both list the same items.
     pub fn copies(&self, backend: BackendId) -> BTreeMap<BackendId, u64> {
         let mut counts = BTreeMap::new();
-        let pods = copies(&self.pods, backend);
+        let pods = copies(&self.pods.by_id, backend);
         for lister in pods.chain(copies(&self.containers, backend)) {
             *counts.entry(lister).or_default() += 1;
         }
@@ -604,45 +445,10 @@ impl Owners {
         changed
     }
 
-    /// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
-    pub fn disputed(&self, backend: BackendId) -> Vec<String> {
-        let mut ids = disputed(&self.pods, backend);
-        ids.extend(disputed(&self.containers, backend));
-        ids
-    }
-
-    /// Marks the listed entries of `backend` as restored from the saved state, except the ids in `disputed`: the owners
-    /// of these ids may be disputed again.
-    pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
-        self.changes += 1;
-        let disputed = disputed.iter().map(String::as_str).collect();
-        restore(&mut self.pods, backend, &disputed);
-        restore(&mut self.containers, backend, &disputed);
-    }
-
-    /// The pods of `backend` that were created through criswitch.
-    pub fn created_at(&self, backend: BackendId) -> Vec<String> {
-        let mut pods: Vec<_> = self.pods.iter().collect();
-        pods.retain(|(_, pod)| is_of(pod, backend) && pod.source == Source::Created);
-        pods.into_iter().map(|(id, _)| id.clone()).collect()
-    }
-
-    /// Restores the result of [`Owners::created_at`] from an earlier run of criswitch. The order in which the pods were
-    /// created is not known any more.
-    pub fn restore_created(&mut self, backend: BackendId, ids: &[String]) {
-        self.changes += 1;
-        for id in ids {
-            if let Some(pod) = self.pods.get_mut(id).filter(|pod| is_of(pod, backend)) {
-                pod.source = Source::Created;
-                pod.more.created = Some(Mark(0));
-            }
-        }
-    }
-
     /// Whether `backend` is at the entry limit, so that only a complete list (which also evicts) may add more.
     pub fn is_full(&self, kind: Kind, backend: BackendId) -> bool {
         match kind {
-            Kind::Pod => is_full(&self.pods, backend),
+            Kind::Pod => is_full(&self.pods.by_id, backend),
             Kind::Container => is_full(&self.containers, backend),
         }
     }
@@ -653,92 +459,16 @@ impl Owners {
         (count(Kind::Pod), count(Kind::Container))
     }
 
+    /// Whether `backend` owns a pod.
+    pub(crate) fn runs_pods(&self, backend: BackendId) -> bool {
+        self.count_of(Kind::Pod, backend) > 0
+    }
+
     /// The number of items of this kind that `backend` owns.
     pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
         match kind {
-            Kind::Pod => count(&self.pods, backend),
+            Kind::Pod => count(&self.pods.by_id, backend),
             Kind::Container => count(&self.containers, backend),
         }
     }
-}
-
-/// Reads a listed `PodSandbox`. A malformed pod has no names.
-struct PodShape;
-
-impl Shape<PodNames> for PodShape {
-    fn more(&self, pod: &[u8]) -> PodNames {
-        PodNames::of_listed(pod).unwrap_or_default()
-    }
-
-    fn again(&self, names: &mut PodNames, pod: &[u8]) -> bool {
-        names.listed_again(pod)
-    }
-
-    /// A hash of `metadata` and `created_at`.
-    fn print(&self, pod: &[u8]) -> u64 {
-        hash_of(pod, &[pod_sandbox::METADATA, pod_sandbox::CREATED_AT])
-    }
-
-    fn is_in_others_pod(&self, _: &[u8], _: BackendId) -> bool {
-        false
-    }
-}
-
-/// Reads a listed `Container`. The known pods show the owner and the uid of the container's pod.
-struct ContainerShape<'a>(&'a Entries<PodNames>);
-
-impl Shape<InPod> for ContainerShape<'_> {
-    fn more(&self, container: &[u8]) -> InPod {
-        let label = protobuf::entry(container, &[container::LABELS], UID_LABEL);
-        let label = label.ok().flatten();
-        InPod::of(pod_of(container), label, self.0)
-    }
-
-    /// A hash of `pod_sandbox_id`, `metadata` and `created_at`.
-    fn print(&self, container: &[u8]) -> u64 {
-        hash_of(
-            container,
-            &[
-                container::POD_SANDBOX_ID,
-                container::METADATA,
-                container::CREATED_AT,
-            ],
-        )
-    }
-
-    fn is_in_others_pod(&self, container: &[u8], backend: BackendId) -> bool {
-        let pod = self.0.get(pod_of(container));
-        pod.is_some_and(|pod| pod.backend != backend)
-    }
-}
-
-/// The id of a listed `Container`'s pod.
-fn pod_of(container: &[u8]) -> &str {
-    protobuf::string(container, &[container::POD_SANDBOX_ID]).unwrap_or("")
-}
-
-/// A hash of the fields with these numbers, as encoded.
-fn hash_of(message: &[u8], numbers: &[u32]) -> u64 {
-    let mut hasher = FnvHasher::default();
-    for field in protobuf::fields(message).flatten() {
-        if numbers.contains(&field.number) {
-            hasher.write(field.raw);
-        }
-    }
-    hasher.finish()
-}
-
-/// The name, or an empty string if it is longer than a valid name.
-fn short(name: &str) -> String {
-    if name.len() > LONGEST_ID { "" } else { name }.to_owned()
-}
-
-/// The items that clients removed through criswitch after `asked`, and their owners.
-fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashMap<&str, Option<BackendId>> {
-    let since = removed.iter().rev();
-    let since = since.take_while(|removed| removed.at > asked.0);
-    let by_us = since.filter(|removed| removed.by_us);
-    by_us
-        .map(|removed| (removed.id.as_str(), removed.backend))
-        .collect()
 }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::call::ending::Ending;
 use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::budget::Budget;
@@ -235,7 +236,7 @@ async fn converse(
         },
         () = place.taken.notified() => return Err(PLACE_TAKEN),
         // A silent client never begins the HTTP/2 handshake, after which it would get a GOAWAY.
-        () = last_chance(&switch) => return Ok(()),
+        () = last_chance(&switch.ending) => return Ok(()),
     };
     admission.has_spoken(place);
     let unread = switch.unread.share();
@@ -257,8 +258,8 @@ async fn converse(
 /// Completes one second (`LAST_WORDS`) after the shutdown has begun. Until then a client that has just connected can
 /// finish its handshake and get a GOAWAY. Without a GOAWAY, grpc-go fails the client's calls instead of sending them to
 /// the next process.
-async fn last_chance(switch: &Switch) {
-    switch.ending.begun.cancelled().await;
+async fn last_chance(ending: &Ending) {
+    ending.begun.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
 }
 

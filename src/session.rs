@@ -22,7 +22,7 @@ use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
 use crate::errors::error_chain;
 use crate::fanout::fallback;
-use crate::forward::own;
+use crate::forward::own::OwnCalls;
 use crate::limits::flood;
 use crate::rpc::{self, Row};
 use crate::switch::{Switch, handlers};
@@ -63,7 +63,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         failures = if end.lasted { 0 } else { failures + 1 };
         tokio::select! {
             biased;
-            () = backend.closed() => break,
+            () = backend.connection.closed() => break,
             () = tokio::time::sleep(pause(&backend.name(), failures)) => {}
             () = backend.nudges.wanted.notified() => {}
         }
@@ -87,7 +87,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
     let own = switch.live().config.listen.clone();
     let opened = tokio::select! {
         biased;
-        () = backend.closed() => return None,
+        () = backend.connection.closed() => return None,
         opened = backend.open(Some(&own)) => opened,
     };
     let Opened {
@@ -116,7 +116,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             Ok(()) => "it closed the connection".to_owned(),
             Err(error) => error_chain(&error),
         },
-        () = backend.closed() => {
+        () = backend.connection.closed() => {
             // Calls that began with an older routing table may still go to the backend.
             tokio::select! {
                 _ = &mut connection => return None,
@@ -172,7 +172,7 @@ async fn life(
                         never = ask_on(switch, backend, wire) => match never {},
                         never = resend_runtime_config(switch, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
-                        never = handlers::know_handlers(switch, backend, wire) => match never {},
+                        never = handlers::know_handlers(&switch.owners, backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
                 }
@@ -213,12 +213,12 @@ async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
 async fn hang(backend: &Backend, wire: &Wire) {
     let begun = Instant::now();
     loop {
-        let quiet_since = backend.answered().map_or(begun, |at| at.max(begun));
+        let quiet_since = backend.record.answered().map_or(begun, |at| at.max(begun));
         tokio::select! {
             biased;
             () = backend.nudges.suspected.notified() => {}
             () = tokio::time::sleep_until(quiet_since + LOOK_EVERY) => {
-                if backend.answered().is_some_and(|at| at > quiet_since) {
+                if backend.record.answered().is_some_and(|at| at > quiet_since) {
                     continue;
                 }
             }
@@ -240,8 +240,8 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 /// long, so pods do not wait for it: until it arrives, only the cached list of images is missing.
 async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
     // If the backend was late with this list, `ask_on` requests it again.
-    if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
-        until_answered(|| own::list_images(switch, backend, wire))
+    if !backend.record.known().is_late_with(&rpc::LIST_IMAGES) {
+        until_answered(|| OwnCalls::new(switch, backend, Some(wire)).list_images())
             .await
             .ok();
     }
@@ -258,8 +258,8 @@ async fn keep_whole(
 ) -> Infallible {
     let mut seen = 0;
     loop {
-        seen = backend.changed_after(seen).await;
-        if fallback::lacks(switch, backend, row) {
+        seen = backend.saving.changed_after(seen).await;
+        if fallback::lacks(&switch.owners(), backend, row) {
             answered(switch, backend, wire, row).await;
         }
         tokio::time::sleep(LISTS_APART).await;
@@ -272,7 +272,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<&str> = Vec::new();
     loop {
-        for Absence { row, .. } in backend.known().late {
+        for Absence { row, .. } in backend.record.known().late {
             if !under_way.contains(&row.name) {
                 under_way.push(row.name);
                 asked.push(answered(switch, backend, wire, row));
@@ -282,7 +282,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
             biased;
             Some(row) = asked.next() => {
                 under_way.retain(|name| *name != row.name);
-                backend.has_answered(row);
+                backend.record.has_answered(row);
             }
             () = backend.nudges.missed.notified() => {}
         }
@@ -313,7 +313,7 @@ async fn resend_runtime_config(switch: &Arc<Switch>, backend: &Backend, wire: &W
     loop {
         backend.nudges.owed.notified().await;
         let mut failures = 0;
-        let replay = || sync::replay_runtime_config(switch, backend, wire);
+        let replay = || sync::replay_runtime_config(&switch.runtime_config, backend, wire);
         while let Err(failed) = until_answered(replay).await {
             if failures == 0 {
                 let (name, cause) = (backend.name(), failed.code_and_text());
@@ -350,7 +350,7 @@ async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) 
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if !switch.live().names(backend.id) {
-            until_answered(|| own::list(switch, backend, Some(wire)))
+            until_answered(|| OwnCalls::new(switch, backend, Some(wire)).list())
                 .await
                 .ok();
         }

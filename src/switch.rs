@@ -1,5 +1,6 @@
 //! The state that all calls share, and its accessors. The submodules change this state.
 
+pub(crate) mod act;
 pub(crate) mod cached;
 pub(crate) mod dry_run;
 pub mod forget;
@@ -14,6 +15,7 @@ pub mod reload;
 pub mod saved;
 pub(crate) mod subscribers;
 mod urls;
+pub(crate) mod view;
 pub(crate) mod watchers;
 
 use std::sync::Arc;
@@ -31,8 +33,8 @@ use crate::limits::budget::{Budget, Shares};
 use crate::limits::places::{AdminLimits, CallLimits};
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
+use crate::store::Store;
 use crate::store::file_work::FileWork;
-use crate::store::{LastKnown, Store};
 use crate::switch::pod_requests::PodRequests;
 use crate::switch::reload::Reloads;
 use crate::switch::subscribers::Subscribers;
@@ -77,7 +79,7 @@ pub struct Switch {
     /// The outcomes of reloads.
     pub(crate) reloads: Mutex<Reloads>,
     /// Wakes the task that reloads the configuration when a client requests a reload.
-    pub(crate) reload_wanted: Notify,
+    pub reload_wanted: Notify,
     /// Wakes the clients that wait for the end of a reload.
     pub(crate) reload_ended: Notify,
     /// Why the file of `labels_file` cannot be written; `None` if it can.
@@ -86,7 +88,7 @@ pub struct Switch {
     pub(crate) dry_runs: FileWork,
     /// The store for the state on disk; `None` if the state is not saved.
     pub(crate) store: Option<Arc<Store>>,
-    owners: Mutex<Owners>,
+    pub(crate) owners: Mutex<Owners>,
     /// The limits on calls in flight.
     pub(crate) calls: CallLimits,
     /// The limits on calls of the admin service in flight.
@@ -101,9 +103,7 @@ impl Switch {
     /// Makes a `Switch` without a state on disk. It assumes that each of its backends may have pods that clients know.
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
         let switch = Switch::not_started(config, Vec::new(), dialer);
-        for backend in &switch.live().backends {
-            saved::restore(&switch, backend, LastKnown::Unknown);
-        }
+        saved::assume_pods(&switch);
         switch
     }
 
@@ -162,7 +162,7 @@ impl Switch {
                 .eq(live.auto_registered_by(id))
         };
         let changed = live.backends.iter().filter(|it| differs(it.id));
-        changed.for_each(|backend| backend.has_changed());
+        changed.for_each(|backend| backend.saving.has_changed());
     }
 
     /// Returns a receiver that is notified of each new routing table.

@@ -5,7 +5,7 @@ pub mod auto_register;
 pub mod diff;
 pub(crate) mod undo;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -236,14 +236,20 @@ impl Live {
         found.ok_or_else(errors::gone_backend)
     }
 
+    /// The backends with these ids, except removed backends.
+    pub(crate) fn among(&self, ids: &BTreeSet<BackendId>) -> Vec<&Arc<Backend>> {
+        let backends = self.backends.iter();
+        backends.filter(|it| ids.contains(&it.id)).collect()
+    }
+
     /// The name of a backend; "" if the backend was removed.
     pub(crate) fn name_of(&self, id: BackendId) -> String {
         let backend = self.backend(id);
         backend.map_or_else(|_| String::new(), |backend| backend.name().to_string())
     }
 
-    /// The default backend is the backend that answers for the node: the default handler's backend. Until that backend has
-    /// joined, the previous default backend continues.
+    /// The default backend is the backend that answers for the node: the default handler's backend. Until that backend
+    /// has joined, the previous default backend continues.
     pub fn default_backend(&self) -> BackendId {
         let default = self.table.default.backend;
         match self.before {
@@ -294,7 +300,7 @@ impl Live {
         let mut backends = self
             .auto_registering()
             .filter_map(|row| self.backend(row.id).ok());
-        backends.find(|backend| !backend.known().has_said_status())
+        backends.find(|backend| !backend.record.known().has_said_status())
     }
 
     /// Whether the configuration names the backend. Any other backend is removed when its last pod ends.

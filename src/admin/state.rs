@@ -12,17 +12,17 @@ use crate::config::wording;
 use crate::fanout::fallback;
 use crate::fanout::status::{self, Condition};
 use crate::node_labels::NodeLabels;
+use crate::ownership::Owners;
 use crate::rpc::{Kind, List};
 use crate::switch::Switch;
-use crate::switch::reload::{self, Outcome};
+use crate::switch::reload::{self, Outcome, Reloads};
 use crate::switch::saved::{self, BRIEF_WAIT};
 use crate::telemetry::rejections::Rejection;
 use crate::topology::Live;
 
 /// Just after a start, waits briefly for backends that are not listed yet.
-pub(super) async fn settled(switch: &Switch) {
-    let live = switch.live();
-    let latest = switch.start_by.min(Instant::now() + BRIEF_WAIT);
+pub(super) async fn settled(live: &Live, start_by: Instant) {
+    let latest = start_by.min(Instant::now() + BRIEF_WAIT);
     join_all(live.backends.iter().map(|backend| backend.started(latest))).await;
 }
 
@@ -38,16 +38,21 @@ pub(super) fn now(switch: &Switch) -> Result<admin::State, Status> {
         .partition(|backend| backend.id == live.default_backend());
     let backends = default.into_iter().chain(others);
     let backends = backends.map(|row| backend(switch, &live, row));
+    let file_problem = switch.labels_problem.lock().clone();
+    let of_reloads = switch.reloads();
+    let (configuration, reloads) = (configuration(&of_reloads, &live), reloads(&of_reloads));
+    drop(of_reloads);
     Ok(admin::State {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         default_handler: live.table.default.name.clone(),
         handlers: handlers(&live),
         backends: backends.collect::<Result<_, _>>()?,
-        configuration: Some(configuration(switch, &live)),
-        reloads: Some(reloads(switch)),
-        node_not_ready_seconds: status::silent_default(switch).map(|(_, silent)| silent.as_secs()),
-        node_labels: Some(node_labels(switch, &live)),
+        configuration: Some(configuration),
+        reloads: Some(reloads),
+        node_not_ready_seconds: status::silent_default(&live, switch.created)
+            .map(|(_, silent)| silent.as_secs()),
+        node_labels: Some(node_labels(&live, file_problem)),
         rejections: switch
             .counts
             .rejections
@@ -58,14 +63,14 @@ pub(super) fn now(switch: &Switch) -> Result<admin::State, Status> {
     })
 }
 
-fn node_labels(switch: &Switch, live: &Live) -> admin::NodeLabels {
-    let (NodeLabels { labels, notes }, _) = NodeLabels::of(switch);
+fn node_labels(live: &Live, file_problem: Option<String>) -> admin::NodeLabels {
+    let (NodeLabels { labels, notes }, _) = NodeLabels::of(live);
     let file = live.config.labels_file.as_ref();
     admin::NodeLabels {
         labels,
         notes,
         file: file.map(|file| file.display().to_string()),
-        file_problem: switch.labels_problem.lock().clone(),
+        file_problem,
     }
 }
 
@@ -85,9 +90,8 @@ fn handlers(live: &Live) -> Vec<admin::Handler> {
 
 /// The files of the current configuration. Invalid UTF-8 in their paths is replaced, because protobuf strings are
 /// UTF-8.
-fn configuration(switch: &Switch, live: &Live) -> admin::Configuration {
+fn configuration(reloads: &Reloads, live: &Live) -> admin::Configuration {
     let files = live.config.files.iter();
-    let reloads = switch.reloads();
     admin::Configuration {
         path: live.config.path.display().to_string(),
         files: files.map(|file| file.display().to_string()).collect(),
@@ -98,12 +102,12 @@ fn configuration(switch: &Switch, live: &Live) -> admin::Configuration {
 }
 
 fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Backend, Status> {
-    let (link, known) = (backend.link(), backend.known());
-    let (pods, containers) = reload::owned_by(switch, backend.id).unzip();
+    let (owners, question) = (switch.owners(), &switch.question);
+    let (link, known) = (backend.connection.link(), backend.record.known());
+    let (pods, containers) = reload::owned_by(question, &owners, backend.id).unzip();
     let [runtime, version, cgroup_driver] = status::identity(&known);
     let conditions =
         status::conditions(&known.status).map_err(|fault| backend.malformed(&fault))?;
-    let moved = moved(switch, live, backend);
     Ok(admin::Backend {
         name: backend.name().to_string(),
         socket: backend.socket.to_string(),
@@ -116,8 +120,8 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         auto_register: live.auto_registering().any(|row| row.id == backend.id),
         unnamed: !live.names(backend.id),
         awaited: backend.is_awaited(),
-        list_problem: fallback::lists_problem(switch, backend),
-        restart_problem: saved::restart_problem(switch, backend),
+        list_problem: fallback::lists_problem(live, &owners, question, backend),
+        restart_problem: saved::restart_problem(switch.store.is_some(), question, backend),
         pods_from_cache: known.is_from_cache(List::Pods),
         runtime,
         version,
@@ -134,20 +138,19 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         conditions: conditions.into_iter().map(condition).collect(),
         pods,
         containers,
-        pod_ids: pod_ids(switch, backend),
-        orphans: orphans(switch, backend),
-        default_pod_ids: switch.owners().with_default_row(backend.id),
+        pod_ids: sorted(owners.of(Kind::Pod, backend.id)),
+        orphans: sorted(owners.orphans(backend.id)),
+        default_pod_ids: owners.pods.with_default_row(backend.id),
         failing_rpcs: known.failures.iter().map(failing_rpc).collect(),
-        moved,
+        moved: moved(&owners, live, backend),
     })
 }
 
-fn orphans(switch: &Switch, backend: &Backend) -> Vec<String> {
-    let owners = switch.owners();
-    let orphans = owners.orphans(backend.id).into_iter();
-    let mut orphans = Vec::from_iter(orphans.map(str::to_owned));
-    orphans.sort_unstable();
-    orphans
+/// These ids, sorted so that equal states have equal messages.
+fn sorted<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut ids = Vec::from_iter(ids.into_iter().map(str::to_owned));
+    ids.sort_unstable();
+    ids
 }
 
 fn failing_rpc(failure: &Failure) -> admin::FailingRpc {
@@ -161,12 +164,11 @@ fn failing_rpc(failure: &Failure) -> admin::FailingRpc {
 /// Which ready backend lists items of `backend`, if `backend` does not answer and no file names it: its runtime may now
 /// serve the socket of the other backend. criswitch does not pass the items automatically, because a hostile backend
 /// may list copies.
-fn moved(switch: &Switch, live: &Live, backend: &Backend) -> Option<String> {
-    let is_ready = |backend: &Backend| matches!(backend.link().state, State::Ready(_));
+fn moved(owners: &Owners, live: &Live, backend: &Backend) -> Option<String> {
+    let is_ready = |backend: &Backend| matches!(backend.connection.link().state, State::Ready(_));
     if live.names(backend.id) || is_ready(backend) {
         return None;
     }
-    let owners = switch.owners();
     let (pods, containers) = owners.count(backend.id);
     let mut listers = live.backends.iter().filter(|it| is_ready(it));
     let copies = owners.copies(backend.id);
@@ -177,19 +179,6 @@ fn moved(switch: &Switch, live: &Live, backend: &Backend) -> Option<String> {
         *count,
         pods + containers,
     ))
-}
-
-/// The ids of the backend's pods. They are sorted, so that equal states have equal messages.
-fn pod_ids(switch: &Switch, backend: &Backend) -> Vec<String> {
-    let owners = switch.owners();
-    let mut ids = Vec::from_iter(
-        owners
-            .of(Kind::Pod, backend.id)
-            .into_iter()
-            .map(str::to_owned),
-    );
-    ids.sort_unstable();
-    ids
 }
 
 fn condition(condition: Condition<'_>) -> admin::Condition {
@@ -205,12 +194,13 @@ fn condition(condition: Condition<'_>) -> admin::Condition {
 pub(super) fn restart_problems(switch: &Switch) -> Vec<String> {
     let live = switch.live();
     let backends = live.backends.iter();
-    let problems = backends.filter_map(|backend| saved::restart_problem(switch, backend));
+    let problems = backends.filter_map(|backend| {
+        saved::restart_problem(switch.store.is_some(), &switch.question, backend)
+    });
     problems.collect()
 }
 
-fn reloads(switch: &Switch) -> admin::Reloads {
-    let reloads = switch.reloads();
+fn reloads(reloads: &Reloads) -> admin::Reloads {
     admin::Reloads {
         begun: reloads.begun,
         count: reloads.count,

@@ -1,15 +1,20 @@
 //! Records that a backend is late or silent in merged replies, or that its answers cannot be used. Logs each once until
 //! the backend answers again.
 
-use tokio::time::Instant;
-use tonic::Status;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use super::Backend;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Nudges;
 use crate::backend::failed::Failed;
 use crate::backend::known::{Absence, Failure, Known};
+use crate::backend::settings::Settings;
 use crate::errors;
 use crate::rpc::{self, Row};
-use crate::telemetry::log_limit::Recovery;
+use crate::telemetry::log_limit::{Recovery, RepeatedFailures};
 
 /// The most metrics of one backend for which criswitch logs omitted samples.
 const MOST_UNFIT: usize = 256;
@@ -22,7 +27,69 @@ pub(crate) struct Contribution {
     pub(crate) is_of_all: bool,
 }
 
-impl Backend {
+/// The facts that a backend last reported, and how its answers have failed.
+#[derive(Debug)]
+pub struct Record {
+    settings: Arc<Settings>,
+    nudges: Arc<Nudges>,
+    known: Mutex<Known>,
+    /// Limits the log lines about answers that cannot be used, by the name of the RPC.
+    failing: Mutex<BTreeMap<&'static str, RepeatedFailures>>,
+}
+
+impl Record {
+    pub(super) fn new(settings: Arc<Settings>, nudges: Arc<Nudges>) -> Record {
+        Record {
+            settings,
+            nudges,
+            known: Mutex::default(),
+            failing: Mutex::default(),
+        }
+    }
+
+    /// The facts that the backend last reported.
+    pub fn known(&self) -> Known {
+        self.known.lock().clone()
+    }
+
+    /// Changes the known facts of the backend.
+    pub fn learn<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.known.lock())
+    }
+
+    /// Counts items that were dropped because they are about another backend's pods or containers.
+    pub(crate) fn drops(&self, items: usize) {
+        if items > 0 {
+            self.known.lock().dropped += items as u64;
+        }
+    }
+
+    /// Counts an event that was dropped because it is about another backend's pod or container. Logs the first one.
+    pub(crate) fn drops_event(&self) {
+        self.drops(1);
+        let is_first = !std::mem::replace(&mut self.known.lock().drops_events, true);
+        if is_first {
+            tracing::warn!(
+                backend = %self.settings.name(),
+                "backend sends events about a pod or container of another backend; criswitch drops these events. If \
+                 both sockets belong to one runtime, configure one backend for both"
+            );
+        }
+    }
+
+    /// The wall-clock time of the backend's last complete unary reply. The current time if the backend has never sent
+    /// one.
+    pub(crate) fn answered_at(&self) -> SystemTime {
+        let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());
+        let now = SystemTime::now();
+        now.checked_sub(age).unwrap_or(now)
+    }
+
+    /// The time of the backend's last complete unary reply. `None` if the backend has never sent one.
+    pub(crate) fn answered(&self) -> Option<Instant> {
+        self.known.lock().answered
+    }
+
     /// Records that the backend did not answer a merged call in time, and makes the session probe the backend.
     pub(crate) fn is_late(&self, contribution: Contribution) {
         self.nudges.suspected.notify_one();
@@ -31,16 +98,10 @@ impl Backend {
         }
         let row = contribution.row;
         if row.is_list() && !self.known.lock().is_late_with(row) {
-            let (rpc, timeout) = (row.name, self.list_timeout());
-            tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; criswitch asks again in the background");
+            let (rpc, timeout) = (row.name, self.settings.list_timeout());
+            tracing::warn!(backend = %self.settings.name(), rpc, ?timeout, "backend is late with a list; criswitch asks again in the background");
         }
         self.miss(row);
-    }
-
-    /// The status of a call of `row` that the backend did not answer in time.
-    pub(crate) fn timed_out(&self, row: &Row) -> Status {
-        let limit = self.timeout(row);
-        self.unavailable(&format!("it did not answer within {limit:?}"))
     }
 
     /// Awaits the next message of a backend, however long it takes. Records that the backend is late once
@@ -51,7 +112,9 @@ impl Backend {
         next: impl Future<Output = T>,
     ) -> T {
         let mut next = std::pin::pin!(next);
-        if let Ok(next) = tokio::time::timeout(self.timeout(contribution.row), &mut next).await {
+        if let Ok(next) =
+            tokio::time::timeout(self.settings.timeout(contribution.row), &mut next).await
+        {
             return next;
         }
         self.is_late(contribution);
@@ -92,10 +155,10 @@ impl Backend {
         known.is_back();
         let now = missed(&known);
         if before.0 && !now.0 {
-            tracing::info!(backend = %self.name(), "backend answers lists again");
+            tracing::info!(backend = %self.settings.name(), "backend answers lists again");
         }
         if before.1 && !now.1 {
-            tracing::info!(backend = %self.name(), "backend answers calls for stats or ImageFsInfo again");
+            tracing::info!(backend = %self.settings.name(), "backend answers calls for stats or ImageFsInfo again");
         }
     }
 
@@ -105,7 +168,7 @@ impl Backend {
         let mut known = self.known.lock();
         let is_same = |other: &Row| other.has_content_of(row);
         let at = known.failures.iter().position(|it| is_same(it.row));
-        let name = self.name();
+        let name = self.settings.name();
         match (failed, at) {
             (None, None) => {}
             (None, Some(at)) => {
@@ -142,13 +205,13 @@ impl Backend {
         let row = contribution.row;
         if why.is_silence() && !known.is_stale() {
             let cause = why.text();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; serving its cached lists");
+            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "backend does not answer; serving its cached lists");
         }
         note(&mut known.absent, row, false);
     }
 
-    /// Records that a reply had the backend's cached stats because of `why`. Logs silence once until the backend answers
-    /// again.
+    /// Records that a reply had the backend's cached stats because of `why`. Logs silence once until the backend
+    /// answers again.
     pub(crate) fn served_cached_stats(&self, contribution: Contribution, why: &Failed) {
         let mut known = self.known.lock();
         known.stats_from_cache += 1;
@@ -158,7 +221,7 @@ impl Backend {
         let row = contribution.row;
         if why.is_silence() && !known.lacks_more_than_lists() {
             let cause = why.text();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; serving its cached stats");
+            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "backend does not answer; serving its cached stats");
         }
         note(&mut known.absent, row, false);
     }
@@ -174,26 +237,16 @@ impl Backend {
         let row = contribution.row;
         if why.is_silence() && !known.absent.iter().any(|absence| absence.omitted) {
             let cause = why.text();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; omitting it from merged replies");
+            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "backend does not answer; omitting it from merged replies");
         }
         note(&mut known.absent, row, true);
     }
 
-    /// Records that labels or samples of `metric` are omitted. Returns whether the metric was added to the record: at most
-    /// [`MOST_UNFIT`] metrics are recorded, and each only once.
+    /// Records that labels or samples of `metric` are omitted. Returns whether the metric was added to the record: at
+    /// most [`MOST_UNFIT`] metrics are recorded, and each only once.
     pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
         let unfit = &mut self.known.lock().unfit;
         unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())
-    }
-
-    /// Why the backend is not expected to answer this call now: it is down or unresponsive, or it is late with this
-    /// RPC. `None` if an answer is expected.
-    pub(crate) fn silence(&self, contribution: Contribution) -> Option<Status> {
-        if let Some(cause) = self.link().state.cause() {
-            return Some(self.unavailable(cause));
-        }
-        let is_late = contribution.is_of_all && self.known.lock().is_late_with(contribution.row);
-        is_late.then(|| self.unavailable("it has not answered an earlier call of this kind yet"))
     }
 }
 
@@ -211,4 +264,28 @@ fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
         omitted,
     });
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::BackendConfig;
+    use crate::config::address::Address;
+
+    #[test]
+    fn a_late_answer_counts_until_the_backend_answers_and_an_unusable_one_until_the_next_good_one()
+    {
+        let socket = Address::parse("/run/a.sock").unwrap();
+        let settings = Settings::of(&BackendConfig::without_row(0, "a", &socket), 1);
+        let record = Record::new(settings.into(), Arc::default());
+        let row = &rpc::LIST_PODS;
+        record.miss(row);
+        assert!(record.known().is_late_with(row));
+        record.has_answered(row);
+        assert!(!record.known().is_late_with(row));
+        record.note_answer(row, Some("it is empty"));
+        assert_eq!(record.known().failures.len(), 1);
+        record.note_answer(row, None);
+        assert!(record.known().failures.is_empty());
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header};
@@ -16,7 +15,7 @@ use crate::backend::wire::Wire;
 use crate::codec::frames;
 use crate::errors;
 use crate::http2::IncomingBody;
-use crate::limits::budget::{Budget, Unread};
+use crate::limits::budget::Budget;
 use crate::rpc::{List, ROWS, Row};
 use crate::telemetry::counters::code_name;
 
@@ -49,7 +48,7 @@ impl Drop for Changing<'_> {
             backend.outdate(List::Images);
             // Wake the session, even if no list was cached: an image list in flight is outdated too and must be
             // requested again.
-            backend.has_changed();
+            backend.saving.has_changed();
         }
     }
 }
@@ -90,7 +89,7 @@ impl Backend {
             .send(request)
             .await
             .map_err(|status| self.broken_off(&status))?;
-        self.unanswered.store(0, Ordering::Relaxed);
+        self.connection.has_answer();
         if response.status() != http::StatusCode::OK {
             let cause = format!(
                 "its HTTP status is {}, so it does not speak gRPC",
@@ -163,7 +162,8 @@ impl Backend {
         let mut body = Repeat::of(body, self.long_list(row));
         let read = memory.read(&head.headers, &mut body, limit).await;
         let read = read.map_err(|unread| self.unread(&unread))?;
-        self.known.lock().answered = Some(Instant::now());
+        self.record
+            .learn(|known| known.answered = Some(Instant::now()));
         let answer = Answer {
             head,
             body: body.whole().map_or(Data::Raw(read.body), Data::Cached),
@@ -181,7 +181,8 @@ impl Backend {
     /// The cached list of this RPC, if it is long; otherwise empty.
     fn long_list(&self, row: &Row) -> Bytes {
         let list = row.list();
-        let cached = list.and_then(|list| self.known.lock().lists.get(list).cloned());
+        let cached =
+            list.and_then(|list| self.record.learn(|known| known.lists.get(list).cloned()));
         let message = cached.map(|cached| cached.message);
         message
             .filter(|message| message.len() > ONE_FRAME)
@@ -207,19 +208,6 @@ impl Backend {
             Data::Cached(message) => Ok(message.clone()),
         };
         message.map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
-    }
-
-    /// The status for a reply that could not be read.
-    pub(crate) fn unread(&self, unread: &Unread) -> Status {
-        match unread {
-            Unread::TooLarge => {
-                errors::backend_reply_too_large(&self.name(), &self.socket, self.max_message)
-            }
-            Unread::NoMemory(limit) => {
-                errors::no_memory_for_reply(&self.name(), &self.socket, *limit)
-            }
-            Unread::Broken(status) => self.broken_off(status),
-        }
     }
 }
 

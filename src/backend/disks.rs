@@ -116,7 +116,8 @@ pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace
 impl Backend {
     /// Records the file systems in a reply to `ImageFsInfo`. Ignores a reply that cannot be decoded.
     pub(crate) fn report_disks(&self, reply: &[u8]) {
-        if self.known.lock().disks.report(reply).is_ok() {
+        let reported = self.record.learn(|known| known.disks.report(reply));
+        if reported.is_ok() {
             self.nudges.disks.notify_one();
         }
     }
@@ -126,10 +127,10 @@ impl Backend {
         self.nudges.disks.notified().await;
         // A backend that is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
-            let mountpoints = self.known.lock().disks.mountpoints();
+            let mountpoints = self.record.learn(|known| known.disks.mountpoints());
             let measured = self.disk_work.run(|| measure(mountpoints)).await;
             let measured = measured.unwrap_or_default();
-            self.known.lock().disks.measured(&measured);
+            self.record.learn(|known| known.disks.measured(&measured));
         }
     }
 }

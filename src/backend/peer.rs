@@ -9,14 +9,16 @@ impl Backend {
     /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,
     /// criswitch's own user or the configured user, or if the user is unknown.
     pub fn unexpected_user(&self) -> Option<UserId> {
-        let server = self.known.lock().server?;
+        let server = self.record.learn(|known| known.server)?;
         let user = server.user?;
         (!server.is_own && self.user() != Some(user)).then_some(user)
     }
 
     /// Logs the process that serves the socket, once for each process.
     pub(super) fn meet(&self, server: Option<Server>) {
-        let last = std::mem::replace(&mut self.known.lock().server, server);
+        let last = self
+            .record
+            .learn(|known| std::mem::replace(&mut known.server, server));
         if let Some(server) = server
             && last != Some(server)
         {

@@ -1,18 +1,21 @@
 //! Records which changes of a backend's state are on disk. A reply that shows a change waits until the change is saved.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
 use tonic::Status;
 
 use super::Backend;
 use crate::backend::lists::Snapshot;
+use crate::ownership::BackendId;
 use crate::rpc::List;
 
 /// Numbers the changes of a backend's state, and records the number of the last saved change.
 #[derive(Debug)]
-pub(super) struct Saving {
+pub(crate) struct Saving {
     made: watch::Sender<u64>,
     done: watch::Sender<Done>,
     /// Whether the state that was saved last, or that is being saved, lacks the list of pods or of containers.
@@ -32,7 +35,7 @@ struct Done {
 }
 
 impl Default for Saving {
-    /// The initial state: no change has to be saved before [`Backend::begin_saving`].
+    /// The initial state: no change has to be saved before [`Saving::begin`].
     fn default() -> Saving {
         Saving {
             made: watch::Sender::new(0),
@@ -47,50 +50,50 @@ impl Default for Saving {
     }
 }
 
-impl Backend {
+impl Saving {
     /// From now on every change must be saved. The current state counts as the first change.
-    pub(crate) fn begin_saving(&self) {
-        self.saving.done.send_modify(|done| done.saved = 0);
+    pub(crate) fn begin(&self) {
+        self.done.send_modify(|done| done.saved = 0);
         self.has_changed();
     }
 
     /// Records that the state that criswitch saves for the next start has changed.
     pub(crate) fn has_changed(&self) {
-        self.saving.made.send_modify(|made| *made += 1);
-    }
-
-    /// Caches a complete list.
-    pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
-        self.learn_saved(|known| known.lists.keep(list, snapshot));
+        self.made.send_modify(|made| *made += 1);
     }
 
     /// Records whether the state that is being saved lacks the list of pods or of containers.
     pub(crate) fn saves_part(&self, is_partial: bool) {
-        self.saving.is_partial.store(is_partial, Ordering::Relaxed);
+        self.is_partial.store(is_partial, Ordering::Relaxed);
     }
 
     /// Whether the state that was saved last lacks the list of pods or of containers.
     pub(crate) fn is_saved_in_part(&self) -> bool {
-        self.saving.is_partial.load(Ordering::Relaxed)
+        self.is_partial.load(Ordering::Relaxed)
     }
 
     /// The numbers of the changes. A change before this call does not count as new.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.saving.made.subscribe()
+        self.made.subscribe()
     }
 
     /// Waits for a change with a number above `number`. Returns the number of the last change.
     pub(crate) async fn changed_after(&self, number: u64) -> u64 {
-        let mut made = self.saving.made.subscribe();
+        let mut made = self.made.subscribe();
         let made = made.wait_for(|made| *made > number).await;
         made.map_or(number, |made| *made)
     }
 
     /// Records the result of saving all changes up to `change`. `Ok(None)`: the changes are on disk. `Ok(Some)`: the
-    /// file could not be written and is removed. `Err`: the old file could be neither replaced nor removed.
-    pub(crate) fn was_saved(&self, change: u64, result: Result<Option<String>, String>) {
+    /// file could not be written and is removed. `Err`: the old file could be neither replaced nor removed. Returns the
+    /// cause if this is the first failure.
+    pub(crate) fn was_saved(
+        &self,
+        change: u64,
+        result: Result<Option<String>, String>,
+    ) -> Option<String> {
         let mut is_new = false;
-        self.saving.done.send_modify(|done| {
+        self.done.send_modify(|done| {
             done.tried = change;
             let lost = result.as_ref().map_or_else(Some, Option::as_ref);
             is_new = lost.is_some() && done.lost.is_none();
@@ -100,7 +103,59 @@ impl Backend {
                 Err(cause) => done.cause = cause.as_str().into(),
             }
         });
-        if let (true, Some(cause)) = (is_new, self.unsaved()) {
+        self.unsaved().filter(|_| is_new)
+    }
+
+    /// Why the current state is not on disk, as text for messages. `None` if it is on disk.
+    pub(crate) fn unsaved(&self) -> Option<String> {
+        let done = self.done.borrow();
+        let cause = done.lost.as_ref()?;
+        Some(format!("its state cannot be saved: {cause}"))
+    }
+
+    /// Waits until all changes so far are saved, or until the outdated file is removed. The error is the cause if the
+    /// file can be neither replaced nor removed.
+    async fn saved(&self) -> Result<(), String> {
+        let made = *self.made.borrow();
+        if self.done.borrow().saved >= made {
+            return Ok(());
+        }
+        let mut done = self.done.subscribe();
+        let done = done.wait_for(|done| done.saved >= made || done.tried >= made);
+        match done.await {
+            Ok(done) if done.saved < made => Err(done.failure()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why the backend's lists fail even if the backend answers: criswitch cannot save the changes that these lists
+    /// show. `None` if the last changes are saved, or if no attempt to save them has failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let made = *self.made.borrow();
+        let done = self.done.borrow();
+        let has_failed = done.saved < made && done.tried >= made;
+        has_failed.then(|| done.failure())
+    }
+}
+
+impl Backend {
+    /// Caches a complete list.
+    pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
+        self.learn_saved(|known| known.lists.keep(list, snapshot));
+    }
+
+    /// Waits until all changes so far are saved, or until the outdated file is removed.
+    ///
+    /// # Errors
+    /// `Unavailable` if the outdated file can be neither replaced nor removed.
+    async fn saved(&self) -> Result<(), Status> {
+        let saved = self.saving.saved().await;
+        saved.map_err(|cause| self.unavailable(&cause))
+    }
+
+    /// Records the result of saving all changes up to `change`; see [`Saving::was_saved`]. Logs the first failure.
+    pub(crate) fn was_saved(&self, change: u64, result: Result<Option<String>, String>) {
+        if let Some(cause) = self.saving.was_saved(change, result) {
             tracing::error!(
                 backend = %self.name(),
                 cause,
@@ -108,43 +163,61 @@ impl Backend {
             );
         }
     }
+}
 
-    /// Why the current state is not on disk, as text for messages. `None` if it is on disk.
-    pub(crate) fn unsaved(&self) -> Option<String> {
-        let done = self.saving.done.borrow();
-        let cause = done.lost.as_ref()?;
-        Some(format!("its state cannot be saved: {cause}"))
-    }
+/// The backends whose state a reply shows, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Unsaved(BTreeMap<BackendId, Arc<Backend>>);
 
-    /// Waits until all changes so far are saved, or until the outdated file is removed.
+impl Unsaved {
+    /// Waits until all changes so far of these backends are saved, or until their outdated files are removed.
     ///
     /// # Errors
-    /// `Unavailable` if the outdated file can be neither replaced nor removed.
+    /// `Unavailable` if the outdated file of a backend can be neither replaced nor removed.
     pub(crate) async fn saved(&self) -> Result<(), Status> {
-        let made = *self.saving.made.borrow();
-        if self.saving.done.borrow().saved >= made {
-            return Ok(());
-        }
-        let mut done = self.saving.done.subscribe();
-        let done = done.wait_for(|done| done.saved >= made || done.tried >= made);
-        match done.await {
-            Ok(done) if done.saved < made => Err(self.unavailable(&done.failure())),
-            _ => Ok(()),
-        }
+        let saved = join_all(self.0.values().map(|backend| backend.saved())).await;
+        saved.into_iter().collect()
     }
 
-    /// Why the backend's lists fail even if the backend answers: criswitch cannot save the changes that these lists
-    /// show. `None` if the last changes are saved, or if no attempt to save them has failed.
-    pub(crate) fn save_failure(&self) -> Option<String> {
-        let made = *self.saving.made.borrow();
-        let done = self.saving.done.borrow();
-        let has_failed = done.saved < made && done.tried >= made;
-        has_failed.then(|| done.failure())
+    /// Adds the backends of `more`.
+    pub(crate) fn append(&mut self, mut more: Unsaved) {
+        self.0.append(&mut more.0);
+    }
+}
+
+impl<'a> FromIterator<&'a Arc<Backend>> for Unsaved {
+    fn from_iter<T: IntoIterator<Item = &'a Arc<Backend>>>(backends: T) -> Unsaved {
+        let backends = backends.into_iter();
+        Unsaved(backends.map(|it| (it.id, Arc::clone(it))).collect())
     }
 }
 
 impl Done {
     fn failure(&self) -> String {
         format!("criswitch cannot save its state: {}", self.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_change_waits_for_its_file_and_fails_only_while_an_outdated_file_remains() {
+        let saving = Saving::default();
+        saving.has_changed();
+        assert_eq!(saving.saved().await, Ok(()), "nothing is saved yet");
+        saving.begin();
+        let change = saving.changed_after(0).await;
+        let stale = Err("read-only".to_owned());
+        assert!(saving.was_saved(change, stale.clone()).is_some());
+        assert!(saving.was_saved(change, stale).is_none(), "logged once");
+        assert_eq!(saving.saved().await.ok(), None);
+        assert!(saving.failure().is_some());
+        saving.was_saved(change, Ok(Some("disk full".to_owned())));
+        assert_eq!(saving.saved().await, Ok(()));
+        assert!(saving.unsaved().is_some() && saving.failure().is_none());
+        saving.was_saved(change, Ok(None));
+        assert_eq!(saving.unsaved(), None);
     }
 }

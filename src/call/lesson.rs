@@ -100,12 +100,13 @@ impl Lesson {
         }
     }
 
-    /// Whether the reply waits until the state of its backend is saved. Stats need not be saved, because criswitch can
-    /// ask for them again. A URL shows nothing that is saved, so `Exec` works while the state cannot be saved.
-    pub(crate) fn waits_for_save(&self) -> bool {
+    /// Whether the reply waits until the state of its backend is saved. Stats and file systems need not be saved,
+    /// because criswitch can ask for them again. A URL shows nothing that is saved, so `Exec` works while the state
+    /// cannot be saved.
+    pub(super) fn waits_for_save(&self) -> bool {
         match self {
             Lesson::List(listing) => !listing.list.is_stats(),
-            Lesson::Url(_) => false,
+            Lesson::Disks | Lesson::Url(_) => false,
             _ => true,
         }
     }

@@ -18,6 +18,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
+use crate::backend::unsaved::Unsaved;
 use crate::codec::frames;
 use crate::codec::grpc::ok_trailers;
 use crate::errors;
@@ -29,6 +30,31 @@ use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
+/// A reply that is not sent yet, and the backends whose unsaved changes it may show.
+#[derive(Debug)]
+pub(crate) struct Unsent {
+    pub reply: Reply,
+    pub shows: Unsaved,
+}
+
+impl From<Reply> for Unsent {
+    fn from(reply: Reply) -> Unsent {
+        let shows = Unsaved::default();
+        Unsent { reply, shows }
+    }
+}
+
+impl Unsent {
+    /// A reply that shows changes of `backends`.
+    pub(crate) fn of<'a>(
+        reply: Reply,
+        backends: impl IntoIterator<Item = &'a Arc<Backend>>,
+    ) -> Unsent {
+        let shows = backends.into_iter().collect();
+        Unsent { reply, shows }
+    }
+}
+
 /// The body of a reply.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// The result of a poll for a body's next frame.

@@ -246,7 +246,7 @@ impl Knowledge<'_> {
     }
 
     fn stores_of_gone(&self, uid: &str) -> Vec<BackendId> {
-        let last = self.owners.last_with_uid(uid);
+        let last = self.owners.removals.last_with_uid(uid);
         match last.filter(|backend| self.all.contains(backend)) {
             Some(backend) => vec![backend],
             None => self.taking_pods(),
@@ -254,7 +254,7 @@ impl Knowledge<'_> {
     }
 
     fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
-        self.owners.named(has_name, |handler, backend| {
+        self.owners.pods.named(has_name, |handler, backend| {
             let mut rows = self.table.handlers.iter();
             rows.any(|row| row.backend == backend && row.backend_handler == handler)
         })
@@ -264,7 +264,7 @@ impl Knowledge<'_> {
     /// asks for images after it has run the sandbox. Until every backend has been listed, any backend may have the pod.
     fn stores_of_ready(&self, annotations: Option<u64>) -> Stores {
         let (likely, ready) = match self.complete {
-            true => self.owners.ready(annotations),
+            true => self.owners.pods.ready(annotations),
             false => Default::default(),
         };
         let of = |backends: &[BackendId]| -> Vec<BackendId> {

@@ -10,8 +10,10 @@ use std::{io, thread};
 
 use criswitch::backend::state::State;
 use criswitch::config::wording::counted;
+use criswitch::ownership::Owners;
 use criswitch::platform::service::{self, NotifyState};
 use criswitch::switch::Switch;
+use criswitch::topology::Live;
 
 /// The limit on messages that the service manager has not read yet. Further messages are dropped.
 const UNREAD: usize = 16;
@@ -79,14 +81,14 @@ impl Notify {
         }
         let watchdog = service::watchdog();
         let every = watchdog.map_or(LOOK_EVERY, |period| LOOK_EVERY.min(period / ANSWERS));
-        let mut sent = status(switch);
+        let mut sent = status(&switch.live(), &switch.owners());
         self.notify(&[NotifyState::Ready, NotifyState::Status(&sent)]);
         loop {
             tokio::time::sleep(every).await;
             if watchdog.is_some() {
                 self.send(&[NotifyState::Watchdog]);
             }
-            let status = status(switch);
+            let status = status(&switch.live(), &switch.owners());
             if status != sent {
                 self.notify(&[NotifyState::Status(&status)]);
                 sent = status;
@@ -129,12 +131,10 @@ fn deliver(messages: &Receiver<String>) {
 }
 
 /// The line for `systemctl status`: the backends that are ready, and the number of pods.
-fn status(switch: &Switch) -> String {
-    let live = switch.live();
+fn status(live: &Live, owners: &Owners) -> String {
     let ready = live.backends.iter();
-    let ready = ready.filter(|backend| matches!(backend.link().state, State::Ready(_)));
+    let ready = ready.filter(|backend| matches!(backend.connection.link().state, State::Ready(_)));
     let (ready, all) = (ready.count(), live.backends.len());
-    let owners = switch.owners();
     let pods = live.backends.iter();
     let pods: usize = pods.map(|backend| owners.count(backend.id).0).sum();
     let (backends, pods) = (counted(all, "backend"), counted(pods, "pod"));

@@ -147,16 +147,16 @@ async fn reloads(
         let config = switch.live().config.clone();
         tokio::select! {
             () = hangup.received() => {}
-            () = reload::wanted(switch) => {}
+            () = switch.reload_wanted.notified() => {}
             () = watch.changed(&config.path, loaded) => {
                 if !config.watch {
                     let read = load_beside(&config.path, &mut loaded).await;
-                    reload::note_files(switch, &read);
+                    reload::note_files(&mut switch.reloads(), &read);
                     continue;
                 }
             }
         }
-        reload::begin_reload(switch);
+        switch.reloads().begin();
         notify.notify(&[NotifyState::Reloading]);
         let result = load_beside(&config.path, &mut loaded).await;
         reload::reload_beside(switch, result).await;

@@ -13,7 +13,7 @@ use crate::forward::own;
 use crate::ownership::{BackendId, may_be_short};
 use crate::rpc::Kind;
 use crate::switch::Switch;
-use crate::telemetry::counters::Reason;
+use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
 
 /// The target of a request. Asks all backends if the id has no known owner.
@@ -22,7 +22,7 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
     let target = with_known(switch, &request.live, |known| {
         known.route(row, &request.message())
     })
-    .map_err(|unroutable| rejected(switch, request, unroutable))?;
+    .map_err(|unroutable| rejected(&switch.counts, request, unroutable))?;
     match target {
         Target::Miss(kind, id) => after_miss(switch, request, kind, id).await,
         Target::UnknownPod(uid) => after_unknown_pod(switch, request, &uid).await,
@@ -40,7 +40,7 @@ async fn after_unknown_pod(
     let answered = ask_all(switch).await;
     answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
     with_known(switch, &request.live, |known| known.after_unknown_pod(uid))
-        .map_err(|unroutable| rejected(switch, request, unroutable))
+        .map_err(|unroutable| rejected(&switch.counts, request, unroutable))
 }
 
 /// Asks all backends for an id without a known owner, and returns the target of the call. Does not ask for a complete
@@ -51,14 +51,16 @@ async fn after_miss(
     kind: Kind,
     id: String,
 ) -> Result<Target, Status> {
-    let removed = switch.owners().removed_from(&id);
+    let removed = switch.owners().removals.owner_of(&id);
     let had = removed.filter(|backend| request.live.backend(*backend).is_ok());
     if let Some(backend) = had.filter(|_| !may_be_short(&id)) {
         return Ok(Target::Owner(backend, kind, id));
     }
     let answered = ask_all(switch).await;
     let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
-        .map_err(|unroutable| rejected(switch, request, unroutable))?;
+        .map_err(|unroutable| rejected(&switch.counts, request, unroutable))?;
+    let are_whole =
+        || fallback::lists_are_whole(&switch.live(), &switch.owners(), &switch.question);
     match (&target, answered) {
         // The request has the complete id, so the answer of a silent backend cannot change the target.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
@@ -69,7 +71,7 @@ async fn after_miss(
         }
         // Clients get complete merged lists, and only one id in these lists begins with this text. So the short id is
         // unambiguous.
-        (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
+        (Target::Owner(..), Err(_)) if are_whole() => Ok(target),
         (Target::Owner(..), Err(unanswered)) => {
             Err(errors::short_id_unknown(kind, &id, &unanswered))
         }
@@ -89,7 +91,7 @@ async fn ask_all(switch: &Arc<Switch>) -> Result<(), Status> {
     switch.question.ask(query).await
 }
 
-fn rejected(switch: &Switch, request: &Request, unroutable: Unroutable) -> Status {
+fn rejected(counts: &Counts, request: &Request, unroutable: Unroutable) -> Status {
     let name = |id: BackendId| {
         let backend = request.live.backend(id);
         backend.map_or_else(|_| "?".into(), |backend| backend.name())
@@ -97,7 +99,7 @@ fn rejected(switch: &Switch, request: &Request, unroutable: Unroutable) -> Statu
     match unroutable {
         Unroutable::Malformed(fault) => errors::malformed(request.row.name, &fault),
         Unroutable::UnknownHandler(handler) => {
-            switch.counts.refuse(Reason::UnknownHandler);
+            counts.refuse(Reason::UnknownHandler);
             log::note_handler(&handler);
             unknown_handler(&handler, &request.live)
         }

@@ -14,10 +14,13 @@ use crate::backend::state::State;
 use crate::call::{Call, Failed, Listing};
 use crate::config::duration_text;
 use crate::fanout::Share;
-use crate::ownership::BackendId;
+use crate::ownership::lookup::Question;
+use crate::ownership::{BackendId, Owners};
 use crate::rpc::filter::{filter, without_inside};
 use crate::rpc::{Kind, List, Merge, Row, Silent};
-use crate::switch::{Switch, cached, learn};
+use crate::switch::view::View;
+use crate::switch::{Switch, cached};
+use crate::topology::Live;
 
 /// The largest age of cached stats that are served: about the time that a pod takes to end. The kubelet evicts pods
 /// without stats first, so cached stats are better than none. Older stats would hide a pod that uses up the node's
@@ -25,95 +28,173 @@ use crate::switch::{Switch, cached, learn};
 pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
 /// A backend's part of a merged reply: its own reply (the result of `own`). If that cannot be used (the backend is
-/// silent, returns an error, or its reply cannot be read), cached items replace it, else an omission. A list of pods,
-/// containers or images is saved to disk before it is returned.
+/// silent, returns an error, or its reply cannot be read), cached items replace it, else an omission.
 ///
 /// Waits for `own` for `list_timeout` or `stats_timeout`. If nothing is cached by then and the call may not omit the
 /// backend, waits until `own` ends or a probe has proven that the backend hangs.
 ///
 /// # Errors
-/// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs, or
-/// if a list cannot be saved.
+/// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs.
 pub(crate) async fn with_stand_in(
-    switch: &Switch,
-    call: &Call,
-    how: &Merge,
-    backend: &Backend,
+    part: Part<'_>,
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
-    let share = own_or_cached(switch, call, how, backend, own).await;
+    let Part { call, backend, .. } = part;
+    let share = part.own_or_cached(own).await;
     if call.asks_for_all() {
         match &share {
             // Whether a stream succeeds is known only at its end.
             Ok(Share::Own(_)) if call.row.streams() => {}
-            Ok(Share::Own(_)) => backend.note_answer(call.row, None),
+            Ok(Share::Own(_)) => backend.record.note_answer(call.row, None),
             Ok(Share::Replaced(_, why)) if why.is_silence() => {}
-            Ok(Share::Replaced(_, why)) => {
-                backend.note_answer(call.row, Some(&why.code_and_text()))
-            }
+            Ok(Share::Replaced(_, why)) => backend
+                .record
+                .note_answer(call.row, Some(&why.code_and_text())),
             Err(why) if is_acted_on(call, why) => {}
-            Err(why) => backend.note_answer(call.row, Some(&why.code_and_text())),
+            Err(why) => backend
+                .record
+                .note_answer(call.row, Some(&why.code_and_text())),
             Ok(Share::Lacking(_)) => {}
         }
     }
-    let share = share?;
-    if call
-        .listing()
-        .is_some_and(|listing| !listing.list.is_stats())
-    {
-        // If saving fails, the call fails. The cache already has the unsaved change, so the cached list must not be
-        // served.
-        backend.saved().await?;
-    }
-    Ok(share)
+    share
 }
 
-async fn own_or_cached(
-    switch: &Switch,
-    call: &Call,
-    how: &Merge,
-    backend: &Backend,
-    own: impl Future<Output = Result<Share, Failed>>,
-) -> Result<Share, Failed> {
-    let is_list = call
-        .listing()
-        .is_some_and(|listing| !listing.list.is_stats());
-    let replaced = |why: Failed| stand_in(switch, call, how, backend, why);
-    if let Some(status) = backend.silence(call.contribution())
-        && let Ok(share) = replaced(status.into())
-    {
-        return Ok(share);
-    }
-    let mut own = std::pin::pin!(backend.patiently(own));
-    let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
-        Ok(answered) => answered,
-        Err(_) => {
-            let share = replaced(backend.timed_out(call.row).into());
-            // Ask again in the background, so that the next call may find a newer list in the cache.
-            match share.is_ok() || is_list {
-                true => backend.is_late(call.contribution()),
-                false => backend.nudges.suspected.notify_one(),
-            }
-            match share {
-                Ok(share) => return Ok(share),
-                Err(_) => own.await,
-            }
+/// The part of `backend` in the merged reply to `call`.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub switch: &'a Switch,
+    pub call: &'a Call,
+    pub how: &'a Merge,
+    pub backend: &'a Backend,
+}
+
+impl Part<'_> {
+    async fn own_or_cached(
+        self,
+        own: impl Future<Output = Result<Share, Failed>>,
+    ) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let is_list = call
+            .listing()
+            .is_some_and(|listing| !listing.list.is_stats());
+        let replaced = |why: Failed| self.stand_in(why);
+        if let Some(status) = backend.silence(call.contribution())
+            && let Ok(share) = replaced(status.into())
+        {
+            return Ok(share);
         }
-    };
-    let why = match answered {
-        Err(why) if !is_acted_on(call, &why) => why,
-        answered => return answered,
-    };
-    let share = replaced(why)?;
-    // The connection may stay open although the backend is silent. So the session repeats the call in the background:
-    // the reply shows that the backend answers again.
-    if let Share::Replaced(_, why) = &share
-        && why.is_silence()
-        && call.speaks_for_all()
-    {
-        backend.miss(call.row);
+        let mut own = std::pin::pin!(backend.patiently(own));
+        let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                let share = replaced(backend.timed_out(call.row).into());
+                // Ask again in the background, so that the next call may find a newer list in the cache.
+                match share.is_ok() || is_list {
+                    true => backend.record.is_late(call.contribution()),
+                    false => backend.nudges.suspected.notify_one(),
+                }
+                match share {
+                    Ok(share) => return Ok(share),
+                    Err(_) => own.await,
+                }
+            }
+        };
+        let why = match answered {
+            Err(why) if !is_acted_on(call, &why) => why,
+            answered => return answered,
+        };
+        let share = replaced(why)?;
+        // The connection may stay open although the backend is silent. So the session repeats the call in the
+        // background: the reply shows that the backend answers again.
+        if let Share::Replaced(_, why) = &share
+            && why.is_silence()
+            && call.speaks_for_all()
+        {
+            backend.record.miss(call.row);
+        }
+        Ok(share)
     }
-    Ok(share)
+
+    /// Replaces a part of `backend` that cannot be used because of `why`: by cached items or by an omission.
+    ///
+    /// # Errors
+    /// `why`, if neither is possible.
+    fn stand_in(self, why: Failed) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let mut contribution = call.contribution();
+        if !why.is_silence() {
+            // Only the next good answer to a call for all items shows that the answers can be used again.
+            contribution.is_of_all = call.asks_for_all();
+        }
+        let omitted = |why: Failed| {
+            backend.record.is_omitted(contribution, &why);
+            Ok(Share::Replaced(None, why))
+        };
+        let is_default = backend.id == call.live.default_backend();
+        match (self.how.silent(), call.listing()) {
+            (Some(Silent::LastKnown), Some(listing)) => {
+                let Some(message) = self.renamed_list(listing.list) else {
+                    return Err(why);
+                };
+                backend.record.served_cached_list(contribution, &why);
+                Ok(Share::Replaced(Some(message), why))
+            }
+            (Some(Silent::LastKnownOrOmitted), Some(listing)) => {
+                if let Some(message) = self.last_stats(listing) {
+                    backend.record.served_cached_stats(contribution, &why);
+                    return Ok(Share::Replaced(Some(message), why));
+                }
+                // An empty reply to a call that names one pod or container would be wrong, because the backend may have
+                // the stats.
+                match listing.names_one {
+                    true => Err(why),
+                    false => omitted(why),
+                }
+            }
+            (Some(Silent::OmittedUnlessDefault), _) if !is_default => omitted(why),
+            _ => Err(why),
+        }
+    }
+
+    /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
+    /// cannot be served.
+    fn renamed_list(self, list: List) -> Option<Bytes> {
+        let Part {
+            switch,
+            call,
+            backend,
+            ..
+        } = self;
+        let message = whole_list(&switch.owners(), list, backend, &call.message())?;
+        let renamed = View::of(switch).shown(list, backend, &message).ok()?;
+        Some(renamed.unwrap_or(message))
+    }
+
+    /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too
+    /// old. Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
+    fn last_stats(self, listing: &Listing) -> Option<Bytes> {
+        let Part {
+            switch,
+            call,
+            backend,
+            ..
+        } = self;
+        let list = listing.list;
+        let most = match list {
+            // Descriptors have no age limit, because clients keep the descriptors that they received, and samples must
+            // fit these descriptors.
+            List::MetricDescriptors => Duration::MAX,
+            _ => backend.stale_lists().min(STALE_STATS),
+        };
+        let message = cached(list, backend, most)?;
+        let message = still_owned(&switch.owners(), call, listing, backend.id, &message)?;
+        if message.is_empty() && !listing.is_whole {
+            return None;
+        }
+        let changed = View::of(switch).shown(list, backend, &message).ok()?;
+        Some(changed.unwrap_or(message))
+    }
 }
 
 /// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`
@@ -125,65 +206,11 @@ fn is_acted_on(call: &Call, why: &Failed) -> bool {
     why.code() == Code::Unimplemented && !shows_owners
 }
 
-/// Replaces a part of `backend` that cannot be used because of `why`: by cached items or by an omission.
-///
-/// # Errors
-/// `why`, if neither is possible.
-fn stand_in(
-    switch: &Switch,
-    call: &Call,
-    how: &Merge,
-    backend: &Backend,
-    why: Failed,
-) -> Result<Share, Failed> {
-    let mut contribution = call.contribution();
-    if !why.is_silence() {
-        // Only the next good answer to a call for all items shows that the answers can be used again.
-        contribution.is_of_all = call.asks_for_all();
-    }
-    let omitted = |why: Failed| {
-        backend.is_omitted(contribution, &why);
-        Ok(Share::Replaced(None, why))
-    };
-    let is_default = backend.id == call.live.default_backend();
-    match (how.silent(), call.listing()) {
-        (Some(Silent::LastKnown), Some(listing)) => {
-            let Some(message) = renamed_list(switch, call, listing.list, backend) else {
-                return Err(why);
-            };
-            backend.served_cached_list(contribution, &why);
-            Ok(Share::Replaced(Some(message), why))
-        }
-        (Some(Silent::LastKnownOrOmitted), Some(listing)) => {
-            if let Some(message) = last_stats(switch, call, listing, backend) {
-                backend.served_cached_stats(contribution, &why);
-                return Ok(Share::Replaced(Some(message), why));
-            }
-            // An empty reply to a call that names one pod or container would be wrong, because the backend may have the
-            // stats.
-            match listing.names_one {
-                true => Err(why),
-                false => omitted(why),
-            }
-        }
-        (Some(Silent::OmittedUnlessDefault), _) if !is_default => omitted(why),
-        _ => Err(why),
-    }
-}
-
-/// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if the
-/// list cannot be served.
-fn renamed_list(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-    let message = whole_list(switch, list, backend, &call.message())?;
-    let renamed = learn::listed_as(switch, list, backend, &message).ok()?;
-    Some(renamed.unwrap_or(message))
-}
-
 /// The cached list of `backend`, filtered by `request`. Handlers have the backend's own names. `None` if no list is
 /// cached, the list is too old, or it lacks items that the backend is known to own.
-fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
+fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
     let message = cached(list, backend, backend.stale_lists())?;
-    cached::own_items(switch, list, backend, &message, request)
+    cached::own_items(owners, list, backend, &message, request)
 }
 
 /// Like `whole_list`, for a part of a merged list that was made before.
@@ -191,27 +218,34 @@ fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) ->
 /// # Errors
 /// `Unavailable` if the cached list can no longer be served.
 pub(crate) fn cached_again(
-    switch: &Switch,
+    owners: &Owners,
+    question: &Question,
     call: &Call,
     list: List,
     backend: &Backend,
 ) -> Result<Bytes, Status> {
-    whole_list(switch, list, backend, &call.message())
-        .ok_or_else(|| backend.unavailable(&unserved(switch, list, backend)))
+    whole_list(owners, list, backend, &call.message())
+        .ok_or_else(|| backend.unavailable(&unserved(question, list, backend)))
 }
 
 /// Returns why merged lists of the kind `list` fail now because of `backend`; `None` if `backend` does not make them
 /// fail.
-pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Option<String> {
+pub(crate) fn list_problem(
+    live: &Live,
+    owners: &Owners,
+    question: &Question,
+    list: List,
+    backend: &Backend,
+) -> Option<String> {
     if !backend.has_joined() {
         return None;
     }
-    let known = backend.known();
-    let is_away = !matches!(backend.link().state, State::Ready(_));
+    let known = backend.record.known();
+    let is_away = !matches!(backend.connection.link().state, State::Ready(_));
     let is_silent = is_away && !backend.is_awaited() || known.misses(list);
     let failure = known.failure_of(list).filter(|_| !is_away);
-    if (is_silent || failure.is_some()) && whole_list(switch, list, backend, &[]).is_none() {
-        let cause = unserved(switch, list, backend);
+    if (is_silent || failure.is_some()) && whole_list(owners, list, backend, &[]).is_none() {
+        let cause = unserved(question, list, backend);
         return Some(match failure {
             Some(failure) => failed(failure, &format!(", and {cause}")),
             None if is_away => cause,
@@ -219,11 +253,11 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
         });
     }
     if let Some(failure) = failure
-        && !switch.live().joined().iter().any(|it| is_usable(it, list))
+        && !live.joined().iter().any(|it| is_usable(it, list))
     {
         return Some(failed(failure, ""));
     }
-    let cause = backend.save_failure()?;
+    let cause = backend.saving.failure()?;
     Some(format!(
         "{cause}; free space in runtime_dir and state_dir, or fix their permissions"
     ))
@@ -236,34 +270,39 @@ fn failed(failure: &Failure, more: &str) -> String {
 
 /// Whether the last answer of `backend` to a call for this list can be used.
 fn is_usable(backend: &Backend, list: List) -> bool {
-    let known = backend.known();
-    let is_ready = matches!(backend.link().state, State::Ready(_));
+    let known = backend.record.known();
+    let is_ready = matches!(backend.connection.link().state, State::Ready(_));
     is_ready && !known.misses(list) && known.failure_of(list).is_none()
 }
 
 /// Why a merged list of pods, containers or images fails now because of `backend`; `None` if `backend` makes none of
 /// them fail.
-pub(crate) fn lists_problem(switch: &Switch, backend: &Backend) -> Option<String> {
+pub(crate) fn lists_problem(
+    live: &Live,
+    owners: &Owners,
+    question: &Question,
+    backend: &Backend,
+) -> Option<String> {
     let mut lists = List::OF_ITEMS.into_iter();
-    lists.find_map(|(list, _)| list_problem(switch, list, backend))
+    lists.find_map(|(list, _)| list_problem(live, owners, question, list, backend))
 }
 
 /// Whether merged lists of all pods and of all containers would succeed now. Cached lists count for backends that do
 /// not answer.
-pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
+pub(crate) fn lists_are_whole(live: &Live, owners: &Owners, question: &Question) -> bool {
     let lists = [List::Pods, List::Containers];
-    switch.live().joined().iter().all(|backend| {
-        let is_whole = |list| list_problem(switch, list, backend).is_none();
-        switch.question.has_listed(backend.id) && lists.into_iter().all(is_whole)
+    live.joined().iter().all(|backend| {
+        let is_whole = |list| list_problem(live, owners, question, list, backend).is_none();
+        question.has_listed(backend.id) && lists.into_iter().all(is_whole)
     })
 }
 
 /// Why the cached list of `backend` cannot be served.
-fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
-    let age = backend.known().lists.get(list).map(Snapshot::age);
+fn unserved(question: &Question, list: List, backend: &Backend) -> String {
+    let age = backend.record.known().lists.get(list).map(Snapshot::age);
     let limit = backend.stale_lists();
     match age {
-        _ if !switch.question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
+        _ if !question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
         Some(age) if age >= limit => {
             format!(
                 "its cached list is older than `stale_lists` ({})",
@@ -277,42 +316,23 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
 
 /// Whether criswitch must request the list of `row` again: the cached list lacks items that clients may know or was
 /// dropped as outdated, and no task requests the list yet.
-pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
-    let known = backend.known();
+pub(crate) fn lacks(owners: &Owners, backend: &Backend, row: &Row) -> bool {
+    let known = backend.record.known();
     let Some(list) = row.list() else {
         return false;
     };
     if known.is_late_with(row) {
         return false;
     }
-    let lacks = |message: Bytes| cached::own_items(switch, list, backend, &message, &[]).is_none();
+    let lacks = |message: Bytes| cached::own_items(owners, list, backend, &message, &[]).is_none();
     match list.kind() {
         Some(_) => known.lists.message(list).is_some_and(lacks),
         None => known.lists.is_outdated(list),
     }
 }
 
-/// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too old.
-/// Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
-fn last_stats(switch: &Switch, call: &Call, listing: &Listing, backend: &Backend) -> Option<Bytes> {
-    let list = listing.list;
-    let most = match list {
-        // Descriptors have no age limit, because clients keep the descriptors that they received, and samples must fit
-        // these descriptors.
-        List::MetricDescriptors => Duration::MAX,
-        _ => backend.stale_lists().min(STALE_STATS),
-    };
-    let message = cached(list, backend, most)?;
-    let message = still_owned(switch, call, listing, backend.id, &message)?;
-    if message.is_empty() && !listing.is_whole {
-        return None;
-    }
-    let changed = learn::listed_as(switch, list, backend, &message).ok()?;
-    Some(changed.unwrap_or(message))
-}
-
 fn still_owned(
-    switch: &Switch,
+    owners: &Owners,
     call: &Call,
     listing: &Listing,
     backend: BackendId,
@@ -322,7 +342,6 @@ fn still_owned(
     let Some((kind, _)) = list.about() else {
         return Some(message.clone());
     };
-    let owners = switch.owners();
     let (items, containers) = (
         owners.of(kind, backend),
         owners.of(Kind::Container, backend),
@@ -339,7 +358,7 @@ fn still_owned(
 }
 
 fn cached(list: List, backend: &Backend, most: Duration) -> Option<Bytes> {
-    let lists = backend.known().lists;
+    let lists = backend.record.known().lists;
     let age = lists.get(list)?.age();
     (age < most).then(|| lists.message(list)).flatten()
 }

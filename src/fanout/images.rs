@@ -8,11 +8,12 @@ mod stores;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::call::reply::{self, Reply};
+use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Lesson, named};
 use crate::codec::{frames, protobuf};
 use crate::errors;
@@ -21,7 +22,8 @@ use crate::forward;
 use crate::ownership::BackendId;
 use crate::rpc;
 use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, LISTED_ID};
-use crate::switch::{Switch, pod_requests};
+use crate::switch::Switch;
+use crate::switch::pod_requests::{self, PodRequests};
 use stores::Stored;
 
 /// Pulls an image into the stores of all `backends` at once. Returns the first successful reply if no backend fails. An
@@ -29,9 +31,10 @@ use stores::Stored;
 pub(crate) async fn pull_everywhere(
     call: &Call,
     backends: &[Arc<Backend>],
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     let parts = change(call, backends).await;
-    all_well(parts, &[Code::Unimplemented])
+    let reply = all_well(parts, &[Code::Unimplemented])?;
+    Ok(Unsent::of(reply, backends))
 }
 
 /// Sends `call`, which changes image stores, to all `backends` at once.
@@ -48,11 +51,7 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
 async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     match backend.hangs() {
         Some(status) => Err(status),
-        None => {
-            let answer = forward::ask(call, backend).await?;
-            backend.saved().await?;
-            Ok(answer)
-        }
+        None => forward::ask(call, backend).await,
     }
 }
 
@@ -84,8 +83,8 @@ pub(crate) async fn create_container(
     switch: &Switch,
     call: &Call,
     owner: &Arc<Backend>,
-) -> Result<Reply, Failed> {
-    match own_image(switch, call, owner).await {
+) -> Result<Unsent, Failed> {
+    match own_image(&switch.pod_requests, call, owner).await {
         Some(id) => {
             let call = call.with_string(CONTAINER_IMAGE, &id);
             forward::send(switch, &call, owner).await
@@ -96,11 +95,15 @@ pub(crate) async fn create_container(
 
 /// The owner's own id of the image, if the owner does not know the id in the call. A failure is ignored here, because
 /// the owner then rejects the call with a better error.
-async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option<String> {
+async fn own_image(
+    requests: &Mutex<PodRequests>,
+    call: &Call,
+    owner: &Arc<Backend>,
+) -> Option<String> {
     let message = call.message();
     let image = protobuf::string(&message, CONTAINER_IMAGE).ok()?;
     let name = protobuf::string(&message, CONTAINER_IMAGE_NAME).ok()?;
-    let is_known = has_answered(switch, call, owner.id, image, name) || call.live.is_alone();
+    let is_known = has_answered(requests, call, owner.id, image, name) || call.live.is_alone();
     if is_known || name.is_empty() || name == image || image_at(call, owner, image).await?.is_some()
     {
         return None;
@@ -109,10 +112,16 @@ async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option
 }
 
 /// Whether the image id in `call`, a `CreateContainer`, came from `owner` alone, so that `owner` knows the id.
-fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, name: &str) -> bool {
+fn has_answered(
+    requests: &Mutex<PodRequests>,
+    call: &Call,
+    owner: BackendId,
+    image: &str,
+    name: &str,
+) -> bool {
     let message = call.message();
     let answered = pod_requests::seen_by(call, &message)
-        .and_then(|seen| switch.pod_requests.lock().creates(seen, image, name));
+        .and_then(|seen| requests.lock().creates(seen, image, name));
     answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
 }
 

@@ -7,7 +7,6 @@
 mod merged;
 
 use std::convert::Infallible;
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +32,8 @@ use crate::rpc::fields::{
     runtime_handler, runtime_handler_features, status_request, status_response,
 };
 use crate::switch::Switch;
-use crate::switch::reload;
+use crate::switch::act::act;
+use crate::switch::learn::Learned;
 use crate::topology::Live;
 
 pub use merged::merged;
@@ -78,10 +78,11 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     let default = live.backend(live.default_backend())?;
     let others = live.backends.iter().filter(|other| other.id != default.id);
     let ((said, answer), others) = join(
-        default_status(switch, call, default),
-        join_all(others.map(|backend| ask_status(switch, backend))),
+        default_status(call, default),
+        join_all(others.map(ask_status)),
     )
     .await;
+    act(switch, default, Learned::of_status())?;
     let said: Vec<_> = std::iter::once(said).chain(others).collect();
     let verbose = protobuf::varint(&call.message(), &[status_request::VERBOSE])
         .is_ok_and(|verbose| verbose != 0);
@@ -96,13 +97,12 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
 }
 
 /// The default backend, and for how long it has been silent; `None` if that is no reason for a node that is not ready.
-pub(crate) fn silent_default(switch: &Switch) -> Option<(Arc<Backend>, Duration)> {
-    let live = switch.live();
+pub(crate) fn silent_default(live: &Live, created: Instant) -> Option<(Arc<Backend>, Duration)> {
     let backend = live.backend(live.default_backend()).ok()?;
     let since = match backend.failing() {
         Failing::No => return None,
         Failing::Since(since) => since,
-        Failing::NeverAnswered => switch.created,
+        Failing::NeverAnswered => created,
     };
     let silent = since.elapsed();
     (silent >= STATUS_TRUST).then(|| (Arc::clone(backend), silent))
@@ -115,12 +115,12 @@ pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
     let mut silent_since = Instant::now();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        match (silent_default(switch), reported) {
+        match (silent_default(&switch.live(), switch.created), reported) {
             (Some((backend, silent)), last) => {
                 silent_since = Instant::now() - silent;
                 if last.is_none_or(|last| last.elapsed() >= REMIND_EVERY) {
                     reported = Some(Instant::now());
-                    let link = backend.link();
+                    let link = backend.connection.link();
                     let (name, socket) = (backend.name(), &backend.socket);
                     let cause = link.state.cause().map(AsRef::as_ref);
                     let time = span(silent);
@@ -142,7 +142,7 @@ pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
 pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
     let headers = call.reading_headers();
     let answer = backend.ask(call.row, &headers, call.body.clone());
-    let known = backend.known().version;
+    let known = backend.record.known().version;
     if known.is_empty() {
         return Ok(reply::of_answer(backend.patiently(answer).await?));
     }
@@ -155,19 +155,15 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
 
 /// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
 /// a status that is not ready. An error would hide the state of the other backends from an operator.
-async fn default_status(
-    switch: &Switch,
-    call: &Call,
-    backend: &Arc<Backend>,
-) -> (StatusAnswer, Option<Answer>) {
+async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, Option<Answer>) {
     let (headers, body) = (call.reading_headers(), call.body.clone());
-    let silent = match request_status(switch, backend, &headers, body).await {
+    let silent = match request_status(backend, &headers, body).await {
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
     let mut said = last_word(backend, silent);
     if let Some(silent) = &said.silent
-        && !backend.known().said_status_within(STATUS_TRUST)
+        && !backend.record.known().said_status_within(STATUS_TRUST)
     {
         said.status = unready(&said.status, silent.message());
     }
@@ -176,9 +172,9 @@ async fn default_status(
 
 /// The status of a backend other than the default backend: the current one, else the last known one and why the backend
 /// does not answer.
-async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
+async fn ask_status(backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
-    match request_status(switch, backend, &headers, frames::frame(&[])).await {
+    match request_status(backend, &headers, frames::frame(&[])).await {
         Ok((said, _)) => said,
         Err(silent) => last_word(backend, silent),
     }
@@ -186,23 +182,22 @@ async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
 
 /// Asks a backend for its status, and caches the reply.
 async fn request_status(
-    switch: &Switch,
     backend: &Arc<Backend>,
     headers: &HeaderMap,
     body: Bytes,
 ) -> Result<(StatusAnswer, Answer), Status> {
-    if let State::Unresponsive(_, cause) = backend.link().state {
+    if let State::Unresponsive(_, cause) = backend.connection.link().state {
         return Err(backend.unavailable(&cause));
     }
     let asked = backend.ask(&rpc::STATUS, headers, body);
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
     let answer = asked.unwrap_or_else(|_| {
         // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
-        backend.miss(&rpc::STATUS);
+        backend.record.miss(&rpc::STATUS);
         Err(late(backend))
     })?;
     let status = backend.message(&answer)?;
-    Ok((keep_status(switch, backend, status)?, answer))
+    Ok((keep_status(backend, status)?, answer))
 }
 
 /// Caches a status if criswitch can read each part that the merged status uses: a malformed part would make the merged
@@ -210,11 +205,7 @@ async fn request_status(
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.
-pub(crate) fn keep_status(
-    switch: &Switch,
-    backend: &Arc<Backend>,
-    status: Bytes,
-) -> Result<StatusAnswer, Status> {
+pub(crate) fn keep_status(backend: &Arc<Backend>, status: Bytes) -> Result<StatusAnswer, Status> {
     let said = StatusAnswer {
         backend: Arc::clone(backend),
         status,
@@ -225,10 +216,8 @@ pub(crate) fn keep_status(
     if let Some(cause) = merged::oversized(&kept) {
         return Err(backend.bad_reply(&cause));
     }
-    let live = switch.live();
-    merged(&live.table, slice::from_ref(&said), None).map_err(|fault| backend.malformed(&fault))?;
+    merged::readable(&said.status).map_err(|fault| backend.malformed(&fault))?;
     backend.learn_saved(|known| known.say_status(kept));
-    reload::auto_register(switch);
     Ok(said)
 }
 
@@ -238,11 +227,11 @@ fn summary(live: &Live) -> Json {
     let handlers =
         handlers.map(|row| json!({ "name": row.name, "backend": live.name_of(row.backend) }));
     let backends = live.backends.iter().map(|backend| {
-        let [runtime, version, _] = identity(&backend.known());
+        let [runtime, version, _] = identity(&backend.record.known());
         json!({
             "name": *backend.name(),
             "socket": backend.socket.to_string(),
-            "state": backend.link().state.as_ref(),
+            "state": backend.connection.link().state.as_ref(),
             "runtime": runtime,
             "version": version,
         })
@@ -260,13 +249,13 @@ fn summary(live: &Live) -> Json {
 fn last_word(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
     StatusAnswer {
         backend: Arc::clone(backend),
-        status: backend.known().status,
+        status: backend.record.known().status,
         silent: Some(silent),
     }
 }
 
 fn late(backend: &Backend) -> Status {
-    match backend.link().state.cause() {
+    match backend.connection.link().state.cause() {
         Some(cause) => backend.unavailable(cause),
         None => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
     }

@@ -14,17 +14,21 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::stream::Messages;
+use crate::backend::unsaved::Unsaved;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::{frames, grpc};
-use crate::fanout::{self, Parts, Share, fallback};
+use crate::fanout::fallback::{self, Part};
+use crate::fanout::{self, Parts, Share};
 use crate::forward;
 use crate::limits::budget::{Reservation, Unread};
-use crate::ownership::{Changed, MOST};
+use crate::ownership::MOST;
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{List, Merge, Row};
-use crate::switch::learn::{self, Asked, keep_stats};
-use crate::switch::{Switch, saved};
+use crate::switch::Switch;
+use crate::switch::act::act;
+use crate::switch::learn::{Asked, Learned, Learner, keep_stats, readable};
+use crate::switch::view::View;
 
 /// A stream with the messages of all `backends` in the order of arrival. A backend that does not implement the stream
 /// gets the unary list call `instead`.
@@ -45,13 +49,13 @@ pub(crate) fn interleave(
             whole: StreamedList::Kept(BytesMut::new(), call.unread.held()),
             switch: Arc::clone(switch),
             call: call.clone(),
+            shows: [&backend].into_iter().collect(),
             backend,
             how,
             instead,
-            asked: learn::asked(switch),
+            asked: Asked::now(&switch.owners()),
             parts: Arc::clone(&parts),
             messages: None,
-            changed: Changed::new(),
             seen: if has_owners {
                 Arc::clone(&seen)
             } else {
@@ -132,8 +136,8 @@ struct Feed {
     /// How many more messages criswitch reads.
     unread: usize,
     whole: StreamedList,
-    /// The backends whose items the messages so far have changed.
-    changed: Changed,
+    /// The backends whose changes the messages so far may show.
+    shows: Unsaved,
     /// The ids of the items so far, at most [`MOST`]. All feeds of the call share them, because an item may pass from
     /// one backend to another during the call. Feeds of images do not, because several backends may have an image.
     seen: Arc<Mutex<HashSet<String>>>,
@@ -153,42 +157,47 @@ impl Feed {
     /// The next message for the client. Skips empty messages, because a client may disconnect if it gets too many.
     async fn next(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
         loop {
-            let message = match &mut self.messages {
-                None => return self.first().await,
-                Some(messages) => {
-                    let next = self.backend.patiently(messages.next(&self.backend));
-                    let next = self.backend.next_of(self.call.contribution(), next).await;
-                    let next = next.map_err(|failed| self.failed(failed.named(&self.backend)))?;
-                    let next = next.map(|message| self.readable(message)).transpose();
-                    next.map_err(|status| self.failed(status.into()))?
-                }
+            let message = match self.messages.is_some() {
+                true => self.message().await?,
+                false => self.first().await?,
             };
-            let Some(message) = message else {
-                self.note(None);
-                self.settle();
-                self.saved().await?;
-                return Ok(None);
-            };
-            self.count_message()?;
-            let message = self.learn(message)?;
-            self.saved().await?;
-            if !message.is_empty() {
-                return Ok(Some((message, self)));
+            self.call.may_show(&self.shows).await?;
+            match message {
+                // An empty list is a stream without messages, and further messages may follow.
+                Some(message) if message.is_empty() => {}
+                message => return Ok(message.map(|message| (message, self))),
             }
         }
     }
 
-    /// Waits until everything that the messages so far have changed is saved.
-    async fn saved(&self) -> Result<(), Status> {
-        self.backend.saved().await?;
-        saved::all(&self.switch, &self.changed).await
+    /// The next message of the backend's stream. At the end of the stream, its messages become the cached list.
+    async fn message(&mut self) -> Result<Option<Bytes>, Failed> {
+        let Some(messages) = &mut self.messages else {
+            return Ok(None);
+        };
+        let next = self.backend.patiently(messages.next(&self.backend));
+        let next = self
+            .backend
+            .record
+            .next_of(self.call.contribution(), next)
+            .await;
+        let next = next.map_err(|failed| self.failed(failed.named(&self.backend)))?;
+        let Some(message) = next else {
+            self.note(None);
+            self.settle()?;
+            return Ok(None);
+        };
+        let message = self.readable(message);
+        let message = message.map_err(|status| self.failed(status.into()))?;
+        self.count_message()?;
+        self.learn(message).map(Some)
     }
 
     /// Records why the backend's answer cannot be used, or that it can. Records nothing if the call has a filter, or if
     /// the messages are not the backend's own.
     fn note(&self, failed: Option<&str>) {
         if self.call.asks_for_all() && !matches!(self.whole, StreamedList::NotItsOwn) {
-            self.backend.note_answer(self.call.row, failed);
+            self.backend.record.note_answer(self.call.row, failed);
         }
     }
 
@@ -199,32 +208,29 @@ impl Feed {
     }
 
     /// The first message of the backend's stream, or one message with its cached items instead of the whole stream.
-    async fn first(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
+    async fn first(&mut self) -> Result<Option<Bytes>, Failed> {
         let mut opened = None;
         let own = async {
             let (messages, first) = self.open().await?;
             opened = Some(messages);
             Ok(first)
         };
-        let (switch, call, backend) = (&self.switch, &self.call, &self.backend);
-        let share = fallback::with_stand_in(switch, call, self.how, backend, own).await?;
+        let part = Part {
+            switch: &self.switch,
+            call: &self.call,
+            how: self.how,
+            backend: &self.backend,
+        };
+        let share = fallback::with_stand_in(part, own).await?;
         let is_its_own = opened.is_some();
         if !is_its_own {
             self.whole = StreamedList::NotItsOwn;
         }
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match self.add(share)? {
-            // Skip an empty message: an empty list is a stream without messages, and further messages may follow.
-            Some(message) if message.is_empty() => Box::pin(self.next()).await,
-            Some(message) if !is_its_own => {
-                let message = self.unseen(message)?;
-                Ok(Some((message, self)))
-            }
-            Some(message) => {
-                let message = self.learn(message)?;
-                self.saved().await?;
-                Ok(Some((message, self)))
-            }
+            Some(message) if message.is_empty() => Ok(Some(message)),
+            Some(message) if is_its_own => self.learn(message).map(Some),
+            Some(message) => Ok(Some(self.unseen(message)?)),
             None => Ok(None),
         }
     }
@@ -264,7 +270,7 @@ impl Feed {
 
     /// Whether the backend's last answer to this call could not be used.
     fn has_failed(&self) -> bool {
-        let failures = self.backend.known().failures;
+        let failures = self.backend.record.known().failures;
         let mut failures = failures.iter();
         failures.any(|failure| failure.row.has_content_of(self.call.row))
     }
@@ -292,7 +298,7 @@ impl Feed {
     /// Returns `message` if clients can decode it.
     fn readable(&self, message: Bytes) -> Result<Bytes, Status> {
         let list = self.call.listing().map(|listing| listing.list);
-        learn::readable(&self.switch, list, &self.backend, &message)?;
+        readable(&self.switch.live(), list, &self.backend, &message)?;
         Ok(message)
     }
 
@@ -302,7 +308,9 @@ impl Feed {
         let answer = forward::ask(&call, &self.backend).await?;
         match answer.code() {
             Code::Ok => Ok(Share::Own(self.readable(self.backend.message(&answer)?)?)),
-            Code::Unimplemented if fanout::may_lack(&self.switch, self.how, &self.backend) => {
+            Code::Unimplemented
+                if fanout::may_lack(&self.switch.owners(), self.how, self.backend.id) =>
+            {
                 Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
             }
             _ => Err(named(&self.backend, answer)),
@@ -342,30 +350,30 @@ impl Feed {
         if list.is_stats() {
             // Stats that are too large to be cached are no error: the client gets the message.
             self.whole.add(&message, self.backend.max_message);
-            let changed = learn::listed_as(&self.switch, list, &self.backend, &message)?;
-            return Ok(changed.unwrap_or(message));
+            let shown = View::of(&self.switch).shown(list, &self.backend, &message)?;
+            return Ok(shown.unwrap_or(message));
         }
         let left = self.unlearned.checked_sub(message.len());
         let limit = self.backend.memory.limit();
         self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;
         self.whole.add(&message, self.backend.max_message);
-        let learned = learn::learn_part(&self.switch, list, &self.backend, &message, self.asked)?;
-        self.changed.extend(learned.changed);
-        Ok(learned.message.unwrap_or(message))
+        let learned = self.learner().learn_part(list, &message);
+        Ok(self.act(learned)?.unwrap_or(message))
     }
 
     /// Forgets items that the whole stream lacked. The stream is too long to be cached.
-    fn settle_unkept(&mut self, list: List) {
-        let changed = learn::settle(&self.switch, list, &self.backend, self.asked);
-        self.changed.extend(changed);
-        self.backend.has_changed();
+    fn settle_unkept(&mut self, list: List) -> Result<(), Status> {
+        self.backend.saving.has_changed();
+        let learned = self.learner().settle(list);
+        self.act(learned)?;
+        Ok(())
     }
 
     /// Called at the end of the stream. If the call asked for all items, the messages become the cached list.
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Result<(), Status> {
         let listing = self.call.listing().filter(|listing| listing.is_whole);
         let Some(list) = listing.map(|listing| listing.list) else {
-            return;
+            return Ok(());
         };
         match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
             StreamedList::Kept(message, _) => {
@@ -373,25 +381,35 @@ impl Feed {
                 let fits = held.grow(message.len()).is_ok();
                 let message = held.with(message.freeze());
                 // Only the stream of a single backend passes although no client can decode it.
-                let is_readable = !self.switch.live().is_alone()
-                    || learn::readable(&self.switch, Some(list), &self.backend, &message)
-                        .unwrap_or(false);
+                let live = self.switch.live();
+                let is_readable = !live.is_alone()
+                    || readable(&live, Some(list), &self.backend, &message).unwrap_or(false);
                 match (fits && is_readable, list.is_stats()) {
                     (true, true) => keep_stats(list, &self.backend, &message, self.asked),
                     (true, false) => {
-                        let (switch, backend) = (&self.switch, &self.backend);
-                        let asked = self.asked;
-                        let changed = learn::keep_whole(switch, list, backend, &message, asked);
-                        self.changed.extend(changed);
+                        let learned = self.learner().keep_whole(list, &message);
+                        self.act(learned)?;
                     }
                     (false, true) => {}
-                    (false, false) => self.settle_unkept(list),
+                    (false, false) => self.settle_unkept(list)?,
                 }
             }
             StreamedList::TooLong if list.is_stats() => {}
-            StreamedList::TooLong => self.settle_unkept(list),
+            StreamedList::TooLong => self.settle_unkept(list)?,
             StreamedList::NotItsOwn => {}
         }
+        Ok(())
+    }
+
+    fn learner(&self) -> Learner<'_> {
+        Learner::new(&self.switch, &self.backend, self.asked)
+    }
+
+    /// Acts on what a message showed. Returns the message for the client, if it differs.
+    fn act(&mut self, learned: Learned) -> Result<Option<Bytes>, Status> {
+        let (message, shows) = act(&self.switch, &self.backend, learned)?;
+        self.shows.append(shows);
+        Ok(message)
     }
 }
 

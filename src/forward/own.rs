@@ -5,6 +5,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use crate::backend::answer::Answer;
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, Contribution};
@@ -12,7 +13,8 @@ use crate::call::Failed;
 use crate::codec::frames;
 use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
-use crate::switch::learn::{self, keep_stats};
+use crate::switch::act::act;
+use crate::switch::learn::{Asked, Learner, keep_stats, readable};
 
 /// The lists that show owners. Pods come first, because a container is learned with its pod.
 const LISTS: [(List, &Row); 2] = [
@@ -30,116 +32,141 @@ pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
     let listed = joined.iter().map(|backend| async {
         tokio::select! {
             biased;
-            listed = list_in_time(switch, backend) => listed,
-            () = backend.closed() => Ok(()),
+            listed = OwnCalls::new(switch, backend, None).list_in_time() => listed,
+            () = backend.connection.closed() => Ok(()),
         }
     });
     join_all(listed).await.into_iter().collect()
 }
 
-/// Lists a backend's pods and containers and learns them, if both lists come within `list_timeout`. A backend that is
-/// late counts as silent at once: the session asks it in the background.
-async fn list_in_time(switch: &Switch, backend: &Backend) -> Result<(), Status> {
-    let latest = Instant::now() + backend.list_timeout();
-    for (list, row) in LISTS {
-        let contribution = Contribution {
-            row,
-            is_of_all: true,
-        };
-        // A backend that is down may be back, so the call waits for the next attempt to connect.
-        let is_down = matches!(backend.link().state, State::Down(_));
-        if let Some(silent) = backend.silence(contribution).filter(|_| !is_down) {
-            return Err(silent);
+/// The calls that criswitch makes itself to one backend. `wire` is needed while the backend is not ready.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnCalls<'a> {
+    switch: &'a Switch,
+    backend: &'a Backend,
+    wire: Option<&'a Wire>,
+}
+
+impl<'a> OwnCalls<'a> {
+    pub(crate) fn new(
+        switch: &'a Switch,
+        backend: &'a Backend,
+        wire: Option<&'a Wire>,
+    ) -> OwnCalls<'a> {
+        OwnCalls {
+            switch,
+            backend,
+            wire,
         }
-        let listed = backend.patiently(list_kind(switch, list, row, backend, None));
-        let Ok(listed) = tokio::time::timeout_at(latest, listed).await else {
-            backend.is_late(contribution);
-            return Err(backend.timed_out(row));
+    }
+
+    /// Lists the pods and containers and learns them, if both lists come within `list_timeout`. A backend that is late
+    /// counts as silent at once: the session asks it in the background.
+    async fn list_in_time(self) -> Result<(), Status> {
+        let backend = self.backend;
+        let latest = Instant::now() + backend.list_timeout();
+        for (list, row) in LISTS {
+            let contribution = Contribution {
+                row,
+                is_of_all: true,
+            };
+            // A backend that is down may be back, so the call waits for the next attempt to connect.
+            let is_down = matches!(backend.connection.link().state, State::Down(_));
+            if let Some(silent) = backend.silence(contribution).filter(|_| !is_down) {
+                return Err(silent);
+            }
+            let listed = backend.patiently(self.list_kind(list, row));
+            let Ok(listed) = tokio::time::timeout_at(latest, listed).await else {
+                backend.record.is_late(contribution);
+                return Err(backend.timed_out(row));
+            };
+            listed?;
+        }
+        Ok(())
+    }
+
+    /// Lists the pods and containers and learns them.
+    ///
+    /// # Errors
+    /// The status of the first call that failed.
+    pub(crate) async fn list(self) -> Result<(), Status> {
+        for (list, row) in LISTS {
+            self.list_kind(list, row).await?;
+        }
+        Ok(())
+    }
+
+    /// Lists the pods or containers, and caches the list.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub(crate) async fn list_kind(self, list: List, row: &'static Row) -> Result<(), Status> {
+        let listed = self.ask_for_list(list, row).await;
+        note(self.backend, row, &listed);
+        listed
+    }
+
+    async fn ask_for_list(self, list: List, row: &'static Row) -> Result<(), Status> {
+        let (asked, answer) = self.ask(row).await?;
+        let message = self.backend.message(&answer)?;
+        let learner = Learner::new(self.switch, self.backend, asked);
+        let learned = learner.learn_whole(list, &message);
+        act(self.switch, self.backend, learned).map(drop)
+    }
+
+    /// Lists the images and caches the list. For a backend without an image service, caches an empty list.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub(crate) async fn list_images(self) -> Result<(), Status> {
+        let listed = self.ask_for_images().await;
+        note(self.backend, &rpc::LIST_IMAGES, &listed);
+        listed
+    }
+
+    async fn ask_for_images(self) -> Result<(), Status> {
+        let (asked, answer) = self.ask(&rpc::LIST_IMAGES).await?;
+        let images = match answer.code() {
+            Code::Unimplemented => Bytes::new(),
+            _ => self.backend.message(&answer)?,
         };
-        listed?;
+        let (list, live) = (List::Images, self.switch.live());
+        if readable(&live, Some(list), self.backend, &images)? {
+            let learner = Learner::new(self.switch, self.backend, asked);
+            let learned = learner.keep_whole(list, &images);
+            act(self.switch, self.backend, learned)?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Lists a backend's pods and containers and learns them. `wire` is needed while the backend is not ready.
-///
-/// # Errors
-/// The status of the first call that failed.
-pub(crate) async fn list(
-    switch: &Switch,
-    backend: &Backend,
-    wire: Option<&Wire>,
-) -> Result<(), Status> {
-    for (list, row) in LISTS {
-        list_kind(switch, list, row, backend, wire).await?;
+    /// Requests all stats of a kind and caches them. Ignores an error reply of the backend.
+    pub(crate) async fn ask_stats(self, row: &'static Row, list: List) -> Result<(), Failed> {
+        let (asked, answer) = self.ask(row).await?;
+        self.backend
+            .record
+            .note_answer(row, answer.failure().as_deref());
+        if answer.code() == Code::Ok {
+            let message = self.backend.message(&answer)?;
+            if readable(&self.switch.live(), Some(list), self.backend, &message)? {
+                keep_stats(list, self.backend, &message, asked);
+            }
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Lists a backend's pods or containers, and caches the list.
-///
-/// # Errors
-/// The status of the call.
-pub(crate) async fn list_kind(
-    switch: &Switch,
-    list: List,
-    row: &'static Row,
-    backend: &Backend,
-    wire: Option<&Wire>,
-) -> Result<(), Status> {
-    let listed = ask_for_list(switch, list, row, backend, wire).await;
-    note(backend, row, &listed);
-    listed
-}
-
-async fn ask_for_list(
-    switch: &Switch,
-    list: List,
-    row: &'static Row,
-    backend: &Backend,
-    wire: Option<&Wire>,
-) -> Result<(), Status> {
-    let asked = learn::asked(switch);
-    let answer = backend.ask_own(wire, row, frames::frame(&[])).await?;
-    let message = backend.message(&answer)?;
-    learn::learn_whole(switch, list, backend, &message, asked)?;
-    Ok(())
+    /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.
+    async fn ask(self, row: &'static Row) -> Result<(Asked, Answer), Status> {
+        let asked = Asked::now(&self.switch.owners());
+        let body = frames::frame(&[]);
+        Ok((asked, self.backend.ask_own(self.wire, row, body).await?))
+    }
 }
 
 /// Records whether the backend's answer to a call for all items can be used.
 fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Status>) {
     let failed = asked.as_ref().err();
     let failed = failed.map(|status| Failed::from(status.clone()).code_and_text());
-    backend.note_answer(row, failed.as_deref());
-}
-
-/// Lists a backend's images and caches the list. For a backend without an image service, caches an empty list.
-///
-/// # Errors
-/// The status of the call.
-pub(crate) async fn list_images(
-    switch: &Switch,
-    backend: &Backend,
-    wire: &Wire,
-) -> Result<(), Status> {
-    let listed = ask_for_images(switch, backend, wire).await;
-    note(backend, &rpc::LIST_IMAGES, &listed);
-    listed
-}
-
-async fn ask_for_images(switch: &Switch, backend: &Backend, wire: &Wire) -> Result<(), Status> {
-    let asked = learn::asked(switch);
-    let answer = backend
-        .ask_own(Some(wire), &rpc::LIST_IMAGES, frames::frame(&[]))
-        .await?;
-    let images = match answer.code() {
-        Code::Unimplemented => Bytes::new(),
-        _ => backend.message(&answer)?,
-    };
-    if learn::readable(switch, Some(List::Images), backend, &images)? {
-        learn::keep_whole(switch, List::Images, backend, &images, asked);
-    }
-    Ok(())
+    backend.record.note_answer(row, failed.as_deref());
 }
 
 /// Turns every error except silence into success, because any other error shows that the backend answers.
@@ -151,24 +178,4 @@ pub(crate) fn unless_silent(ended: Result<(), Failed>) -> Result<(), Failed> {
         Err(failed) if failed.is_unavailable() => Err(failed),
         _ => Ok(()),
     }
-}
-
-/// Requests all stats of a kind from a backend and caches them. Ignores an error reply of the backend.
-pub(crate) async fn ask_stats(
-    switch: &Switch,
-    backend: &Backend,
-    wire: &Wire,
-    row: &'static Row,
-    list: List,
-) -> Result<(), Failed> {
-    let asked = learn::asked(switch);
-    let answer = backend.ask_own(Some(wire), row, frames::frame(&[])).await?;
-    backend.note_answer(row, answer.failure().as_deref());
-    if answer.code() == Code::Ok {
-        let message = backend.message(&answer)?;
-        if learn::readable(switch, Some(list), backend, &message)? {
-            keep_stats(list, backend, &message, asked);
-        }
-    }
-    Ok(())
 }

@@ -60,15 +60,22 @@ impl Seen<'_> {
                     id: backend.id,
                     name: backend.name(),
                     socket: backend.socket.to_string(),
-                    link: backend.link(),
-                    known: backend.known(),
+                    link: backend.connection.link(),
+                    known: backend.record.known(),
                     pods,
                     containers,
                     listed: switch.question.has_listed(backend.id),
                     failing: List::OF_ITEMS.map(|(list, name)| {
                         (
                             name,
-                            fallback::list_problem(switch, list, backend).is_some(),
+                            fallback::list_problem(
+                                &live,
+                                &switch.owners(),
+                                &switch.question,
+                                list,
+                                backend,
+                            )
+                            .is_some(),
                         )
                     }),
                     held: backend.memory.used() + backend.own.used() + backend.events.used(),
@@ -88,7 +95,7 @@ impl Seen<'_> {
             rpcs: sorted(switch.counts.rpcs()),
             calls: sorted(switch.counts.calls.all()),
             runs,
-            pods: handlers::pods_by_handler(switch),
+            pods: handlers::pods_by_handler(&switch.live().table, &switch.owners()),
             process: ProcessStats::own(),
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -53,12 +54,12 @@ async fn keep_current(switch: Arc<Switch>) -> Infallible {
         let live = tables.borrow_and_update().clone();
         let mut changes: FuturesUnordered<_> =
             live.backends.iter().map(|it| it.next_change()).collect();
-        let (labels, end) = NodeLabels::of(&switch);
+        let (labels, end) = NodeLabels::of(&switch.live());
         let path = live.config.labels_file.clone();
         drop(live);
         let result = writer.write(path.as_deref(), &labels).await;
         let retry = result.is_err().then(|| Instant::now() + RETRY);
-        report(&switch, path.as_deref(), result.err());
+        report(&switch.labels_problem, path.as_deref(), result.err());
         tokio::select! {
             changed = tables.changed() => if changed.is_err() { std::future::pending().await },
             Some(()) = changes.next() => {}
@@ -77,9 +78,9 @@ async fn until(at: Option<Instant>) {
 }
 
 /// Records why the file cannot be written, for `criswitch status`. Logs a new problem, and the end of a problem.
-fn report(switch: &Switch, path: Option<&Path>, problem: Option<String>) {
+fn report(last: &Mutex<Option<String>>, path: Option<&Path>, problem: Option<String>) {
     let path = path.unwrap_or(Path::new("")).display();
-    let before = std::mem::replace(&mut *switch.labels_problem.lock(), problem.clone());
+    let before = std::mem::replace(&mut *last.lock(), problem.clone());
     match (before, problem) {
         (None, Some(cause)) => {
             tracing::error!(file = %path, cause, "the labels of the node cannot be written; criswitch tries again every {RETRY:?}");

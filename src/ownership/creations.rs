@@ -17,7 +17,7 @@ const MOST_UNKNOWN: usize = 4096;
 
 /// The calls that create a pod, under way or with an unknown result.
 #[derive(Debug, Default)]
-pub(super) struct Creations {
+pub struct Creations {
     begun: u64,
     unknown: Vec<PossiblePod>,
 }
@@ -55,13 +55,14 @@ impl PossiblePod {
 }
 
 impl Creations {
-    /// Records the start of a call that creates a pod with this uid at `backend`.
-    pub(super) fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
+    /// Records the start of a call that creates a pod with this uid at `backend`. The caller must pass the result to
+    /// [`Creations::end`] when the call ends.
+    pub fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
         self.add(backend, uid, CreationStage::Unsent)
     }
 
     /// Records that criswitch starts at `now`: a call of its last run may still create a pod of any uid at `backend`.
-    pub(super) fn begin_run(&mut self, backend: BackendId, now: Instant) {
+    pub fn begin_run(&mut self, backend: BackendId, now: Instant) {
         self.add(
             backend,
             String::new(),
@@ -87,7 +88,7 @@ impl Creations {
     }
 
     /// Records that the call of `creation` is sent now.
-    pub(super) fn sent(&mut self, creation: Creation) {
+    pub fn sent(&mut self, creation: Creation) {
         let mut unknown = self.unknown.iter_mut();
         if let Some(sent) = unknown.find(|it| it.creation == creation) {
             sent.stage = CreationStage::Sent;
@@ -96,7 +97,7 @@ impl Creations {
 
     /// Records that the call of `creation` has ended. If the result of the call is unknown, `open` is the time of
     /// its end.
-    pub(super) fn end(&mut self, creation: Creation, open: Option<Instant>) {
+    pub fn end(&mut self, creation: Creation, open: Option<Instant>) {
         let mut unknown = self.unknown.iter();
         let Some(place) = unknown.position(|it| it.creation == creation) else {
             return;
@@ -120,8 +121,9 @@ impl Creations {
         self.unknown.push(ended);
     }
 
-    /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned.
-    pub(super) fn listed(&mut self, backend: BackendId, asked: Instant) {
+    /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned. The list shows the
+    /// results of calls that ended long enough before `asked`.
+    pub fn listed(&mut self, backend: BackendId, asked: Instant) {
         let is_settled = |stage: CreationStage| match stage {
             CreationStage::Unknown(ended) | CreationStage::OfLastRun(ended) => {
                 asked >= ended + SETTLED

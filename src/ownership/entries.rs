@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use super::{BackendId, Changed, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
+use super::{BackendId, Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owner, Unlearned};
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 
@@ -145,7 +145,7 @@ pub(super) fn learn<T>(
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
-) -> Result<Learned, Unlearned> {
+) -> Result<LearnedList, Unlearned> {
     let mut claims = Vec::new();
     let before = entries.len();
     let (mut changes, mut changed) = (false, Changed::new());
@@ -215,7 +215,7 @@ pub(super) fn learn<T>(
         true => own(entries, backend, list, removed, shape)?,
         false => (None, 0),
     };
-    Ok(Learned {
+    Ok(LearnedList {
         claims,
         own,
         dropped,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Mark, StartedWith, short};
+use super::shapes::short;
+use super::{Mark, StartedWith};
 use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
 use crate::rpc::fields::{pod_sandbox, pod_sandbox_config, pod_sandbox_metadata};
 use crate::rpc::{SEEN_ANNOTATION, UID_LABEL};

@@ -3,7 +3,7 @@
 //! A pod that was created through criswitch ranks above a pod that is only listed. Times of creation are not compared:
 //! clocks can be set back, and backends may report wrong times.
 
-use super::{BackendId, Entry, Mark, Owner, Owners, PodNames, Source};
+use super::{BackendId, Entry, Mark, Owner, PodNames, Pods, Source};
 
 /// The result of a search for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ struct Rank {
     may_be_there: bool,
 }
 
-impl Owners {
+impl Pods {
     /// Finds the pod for which `has_name` is true. `routes` gets a backend and the backend's own name of a handler, and
     /// says whether the routing table routes to that handler.
     ///
@@ -46,7 +46,7 @@ impl Owners {
         has_name: impl Fn(&PodNames) -> bool,
         routes: impl Fn(&str, BackendId) -> bool,
     ) -> Named {
-        let pods = self.pods.iter().filter(|(_, pod)| has_name(&pod.more));
+        let pods = self.by_id.iter().filter(|(_, pod)| has_name(&pod.more));
         let ranked: Vec<_> = pods.map(|pod| (rank(pod.1, &routes), pod)).collect();
         let best = ranked.iter().map(|(rank, _)| *rank).max();
         let pods = ranked.into_iter().filter(|(rank, _)| Some(*rank) == best);
@@ -66,7 +66,7 @@ impl Owners {
     /// Two lists of backends, each in ascending order: the backends that have a ready pod with these annotations, and
     /// the backends that have any ready pod. Without `annotations` the first list is empty.
     pub fn ready(&self, annotations: Option<u64>) -> (Vec<BackendId>, Vec<BackendId>) {
-        let ready = self.pods.iter().filter(|(_, pod)| pod.more.ready);
+        let ready = self.by_id.iter().filter(|(_, pod)| pod.more.ready);
         let is_same = |(_, pod): &Pod<'_>| pod.more.annotations == annotations;
         let same = ready.clone().filter(is_same);
         let same = same.filter(|_| annotations.is_some());
@@ -80,7 +80,7 @@ impl Owners {
     /// it starts.
     pub fn rename(&mut self, id: &str, names: PodNames) {
         self.changes += 1;
-        if let Some(pod) = self.pods.get_mut(id).filter(|_| !names.seen.is_empty()) {
+        if let Some(pod) = self.by_id.get_mut(id).filter(|_| !names.seen.is_empty()) {
             pod.more.seen = names.seen;
             pod.more.annotations = names.annotations;
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
 
-use super::{BackendId, LONGEST_ID, Owners, PodNames};
+use super::{BackendId, LONGEST_ID, PodNames, Pods};
 
 /// The handler that a pod was created with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,18 +38,7 @@ pub struct Unasked {
     pub failures: u32,
 }
 
-impl Owners {
-    /// The names of all pods, with their backends.
-    pub fn pods(&self) -> impl Iterator<Item = (BackendId, &PodNames)> {
-        self.pods.values().map(|pod| (pod.backend, &pod.more))
-    }
-
-    /// The names of this pod of `backend`.
-    pub fn names(&self, id: &str, backend: BackendId) -> Option<&PodNames> {
-        let pod = self.pods.get(id).filter(|pod| pod.backend == backend);
-        pod.map(|pod| &pod.more)
-    }
-
+impl Pods {
     /// The handler that this pod of `backend` was created with.
     pub fn started_with(&self, id: &str, backend: BackendId) -> &StartedWith {
         let names = self.names(id, backend);
@@ -58,7 +47,7 @@ impl Owners {
 
     /// Up to `most` pods of `backend` with an unknown handler, for which criswitch may ask the backend at `now`.
     pub fn without_handler(&self, backend: BackendId, now: Instant, most: usize) -> Vec<Unasked> {
-        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
         let unasked = its.filter_map(|(id, pod)| {
             let failures = pod.more.failures_until(now)?;
             let id = id.clone();
@@ -70,7 +59,7 @@ impl Owners {
     /// Learns the handler of this pod from `backend`'s answer. The answer does not replace a known row.
     pub fn learn_handler(&mut self, id: &str, backend: BackendId, answer: StartedWith) {
         self.changes += 1;
-        let pod = self.pods.get_mut(id).filter(|pod| pod.backend == backend);
+        let pod = self.by_id.get_mut(id).filter(|pod| pod.backend == backend);
         let known = pod.map(|pod| &mut pod.more.started_with);
         if let Some(known) = known.filter(|known| known.row().is_none()) {
             *known = answer;
@@ -80,7 +69,7 @@ impl Owners {
     /// Whether clients may see a pod of `backend` with a handler name that differs from the backend's list, even if the
     /// routing table renames no handler of the backend.
     pub fn has_started_otherwise(&self, backend: BackendId) -> bool {
-        let mut its = self.pods.values().filter(|pod| pod.backend == backend);
+        let mut its = self.by_id.values().filter(|pod| pod.backend == backend);
         its.any(|pod| match &pod.more.started_with {
             StartedWith::Row(row) | StartedWith::DefaultRow(row) => *row != pod.more.handler,
             StartedWith::Handler(_) => pod.more.handler.is_empty(),
@@ -90,7 +79,7 @@ impl Owners {
 
     /// The row that each pod of `backend` was created with, if known, by the pod's id.
     pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
-        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
         let row = |pod: &PodNames| pod.started_with.row().map(str::to_owned);
         its.filter_map(|(id, pod)| Some((id.clone(), row(&pod.more)?)))
             .collect()
@@ -98,7 +87,7 @@ impl Owners {
 
     /// The ids of the pods of `backend` that were created with [`StartedWith::DefaultRow`], sorted.
     pub fn with_default_row(&self, backend: BackendId) -> Vec<String> {
-        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
         let its =
             its.filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::DefaultRow(_)));
         let mut ids: Vec<_> = its.map(|(id, _)| id.clone()).collect();
@@ -106,7 +95,7 @@ impl Owners {
         ids
     }
 
-    /// Restores the results of [`Owners::rows`] and [`Owners::with_default_row`] from an earlier run of criswitch.
+    /// Restores the results of [`Pods::rows`] and [`Pods::with_default_row`] from an earlier run of criswitch.
     pub fn restore_rows(
         &mut self,
         backend: BackendId,
@@ -127,7 +116,7 @@ impl Owners {
     /// name of the pod's handler.
     pub fn keep_rows(&mut self, row_of: impl Fn(BackendId, &str) -> Option<String>) {
         self.changes += 1;
-        for pod in self.pods.values_mut() {
+        for pod in self.by_id.values_mut() {
             let handler = pod.more.listed_handler();
             if let Some(row) = handler.and_then(|handler| row_of(pod.backend, handler)) {
                 pod.more.started_with = StartedWith::Row(row);
@@ -179,7 +168,7 @@ impl StartedWith {
 mod tests {
     use std::time::Duration;
 
-    use super::super::Mark;
+    use super::super::{Mark, Owners};
     use super::*;
     use crate::codec::protobuf;
     use crate::rpc::Kind;
@@ -197,7 +186,7 @@ mod tests {
     }
 
     fn unasked(owners: &Owners, now: Instant) -> Vec<(String, u32)> {
-        let unasked = owners.without_handler(0, now, usize::MAX);
+        let unasked = owners.pods.without_handler(0, now, usize::MAX);
         let mut unasked: Vec<_> = unasked.into_iter().map(|it| (it.id, it.failures)).collect();
         unasked.sort();
         unasked
@@ -208,14 +197,20 @@ mod tests {
     {
         let now = Instant::now();
         let mut owners = listed(&[("a", ""), ("b", ""), ("c", ""), ("d", "runc")]);
-        owners.learn_handler("a", 0, StartedWith::Handler("crun".to_owned()));
-        owners.learn_handler("b", 0, StartedWith::reported(None));
+        owners
+            .pods
+            .learn_handler("a", 0, StartedWith::Handler("crun".to_owned()));
+        owners
+            .pods
+            .learn_handler("b", 0, StartedWith::reported(None));
         let again = now + Duration::from_secs(1);
-        owners.learn_handler("c", 0, StartedWith::Failed { times: 1, again });
+        owners
+            .pods
+            .learn_handler("c", 0, StartedWith::Failed { times: 1, again });
         assert!(unasked(&owners, now).is_empty());
         assert_eq!(unasked(&owners, again), [("c".to_owned(), 1)]);
-        assert!(owners.without_handler(0, again, 0).is_empty());
-        assert!(owners.without_handler(1, again, 9).is_empty());
+        assert!(owners.pods.without_handler(0, again, 0).is_empty());
+        assert!(owners.pods.without_handler(1, again, 9).is_empty());
     }
 
     #[test]
@@ -227,25 +222,30 @@ mod tests {
         };
         owners.own_pod("a", 0, names, Mark(0));
         let row = StartedWith::Row("gold".to_owned());
-        owners.learn_handler("a", 0, StartedWith::Unreported);
-        assert_eq!(owners.started_with("a", 0), &row);
-        assert_eq!(owners.started_with("a", 1), &StartedWith::Unknown);
-        assert!(owners.has_started_otherwise(0) && !owners.has_started_otherwise(1));
+        owners.pods.learn_handler("a", 0, StartedWith::Unreported);
+        assert_eq!(owners.pods.started_with("a", 0), &row);
+        assert_eq!(owners.pods.started_with("a", 1), &StartedWith::Unknown);
+        assert!(owners.pods.has_started_otherwise(0) && !owners.pods.has_started_otherwise(1));
     }
 
     #[test]
     fn rows_are_kept_for_pods_that_the_backend_lists_or_reports() {
         let mut owners = listed(&[("listed", "kata"), ("reported", ""), ("unknown", "")]);
-        owners.learn_handler("reported", 0, StartedWith::Handler(String::new()));
-        owners.keep_rows(|_, handler| {
+        owners
+            .pods
+            .learn_handler("reported", 0, StartedWith::Handler(String::new()));
+        owners.pods.keep_rows(|_, handler| {
             Some(if handler.is_empty() { "own" } else { "gold" }.to_owned())
         });
         let row = |row: &str| StartedWith::Row(row.to_owned());
-        assert_eq!(owners.started_with("listed", 0), &row("gold"));
-        assert_eq!(owners.started_with("reported", 0), &row("own"));
-        assert_eq!(owners.started_with("unknown", 0), &StartedWith::Unknown);
-        owners.keep_rows(|_, _| Some("silver".to_owned()));
-        assert_eq!(owners.started_with("listed", 0), &row("gold"));
+        assert_eq!(owners.pods.started_with("listed", 0), &row("gold"));
+        assert_eq!(owners.pods.started_with("reported", 0), &row("own"));
+        assert_eq!(
+            owners.pods.started_with("unknown", 0),
+            &StartedWith::Unknown
+        );
+        owners.pods.keep_rows(|_, _| Some("silver".to_owned()));
+        assert_eq!(owners.pods.started_with("listed", 0), &row("gold"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tests of learning from lists, for cases that the fuzz targets' model of the owners does not cover.
 
 use super::*;
+use crate::codec::protobuf::{self, Malformed};
 
 /// Encodes a list of containers. `list` has the id and the pod of each container.
 fn containers(list: &[(&str, &str)]) -> Vec<u8> {
@@ -41,11 +42,11 @@ fn a_broken_list_teaches_nothing_and_a_name_that_is_too_long_becomes_empty() {
     }
     let listed = containers(&[(&longest, &longest), ("second", &too_long)]);
     let learned = owners.learn(Kind::Container, 0, &listed, owners.mark());
-    let expected = Learned {
+    let expected = LearnedList {
         new: 2,
         changes: true,
         changed: Changed::from([0]),
-        ..Learned::default()
+        ..LearnedList::default()
     };
     assert_eq!(learned, Ok(expected));
     assert_eq!(owners.containers_of(&longest), [longest]);
@@ -94,7 +95,7 @@ fn pods(list: &[(&str, u64)]) -> Vec<u8> {
     out.to_vec()
 }
 
-fn listed(owners: &mut Owners, backend: BackendId, list: &[u8]) -> Learned {
+fn listed(owners: &mut Owners, backend: BackendId, list: &[u8]) -> LearnedList {
     let asked = owners.mark();
     owners.learn(Kind::Pod, backend, list, asked).unwrap()
 }
@@ -156,7 +157,10 @@ fn a_clock_set_back_changes_no_owner() {
         id: "second".to_owned(),
         created: true,
     };
-    assert_eq!(owners.named(|pod| pod.uid == "uid", |_, _| true), second);
+    assert_eq!(
+        owners.pods.named(|pod| pod.uid == "uid", |_, _| true),
+        second
+    );
 }
 
 #[test]
@@ -339,9 +343,9 @@ fn a_removed_id_keeps_its_backend_unless_another_backend_listed_it_too() {
         owners.forget(Kind::Pod, id);
     }
     owners.settle(Kind::Pod, 1, owners.mark());
-    assert_eq!(owners.removed_from("a"), Some(1));
-    assert_eq!(owners.removed_from("b"), None);
-    assert_eq!(owners.removed_from("c"), None, "no client removed it");
+    assert_eq!(owners.removals.owner_of("a"), Some(1));
+    assert_eq!(owners.removals.owner_of("b"), None);
+    assert_eq!(owners.removals.owner_of("c"), None, "no client removed it");
 }
 
 /// Learns a complete list of containers from `backend`. Returns whether the list counts as a change of known facts.
@@ -387,11 +391,11 @@ fn a_pod_of_a_uid_ranks_by_creation_through_criswitch_and_then_by_lists() {
     listed(&mut owners, 0, &of_uid("first", "U"));
     assert!(!owners.is_uid_of_another("U", 0), "only its own");
     assert!(owners.is_uid_of_another("U", 1), "no pod");
-    let creation = owners.begin_creating(1, "U".to_owned());
+    let creation = owners.creations.begin(1, "U".to_owned());
     assert!(owners.is_uid_of_another("U", 1), "the call is not sent");
-    owners.sent_creating(creation);
+    owners.creations.sent(creation);
     assert!(!owners.is_uid_of_another("U", 1), "the call is under way");
-    owners.end_creating(creation, None);
+    owners.creations.end(creation, None);
     listed(&mut owners, 1, &of_uid("second", "U"));
     assert!(!owners.is_uid_of_another("U", 1), "both are listed");
     assert_eq!([owners.doubles(0), owners.doubles(1)], [0, 0]);

@@ -29,13 +29,14 @@ impl Owners {
         if uid.is_empty() || self.creations.may_have(backend, uid) {
             return false;
         }
+        let made = self.changes();
         let Uids {
             changes,
             seed,
             pods,
         } = &mut self.uids;
-        if changes.replace(self.changes) != Some(self.changes) {
-            let all = self.pods.values();
+        if changes.replace(made) != Some(made) {
+            let all = self.pods.by_id.values();
             *pods = all
                 .map(|pod| {
                     let created = pod.source == Source::Created;
@@ -58,8 +59,11 @@ impl Owners {
     /// The number of ready pods that `backend` lists with the uid of a pod that another backend created through
     /// criswitch.
     pub fn doubles(&self, backend: BackendId) -> usize {
-        let (its, others): (Vec<_>, Vec<_>) =
-            self.pods.values().partition(|pod| is_of(pod, backend));
+        let (its, others): (Vec<_>, Vec<_>) = self
+            .pods
+            .by_id
+            .values()
+            .partition(|pod| is_of(pod, backend));
         let created = others.iter().filter(|pod| pod.source == Source::Created);
         let uids: HashSet<_> = created.map(|pod| pod.more.uid.as_str()).collect();
         let is_double = |pod: &&Entry<PodNames>| {

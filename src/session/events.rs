@@ -23,14 +23,17 @@ use crate::backend::stream::Messages;
 use crate::call::Failed;
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Malformed};
-use crate::forward::own;
+use crate::forward::own::{self, OwnCalls};
 use crate::limits::budget::Unread;
+use crate::ownership::{BackendId, Owners};
 use crate::rpc::fields::{
     EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
     container_status_response, pod_sandbox_status, pod_sandbox_status_response,
 };
 use crate::rpc::{self, Kind};
-use crate::switch::{Switch, handlers};
+use crate::switch::Switch;
+use crate::switch::subscribers::Subscribers;
+use crate::switch::view::View;
 use crate::telemetry::counters::code_name;
 use baseline::{Baseline, known_pods};
 use ends::{Ends, StreamStart};
@@ -47,7 +50,7 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     loop {
         tokio::select! {
             biased;
-            () = backend.closed() => return,
+            () = backend.connection.closed() => return,
             () = switch.subscribers.listened(true) => {}
         }
         tokio::select! {
@@ -62,14 +65,14 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
 /// stream, they first get the state of each pod. If the backend is removed while no stream is open, subscribers get a
 /// deletion event for each of its pods.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
-    let away = !matches!(backend.link().state, State::Ready(_));
+    let away = !matches!(backend.connection.link().state, State::Ready(_));
     let mut before = away.then(|| Baseline::now(switch, backend));
     let mut ends = Ends::default();
     loop {
         tokio::select! {
             biased;
-            () = backend.closed() => break,
-            () = backend.ready() => {}
+            () = backend.connection.closed() => break,
+            () = backend.connection.ready() => {}
         }
         let (opened, asked) = (StreamStart::now(backend), Inquiry::default());
         let ended = tokio::select! {
@@ -79,19 +82,19 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         };
         let now = Baseline::now(switch, backend);
         before = Some(match before.take() {
-            Some(unsent) => unsent.and(now, switch, backend),
+            Some(unsent) => unsent.and(now, &switch.owners(), backend.id),
             None => now,
         });
         if let Some(end) = ends.note(backend, &opened, ended, asked.has_events()) {
             let _lacks = switch.subscribers.lacks(backend.id, end);
             // This runtime process has no events; try again after its connection is lost.
             tokio::select! {
-                () = backend.closed() => {}
-                () = backend.lost(opened.failures) => {}
+                () = backend.connection.closed() => {}
+                () = backend.connection.lost(opened.failures) => {}
             }
         }
         tokio::select! {
-            () = backend.closed() => {}
+            () = backend.connection.closed() => {}
             () = tokio::time::sleep(ends.pause()) => {}
         }
     }
@@ -102,7 +105,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
 
 /// Waits until the backend is removed, and then [`LAST_EVENTS`] for the events of its last pod.
 async fn closed_for_a_while(backend: &Backend) {
-    backend.closed().await;
+    backend.connection.closed().await;
     tokio::time::sleep(LAST_EVENTS).await;
 }
 
@@ -174,48 +177,47 @@ async fn send_events(
 ) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
-        if is_about_another(switch, backend, &message) {
-            backend.drops_event();
+        if is_about_another(&mut switch.owners(), backend.id, &message) {
+            backend.record.drops_event();
             continue;
         }
-        let renamed = handlers::renamed(switch, backend, &message, EVENT_HANDLER)?;
+        let renamed = View::of(switch).renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
         asked.note_event(&event);
-        send(switch, backend, event).await?;
+        send(&switch.subscribers, backend, event).await?;
     }
     Ok(())
 }
 
 /// Whether an event of `backend` is about a pod or container that another backend owns, or a pod that another backend
 /// is creating, or has the uid of another backend's pod. A malformed event counts as the backend's own.
-fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
-    let mut owners = switch.owners();
+fn is_about_another(owners: &mut Owners, backend: BackendId, event: &[u8]) -> bool {
     let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
     let uid = protobuf::string(event, EVENT_POD_UID).unwrap_or_default();
     let containers = protobuf::strings(event, EVENT_CONTAINERS).unwrap_or_default();
     let mut containers = containers
         .into_iter()
         .chain(protobuf::string(event, EVENT_ID).ok());
-    owners.is_of_another(Kind::Pod, pod, backend.id)
-        || owners.is_created_elsewhere(pod, uid, backend.id)
-        || owners.is_uid_of_another(uid, backend.id)
-        || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
+    owners.is_of_another(Kind::Pod, pod, backend)
+        || owners.is_created_elsewhere(pod, uid, backend)
+        || owners.is_uid_of_another(uid, backend)
+        || containers.any(|id| owners.is_of_another(Kind::Container, id, backend))
 }
 
 /// Sends one event of the backend to subscribers. While a subscriber lags, or the memory for the backend's events is
 /// full, waits for a limited time. Meanwhile criswitch reads no further events, so the backend must stop, too.
-async fn send(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
-    let event = hold(switch, backend, event).await?;
-    switch.subscribers.send(backend.id, &event).await;
+async fn send(subscribers: &Subscribers, backend: &Backend, event: Bytes) -> Result<(), Status> {
+    let event = hold(subscribers, backend, event).await?;
+    subscribers.send(backend.id, &event).await;
     Ok(())
 }
 
 /// Returns the event, and counts its memory until every subscriber has read it.
-async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
+async fn hold(subscribers: &Subscribers, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
     let mut held = backend.events.held();
     let mut fits = || held.grow(event.len());
     if fits().is_err() {
-        let room = switch.subscribers.make_room(backend.id, fits).await;
+        let room = subscribers.make_room(backend.id, fits).await;
         room.map_err(|unread| backend.unread(&unread))?;
     }
     Ok(held.with(event))
@@ -223,11 +225,11 @@ async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes,
 
 /// Sends an event that criswitch made itself. Drops the event if it is too large or does not fit into memory. Later
 /// events are still sent.
-async fn send_made(switch: &Switch, backend: &Backend, event: Bytes) {
+async fn send_made(subscribers: &Subscribers, backend: &Backend, event: Bytes) {
     let sent = if event.len() > backend.max_message {
         Err(backend.unread(&Unread::TooLarge))
     } else {
-        send(switch, backend, event).await
+        send(subscribers, backend, event).await
     };
     if let Err(status) = sent {
         log_unsent(backend, status.code());
@@ -246,14 +248,15 @@ async fn send_deletions(
     before: &Baseline,
     now: &BTreeSet<String>,
 ) {
-    if !before.gone(switch, backend, now).is_empty() {
+    if !before.gone(&switch.owners(), backend.id, now).is_empty() {
         // A pod lives on if its runtime now serves the socket of another backend.
         own::list_every(switch).await.ok();
     }
-    for (id, status) in before.gone(switch, backend, now) {
+    let gone = before.gone(&switch.owners(), backend.id, now);
+    for (id, status) in gone {
         let event = event(&id, DELETED, &status, &[]);
-        if !is_about_another(switch, backend, &event) {
-            send_made(switch, backend, event).await;
+        if !is_about_another(&mut switch.owners(), backend.id, &event) {
+            send_made(&switch.subscribers, backend, event).await;
         }
     }
 }
@@ -267,7 +270,7 @@ async fn send_state(
 ) {
     // The stream has no event of a pod that was created just before the stream was requested, and criswitch may not
     // know this pod yet. So criswitch lists the pods first.
-    while steadily(backend, || own::list(switch, backend, None))
+    while steadily(backend, || OwnCalls::new(switch, backend, None).list())
         .await
         .is_none()
     {
@@ -279,7 +282,7 @@ async fn send_state(
         asked.begin(&id);
         let event = steadily(backend, || state_of(switch, backend, &id)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
-            send_made(switch, backend, event).await;
+            send_made(&switch.subscribers, backend, event).await;
         }
     }
 }
@@ -293,11 +296,11 @@ where
     A: Future<Output = Result<T, E>>,
 {
     loop {
-        backend.ready().await;
-        let before = backend.link().transitions;
+        backend.connection.ready().await;
+        let before = backend.connection.link().transitions;
         match backend.patiently(ask()).await {
             Ok(answer) => return Some(answer),
-            Err(_) if backend.link().transitions != before => {}
+            Err(_) if backend.connection.link().transitions != before => {}
             Err(error) => {
                 log_unsent(backend, error.into().code());
                 return None;
@@ -337,7 +340,8 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
     }
     let kind = if state == NOT_READY { STOPPED } else { STARTED };
     let event = event(id, kind, status, &containers);
-    Ok(handlers::renamed(switch, backend, &event, EVENT_HANDLER)?.unwrap_or(event))
+    let renamed = View::of(switch).renamed(backend, &event, EVENT_HANDLER)?;
+    Ok(renamed.unwrap_or(event))
 }
 
 async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {

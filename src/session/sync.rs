@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -13,10 +15,13 @@ use crate::call::Failed;
 use crate::codec::{frames, protobuf};
 use crate::errors::WRONG_CGROUP_DRIVER;
 use crate::fanout::{status, streams};
-use crate::forward::own::{self, unless_silent};
+use crate::forward::own::{OwnCalls, unless_silent};
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
-use crate::switch::{Switch, learn};
+use crate::switch::Switch;
+use crate::switch::act::act;
+use crate::switch::learn::Learned;
+use crate::topology::Live;
 
 /// The largest `VersionResponse` that criswitch accepts, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
@@ -32,15 +37,17 @@ pub(crate) async fn make_ready(
     backend: &Arc<Backend>,
     wire: &Wire,
 ) -> Result<(), Status> {
-    backend.learn(|known| known.connected = Some(Instant::now()));
+    backend
+        .record
+        .learn(|known| known.connected = Some(Instant::now()));
     version(backend, wire).await?;
-    own::list(switch, backend, Some(wire)).await?;
-    if learn::has(switch, backend) {
+    OwnCalls::new(switch, backend, Some(wire)).list().await?;
+    if switch.live().backend(backend.id).is_ok() {
         switch.question.listed(backend.id);
     }
     let aside = async {
-        compare_cgroup_driver(switch, backend, wire).await?;
-        match replay_runtime_config(switch, backend, wire).await {
+        compare_cgroup_driver(&switch.live(), backend, wire).await?;
+        match replay_runtime_config(&switch.runtime_config, backend, wire).await {
             Err(Failed::Status(status)) => Err(status),
             // A backend that rejects the configuration still becomes ready, and criswitch sends the configuration
             // again.
@@ -62,7 +69,7 @@ pub(crate) async fn make_ready(
         Ok(())
     })?;
     // From now on criswitch serves fresh lists instead of the cached ones.
-    backend.caught_up();
+    backend.record.caught_up();
     backend.was_listed();
     Ok(())
 }
@@ -106,12 +113,11 @@ pub(crate) async fn answers(
         },
         _ => row,
     };
+    let own = OwnCalls::new(switch, backend, Some(wire));
     match row.list() {
-        Some(List::Images) => own::list_images(switch, backend, wire).await?,
-        Some(list) if list.is_stats() => {
-            unless_silent(own::ask_stats(switch, backend, wire, row, list).await)?
-        }
-        Some(list) => own::list_kind(switch, list, row, backend, Some(wire)).await?,
+        Some(List::Images) => own.list_images().await?,
+        Some(list) if list.is_stats() => unless_silent(own.ask_stats(row, list).await)?,
+        Some(list) => own.list_kind(list, row).await?,
         None if row.name == rpc::STATUS.name => first_status(switch, backend, wire)
             .await
             .unwrap_or_default(),
@@ -129,25 +135,21 @@ async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> R
     let answer = backend
         .ask_own(Some(wire), &rpc::STATUS, frames::frame(&[]))
         .await?;
-    status::keep_status(switch, backend, backend.message(&answer)?)?;
-    Ok(())
+    status::keep_status(backend, backend.message(&answer)?)?;
+    act(switch, backend, Learned::of_status()).map(drop)
 }
 
 /// Logs an error if the cgroup driver of a backend differs from the default backend's. The kubelet uses the default
 /// backend's driver for the whole node.
-async fn compare_cgroup_driver(
-    switch: &Switch,
-    backend: &Backend,
-    wire: &Wire,
-) -> Result<(), Status> {
+async fn compare_cgroup_driver(live: &Live, backend: &Backend, wire: &Wire) -> Result<(), Status> {
     let driver = reported_cgroup_driver(backend, wire).await;
-    backend.learn(|known| known.cgroup_driver = driver);
-    let live = switch.live();
+    backend.record.learn(|known| known.cgroup_driver = driver);
     let default = live.backend(live.default_backend())?;
     for other in &live.backends {
-        if let (Some(ours), Some(theirs)) =
-            (default.known().cgroup_driver, other.known().cgroup_driver)
-            && ours != theirs
+        if let (Some(ours), Some(theirs)) = (
+            default.record.known().cgroup_driver,
+            other.record.known().cgroup_driver,
+        ) && ours != theirs
             && (other.id == backend.id || default.id == backend.id)
         {
             tracing::error!(backend = %other.name(), "{}", WRONG_CGROUP_DRIVER);
@@ -161,11 +163,11 @@ async fn compare_cgroup_driver(
 /// # Errors
 /// `Unavailable` if the backend did not receive the configuration, else the backend's error.
 pub(crate) async fn replay_runtime_config(
-    switch: &Switch,
+    config: &Mutex<Option<Bytes>>,
     backend: &Backend,
     wire: &Wire,
 ) -> Result<(), Failed> {
-    let config = switch.runtime_config.lock().clone();
+    let config = config.lock().clone();
     let Some(config) = config else { return Ok(()) };
     let row = &rpc::UPDATE_RUNTIME_CONFIG;
     let answer = backend.ask_own(Some(wire), row, config).await?;

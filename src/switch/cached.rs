@@ -7,12 +7,11 @@ use crate::codec::protobuf;
 use crate::ownership::Owners;
 use crate::rpc::filter::filter;
 use crate::rpc::{Kind, List};
-use crate::switch::Switch;
 
 /// Returns the items of the cached list `message` that `backend` still owns and that match the filter of `request`.
 /// Returns `None` if the list is malformed, or lacks items that clients may have seen.
 pub(crate) fn own_items(
-    switch: &Switch,
+    owners: &Owners,
     list: List,
     backend: &Backend,
     message: &Bytes,
@@ -21,13 +20,11 @@ pub(crate) fn own_items(
     let Some(kind) = list.kind() else {
         return filter(list, message, request, |_| true).ok();
     };
-    let owners = switch.owners();
     // Lists of pods and containers must agree: the kubelet crashes on a container whose pod is in no list of pods.
-    if kind == Kind::Container && (owners.has_stray(backend.id) || has_later_pod(backend, &owners))
-    {
+    if kind == Kind::Container && (owners.has_stray(backend.id) || has_later_pod(backend, owners)) {
         return None;
     }
-    let lists = backend.known().lists;
+    let lists = backend.record.known().lists;
     if request.is_empty() && lists.is_current(list, message, owners.changes()) {
         return Some(message.clone());
     }
@@ -45,6 +42,7 @@ pub(crate) fn own_items(
 /// The cached list of containers then lacks the pod's containers.
 fn has_later_pod(backend: &Backend, owners: &Owners) -> bool {
     let containers = backend
+        .record
         .known()
         .lists
         .get(List::Containers)

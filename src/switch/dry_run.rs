@@ -33,7 +33,7 @@ impl Plan {
 /// files or sockets does not answer.
 pub(crate) async fn plan(switch: &Switch) -> Option<Plan> {
     let path = switch.live().config.path.clone();
-    let known = reload::known_sockets(switch);
+    let known = reload::known_sockets(&switch.live());
     let read = move || {
         let loaded = Config::load(&path);
         let identities = Identities::of(reload::sockets(known, &loaded));
@@ -55,7 +55,7 @@ fn of_config(switch: &Switch, config: Config, identities: &Identities) -> Plan {
     // The reload itself advances the counter, so the ids of this plan are used again.
     let mut next_id = switch.reloads().next_id;
     let next = reload::next(switch, &before, config, identities, &mut next_id);
-    let changes = reload::changes(switch, &before, &next);
+    let changes = reload::changes(&switch.question, &switch.owners(), &before, &next);
     Plan {
         problems,
         next_start: diff::next_start(&before.config, &next.live.config),

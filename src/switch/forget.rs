@@ -2,7 +2,8 @@
 
 use crate::backend::Backend;
 use crate::backend::state::State;
-use crate::switch::{Switch, reload, saved};
+use crate::backend::unsaved::Unsaved;
+use crate::switch::{Switch, reload};
 use crate::topology::Live;
 
 /// Forgets the pods, containers and images of a backend that is away. An item that another backend lists passes to that
@@ -18,7 +19,7 @@ pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
         .iter()
         .find(|backend| *backend.name() == *name);
     let backend = backend.ok_or_else(|| unknown(name, &live))?;
-    let advice = match backend.link().state {
+    let advice = match backend.connection.link().state {
         State::Ready(_) => Some(
             "answers, so it is not forgotten; remove its pods, or remove its rows from the configuration and reload: criswitch keeps the backend until its pods end",
         ),
@@ -34,9 +35,12 @@ pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     backend.leave();
     let mut changed = switch.owners().forget_backend(backend.id);
     changed.insert(backend.id);
-    saved::note(switch, &changed);
+    let changed = live.among(&changed);
+    changed
+        .iter()
+        .for_each(|backend| backend.saving.has_changed());
     switch.question.forget(backend.id);
-    let saved = saved::all(switch, &changed).await;
+    let saved = Unsaved::from_iter(changed).saved().await;
     tracing::warn!(
         backend = name,
         pods,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -23,12 +24,12 @@ use crate::call::{Request, log};
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Edit, Malformed};
 use crate::config::Table;
-use crate::ownership::{BackendId, StartedWith, Unasked};
+use crate::ownership::{BackendId, Owners, StartedWith, Unasked};
 use crate::rpc::fields::{
     LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
 };
 use crate::rpc::{self, Kind, List};
-use crate::switch::Switch;
+use crate::topology::Live;
 
 /// The most requests for pods' handlers in flight to one backend.
 const ASKED_AT_ONCE: usize = 4;
@@ -49,7 +50,8 @@ const LONGEST_INFO: usize = 1 << 20;
 /// # Errors
 /// `Internal` if `message` is malformed.
 pub(crate) fn renamed(
-    switch: &Switch,
+    table: &Table,
+    owners: &Owners,
     backend: &Backend,
     message: &[u8],
     path: &[u32],
@@ -57,14 +59,13 @@ pub(crate) fn renamed(
     let [pod, handler] = path else {
         return Ok(None);
     };
-    let (live, owners) = (switch.live(), switch.owners());
     let renamed = protobuf::edited(message, &[*pod], &mut |pod| {
         let (id, listed) = (
             protobuf::string(pod, LISTED_ID)?,
             protobuf::string(pod, &[*handler])?,
         );
-        let started_with = owners.started_with(id, backend.id);
-        let name = name(&live.table, backend.id, started_with, listed);
+        let started_with = owners.pods.started_with(id, backend.id);
+        let name = name(table, backend.id, started_with, listed);
         Ok(match name == listed {
             true => Edit::Same,
             false => Edit::Other(protobuf::with_string(pod, &[*handler], name)),
@@ -75,21 +76,19 @@ pub(crate) fn renamed(
 
 /// Whether criswitch must decode the streamed pods of its only backend, because clients may use another name for a
 /// pod's handler.
-pub(crate) fn must_rename(switch: &Switch, list: List, backend: &Backend) -> bool {
-    let renames = || switch.live().renames(backend.id);
-    list == List::Pods && (renames() || switch.owners().has_started_otherwise(backend.id))
+pub(crate) fn must_rename(live: &Live, owners: &Owners, list: List, backend: BackendId) -> bool {
+    list == List::Pods && (live.renames(backend) || owners.pods.has_started_otherwise(backend))
 }
 
 /// Adds the handler of a pod to the log lines of a call that changes the pod or its container, by the name that clients
 /// use.
-pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) {
+pub(crate) fn note_handler(owners: &Owners, request: &Request, target: &Target) {
     if let (true, Target::Owner(backend, kind, id)) = (request.row.changes(), target) {
-        let owners = switch.owners();
         let pod = match kind {
             Kind::Pod => Some(id.as_str()),
             Kind::Container => owners.pod_of(id),
         };
-        let Some(pod) = pod.and_then(|pod| owners.names(pod, *backend)) else {
+        let Some(pod) = pod.and_then(|pod| owners.pods.names(pod, *backend)) else {
             return;
         };
         let table = &request.live.table;
@@ -101,12 +100,11 @@ pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) 
 }
 
 /// Counts the pods of each handler in the routing table. Pods of other handlers count under `""`.
-pub(crate) fn pods_by_handler(switch: &Switch) -> BTreeMap<String, usize> {
-    let (live, owners) = (switch.live(), switch.owners());
-    let rows = live.table.handlers.iter();
+pub(crate) fn pods_by_handler(table: &Table, owners: &Owners) -> BTreeMap<String, usize> {
+    let rows = table.handlers.iter();
     let mut counts: BTreeMap<_, _> = rows.map(|row| (row.name.as_str(), 0)).collect();
-    for (backend, pod) in owners.pods() {
-        let handler = name(&live.table, backend, &pod.started_with, &pod.handler);
+    for (backend, pod) in owners.pods.all() {
+        let handler = name(table, backend, &pod.started_with, &pod.handler);
         let known = counts.contains_key(handler);
         *counts.entry(if known { handler } else { "" }).or_default() += 1;
     }
@@ -116,7 +114,11 @@ pub(crate) fn pods_by_handler(switch: &Switch) -> BTreeMap<String, usize> {
 
 /// Requests the handlers of the pods that a backend lists without a handler. Several requests are in flight, so that a
 /// slow answer does not delay the others.
-pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wire) -> Infallible {
+pub(crate) async fn know_handlers(
+    owners: &Mutex<Owners>,
+    backend: &Backend,
+    wire: &Wire,
+) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<String> = Vec::new();
     let mut waiting: Vec<Unasked> = Vec::new();
@@ -125,13 +127,13 @@ pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wir
             && let Some(pod) = waiting.pop()
         {
             under_way.push(pod.id.clone());
-            asked.push(ask_handler(switch, backend, wire, pod));
+            asked.push(ask_handler(owners, backend, wire, pod));
         }
         tokio::select! {
             biased;
             Some(pod) = asked.next() => under_way.retain(|id| *id != pod),
             () = backend.nudges.listed.notified(), if waiting.is_empty() => {
-                waiting = switch.owners().without_handler(backend.id, Instant::now(), MOST_WAITING);
+                waiting = owners.lock().pods.without_handler(backend.id, Instant::now(), MOST_WAITING);
                 waiting.retain(|pod| !under_way.contains(&pod.id));
             }
         }
@@ -139,7 +141,12 @@ pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wir
 }
 
 /// Requests the handler of one pod from its backend. Returns the pod's id.
-async fn ask_handler(switch: &Switch, backend: &Backend, wire: &Wire, pod: Unasked) -> String {
+async fn ask_handler(
+    owners: &Mutex<Owners>,
+    backend: &Backend,
+    wire: &Wire,
+    pod: Unasked,
+) -> String {
     let mut request = BytesMut::from(protobuf::with_string(&[], REQUESTED_ID, &pod.id).as_ref());
     protobuf::put_varint(&mut request, pod_sandbox_status_request::VERBOSE, 1);
     let asked = backend.ask_own(Some(wire), &rpc::POD_STATUS, frames::frame(&request));
@@ -150,7 +157,10 @@ async fn ask_handler(switch: &Switch, backend: &Backend, wire: &Wire, pod: Unask
         }
         _ => failed(pod.failures),
     };
-    switch.owners().learn_handler(&pod.id, backend.id, answer);
+    owners
+        .lock()
+        .pods
+        .learn_handler(&pod.id, backend.id, answer);
     pod.id
 }
 

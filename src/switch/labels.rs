@@ -9,12 +9,13 @@ mod union;
 use std::slice;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
 use crate::errors;
 use crate::rpc::List;
-use crate::switch::Switch;
+use crate::topology::Live;
 
 use fit::fits;
 pub use fit::{Fitted, Labels, Misfit, fitted};
@@ -26,24 +27,19 @@ const MOST_GIVEN: usize = 1 << 20;
 
 /// Remembers the metric descriptors that a client receives, unless they are too large. They are saved in the
 /// background, because clients keep them over a restart of criswitch.
-pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
-    let given = Some(descriptors.clone()).filter(is_kept);
-    let before = std::mem::replace(&mut *switch.given.lock(), given.clone());
-    if before != given {
-        switch
-            .live()
-            .backends
-            .iter()
-            .for_each(|it| it.has_changed());
+pub(crate) fn give_descriptors(given: &Mutex<Option<Bytes>>, live: &Live, descriptors: &Bytes) {
+    let now = Some(descriptors.clone()).filter(is_kept);
+    let before = std::mem::replace(&mut *given.lock(), now.clone());
+    if before != now {
+        live.backends.iter().for_each(|it| it.saving.has_changed());
     }
 }
 
 /// Whether the metrics of the only backend must be rewritten: clients received the label keys of a backend that was
 /// removed since.
-pub(crate) fn must_fit(switch: &Switch, only: &Backend) -> bool {
-    let (given, own) = (switch.given.lock().clone(), descriptors(only));
-    given.zip(own).is_some_and(|(given, own)| {
-        let (own, given) = (Labels::of(slice::from_ref(&own)), slice::from_ref(&given));
+pub(crate) fn must_fit(given: Option<&Bytes>, only: &Backend) -> bool {
+    given.zip(descriptors(only)).is_some_and(|(given, own)| {
+        let (own, given) = (Labels::of(slice::from_ref(&own)), slice::from_ref(given));
         !fits(Some(&own), &Labels::of(given)).is_empty()
     })
 }
@@ -53,20 +49,19 @@ pub(crate) fn must_fit(switch: &Switch, only: &Backend) -> bool {
 /// # Errors
 /// `Internal` if the metrics are malformed.
 pub(crate) fn under_given_labels(
-    switch: &Switch,
+    live: &Live,
+    given: Option<&Bytes>,
     backend: &Backend,
     metrics: &[u8],
 ) -> Result<Option<Bytes>, Status> {
-    let live = switch.live();
-    if live.is_alone() && !must_fit(switch, backend) {
+    if live.is_alone() && !must_fit(given, backend) {
         return Ok(None);
     }
-    let given = switch.given.lock().clone();
     let all = live.joined();
     let all: Vec<_> = all.iter().filter_map(|it| descriptors(it)).collect();
     // Descriptors that cannot be decoded are not cached.
     let now = union(&all).unwrap_or_default();
-    let given: Vec<_> = given.into_iter().chain([now]).collect();
+    let given: Vec<_> = given.cloned().into_iter().chain([now]).collect();
     let own = descriptors(backend);
     let own = own.as_ref().map(|own| Labels::of(slice::from_ref(own)));
     let fitted = fitted(metrics, own.as_ref(), &Labels::of(&given));
@@ -84,14 +79,14 @@ pub(crate) fn is_kept(descriptors: &Bytes) -> bool {
 
 /// The metric descriptors that a backend last reported.
 pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
-    let lists = backend.known().lists;
+    let lists = backend.record.known().lists;
     Some(lists.get(List::MetricDescriptors)?.message.clone())
 }
 
 /// Logs that labels or samples of a metric are omitted, once for each backend and metric.
 fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
     let metric = errors::cut(metric);
-    if backend.is_first_unfit(&metric) {
+    if backend.record.is_first_unfit(&metric) {
         let cause = errors::cut(misfit.to_string());
         tracing::warn!(
             backend = %backend.name(), metric = &*metric, cause = &*cause,

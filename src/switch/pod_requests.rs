@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::call::Call;
@@ -12,7 +13,6 @@ use crate::codec::protobuf;
 use crate::ownership::BackendId;
 use crate::rpc::SEEN_ANNOTATION;
 use crate::rpc::fields::IMAGE_REFERENCE;
-use crate::switch::Switch;
 use crate::switch::image_references::with_tag;
 
 /// The most "absent" answers that are remembered. A node has a few hundred containers.
@@ -148,12 +148,17 @@ impl PodRequests {
 }
 
 /// Records the answer to the pod in `call`: the pod's image is present in `stores` and has the id `id`.
-pub(crate) fn note_asking(switch: &Switch, call: &Call, stores: Vec<BackendId>, id: &str) {
+pub(crate) fn note_asking(
+    requests: &Mutex<PodRequests>,
+    call: &Call,
+    stores: Vec<BackendId>,
+    id: &str,
+) {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     if let Some(seen) = seen_by(call, &message).filter(|_| !id.is_empty()) {
         let pod = Asking::new(seen, reference, id, stores);
-        switch.pod_requests.lock().asks(pod);
+        requests.lock().asks(pod);
     }
 }
 

@@ -10,8 +10,9 @@ use crate::backend::Backend;
 use crate::codec::admin::{self, Changes};
 use crate::config::address::{Address, Identities};
 use crate::config::{Applies, Config, KEYS, Problems, Table, problem};
-use crate::ownership::BackendId;
-use crate::switch::{Switch, saved};
+use crate::ownership::lookup::Question;
+use crate::ownership::{BackendId, Owners};
+use crate::switch::Switch;
 use crate::topology::auto_register::Disputed;
 use crate::topology::{Live, Next};
 
@@ -33,7 +34,8 @@ pub struct Reloads {
     /// The outcome that `criswitch status` shows. A reload without changes does not replace the outcome of a reload
     /// with changes.
     pub last: Option<Outcome>,
-    /// The hash or the problems of the files, as criswitch last read them; `None` if it has not read them since the start.
+    /// The hash or the problems of the files, as criswitch last read them; `None` if it has not read them since the
+    /// start.
     files: Option<Result<String, Vec<admin::Problem>>>,
 }
 
@@ -77,6 +79,11 @@ impl Reloads {
             .is_some_and(|files| files.as_deref() != Ok(hash))
     }
 
+    /// Records that a reload begins. The caller reads the configuration files after this call.
+    pub fn begin(&mut self) {
+        self.begun += 1;
+    }
+
     /// Records the content of the files, which criswitch has just read.
     fn note_files(&mut self, loaded: &Result<Config, Problems>) {
         let loaded = loaded.as_ref();
@@ -103,20 +110,19 @@ impl Reloads {
 /// Applies `loaded`, unless it has problems. Calls in flight keep the routing table that they began with. Backends that
 /// own pods stay until these pods end. Blocks on the disk, because it reads the backends' socket files.
 pub fn reload(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
-    let identities = Identities::of(sockets(known_sockets(switch), &loaded));
+    let identities = Identities::of(sockets(known_sockets(&switch.live()), &loaded));
     reload_with(switch, loaded, &identities)
 }
 
 /// Like [`reload`], but reads the disk on another thread.
 pub async fn reload_beside(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
-    let sockets = sockets(known_sockets(switch), &loaded);
+    let sockets = sockets(known_sockets(&switch.live()), &loaded);
     let identities = tokio::task::spawn_blocking(|| Identities::of(sockets)).await;
     reload_with(switch, loaded, &identities.unwrap_or_default())
 }
 
 /// The sockets of the current backends.
-pub(super) fn known_sockets(switch: &Switch) -> Vec<Address> {
-    let live = switch.live();
+pub(super) fn known_sockets(live: &Live) -> Vec<Address> {
     let sockets = live.backends.iter().map(|backend| backend.socket.clone());
     sockets.collect()
 }
@@ -159,11 +165,11 @@ fn reload_with(
 }
 
 /// Records changed files, which criswitch has read and does not load because `watch` is off.
-pub fn note_files(switch: &Switch, loaded: &Result<Config, Problems>) {
+pub fn note_files(reloads: &mut Reloads, loaded: &Result<Config, Problems>) {
     if let Err(problems) = loaded {
         tracing::warn!(%problems, "the configuration files have changed; criswitch would not start with them");
     }
-    switch.reloads().note_files(loaded);
+    reloads.note_files(loaded);
 }
 
 /// Requests a reload that begins after this call, and waits for its outcome. Returns `None` if so many reloads have
@@ -184,16 +190,6 @@ pub(crate) async fn requested(switch: &Switch) -> Option<Outcome> {
     }
 }
 
-/// Waits until a client requests a reload.
-pub async fn wanted(switch: &Switch) {
-    switch.reload_wanted.notified().await;
-}
-
-/// Records that a reload begins. The caller reads the configuration files after this call.
-pub fn begin_reload(switch: &Switch) {
-    switch.reloads().begun += 1;
-}
-
 fn replace(
     switch: &Switch,
     config: Config,
@@ -207,7 +203,7 @@ fn replace(
     let mut reloads = switch.reloads();
     let next = next(switch, &before, config, identities, &mut reloads.next_id);
     drop(reloads);
-    let changes = changes(switch, &before, &next);
+    let changes = changes(&switch.question, &switch.owners(), &before, &next);
     apply(switch, &before, next.applied());
     Ok(changes)
 }
@@ -221,15 +217,15 @@ pub(super) fn next(
     next_id: &mut BackendId,
 ) -> Next {
     let connect = |row: &_| Backend::new(row, switch.max_message, switch.dialer.clone());
-    let keep = |backend: &Backend| is_needed(switch, backend);
-    let runs_pods = |id| runs_pods(switch, id);
+    let keep = |backend: &Backend| is_needed(&switch.question, &switch.owners(), backend);
+    let runs_pods = |id| switch.owners().runs_pods(id);
     before.next(config, identities, next_id, connect, keep, runs_pods)
 }
 
 /// The changes from `before` to `next`.
-pub(super) fn changes(switch: &Switch, before: &Live, next: &Next) -> Changes {
+pub(super) fn changes(question: &Question, owners: &Owners, before: &Live, next: &Next) -> Changes {
     let (owns, name_of) = (
-        |id| owned_by(switch, id),
+        |id| owned_by(question, owners, id),
         |backend: &Backend| next.name_of(backend),
     );
     Changes::between(before, &next.live, owns, name_of)
@@ -238,11 +234,11 @@ pub(super) fn changes(switch: &Switch, before: &Live, next: &Next) -> Changes {
 /// Replaces the table `before` by `after`.
 fn apply(switch: &Switch, before: &Live, after: Live) {
     warn_of_disputes(before, &after);
-    keep_rows(switch, &before.table, &after.table);
+    keep_rows(&mut switch.owners(), &before.table, &after.table);
     let is_new = |backend: &&Arc<Backend>| before.backend(backend.id).is_err();
     if switch.store.is_some() {
         let new = after.backends.iter().filter(is_new);
-        new.for_each(|backend| backend.begin_saving());
+        new.for_each(|backend| backend.saving.begin());
     }
     for gone in before
         .backends
@@ -255,14 +251,14 @@ fn apply(switch: &Switch, before: &Live, after: Live) {
     after
         .backends
         .iter()
-        .for_each(|backend| backend.has_changed());
+        .for_each(|backend| backend.saving.has_changed());
     switch.set_live(after);
 }
 
 /// Lets each pod keep the handler name that clients know, even if the new routing table has a different name for the
 /// handler or none.
-fn keep_rows(switch: &Switch, before: &Table, after: &Table) {
-    switch.owners().keep_rows(|backend, handler| {
+fn keep_rows(owners: &mut Owners, before: &Table, after: &Table) {
+    owners.pods.keep_rows(|backend, handler| {
         let row = before.name_for(backend, handler)?;
         (after.name_for(backend, handler) != Some(row)).then(|| row.to_owned())
     });
@@ -274,13 +270,13 @@ pub(crate) fn auto_register(switch: &Switch) {
     if before.auto_registering().next().is_none() {
         return;
     }
-    let after = before.registered_again(|id| runs_pods(switch, id));
+    let after = before.registered_again(|id| switch.owners().runs_pods(id));
     warn_of_disputes(&before, &after);
     if after.table == before.table && after.disputed == before.disputed {
         return;
     }
     let (owns, name_of) = (
-        |id| owned_by(switch, id),
+        |id| owned_by(&switch.question, &switch.owners(), id),
         |backend: &Backend| backend.name().to_string(),
     );
     let changes = Changes::between(&before, &after, owns, name_of);
@@ -308,7 +304,9 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
 pub(crate) fn remove_unneeded(switch: &Switch) {
     let live = switch.live();
     let unnamed = live.unnamed();
-    let gone: Vec<_> = unnamed.filter(|it| !is_needed(switch, it)).collect();
+    let gone: Vec<_> = unnamed
+        .filter(|it| !is_needed(&switch.question, &switch.owners(), it))
+        .collect();
     if gone.is_empty() {
         return;
     }
@@ -321,34 +319,36 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
         tracing::info!(backend = %name, socket = %backend.socket, "backend is removed: it has no pods and containers any more");
         forget_backend(switch, backend);
     }
-    let left = live.with_only(&left, |id| runs_pods(switch, id));
+    let left = live.with_only(&left, |id| switch.owners().runs_pods(id));
     switch.set_live(left);
-}
-
-pub(crate) fn runs_pods(switch: &Switch, backend: BackendId) -> bool {
-    switch.owners().count(backend).0 > 0
 }
 
 /// Whether `backend` owns a pod or container, or may own one. A joined backend that was never listed counts as needed.
 /// A backend that never joined does not, because no client knows its pods.
-fn is_needed(switch: &Switch, backend: &Backend) -> bool {
-    backend.has_joined() && !switch.question.has_listed(backend.id)
-        || switch.owners().would_lose(backend.id)
+fn is_needed(question: &Question, owners: &Owners, backend: &Backend) -> bool {
+    backend.has_joined() && !question.has_listed(backend.id) || owners.would_lose(backend.id)
 }
 
 /// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.
-pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(u64, u64)> {
-    let listed = switch.question.has_listed(backend);
-    let (pods, containers) = switch.owners().count(backend);
+pub(crate) fn owned_by(
+    question: &Question,
+    owners: &Owners,
+    backend: BackendId,
+) -> Option<(u64, u64)> {
+    let listed = question.has_listed(backend);
+    let (pods, containers) = owners.count(backend);
     listed.then_some((pods as u64, containers as u64))
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {
     // The backend owns nothing, but it no longer disputes items of other backends.
     let changed = switch.owners().forget_backend(backend.id);
-    saved::note(switch, &changed);
+    let live = switch.live();
+    live.among(&changed)
+        .iter()
+        .for_each(|it| it.saving.has_changed());
     switch.question.forget(backend.id);
-    backend.close();
+    backend.connection.close();
 }
 
 /// Logs each handler that several backends report. A dispute that is also in `before` was already logged.

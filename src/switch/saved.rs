@@ -8,24 +8,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use tokio::time::Instant;
-use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
-use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::codec::protobuf;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
-use crate::ownership::Changed;
+use crate::ownership::Owners;
+use crate::ownership::lookup::Question;
 use crate::platform::process;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{Kind, List};
 use crate::store::{Found, LastKnown, Saved, Store};
-use crate::switch::learn::{self, Asked};
-use crate::switch::{Switch, cached, labels, reload};
+use crate::switch::learn::{Asked, Learner};
+use crate::switch::{Switch, cached, labels};
 use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
@@ -49,7 +47,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     };
     tokio::select! {
         biased;
-        () = backend.closed() => {}
+        () = backend.connection.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
     // The backend's file may show its last pod until the file is removed, so the reply to the removal of that pod waits
@@ -83,7 +81,7 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
     loop {
         tokio::select! {
             biased;
-            change = backend.changed_after(last) => {
+            change = backend.saving.changed_after(last) => {
                 let saved = save(switch, backend, store).await;
                 last = if saved == Ok(None) { change } else { last };
                 let is_whole = saved == Ok(None);
@@ -91,7 +89,7 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
                 if !is_whole {
                     // A new change ends the wait: the call that made the change gets its reply only after the next
                     // attempt to save.
-                    let next = backend.changed_after(change);
+                    let next = backend.saving.changed_after(change);
                     tokio::time::timeout(RETRY, next).await.ok();
                 }
             }
@@ -105,13 +103,13 @@ async fn save(
     backend: &Backend,
     store: &Arc<Store>,
 ) -> Result<Option<String>, String> {
-    let (saved, answered) = (saved(switch, backend), backend.answered_at());
-    backend.saves_part(saved.is_partial());
+    let (saved, answered) = (saved(switch, backend), backend.record.answered_at());
+    backend.saving.saves_part(saved.is_partial());
     outcome(work(store, move |store| store.save(saved, answered)).await)
 }
 
 async fn touch(backend: &Backend, store: &Arc<Store>) {
-    let (socket, answered) = (backend.socket.to_string(), backend.answered_at());
+    let (socket, answered) = (backend.socket.to_string(), backend.record.answered_at());
     work(store, move |store| store.touch(&socket, answered)).await;
 }
 
@@ -122,11 +120,18 @@ pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -
     let mut switch = Switch::not_started(config, kept, dialer);
     restore_all(&switch, known);
     let live = switch.live();
-    live.backends.iter().for_each(|it| it.begin_saving());
-    let state = |backend: &Arc<Backend>| (saved(&switch, backend), backend.answered_at());
+    live.backends.iter().for_each(|it| it.saving.begin());
+    let state = |backend: &Arc<Backend>| (saved(&switch, backend), backend.record.answered_at());
     store.begin(live.backends.iter().map(state));
     switch.store = Some(Arc::new(store));
     switch
+}
+
+/// Makes `switch` assume that each of its backends may have pods that clients know.
+pub(super) fn assume_pods(switch: &Switch) {
+    for backend in &switch.live().backends {
+        Restored { switch, backend }.restore(LastKnown::Unknown);
+    }
 }
 
 /// Restores what the last run knew about each backend, and the automatically registered handlers.
@@ -137,15 +142,15 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     // whatever the order of the files. The pods of all files are restored before any container, because a container
     // belongs to the owner of its pod.
     let both = || live.backends.iter().zip(&known);
-    both().for_each(|(backend, known)| restore_created(switch, backend, known));
-    both().for_each(|(backend, known)| restore_pods(switch, backend, known));
+    both().for_each(|(backend, known)| restore_created(&mut switch.owners(), backend, known));
+    both().for_each(|(backend, known)| Restored { switch, backend }.restore_pods(known));
     for (backend, known) in live.backends.iter().zip(known) {
         let handlers = known.auto_registered();
-        restore(switch, backend, known);
+        Restored { switch, backend }.restore(known);
         held.extend(handlers.into_iter().map(|name| AutoRegisteredHandler {
             name,
             backend: backend.id,
-            runs_pods: reload::runs_pods(switch, backend.id),
+            runs_pods: switch.owners().runs_pods(backend.id),
         }));
     }
     // After a kill between two saves, two backends may have the same handler. The backend that runs pods comes first
@@ -158,46 +163,22 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
 /// complete the state even if the content of the list has not changed: for example a list of containers that was
 /// requested after a new pod.
 pub(crate) fn complete(switch: &Switch, backend: &Backend) {
-    if backend.is_saved_in_part() && !saved(switch, backend).is_partial() {
-        backend.has_changed();
+    if backend.saving.is_saved_in_part() && !saved(switch, backend).is_partial() {
+        backend.saving.has_changed();
     }
-}
-
-/// Records that the state of each backend in `changed` has changed.
-pub(crate) fn note(switch: &Switch, changed: &Changed) {
-    of(switch, changed).iter().for_each(|it| it.has_changed());
-}
-
-/// Waits until all changes so far of each backend in `changed` are saved.
-///
-/// # Errors
-/// `Unavailable` if the outdated file of a backend can be neither replaced nor removed.
-pub(crate) async fn all(switch: &Switch, changed: &Changed) -> Result<(), Status> {
-    let backends = of(switch, changed);
-    let saved = join_all(backends.iter().map(|backend| backend.saved())).await;
-    saved.into_iter().collect()
-}
-
-fn of(switch: &Switch, changed: &Changed) -> Vec<Arc<Backend>> {
-    if changed.is_empty() {
-        return Vec::new();
-    }
-    let live = switch.live();
-    let backends = changed.iter().filter_map(|id| live.backend(*id).ok());
-    backends.cloned().collect()
 }
 
 /// Returns the state that criswitch would serve if `backend` were away now.
 pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let list = |list| {
-        let message = backend.known().lists.message(list)?;
-        cached::own_items(switch, list, backend, &message, &[])
+        let message = backend.record.known().lists.message(list)?;
+        cached::own_items(&switch.owners(), list, backend, &message, &[])
     };
-    let handlers = switch.owners().rows(backend.id);
-    let with_default_row = switch.owners().with_default_row(backend.id);
+    let handlers = switch.owners().pods.rows(backend.id);
+    let with_default_row = switch.owners().pods.with_default_row(backend.id);
     let disputed = switch.owners().disputed(backend.id);
     let created = switch.owners().created_at(backend.id);
-    let known = backend.known();
+    let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();
     let auto_registered = live
@@ -229,14 +210,18 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
 
 /// Returns why lists would fail after a restart while `backend` is away, as a sentence. Returns `None` if they would
 /// not.
-pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<String> {
-    if !backend.has_joined() || matches!(backend.link().state, State::Ready(_)) {
+pub(crate) fn restart_problem(
+    has_store: bool,
+    question: &Question,
+    backend: &Backend,
+) -> Option<String> {
+    if !backend.has_joined() || matches!(backend.connection.link().state, State::Ready(_)) {
         return None;
     }
-    let why = match &switch.store {
-        _ if !switch.question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
-        Some(_) => backend.unsaved()?,
-        None => "its state is not saved".to_owned(),
+    let why = match has_store {
+        _ if !question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
+        true => backend.saving.unsaved()?,
+        false => "its state is not saved".to_owned(),
     };
     let (name, socket) = (backend.name(), &backend.socket);
     Some(format!(
@@ -244,37 +229,124 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
     ))
 }
 
-/// Restores what the last run knew about `backend` besides its pods. The first lists wait for the backend until
-/// `start_by`, or only [`BRIEF_WAIT`] if its lists were restored.
-pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
-    let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
-    match known {
-        LastKnown::Saved(saved, answered) => restore_saved(switch, backend, *saved, answered),
-        LastKnown::Empty => {
-            let nothing = || Some(Bytes::new());
-            let saved = Saved {
-                joined: true,
-                pods: nothing(),
-                containers: nothing(),
-                images: nothing(),
-                ..Saved::default()
-            };
-            restore_saved(switch, backend, saved, SystemTime::now());
-            backend.await_until(switch.start_by);
+/// Restores what the last run knew about a backend.
+#[derive(Clone, Copy)]
+struct Restored<'a> {
+    switch: &'a Switch,
+    backend: &'a Backend,
+}
+
+impl Restored<'_> {
+    /// Restores what the last run knew about the backend besides its pods. The first lists wait for the backend until
+    /// `start_by`, or only [`BRIEF_WAIT`] if its lists were restored.
+    fn restore(self, known: LastKnown) {
+        let Restored { switch, backend } = self;
+        let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
+        match known {
+            LastKnown::Saved(saved, answered) => self.restore_saved(*saved, answered),
+            LastKnown::Empty => {
+                let nothing = || Some(Bytes::new());
+                let saved = Saved {
+                    joined: true,
+                    pods: nothing(),
+                    containers: nothing(),
+                    images: nothing(),
+                    ..Saved::default()
+                };
+                self.restore_saved(saved, SystemTime::now());
+                backend.await_until(switch.start_by);
+            }
+            LastKnown::New => {}
+            LastKnown::First | LastKnown::Unknown => {
+                backend.join();
+                backend.await_until(switch.start_by);
+            }
         }
-        LastKnown::New => {}
-        LastKnown::First | LastKnown::Unknown => {
-            backend.join();
-            backend.await_until(switch.start_by);
+        if ran_before && backend.has_joined() {
+            switch
+                .owners()
+                .creations
+                .begin_run(backend.id, Instant::now());
         }
     }
-    if ran_before && backend.has_joined() {
-        switch.owners().begin_run(backend.id, Instant::now());
+
+    fn restore_pods(self, known: &LastKnown) {
+        let (pods, at) = match known {
+            LastKnown::Saved(saved, answered) if saved.joined => {
+                (saved.pods.clone(), instant_of(*answered))
+            }
+            LastKnown::Empty => (Some(Bytes::new()), Instant::now()),
+            _ => return,
+        };
+        if let Some(pods) = pods {
+            self.restore_list(List::Pods, pods, at);
+        }
+    }
+
+    fn restore_saved(self, saved: Saved, answered: SystemTime) {
+        let Restored { switch, backend } = self;
+        if let Some(config) = saved.runtime_config {
+            *switch.runtime_config.lock() = Some(Bytes::copy_from_slice(&config));
+        }
+        if let Some(given) = saved.given_descriptors {
+            *switch.given.lock() = Some(Bytes::copy_from_slice(&given));
+        }
+        if !saved.joined {
+            return;
+        }
+        backend.join();
+        let at = instant_of(answered);
+        let is_known = saved.pods.is_some() && saved.containers.is_some();
+        let lists = [
+            (List::Containers, saved.containers),
+            (List::Images, saved.images),
+            (List::MetricDescriptors, saved.descriptors),
+        ];
+        for (list, message) in lists {
+            if let Some(message) = message {
+                self.restore_list(list, message, at);
+            }
+        }
+        let mut owners = switch.owners();
+        owners
+            .pods
+            .restore_rows(backend.id, saved.handlers, &saved.with_default_row);
+        owners.restore(backend.id, &saved.disputed);
+        drop(owners);
+        // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
+        let at_most = (at + TOUCH_EVERY).min(Instant::now());
+        backend.record.learn(|known| {
+            known.answered = Some(at);
+            known.restore(saved.version, saved.status, at_most);
+        });
+        match is_known {
+            true => {
+                switch.question.listed(backend.id);
+                backend.await_until(switch.start_by.min(Instant::now() + BRIEF_WAIT));
+            }
+            false => backend.await_until(switch.start_by),
+        }
+    }
+
+    fn restore_list(self, list: List, message: Bytes, at: Instant) {
+        let Restored { switch, backend } = self;
+        let asked = Asked {
+            at,
+            ..Asked::now(&switch.owners())
+        };
+        let learned = Learner::new(switch, backend, asked).learn_list(list, &message);
+        learned.log(&switch.live(), backend);
+        if let Err(fault) = learned.message {
+            let fault = fault.message();
+            tracing::error!(backend = %backend.name(), fault, "a saved list cannot be used");
+            return;
+        }
+        backend.keep_list(list, asked.snapshot(&message));
     }
 }
 
 /// Restores the pods of `backend` that were created through criswitch.
-fn restore_created(switch: &Switch, backend: &Backend, known: &LastKnown) {
+fn restore_created(owners: &mut Owners, backend: &Backend, known: &LastKnown) {
     let LastKnown::Saved(saved, _) = known else {
         return;
     };
@@ -287,77 +359,11 @@ fn restore_created(switch: &Switch, backend: &Backend, known: &LastKnown) {
     let Ok(items) = protobuf::retain(pods, ITEMS, is_created) else {
         return;
     };
-    let mut owners = switch.owners();
     let asked = owners.mark();
     let items = items.as_ref().unwrap_or(pods);
     if owners.learn(Kind::Pod, backend.id, items, asked).is_ok() {
         owners.restore_created(backend.id, &saved.created);
     }
-}
-
-fn restore_pods(switch: &Switch, backend: &Backend, known: &LastKnown) {
-    let (pods, at) = match known {
-        LastKnown::Saved(saved, answered) if saved.joined => {
-            (saved.pods.clone(), instant_of(*answered))
-        }
-        LastKnown::Empty => (Some(Bytes::new()), Instant::now()),
-        _ => return,
-    };
-    if let Some(pods) = pods {
-        restore_list(switch, backend, List::Pods, pods, at);
-    }
-}
-
-fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: SystemTime) {
-    if let Some(config) = saved.runtime_config {
-        *switch.runtime_config.lock() = Some(Bytes::copy_from_slice(&config));
-    }
-    if let Some(given) = saved.given_descriptors {
-        *switch.given.lock() = Some(Bytes::copy_from_slice(&given));
-    }
-    if !saved.joined {
-        return;
-    }
-    backend.join();
-    let at = instant_of(answered);
-    let is_known = saved.pods.is_some() && saved.containers.is_some();
-    let lists = [
-        (List::Containers, saved.containers),
-        (List::Images, saved.images),
-        (List::MetricDescriptors, saved.descriptors),
-    ];
-    for (list, message) in lists {
-        if let Some(message) = message {
-            restore_list(switch, backend, list, message, at);
-        }
-    }
-    let mut owners = switch.owners();
-    owners.restore_rows(backend.id, saved.handlers, &saved.with_default_row);
-    owners.restore(backend.id, &saved.disputed);
-    drop(owners);
-    // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
-    let at_most = (at + TOUCH_EVERY).min(Instant::now());
-    backend.learn(|known| {
-        known.answered = Some(at);
-        known.restore(saved.version, saved.status, at_most);
-    });
-    match is_known {
-        true => {
-            switch.question.listed(backend.id);
-            backend.await_until(switch.start_by.min(Instant::now() + BRIEF_WAIT));
-        }
-        false => backend.await_until(switch.start_by),
-    }
-}
-
-fn restore_list(switch: &Switch, backend: &Backend, list: List, message: Bytes, at: Instant) {
-    let Asked { mark, .. } = learn::asked(switch);
-    if let Err(fault) = learn::learn_list(switch, list, backend, &message, Asked { mark, at }) {
-        let fault = fault.message();
-        tracing::error!(backend = %backend.name(), fault, "a saved list cannot be used");
-        return;
-    }
-    backend.keep_list(list, Snapshot::new(message, at, mark));
 }
 
 /// Returns the problems that a restart with this configuration and the state `found` would have, one sentence each.

@@ -172,7 +172,7 @@ impl Rig {
     /// Reloads the configuration's files.
     pub fn reload_file(&self) -> Outcome {
         let running = self.switch.as_ref().expect("criswitch is not running");
-        criswitch::switch::reload::begin_reload(&running.switch);
+        running.switch.reloads().begin();
         criswitch::switch::reload::reload(&running.switch, Config::load(&self.config_path()))
     }
 
@@ -180,7 +180,7 @@ impl Rig {
     pub async fn answer_reloads(&self) {
         let running = self.switch.as_ref().expect("criswitch is not running");
         loop {
-            criswitch::switch::reload::wanted(&running.switch).await;
+            running.switch.reload_wanted.notified().await;
             self.reload_file();
         }
     }

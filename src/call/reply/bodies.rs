@@ -41,7 +41,7 @@ impl PassedBody {
         self.ended = true;
         if let Some(row) = self.whole {
             let failed = Answer::of_end(end.clone()).failure();
-            self.backend.note_answer(row, failed.as_deref());
+            self.backend.record.note_answer(row, failed.as_deref());
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::stores::{Content, StoreAnswer, Stored, Wait, agree};
 use crate::backend::Backend;
-use crate::call::reply::{self, Reply};
+use crate::call::reply::{self, Reply, Unsent};
 use crate::call::route::Stores;
 use crate::call::{Call, Failed};
 use crate::codec::protobuf;
@@ -13,7 +15,8 @@ use crate::fanout::images::stores;
 use crate::forward;
 use crate::rpc;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
-use crate::switch::{Switch, image_references, pod_requests};
+use crate::switch::pod_requests::{self, PodRequests};
+use crate::switch::{Switch, image_references};
 
 /// Answers an `ImageStatus` that names no pod. The kubelet sends such a call to learn a container's user from the
 /// image.
@@ -24,7 +27,7 @@ pub(crate) async fn find_image(
     switch: &Switch,
     call: &Call,
     backends: &[Arc<Backend>],
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     if let [only] = backends {
         return only.patiently(forward::send(switch, call, only)).await;
     }
@@ -47,7 +50,7 @@ pub(crate) async fn find_image(
         // pods.
         switch.pod_requests.lock().fail(reference);
     }
-    answered
+    answered.map(Unsent::from)
 }
 
 /// The answer of the first store that has the image. The result is an error if another store has a different image, or
@@ -78,7 +81,7 @@ fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Faile
 /// Otherwise the answer is "absent": the kubelet then pulls the image, and the pull names the pod. A pod that asks
 /// again without a pull never pulls. Such a pod gets the image of a store that has it.
 pub(crate) async fn find_for_some_pod(
-    switch: &Switch,
+    requests: &Mutex<PodRequests>,
     call: &Call,
     stores: &Stores,
 ) -> Result<Reply, Failed> {
@@ -97,7 +100,7 @@ pub(crate) async fn find_for_some_pod(
         return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
     }
     let is_present = likely.all(|said| said.image().is_some()) && agree(&said);
-    if !has_any(&said) || !is_present && !asks_again(switch, call) {
+    if !has_any(&said) || !is_present && !asks_again(requests, call) {
         return Ok(absent(said));
     }
     said.retain(|said| said.image().is_some());
@@ -107,7 +110,7 @@ pub(crate) async fn find_for_some_pod(
     let having = said.iter().map(|said| said.backend.id).collect();
     if let Some(image) = said.first().and_then(StoreAnswer::image) {
         pod_requests::note_asking(
-            switch,
+            requests,
             call,
             having,
             protobuf::string(image, LISTED_ID).unwrap_or_default(),
@@ -147,11 +150,11 @@ pub(super) async fn ask_in_any_form(
 
 /// Whether the pod in `call` already got the answer "absent" for this image. If not, remembers that the pod gets this
 /// answer now.
-fn asks_again(switch: &Switch, call: &Call) -> bool {
+fn asks_again(requests: &Mutex<PodRequests>, call: &Call) -> bool {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let seen = pod_requests::seen_by(call, &message);
-    seen.is_some_and(|seen| switch.pod_requests.lock().is_absent_again(seen, reference))
+    seen.is_some_and(|seen| requests.lock().is_absent_again(seen, reference))
 }
 
 fn has_any(said: &[StoreAnswer]) -> bool {

@@ -14,13 +14,13 @@ use tonic::{Code, Status};
 use super::stores::{self, StoreAnswer, Stored, Wait};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::call::reply::{self, Reply};
+use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed};
 use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
 use crate::fanout::BackendResult;
 use crate::fanout::images::{self, find};
-use crate::forward::own;
+use crate::forward::own::OwnCalls;
 use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spec};
 use crate::rpc::{self, List};
 use crate::switch::{Switch, image_references};
@@ -60,7 +60,7 @@ pub(crate) async fn remove_image(
     switch: &Switch,
     call: &Call,
     backends: &[Arc<Backend>],
-) -> Result<Reply, Failed> {
+) -> Result<Unsent, Failed> {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let ask = images::image_status(call, reference);
@@ -77,12 +77,13 @@ pub(crate) async fn remove_image(
     let silent = silent.into_iter().filter(is_open);
     let failed: Vec<_> = silent.filter_map(StoreAnswer::into_failed).collect();
     if by == Some(By::Form) && !failed.is_empty() {
-        return removed(failed, Vec::new());
+        return Ok(removed(failed, Vec::new())?.into());
     }
     let sent = meant
         .iter()
         .map(|image| remove_at(switch, call, reference, image));
-    removed(failed, join_all(sent).await)
+    let reply = removed(failed, join_all(sent).await)?;
+    Ok(Unsent::of(reply, backends))
 }
 
 /// Removes an image from its store, unless a container there uses it. An error counts only if the store still has the
@@ -119,15 +120,10 @@ async fn is_absent(call: &Call, backend: &Arc<Backend>) -> bool {
 /// The id of a container that uses the image, from a fresh list of the store's containers.
 async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, Status> {
     let backend = &image.backend;
-    let listed = own::list_kind(
-        switch,
-        List::Containers,
-        &rpc::LIST_CONTAINERS,
-        backend,
-        None,
-    );
+    let own = OwnCalls::new(switch, backend, None);
+    let listed = own.list_kind(List::Containers, &rpc::LIST_CONTAINERS);
     backend.patiently(listed).await?;
-    let known = backend.known();
+    let known = backend.record.known();
     let list = known.lists.message(List::Containers);
     let list = list.ok_or_else(|| backend.unavailable(NO_CONTAINERS))?;
     let malformed = |fault| backend.malformed(&fault);

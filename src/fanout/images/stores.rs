@@ -192,7 +192,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
 
 /// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
 fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
-    let snapshot = backend.known().lists.get(List::Images)?.clone();
+    let snapshot = backend.record.known().lists.get(List::Images)?.clone();
     if snapshot.age() >= backend.stale_lists() {
         return None;
     }

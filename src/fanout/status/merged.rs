@@ -30,7 +30,7 @@ const LONGEST_FAULTS: usize = 16 << 10;
 /// - `info` is added as criswitch's own entry. Without `info`, the default backend's info is dropped.
 ///
 /// # Errors
-/// If a status is malformed. The caller can find that status by merging each one alone.
+/// If a status is malformed; see [`readable`].
 pub fn merged(
     table: &Table,
     said: &[StatusAnswer],
@@ -60,14 +60,12 @@ pub fn merged(
     }
     let mut shared = Vec::new();
     for said in said {
-        // Read the features of every backend, so that malformed features are found when they arrive.
-        let features = features(&said.status)?;
         let takes_pods = table
             .handlers
             .iter()
             .any(|row| row.backend == said.backend.id);
         if takes_pods && said.backend.has_joined() {
-            shared.push(features);
+            shared.push(features(&said.status)?);
         }
     }
     let features = merge::common_features(&shared)?;
@@ -82,6 +80,19 @@ pub fn merged(
         );
     }
     Ok(out.freeze())
+}
+
+/// Reads each part of `status` that [`merged`] reads, whatever the routing table is.
+///
+/// # Errors
+/// If a part is malformed.
+pub(super) fn readable(status: &Bytes) -> Result<(), Malformed> {
+    conditions(status)?;
+    for handler in protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS])? {
+        protobuf::bytes(handler, &[runtime_handler::NAME])?;
+    }
+    merge::common_features(&[features(status)?])?;
+    Ok(())
 }
 
 /// A decoded `RuntimeCondition` of the CRI.
@@ -112,7 +123,7 @@ pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed>
 
 /// The faults of a backend, for the `BackendsReady` condition. Warnings in the backend's own conditions are no faults.
 fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Malformed> {
-    let (backend, known) = (&said.backend, said.backend.known());
+    let (backend, known) = (&said.backend, said.backend.record.known());
     let place = format!("backend {:?} ({})", backend.name(), backend.socket);
     let mut faults = Vec::new();
     if let Some(silent) = &said.silent {
@@ -159,8 +170,10 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
     if let Some(late) = known.stats_late_for() {
         faults.push(format!("{place}: {}", late_stats(&known, late)));
     }
-    if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
-        && theirs != ours
+    if let (Some(theirs), Some(ours)) = (
+        known.cgroup_driver,
+        default.backend.record.known().cgroup_driver,
+    ) && theirs != ours
     {
         faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
     }

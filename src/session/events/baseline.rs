@@ -8,10 +8,11 @@ use bytes::Bytes;
 use super::synthesized::{gone_pod, removed_pod};
 use crate::backend::Backend;
 use crate::codec::protobuf;
-use crate::ownership::Mark;
+use crate::ownership::{BackendId, Mark, Owners};
 use crate::rpc::fields::LISTED_ID;
 use crate::rpc::{Kind, List};
-use crate::switch::{Switch, learn};
+use crate::switch::Switch;
+use crate::switch::view::View;
 
 /// The pods of a backend at the beginning of a gap in its events.
 pub(super) struct Baseline {
@@ -29,8 +30,8 @@ impl Baseline {
 
     /// Adds the pods of `later`, the beginning of another gap. Subscribers do not know the changes in between, so both
     /// gaps count as one.
-    pub(super) fn and(self, later: Baseline, switch: &Switch, backend: &Backend) -> Baseline {
-        let removed = switch.owners().pods_removed(backend.id, self.at);
+    pub(super) fn and(self, later: Baseline, owners: &Owners, backend: BackendId) -> Baseline {
+        let removed = owners.removals.pods_of(backend, self.at);
         let removed = removed.into_iter().map(|(id, _)| id).collect();
         self.joined(later, &removed)
     }
@@ -47,17 +48,16 @@ impl Baseline {
     /// created and removed during the gap. Omits pods that another backend owns.
     pub(super) fn gone(
         &self,
-        switch: &Switch,
-        backend: &Backend,
+        owners: &Owners,
+        backend: BackendId,
         now: &BTreeSet<String>,
     ) -> Vec<(String, Bytes)> {
-        let owners = switch.owners();
-        let removed = owners.pods_removed(backend.id, self.at).into_iter();
+        let removed = owners.removals.pods_of(backend, self.at).into_iter();
         let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
         // An entry from a list replaces the entry from a removal, because the entry from the list has more fields.
         let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
-            .filter(|(id, _)| !now.contains(id) && !owners.is_of_another(Kind::Pod, id, backend.id))
+            .filter(|(id, _)| !now.contains(id) && !owners.is_of_another(Kind::Pod, id, backend))
             .collect()
     }
 }
@@ -66,18 +66,16 @@ impl Baseline {
 /// backend's last list. The handlers are translated to the names that clients use, because criswitch forgets the
 /// handler of a pod that is removed.
 pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
-    let lists = backend.known().lists;
+    let lists = backend.record.known().lists;
     let listed = lists.message(List::Pods).unwrap_or_default();
-    let renamed = learn::listed_as(switch, List::Pods, backend, &listed)
-        .ok()
-        .flatten();
-    let listed = renamed.unwrap_or(listed);
+    let view = View::of(switch);
+    let renamed = view.shown(List::Pods, backend, &listed);
+    let listed = renamed.ok().flatten().unwrap_or(listed);
     let mut listed: HashMap<&str, &[u8]> = protobuf::fields(&listed)
         .filter_map(|field| field.ok()?.bytes().ok())
         .filter_map(|pod| Some((protobuf::string(pod, LISTED_ID).ok()?, pod)))
         .collect();
-    let owners = switch.owners();
-    let owned = owners.of(Kind::Pod, backend.id).into_iter();
+    let owned = view.owners.of(Kind::Pod, backend.id).into_iter();
     owned
         .map(|id| {
             (

@@ -32,7 +32,7 @@ impl StreamStart {
     pub(super) fn now(backend: &Backend) -> StreamStart {
         StreamStart {
             at: Instant::now(),
-            failures: backend.link().failures,
+            failures: backend.connection.link().failures,
         }
     }
 }
@@ -84,7 +84,7 @@ impl Ends {
                 failures: opened.failures,
             };
         }
-        let stands = backend.link().failures == opened.failures;
+        let stands = backend.connection.link().failures == opened.failures;
         let at_once = !had_events && stands && opened.at.elapsed() < AT_ONCE;
         self.count = if at_once { self.count + 1 } else { 0 };
     }

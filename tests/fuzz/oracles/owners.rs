@@ -65,7 +65,7 @@ fn all_is_known(model: &Model, odd: &str) {
         );
         let is_it = |pod: &PodNames| pod.seen == *name;
         assert_eq!(
-            model.owners.named(is_it, is_routed),
+            model.owners.pods.named(is_it, is_routed),
             model.named(is_it, is_routed),
             "{name:?}"
         );

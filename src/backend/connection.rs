@@ -1,0 +1,168 @@
+//! The state of a backend's connection. The session changes it, and calls wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::backend::settings::Settings;
+use crate::backend::state::{Link, State};
+use crate::backend::wire::Wire;
+
+/// The most calls without an answer that criswitch sends to an unresponsive backend. Each cancelled call takes 4 kB
+/// until the backend reads again, because HTTP/2 must still send the call and then its cancellation.
+const MOST_UNANSWERED: usize = 256;
+
+/// The connection to a backend.
+#[derive(Debug)]
+pub struct Connection {
+    settings: Arc<Settings>,
+    link: watch::Sender<Link>,
+    /// How many calls were sent since the backend became unresponsive, or since the backend last answered a call.
+    unanswered: AtomicUsize,
+    /// Cancelled when the backend is removed from the routing table.
+    removal: CancellationToken,
+}
+
+impl Connection {
+    /// A connection that is not open yet.
+    pub(super) fn new(settings: Arc<Settings>) -> Connection {
+        let link = Link {
+            ready_until: None,
+            state: State::Connecting,
+            since: SystemTime::now(),
+            transitions: 0,
+            failures: 0,
+        };
+        Connection {
+            settings,
+            link: watch::Sender::new(link),
+            unanswered: AtomicUsize::new(0),
+            removal: CancellationToken::new(),
+        }
+    }
+
+    /// Marks the backend as removed. Its session ends once the calls in flight have ended.
+    pub(crate) fn close(&self) {
+        self.removal.cancel();
+    }
+
+    /// Waits until the backend is removed from the routing table.
+    pub(crate) async fn closed(&self) {
+        self.removal.cancelled().await;
+    }
+
+    /// The current state of the connection.
+    pub fn link(&self) -> Link {
+        self.link.borrow().clone()
+    }
+
+    /// Returns a receiver that is notified of each change.
+    pub(super) fn changes(&self) -> watch::Receiver<Link> {
+        self.link.subscribe()
+    }
+
+    /// Changes the state, which began at `since`. Logs each new state, but not a new cause of the same state.
+    pub(super) fn set(&self, state: State, since: SystemTime) {
+        let changed = self.link().state.as_ref() != state.as_ref();
+        if changed {
+            // The removal of the backend is already logged, so log no further state.
+            if !self.removal.is_cancelled() {
+                log_change(&self.settings, &state);
+            }
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+        self.link.send_modify(|link| {
+            if changed {
+                link.since = since;
+                link.transitions += 1;
+            }
+            if matches!(link.state, State::Ready(_)) && changed {
+                link.ready_until = Some(Instant::now());
+            }
+            link.failures += u64::from(matches!(state, State::Down(_)));
+            link.state = state;
+        });
+    }
+
+    /// Records that the backend has answered a call.
+    pub(super) fn has_answer(&self) {
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until the backend is ready or unresponsive, or until a further attempt to connect has failed. Returns
+    /// `None` if the backend is removed.
+    pub(super) async fn attempted(&self, failures: u64) -> Option<State> {
+        let mut link = self.link.subscribe();
+        let changed = link.wait_for(|now| match now.state {
+            State::Ready(_) | State::Unresponsive(..) => true,
+            State::Connecting | State::Down(_) => now.failures > failures,
+        });
+        // A removed backend gets no new connection, so its removal ends the wait.
+        let changed = self.removal.run_until_cancelled(changed).await;
+        Some(changed?.ok()?.state.clone())
+    }
+
+    /// Returns `wire`, the connection to a backend that hangs. Fails after [`MOST_UNANSWERED`] calls without an answer.
+    pub(super) fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {
+            return Ok(wire);
+        }
+        Err(self.settings.unavailable(cause))
+    }
+
+    /// Waits until the backend is ready or removed.
+    pub(crate) async fn ready(&self) {
+        let mut link = self.link.subscribe();
+        let ready = link.wait_for(|now| matches!(now.state, State::Ready(_)));
+        self.removal.run_until_cancelled(ready).await;
+    }
+
+    /// Waits until more than `failures` connections have failed or ended.
+    pub(crate) async fn lost(&self, failures: u64) {
+        let mut link = self.link.subscribe();
+        link.wait_for(|now| now.failures > failures).await.ok();
+    }
+}
+
+fn log_change(backend: &Settings, state: &State) {
+    let (name, socket) = (backend.name(), &backend.socket);
+    match state {
+        State::Connecting => {
+            tracing::warn!(backend = %name, %socket, "backend is connecting");
+        }
+        State::Ready(_) => tracing::info!(backend = %name, %socket, "backend is ready"),
+        State::Unresponsive(_, cause) => {
+            tracing::warn!(backend = %name, %socket, cause = &**cause, "backend is unresponsive");
+        }
+        State::Down(cause) => {
+            tracing::warn!(backend = %name, %socket, cause = &**cause, "backend is down");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::BackendConfig;
+    use crate::config::address::Address;
+
+    #[tokio::test]
+    async fn an_attempt_to_connect_ends_with_its_failure_or_with_the_removal_of_the_backend() {
+        let socket = Address::parse("/run/a.sock").unwrap();
+        let settings = Settings::of(&BackendConfig::without_row(0, "a", &socket), 1);
+        let connection = Connection::new(settings.into());
+        connection.set(State::Down("no socket".into()), SystemTime::now());
+        let failures = connection.link().failures;
+        let tried = connection.attempted(failures - 1).await;
+        assert!(matches!(tried, Some(State::Down(_))));
+        connection.close();
+        assert!(connection.attempted(failures).await.is_none());
+        connection.closed().await;
+        connection.ready().await;
+    }
+}

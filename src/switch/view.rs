@@ -1,0 +1,112 @@
+//! The lists of a backend as clients get them: without the items of other backends, with the routing table's names for
+//! handlers, and with the labels that clients received.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::MutexGuard;
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::codec::protobuf;
+use crate::ownership::{MOST, Owners, Unlearned};
+use crate::rpc::fields::{self, LISTED_HANDLER};
+use crate::rpc::filter::{first_of_each, without_inside};
+use crate::rpc::{Kind, List};
+use crate::switch::{Switch, handlers, labels};
+use crate::topology::Live;
+
+/// The facts that decide how clients see the list of a backend. The owners are locked meanwhile.
+pub(crate) struct View<'a> {
+    pub(crate) owners: MutexGuard<'a, Owners>,
+    pub(crate) live: Arc<Live>,
+    given: Option<Bytes>,
+}
+
+impl View<'_> {
+    pub(crate) fn of(switch: &Switch) -> View<'_> {
+        let given = switch.given.lock().clone();
+        View {
+            owners: switch.owners(),
+            live: switch.live(),
+            given,
+        }
+    }
+
+    /// Returns a backend's list as the client gets it, if it differs from `message`.
+    pub(crate) fn shown(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &Bytes,
+    ) -> Result<Option<Bytes>, Status> {
+        match list {
+            List::Pods => self.renamed(backend, message, LISTED_HANDLER),
+            List::PodMetrics => {
+                let own = self.without_others(list, backend, message)?;
+                let metrics = own.as_ref().unwrap_or(message);
+                let given = self.given.as_ref();
+                Ok(labels::under_given_labels(&self.live, given, backend, metrics)?.or(own))
+            }
+            _ => self.without_others(list, backend, message),
+        }
+    }
+
+    /// Returns `message` with the names that clients use for the handlers at `path`; see [`handlers::renamed`].
+    pub(crate) fn renamed(
+        &self,
+        backend: &Backend,
+        message: &[u8],
+        path: &[u32],
+    ) -> Result<Option<Bytes>, Status> {
+        handlers::renamed(&self.live.table, &self.owners, backend, message, path)
+    }
+
+    /// Removes repeated stats, and the stats of other backends' pods and containers, from `reply`. Stats of other
+    /// backends' containers are also removed from the stats of a pod. Returns `None` if nothing is removed.
+    ///
+    /// # Errors
+    /// `Internal` if the reply is malformed.
+    fn without_others(
+        &self,
+        list: List,
+        backend: &Backend,
+        reply: &[u8],
+    ) -> Result<Option<Bytes>, Status> {
+        let Some((kind, path)) = list.about() else {
+            return Ok(None);
+        };
+        let dropped = Cell::new(0);
+        let is_own = |kind, id: &str| {
+            let is_own = !self.owners.is_of_another(kind, id, backend.id);
+            dropped.set(dropped.get() + usize::from(!is_own));
+            is_own
+        };
+        let inside = Cell::new(0);
+        let is_own_inside = |id: &str| {
+            inside.set(inside.get() + 1);
+            inside.get() > MOST || is_own(Kind::Container, id)
+        };
+        // An item whose id cannot be read counts as the backend's own.
+        let own = protobuf::retain(reply, fields::ITEMS, |item| {
+            Ok(is_own(
+                kind,
+                protobuf::string(item, path).unwrap_or_default(),
+            ))
+        });
+        let own = own.and_then(|own| {
+            let items = own.as_deref().unwrap_or(reply);
+            let inside = without_inside(list, items, is_own_inside)?;
+            let own = inside.or(own);
+            let items = own.as_deref().unwrap_or(reply);
+            Ok(first_of_each(list, items, &mut HashSet::new(), MOST)?.or(own))
+        });
+        backend.record.drops(dropped.get());
+        if inside.get() > MOST {
+            return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+        }
+        own.map_err(|fault| backend.malformed(&fault))
+    }
+}
