@@ -155,10 +155,11 @@ async fn life(
     wire: &Wire,
     ready: &mut Option<Instant>,
 ) -> String {
+    let connected = Instant::now();
     loop {
         tokio::select! {
             biased;
-            made_ready = until_answered(|| sync::make_ready(switch, backend, wire)) => match made_ready {
+            made_ready = until_answered(|| sync::make_ready(switch, backend, wire, connected)) => match made_ready {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
                     backend.join();
@@ -283,6 +284,10 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
             Some(row) = asked.next() => {
                 under_way.retain(|name| *name != row.name);
                 backend.record.has_answered(row);
+                if row.goes_with(&rpc::LIST_PODS) && !backend.record.known().is_late_with(row) {
+                    switch.question.listed(backend.id);
+                    backend.was_listed();
+                }
             }
             () = backend.nudges.missed.notified() => {}
         }

@@ -16,8 +16,23 @@ use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
 
-/// The target of a request. Asks all backends if the id has no known owner.
+/// The target of a request. Waits for an owner that is not connected: its lists, which come before it is ready, may show
+/// that it lost the item, and that another backend has it.
 pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
+    let target = known_target(switch, request).await?;
+    if let Target::Owner(owner, ..) = &target
+        && !request.row.is_list()
+        && let Ok(owner) = request.live.backend(*owner)
+        && !owner.is_connected()
+        && owner.wire().await.is_ok()
+    {
+        return known_target(switch, request).await;
+    }
+    Ok(target)
+}
+
+/// The target of a request by what is known now. Asks all backends if the id has no known owner.
+async fn known_target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
     let row = request.row;
     let target = with_known(switch, &request.live, |known| {
         known.route(row, &request.message())

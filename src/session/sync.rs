@@ -2,6 +2,7 @@
 //! each call that the backend did not answer in time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,6 +24,11 @@ use crate::switch::act::act;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
 
+/// A backend with cached lists becomes ready if its lists fail until this time after the connect. A runtime that has just
+/// started may answer its first lists with errors.
+const LISTS_MAY_FAIL: Duration = Duration::from_secs(5);
+/// The time between two of these lists.
+const LISTS_APART: Duration = Duration::from_millis(500);
 /// The largest `VersionResponse` that criswitch accepts, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
 
@@ -30,20 +36,29 @@ const LONGEST_VERSION: usize = 64 << 10;
 /// driver, sends it the runtime configuration, and requests its status.
 ///
 /// # Errors
-/// The error of `Version` or of a list, or `Unavailable` if the runtime configuration does not reach the backend. In
-/// spite of any other failure the backend becomes ready.
+/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration does
+/// not reach the backend. In spite of any other failure the backend becomes ready.
 pub(crate) async fn make_ready(
     switch: &Switch,
     backend: &Arc<Backend>,
     wire: &Wire,
+    connected: Instant,
 ) -> Result<(), Status> {
     backend
         .record
         .learn(|known| known.connected = Some(Instant::now()));
     version(backend, wire).await?;
-    OwnCalls::new(switch, backend, Some(wire)).list().await?;
-    if switch.live().backend(backend.id).is_ok() {
-        switch.question.listed(backend.id);
+    let listed = list(switch, backend, wire, connected).await;
+    match &listed {
+        Ok(()) if switch.live().backend(backend.id).is_ok() => switch.question.listed(backend.id),
+        Ok(()) => {}
+        // A runtime may answer a list with an error for good because of one container. The cached lists have its pods, and
+        // it may still answer calls for them.
+        Err(_) if has_cached_lists(backend) => {
+            backend.record.miss(&rpc::LIST_PODS);
+            backend.record.miss(&rpc::LIST_CONTAINERS);
+        }
+        Err(why) => return Err(why.clone()),
     }
     let aside = async {
         compare_cgroup_driver(&switch.live(), backend, wire).await?;
@@ -68,10 +83,40 @@ pub(crate) async fn make_ready(
         backend.nudges.owed.notify_one();
         Ok(())
     })?;
-    // From now on criswitch serves fresh lists instead of the cached ones.
-    backend.record.caught_up();
-    backend.was_listed();
+    if listed.is_ok() {
+        // From now on criswitch serves fresh lists instead of the cached ones.
+        backend.record.caught_up();
+        backend.was_listed();
+    }
     Ok(())
+}
+
+/// Lists the pods and containers of a backend. Repeats lists that fail until [`LISTS_MAY_FAIL`] after the time
+/// `connected`, if there are cached lists.
+///
+/// # Errors
+/// The error of the last list.
+async fn list(
+    switch: &Switch,
+    backend: &Arc<Backend>,
+    wire: &Wire,
+    connected: Instant,
+) -> Result<(), Status> {
+    loop {
+        let listed = OwnCalls::new(switch, backend, Some(wire)).list().await;
+        let may_fail = !has_cached_lists(backend) || connected.elapsed() >= LISTS_MAY_FAIL;
+        if listed.is_ok() || may_fail {
+            return listed;
+        }
+        tokio::time::sleep(LISTS_APART).await;
+    }
+}
+
+/// Whether merged calls can have the cached pods and containers of the backend.
+fn has_cached_lists(backend: &Backend) -> bool {
+    let lists = backend.record.known().lists;
+    let is_cached = |list| lists.get(list).is_some();
+    backend.has_joined() && is_cached(List::Pods) && is_cached(List::Containers)
 }
 
 /// Requests a backend's version and saves it. A backend that works answers this call at once.

@@ -137,6 +137,29 @@ async fn no_event_reports_a_pod_as_deleted_while_another_backend_has_it() {
 }
 
 #[tokio::test]
+async fn a_call_that_waits_for_the_owner_goes_to_the_backend_that_has_the_pod_then() {
+    let rig = twins().await;
+    let (kata, gvisor) = (rig.sim("kata"), rig.sim("gvisor"));
+    let pod = rig.run_pod("kata", "web").await;
+    assert_eq!(directly(gvisor).run_pod("", "web").await.unwrap(), pod);
+    rig.pods().await.unwrap();
+    stopped(&rig, "kata").await;
+    kata.forget();
+    kata.hold("ListPodSandbox");
+    kata.start();
+    kata.until(|journal| journal.held == ["ListPodSandbox"])
+        .await;
+    let client = Client::clone(&rig);
+    let stopping = tokio::spawn(async move { client.stop_pod(&pod).await });
+    // A later call of the same connection is answered, so criswitch has the earlier call.
+    rig.pods().await.unwrap();
+    kata.release("ListPodSandbox");
+    stopping.await.unwrap().unwrap();
+    assert_eq!(gvisor.calls("StopPodSandbox").len(), 1);
+    assert!(kata.calls("StopPodSandbox").is_empty());
+}
+
+#[tokio::test]
 async fn a_retiring_backend_that_is_ready_keeps_its_pods_though_another_backend_lists_copies() {
     let mut rig = super::claims::behind_a_proxy().await;
     let pod = directly(rig.sim("runc")).run_pod("", "web").await.unwrap();

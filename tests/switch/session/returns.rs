@@ -1,10 +1,11 @@
 //! A backend that comes back: listed before it is ready, vanished pods forgotten, new pods known.
 
 use criswitch::rpc::Kind;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, stopped};
 use crate::faults::{directly, names, runc_and_kata, state_of, until_state};
+use crate::wait;
 
 #[tokio::test]
 async fn calls_for_pods_of_a_backend_that_is_down_are_unavailable_also_stop_and_remove() {
@@ -49,6 +50,35 @@ async fn lists_come_from_cache_until_the_backend_is_ready_and_not_afterwards() {
     kata.release("RuntimeConfig");
     let shown = until_state(&rig, "kata", "ready").await;
     assert!(shown["staleListAgeSeconds"].is_null(), "{shown}");
+}
+
+#[tokio::test]
+async fn a_backend_whose_lists_fail_after_a_connect_serves_its_pods_with_its_cached_lists() {
+    let mut rig = runc_and_kata().await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    stopped(&rig, "kata").await;
+    rig.sim("kata")
+        .fail("ListContainers", Status::unknown("a bad container"));
+    rig.sim("kata").start();
+    for _ in 0..2 {
+        until_state(&rig, "kata", "ready").await;
+        assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+        assert_eq!(rig.containers().await.unwrap().len(), 1);
+        rig.stop_pod(&pod).await.unwrap();
+        let failing = state_of(&rig, "kata").await["failingRpcs"].clone();
+        assert_eq!(failing[0]["rpc"], "ListContainers", "{failing}");
+        rig.restart_switch().await;
+    }
+    rig.sim("kata").heal("ListContainers");
+    wait::until(async || {
+        let shown = state_of(&rig, "kata").await;
+        shown["state"] == "ready" && shown["staleListAgeSeconds"].is_null()
+    })
+    .await;
+    assert_eq!(rig.sim("kata").calls("StopPodSandbox").len(), 2);
+    assert!(rig.stop_pod("unknown").await.is_ok());
 }
 
 #[tokio::test]
