@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_late_answer_counts_until_the_backend_answers_and_an_unusable_one_until_the_next_good_one()
     {
-        let socket = Address::parse("/run/a.sock").unwrap();
+        let socket = Address::default_listen();
         let settings = Settings::of(&BackendConfig::without_row(0, "a", &socket), 1);
         let record = Record::new(settings.into(), Arc::default());
         let row = &rpc::LIST_PODS;

@@ -153,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_attempt_to_connect_ends_with_its_failure_or_with_the_removal_of_the_backend() {
-        let socket = Address::parse("/run/a.sock").unwrap();
+        let socket = Address::default_listen();
         let settings = Settings::of(&BackendConfig::without_row(0, "a", &socket), 1);
         let connection = Connection::new(settings.into());
         connection.set(State::Down("no socket".into()), SystemTime::now());

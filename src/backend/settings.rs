@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_status_names_the_backend_as_it_is_called_now_and_its_cause_does_not() {
-        let socket = Address::parse("/run/a.sock").unwrap();
+        let socket = Address::default_listen();
         let row = |name| BackendConfig::without_row(7, name, &socket);
         let settings = Settings::of(&row("a"), 1);
         assert!(!settings.change(&row("b")), "the user is the same");
