@@ -306,7 +306,7 @@ async fn merged(
             backend,
         };
         let own = own_share(part, &mut reply);
-        let share = fallback::with_stand_in(part, own).await?;
+        let share = fallback::with_replacement(part, own).await?;
         Ok::<_, Failed>((share, reply))
     });
     let mut messages = Vec::with_capacity(backends.len());

@@ -30,6 +30,7 @@ use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
+
 /// A reply that is not sent yet, and the backends whose unsaved changes it may show.
 #[derive(Debug)]
 pub(crate) struct Unsent {

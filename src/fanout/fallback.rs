@@ -35,7 +35,7 @@ pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs.
-pub(crate) async fn with_stand_in(
+pub(crate) async fn with_replacement(
     part: Part<'_>,
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
@@ -78,7 +78,7 @@ impl Part<'_> {
         let is_list = call
             .listing()
             .is_some_and(|listing| !listing.list.is_stats());
-        let replaced = |why: Failed| self.stand_in(why);
+        let replaced = |why: Failed| self.replacement(why);
         if let Some(status) = backend.silence(call.contribution())
             && let Ok(share) = replaced(status.into())
         {
@@ -120,7 +120,7 @@ impl Part<'_> {
     ///
     /// # Errors
     /// `why`, if neither is possible.
-    fn stand_in(self, why: Failed) -> Result<Share, Failed> {
+    fn replacement(self, why: Failed) -> Result<Share, Failed> {
         let Part { call, backend, .. } = self;
         let mut contribution = call.contribution();
         if !why.is_silence() {

@@ -221,7 +221,7 @@ impl Feed {
             how: self.how,
             backend: &self.backend,
         };
-        let share = fallback::with_stand_in(part, own).await?;
+        let share = fallback::with_replacement(part, own).await?;
         let is_its_own = opened.is_some();
         if !is_its_own {
             self.whole = StreamedList::NotItsOwn;

@@ -27,8 +27,8 @@ use crate::topology::Live;
 /// A backend with cached lists becomes ready if its lists fail until this time after the connect. A runtime that has just
 /// started may answer its first lists with errors.
 const LISTS_MAY_FAIL: Duration = Duration::from_secs(5);
-/// The time between two of these lists.
-const LISTS_APART: Duration = Duration::from_millis(500);
+/// The time between two lists until then.
+const LIST_PAUSE: Duration = Duration::from_millis(500);
 /// The largest `VersionResponse` that criswitch accepts, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
 
@@ -52,8 +52,8 @@ pub(crate) async fn make_ready(
     match &listed {
         Ok(()) if switch.live().backend(backend.id).is_ok() => switch.question.listed(backend.id),
         Ok(()) => {}
-        // A runtime may answer a list with an error for good because of one container. The cached lists have its pods, and
-        // it may still answer calls for them.
+        // One bad container may fail a list for good. The cached lists have the pods, and the backend may still answer
+        // calls for them.
         Err(_) if has_cached_lists(backend) => {
             backend.record.miss(&rpc::LIST_PODS);
             backend.record.miss(&rpc::LIST_CONTAINERS);
@@ -108,7 +108,7 @@ async fn list(
         if listed.is_ok() || may_fail {
             return listed;
         }
-        tokio::time::sleep(LISTS_APART).await;
+        tokio::time::sleep(LIST_PAUSE).await;
     }
 }
 
