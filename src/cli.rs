@@ -2,6 +2,7 @@
 //!
 //! Only this module and its submodules write to standard output. The library never does.
 
+mod bundle;
 mod channel;
 mod check;
 mod columns;
@@ -188,6 +189,8 @@ enum Command {
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
+    /// Write an archive with the facts for a report of a problem, without secrets.
+    Bundle(bundle::Bundle),
     /// Print the version, the commit, the version of the CRI, and the target.
     Version(Output),
     #[command(flatten)]
@@ -384,6 +387,7 @@ impl Command {
             Command::Man {
                 folder: Some(folder),
             } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
+            Command::Bundle(bundle) => bundle.run(),
             Command::Version(output) => print(version::shown(&output)?),
             Command::Service(command) => {
                 command.run(serve_as_service)?;

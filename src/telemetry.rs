@@ -3,6 +3,6 @@
 pub mod counters;
 pub(crate) mod log_limit;
 pub mod log_queue;
-pub(crate) mod redact;
+pub mod redact;
 pub mod rejections;
 pub(crate) mod trace;

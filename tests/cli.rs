@@ -18,6 +18,9 @@ mod support;
 
 #[path = "cli/backend_unreachable.rs"]
 mod backend_unreachable;
+#[cfg(unix)] // The journal is a part of Linux.
+#[path = "cli/bundle.rs"]
+mod bundle;
 #[cfg(unix)] // Windows has no cgroups.
 #[path = "cli/cgroups.rs"]
 mod cgroups;

@@ -7,7 +7,7 @@ use criswitch::codec::cri::CgroupDriver;
 use criswitch::config::wording::{self, counted};
 use criswitch::config::{Config, Handler, KEYS, Problems, Table};
 use criswitch::platform::service;
-use criswitch::store::{self, Boot};
+use criswitch::store::{self, Boot, Directories};
 use criswitch::switch::saved;
 use serde_json::{Value, json};
 
@@ -97,12 +97,17 @@ fn restart_problems(config: &Config) -> Vec<String> {
         return Vec::new();
     };
     // A shell does not have the variables that systemd sets for the unit, so the unit's directories are tried too.
-    let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
-    let places = [service::directories(), of_unit].map(|systemd| config.directories(systemd));
+    let places = state_directories(config);
     let found = places
         .iter()
         .find_map(|place| store::Found::look(place, &boot));
     found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
+}
+
+/// The directories in which a daemon of this configuration may keep its state: of this process, and of systemd's unit.
+pub(super) fn state_directories(config: &Config) -> [Directories; 2] {
+    let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
+    [service::directories(), of_unit].map(|systemd| config.directories(systemd))
 }
 
 /// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is

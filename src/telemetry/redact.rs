@@ -8,7 +8,7 @@ const ENDS: [char; 8] = ['"', '\'', '`', '<', '>', '(', ')', '\\'];
 const REMOVED: &str = "[removed]";
 
 /// `text` without the user, the password and the query of each URL in it.
-pub(crate) fn without_credentials(text: &str) -> Cow<'_, str> {
+pub fn without_credentials(text: &str) -> Cow<'_, str> {
     if !text.contains("://") {
         return text.into();
     }

@@ -13,9 +13,9 @@ use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
 use crate::{command, main_file, text};
 
 /// A word that every secret contains. Each field that may hold a secret gets a secret of its own.
-const SECRET: &str = "hunter2";
+pub(crate) const SECRET: &str = "hunter2";
 
-fn secret(place: &str) -> String {
+pub(crate) fn secret(place: &str) -> String {
     format!("{SECRET}-in-{place}")
 }
 
@@ -55,7 +55,7 @@ fn container() -> cri::ContainerConfig {
 
 /// Makes calls for `handler`, one of each RPC whose request can contain secrets. The calls may fail. Returns the status
 /// code of `PullImage`.
-async fn whisper(client: &Client, handler: &str) -> Code {
+pub(crate) async fn whisper(client: &Client, handler: &str) -> Code {
     let request = cri::PullImageRequest {
         image: Some(cri::ImageSpec {
             annotations: annotations("image"),

@@ -35,6 +35,8 @@ fn help_exits_with_0() {
           completions  Print the completion script for a shell
           man          Print the manual page of criswitch, or write the pages of all
                        commands to a directory
+          bundle       Write an archive with the facts for a report of a problem,
+                       without secrets
           version      Print the version, the commit, the version of the CRI, and the
                        target
           help         Print this message or the help of the given subcommand(s)

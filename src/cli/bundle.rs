@@ -1,0 +1,278 @@
+//! `criswitch bundle`: one archive with the facts that a report of a problem needs, without secrets.
+//!
+//! Each part has a time limit. A part that fails does not end the command: `parts.txt` in the archive names the failure.
+
+mod secrets;
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use criswitch::config::{Config, MetricsListen};
+use criswitch::errors::error_chain;
+use criswitch::platform::connect::dial;
+use criswitch::platform::files;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+
+use super::{Daemon, Verdict, block_on, check, print, terminal};
+
+/// The time that a part may take. `check --probe` waits for each backend.
+const PART_LIMIT: Duration = Duration::from_secs(30);
+/// The largest part in bytes. The rest of a longer part is omitted.
+const PART_BYTES: u64 = 8 << 20;
+/// The largest message of a command that fails, in bytes.
+const MESSAGE_BYTES: u64 = 4 << 10;
+const FOLDER: &str = "criswitch-bundle";
+const SCRAPE: &[u8] = b"GET /metrics HTTP/1.0\r\nhost: node\r\n\r\n";
+const LOG: [&str; 4] = [
+    "--unit=criswitch",
+    "--lines=2000",
+    "--no-pager",
+    "--output=short-iso",
+];
+
+#[derive(Args)]
+pub(super) struct Bundle {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// The archive to write, such as bundle.tar.gz. criswitch does not replace an existing file.
+    #[arg(value_name = "FILE")]
+    archive: PathBuf,
+}
+
+/// One file of the archive.
+struct Part {
+    name: &'static str,
+    text: String,
+    /// The error of the part, or the exit code of its command; `None` if all went well.
+    problem: Option<String>,
+    took: Duration,
+}
+
+impl Bundle {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        let shown = self.archive.display();
+        ensure!(
+            !self.archive.exists(),
+            "{shown} exists; name a file that does not exist"
+        );
+        let parts = block_on(self.collect())?;
+        let packed = packed(&parts).with_context(|| format!("cannot pack {shown}"))?;
+        write(&self.archive, &packed).with_context(|| format!("cannot write {shown}"))?;
+        print(format!(
+            "{shown} has names of pods, images, backends and this node, but no credentials, environments or annotations. \
+             Read it before you publish it.\n"
+        ))
+    }
+
+    async fn collect(&self) -> anyhow::Result<Vec<Part>> {
+        let own = std::env::current_exe().context("cannot find the program of criswitch")?;
+        let path = &self.daemon.file.path;
+        let command = |arguments: &str| {
+            let mut command = Command::new(&own);
+            command.args(arguments.split(' '));
+            command
+        };
+        let of_file = |arguments: &str| {
+            let mut command = command(arguments);
+            command.arg("--config").arg(path);
+            command
+        };
+        let of_daemon = |arguments: &str| {
+            let mut command = of_file(arguments);
+            let socket = self.daemon.socket.iter().map(ToString::to_string);
+            command.args(socket.flat_map(|socket| ["--socket".to_owned(), socket]));
+            command
+        };
+        let version = command("version -o json");
+        let check = of_file("check --probe --node -o json");
+        let status = of_daemon("status -o json");
+        let table = of_daemon("status");
+        let mut log = Command::new("journalctl");
+        log.args(LOG);
+        Ok(vec![
+            part("version.json", async |text| output(version, text).await).await,
+            part("config.toml", async |text| configuration(path, text)).await,
+            part("check.json", async |text| output(check, text).await).await,
+            part("status.json", async |text| output(status, text).await).await,
+            part("status.txt", async |text| output(table, text).await).await,
+            part("metrics.txt", async |text| metrics(path, text).await).await,
+            part("state.txt", async |text| state_files(path, text)).await,
+            part("log.txt", async |text| output(log, text).await).await,
+        ])
+    }
+}
+
+/// Fills a part within its time, and shows the outcome. A part that takes longer keeps the text that it has.
+async fn part(
+    name: &'static str,
+    fill: impl AsyncFnOnce(&mut Vec<u8>) -> anyhow::Result<()>,
+) -> Part {
+    let (started, mut text) = (Instant::now(), Vec::new());
+    let problem = match tokio::time::timeout(PART_LIMIT, fill(&mut text)).await {
+        Ok(filled) => filled.err().map(|error| format!("{error:#}")),
+        Err(_) => Some(format!("stopped after {} s", PART_LIMIT.as_secs())),
+    };
+    let part = Part {
+        name,
+        text: secrets::removed(&String::from_utf8_lossy(&text)),
+        problem: problem.map(|problem| secrets::removed(&problem)),
+        took: started.elapsed(),
+    };
+    terminal::complain(&part.outcome());
+    part
+}
+
+impl Part {
+    /// The line of the part in `parts.txt` and in the progress.
+    fn outcome(&self) -> String {
+        let problem = self.problem.as_deref().unwrap_or("ok").trim_end();
+        let seconds = self.took.as_secs_f64();
+        format!("{:<12} {seconds:>5.1} s  {problem}\n", self.name)
+    }
+}
+
+/// Appends the output of a command. An exit code other than 0 is an error with the message of the command.
+async fn output(mut command: Command, text: &mut Vec<u8>) -> anyhow::Result<()> {
+    let name = command.as_std().get_program().display().to_string();
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn();
+    let mut child = child.with_context(|| format!("cannot start {name}"))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let mut message = Vec::new();
+    let (_, _, ended) = tokio::join!(
+        read(stdout, PART_BYTES, text),
+        read(stderr, MESSAGE_BYTES, &mut message),
+        child.wait()
+    );
+    let ended = ended?;
+    let message = String::from_utf8_lossy(&message);
+    let message = message.lines().next().unwrap_or_default();
+    ensure!(ended.success(), "{ended} {message}");
+    Ok(())
+}
+
+/// Reads at most `limit` bytes. After that it closes the pipe, so that the writer ends, too.
+async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u8>) {
+    if let Some(pipe) = pipe {
+        // An error ends the text.
+        pipe.take(limit).read_to_end(text).await.ok();
+    }
+}
+
+/// The configuration without comments. An invalid configuration is omitted: a key that criswitch does not know may hold a
+/// secret.
+fn configuration(path: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
+    for file in load(path)?.files {
+        let table: toml::Table = fs::read_to_string(&file)?.parse()?;
+        write!(text, "# {}\n{table}\n", file.display())?;
+    }
+    Ok(())
+}
+
+fn load(path: &Path) -> anyhow::Result<Config> {
+    let config = Config::load(path).ok();
+    config.context("the configuration is not valid: check.json has its problems")
+}
+
+async fn metrics(config: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
+    let listen = load(config)?.metrics;
+    match listen.context("the configuration has no address for metrics")? {
+        MetricsListen::Socket(socket) => scrape(dial(socket.path())?.stream().await?.0, text).await,
+        MetricsListen::Loopback(address) => scrape(TcpStream::connect(address).await?, text).await,
+    }
+}
+
+async fn scrape(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    text: &mut Vec<u8>,
+) -> anyhow::Result<()> {
+    stream.write_all(SCRAPE).await?;
+    stream.take(PART_BYTES).read_to_end(text).await?;
+    Ok(())
+}
+
+/// The names, sizes and ages of the state files, not their contents.
+fn state_files(config: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
+    let places = check::state_directories(&load(config)?);
+    let folders = places
+        .into_iter()
+        .flat_map(|place| [place.runtime, place.state]);
+    for folder in folders.collect::<BTreeSet<_>>() {
+        writeln!(text, "{}", folder.display())?;
+        let files = match fs::read_dir(folder) {
+            Ok(files) => files,
+            Err(error) => {
+                writeln!(text, "  {}", error_chain(&error))?;
+                continue;
+            }
+        };
+        for file in files {
+            let file = file?;
+            let about = file.metadata()?;
+            let age = about.modified()?.elapsed().unwrap_or_default().as_secs();
+            let (name, bytes) = (file.file_name(), about.len());
+            writeln!(
+                text,
+                "  {}  {bytes} bytes, written {age} s ago",
+                name.display()
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// The archive: a compressed tar file with one folder.
+fn packed(parts: &[Part]) -> std::io::Result<Vec<u8>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
+    let outcomes: String = parts.iter().map(Part::outcome).collect();
+    let files = parts.iter().map(|part| (part.name, part.text.as_str()));
+    for (name, text) in [("parts.txt", outcomes.as_str())].into_iter().chain(files) {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(now);
+        archive.append_data(&mut header, format!("{FOLDER}/{name}"), text.as_bytes())?;
+    }
+    archive.into_inner()?.finish()
+}
+
+/// Writes a file that only its owner may read. A file that cannot be written whole is removed.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    let mut file = files::with_mode(&mut options, 0o600).open(path)?;
+    file.write_all(bytes).inspect_err(|_| {
+        fs::remove_file(path).ok();
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::part;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_ends_after_its_time_limit_and_keeps_its_text() {
+        let late = part("log.txt", async |text| {
+            text.extend(b"first line");
+            pending().await
+        });
+        let part = late.await;
+        assert_eq!(part.text, "first line\n");
+        assert_eq!(part.problem.as_deref(), Some("stopped after 30 s\n"));
+    }
+}

@@ -1,0 +1,197 @@
+//! `criswitch bundle`: what the archive has, and that no secret is in it.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use flate2::read::GzDecoder;
+use serde_json::Value as Json;
+
+use crate::config_files::ConfigFiles;
+use crate::logged_daemon::LoggedDaemon;
+use crate::secrets::{SECRET, secret, whisper};
+use crate::support::{Client, IMAGE, Sim};
+use crate::{command, main_file, text};
+
+const PARTS: [&str; 9] = [
+    "check.json",
+    "config.toml",
+    "log.txt",
+    "metrics.txt",
+    "parts.txt",
+    "state.txt",
+    "status.json",
+    "status.txt",
+    "version.json",
+];
+
+/// A program `journalctl` for the node's own. It prints lines with secrets, as an error of a runtime may have them.
+const JOURNALCTL: &str = "#!/bin/sh\ncat <<'LINES'
+criswitch started commit=0123456789ab
+pull failed error=\"https://me:hunter2@store.example/v2/?sig=hunter2\"
+pull failed error=\"say {\\\"auth_token\\\": \\\"hunter2\\\"}\" password=hunter2
+sent Authorization: Bearer hunter2
+-----BEGIN PRIVATE KEY-----
+hunter2
+-----END PRIVATE KEY-----
+LINES
+";
+
+/// Runs `criswitch bundle` with a `journalctl` that prints secrets, and with secrets in its environment.
+async fn bundle(files: &ConfigFiles, archive: &Path) -> (Option<i32>, String) {
+    let programs = files.main().with_file_name("bin");
+    std::fs::create_dir_all(&programs).unwrap();
+    let journalctl = programs.join("journalctl");
+    std::fs::write(&journalctl, JOURNALCTL).unwrap();
+    std::fs::set_permissions(&journalctl, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut bundle = command(&["bundle", "--config", text(&files.main()), text(archive)]);
+    bundle.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+    bundle.env("REGISTRY_PASSWORD", secret("environment"));
+    let run = move || bundle.output().unwrap();
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    let shown = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(shown).unwrap())
+}
+
+/// The files of the archive, by their names in its folder.
+fn parts(archive: &Path) -> BTreeMap<String, String> {
+    let file = std::fs::File::open(archive).unwrap();
+    let mut archive = tar::Archive::new(GzDecoder::new(file));
+    let entries = archive.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().into_owned();
+        let name = path.strip_prefix("criswitch-bundle").unwrap();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        (name.to_str().unwrap().to_owned(), text)
+    });
+    entries.collect()
+}
+
+fn json(text: &str) -> Json {
+    serde_json::from_str(text).unwrap()
+}
+
+#[tokio::test]
+async fn a_bundle_has_all_parts_and_no_secret() {
+    let files = main_file("");
+    let at = |name: &str| files.main().with_file_name(name);
+    let configuration = format!(
+        "# the registry's password is hunter2\nlisten = {:?}\ndefault_handler = 'runc'\nstart_wait = '0s'\n
+        metrics.listen = {:?}\nlog.level = 'trace'\n[handlers]\nrunc = {:?} # token hunter2\ndead = {:?}",
+        at("listen"), at("metrics"), at("runc"), at("dead")
+    );
+    std::fs::write(files.main(), configuration).unwrap();
+    let runc = Sim::new("runc");
+    runc.serve_on(&at("runc"));
+    runc.add_image(IMAGE);
+    let daemon = LoggedDaemon::start_as(command(&["serve", "--config", text(&files.main())]));
+    let client = Client::new(&at("listen"));
+    for handler in ["runc", "dead", "nosuch"] {
+        whisper(&client, handler).await;
+    }
+    let archive = at("bundle.tar.gz");
+    let (code, shown) = bundle(&files, &archive).await;
+    assert_eq!(code, Some(0), "{shown}");
+    let mode = archive.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let parts = parts(&archive);
+    assert!(parts.keys().eq(&PARTS), "{:?}", parts.keys());
+    for (part, text) in &parts {
+        assert!(!text.contains(SECRET), "{part}: {text}");
+    }
+    assert!(!shown.contains(SECRET), "{shown}");
+    assert_eq!(
+        json(&parts["version.json"])["version"],
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(
+        json(&parts["status.json"])["health"]["state"],
+        "lists failing"
+    );
+    assert!(
+        !json(&parts["check.json"])["problems"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+    for (part, word) in [
+        ("config.toml", "default_handler = \"runc\""),
+        ("status.txt", "dead"),
+        ("metrics.txt", "criswitch_build_info"),
+        ("state.txt", "backends.register"),
+        ("log.txt", "commit=0123456789ab"),
+        ("parts.txt", " ok"),
+    ] {
+        assert!(parts[part].contains(word), "{part}: {}", parts[part]);
+    }
+    daemon.end();
+}
+
+#[tokio::test]
+async fn parts_that_fail_are_named_and_the_rest_is_there() {
+    let files =
+        main_file("default_handler = 'runc'\nregistry_password = 'hunter2'\nother = 'hunter2'\n");
+    let archive = files.main().with_file_name("bundle.tar.gz");
+    let (code, shown) = bundle(&files, &archive).await;
+    assert_eq!(code, Some(0), "{shown}");
+    let parts = parts(&archive);
+    assert!(parts.keys().eq(&PARTS), "{:?}", parts.keys());
+    for (part, text) in &parts {
+        assert!(!text.contains(SECRET), "{part}: {text}");
+    }
+    let outcomes = &parts["parts.txt"];
+    for (part, words) in [
+        ("version.json", " ok"),
+        (
+            "config.toml",
+            "the configuration is not valid: check.json has its problems",
+        ),
+        ("check.json", "exit status: 78"),
+        ("status.json", "exit status: 69"),
+        ("log.txt", " ok"),
+    ] {
+        let line = outcomes.lines().find(|line| line.starts_with(part));
+        assert!(
+            line.is_some_and(|line| line.contains(words)),
+            "{part}: {outcomes}"
+        );
+        assert!(shown.contains(line.unwrap()), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_exists_is_not_replaced() {
+    let files = main_file("");
+    let archive = files.main().with_file_name("bundle.tar.gz");
+    std::fs::write(&archive, "kept").unwrap();
+    let (code, shown) = bundle(&files, &archive).await;
+    assert_eq!(code, Some(1));
+    assert!(
+        shown.contains("bundle.tar.gz exists; name a file that does not exist"),
+        "{shown}"
+    );
+    assert_eq!(std::fs::read_to_string(archive).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn tar_can_read_the_archive() {
+    let files = main_file("");
+    let archive = files.main().with_file_name("bundle.tar.gz");
+    bundle(&files, &archive).await;
+    let listed = Command::new("tar")
+        .arg("tzf")
+        .arg(&archive)
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert_eq!(listed.lines().count(), PARTS.len(), "{listed}");
+    assert!(
+        listed
+            .lines()
+            .all(|name| name.starts_with("criswitch-bundle/")),
+        "{listed}"
+    );
+}
