@@ -73,6 +73,7 @@ Examples:
   criswitch check --probe   also ask each backend
   criswitch check --node    also check kubelet, crictl and sockets
   criswitch check -o json   print the result as JSON
+  criswitch node plan       show how this node would be set up
   criswitch serve           serve until SIGTERM, then finish calls
   criswitch reload          apply a changed configuration
   criswitch try --all       start a pod of each handler
@@ -83,8 +84,8 @@ Examples:
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
-Exit codes: 0 success, 1 failure at run time, 2 a reload would change
-something (reload --dry-run), 64 wrong usage, 69 criswitch is not
+Exit codes: 0 success, 1 failure at run time, 2 something would change
+(reload --dry-run, node plan), 64 wrong usage, 69 criswitch is not
 running, 78 wrong configuration.";
 
 const SERVE_CODES: &str = "\
@@ -176,6 +177,9 @@ enum Command {
     Labels(labels::Labels),
     /// Print a configuration for the runtimes of this node.
     Discover(discover::Discover),
+    /// Plan how to set up this node for criswitch.
+    #[command(subcommand)]
+    Node(node::Commands),
     /// Show how criswitch routes each RPC of the CRI.
     Routes(ListOutput),
     /// Print the completion script for a shell.
@@ -315,7 +319,7 @@ enum Verdict {
     Fine,
     /// The command printed the problems.
     NotFine,
-    /// A reload would change something.
+    /// A reload or a plan would change something.
     WouldChange,
     /// A runtime other than criswitch serves on the socket.
     NotRunning,
@@ -359,6 +363,7 @@ impl Command {
             Command::Manifests(manifests) => manifests.output.encoding(),
             Command::Labels(labels) => labels.output.encoding(),
             Command::Explain(explain) => explain.output.encoding(),
+            Command::Node(command) => command.encoding(),
             Command::Version(output) => output.encoding(),
             _ => None,
         }
@@ -380,6 +385,7 @@ impl Command {
             Command::Discover(discover) => discover.run(),
             Command::Explain(explain) => explain.run(),
             Command::Manifests(manifests) => manifests.run(),
+            Command::Node(command) => command.run(),
             Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
             Command::Completions { shell } => print(complete::script(shell)?),

@@ -17,6 +17,7 @@ mod log;
 mod metrics;
 pub mod problem;
 mod scheduling;
+pub mod specification;
 mod text;
 mod trust;
 mod value;

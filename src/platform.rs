@@ -49,6 +49,19 @@ pub(crate) struct FreeSpace {
     pub(crate) free_inodes: u64,
 }
 
+/// The state of a directory for a new file, or of a file for a change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target {
+    /// Whether the file system is read-only.
+    pub is_read_only: bool,
+    /// Whether the file system runs no programs.
+    pub is_no_exec: bool,
+    /// Whether not even root may change the file or directory (`chattr +i`, `chattr +a`).
+    pub is_immutable: bool,
+    /// The free space of the file system.
+    pub available_bytes: u64,
+}
+
 /// The operating system's figures for this process; `None` if a figure cannot be read.
 #[derive(Default)]
 pub(crate) struct ProcessStats {

@@ -83,6 +83,12 @@ mod node;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_layouts.rs"]
 mod node_layouts;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_plan.rs"]
+mod node_plan;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_plan_layouts.rs"]
+mod node_plan_layouts;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_rancher.rs"]
 mod node_rancher;

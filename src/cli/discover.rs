@@ -108,7 +108,7 @@ struct Discovered {
 
 impl Discover {
     pub(super) fn run(&self) -> anyhow::Result<Verdict> {
-        let discovered = self.look()?;
+        let discovered = look(&self.sockets, self.listen.as_ref(), &self.root)?;
         let notes = notes::notes(&discovered);
         if !self.shows_notes() || discovered.plan.backends.is_empty() {
             print_notes(&notes);
@@ -134,25 +134,35 @@ impl Discover {
     fn shows_notes(&self) -> bool {
         self.write.is_none() && self.output.encoding().is_none() && io::stdout().is_terminal()
     }
+}
 
-    fn look(&self) -> anyhow::Result<Discovered> {
-        let listen = match &self.listen {
-            Some(listen) => listen.clone(),
-            None => Address::default_listen(),
-        };
-        let kubelet = node::kubelet_runtime(&self.root);
-        let places = places::look(&self.sockets, kubelet.as_ref(), &self.root, &listen);
-        let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
-            .into_iter()
-            .partition(|place| matches!(place.state, PlaceState::Socket));
-        let backends = asked.iter().enumerate();
-        let backends: Vec<_> = backends
-            .map(|(id, place)| BackendConfig::without_row(id, &place.name, &place.socket))
-            .collect();
-        let answers = probe_all(&backends, MAX_MESSAGE)?;
-        let answers = asked.into_iter().zip(answers);
-        Ok(sort(self.listen.clone(), answers, rest))
+/// The configuration for the runtimes that answer at the well-known paths below `root`.
+pub(super) fn configuration(root: &Path) -> anyhow::Result<String> {
+    let discovered = look(&[], None, root)?;
+    if discovered.plan.backends.is_empty() {
+        bail!("{}", nothing(&discovered));
     }
+    let text = text::text(&discovered, &notes::notes(&discovered));
+    Ok(match root.to_str().map(|root| root.trim_end_matches('/')) {
+        Some(below) if !below.is_empty() => text.replace(below, ""),
+        _ => text,
+    })
+}
+
+fn look(sockets: &[Address], own: Option<&Address>, root: &Path) -> anyhow::Result<Discovered> {
+    let listen = own.cloned().unwrap_or_else(Address::default_listen);
+    let kubelet = node::kubelet_runtime(root);
+    let places = places::look(sockets, kubelet.as_ref(), root, &listen);
+    let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
+        .into_iter()
+        .partition(|place| matches!(place.state, PlaceState::Socket));
+    let backends = asked.iter().enumerate();
+    let backends: Vec<_> = backends
+        .map(|(id, place)| BackendConfig::without_row(id, &place.name, &place.socket))
+        .collect();
+    let answers = probe_all(&backends, MAX_MESSAGE)?;
+    let answers = asked.into_iter().zip(answers);
+    Ok(sort(own.cloned(), answers, rest))
 }
 
 /// Divides the paths into backends, sockets that do not respond, and sockets of criswitch.

@@ -50,7 +50,9 @@ pub(super) fn page(command: Command) -> anyhow::Result<String> {
 /// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
 pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
     let command = complete(command);
-    let commands = command.get_subcommands().chain([&command]);
+    let commands = command.get_subcommands();
+    let commands = commands.flat_map(|its| [its].into_iter().chain(its.get_subcommands()));
+    let commands = commands.chain([&command]);
     let pages = commands.map(command_page).chain([configuration_page()]);
     let mut written = pages.map(|page| {
         let page = page?;
@@ -79,7 +81,9 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
     if let Some(lines) = block(EXAMPLES) {
         show_examples(&mut sections, lines.lines());
     }
-    let is_main = command.has_subcommands();
+    let is_main = command
+        .get_display_name()
+        .is_none_or(|name| name == command.get_name());
     let before = if is_main { SECTIONS } else { "" };
     let description = description(command, &help);
     let command = plain(command.clone()).long_about(description);

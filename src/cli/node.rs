@@ -1,25 +1,34 @@
-//! `criswitch check --node`: checks that the machine is set up for criswitch. Only reads files.
+//! `criswitch check --node`, which checks that the machine is set up for criswitch, and `criswitch node`, which plans
+//! how to set it up. Both only read.
 
+mod checks;
 mod kubelet;
+mod layout;
+pub(super) mod plan;
 mod rancher;
+mod root;
 mod sockets;
 mod start;
+mod steps;
 mod unit;
 
 use std::fmt;
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use clap::Subcommand;
 use criswitch::config::Config;
 use criswitch::config::address::Address;
 use serde_json::{Value, json};
 
+use super::Verdict;
 use super::check::driver_name;
 use super::columns::columns;
+use super::output::Encoding;
 use super::probe::{Probe, cgroup_driver};
 use super::terminal;
 use kubelet::Kubelet;
 use rancher::Rancher;
+use root::Root;
 
 const CRICTL: &str = "/etc/crictl.yaml";
 /// The paths where crictl may be installed.
@@ -29,6 +38,27 @@ const CRICTL_PROGRAMS: [&str; 4] = [
     "/opt/bin/crictl",
     "/opt/cni/bin/crictl",
 ];
+
+/// The commands of `criswitch node`.
+#[derive(Subcommand)]
+pub(super) enum Commands {
+    /// Show the steps that would change this node, and what speaks against it.
+    Plan(plan::Plan),
+}
+
+impl Commands {
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        match self {
+            Commands::Plan(plan) => plan.output.encoding(),
+        }
+    }
+
+    pub(super) fn run(&self) -> anyhow::Result<Verdict> {
+        match self {
+            Commands::Plan(plan) => plan.run(),
+        }
+    }
+}
 
 /// The settings and the problems that were found on a machine.
 pub(super) struct Node {
@@ -57,12 +87,9 @@ struct Finding {
     hint: String,
 }
 
-/// The directory that is the machine's `/`.
-struct Root<'a>(&'a Path);
-
 /// Checks the machine below `root`. Compares the cgroup drivers only if the backends were probed.
 pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> Node {
-    let root = Root(root);
+    let root = Root::of(root);
     let mut findings = Vec::new();
     let kubelet = Kubelet::read(&root, &mut findings);
     let switch = config.listen.endpoint();
@@ -84,12 +111,12 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
 
 /// The unsafe sysctls that the kubelet of the machine below `root` allows; `None` if this is unknown.
 pub(super) fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
-    Kubelet::read(&Root(root), &mut Vec::new()).allowed_sysctls()
+    Kubelet::read(&Root::of(root), &mut Vec::new()).allowed_sysctls()
 }
 
 /// The socket of the runtime that the kubelet of the machine below `root` uses now, if it is known. Only reads files.
 pub(super) fn kubelet_runtime(root: &Path) -> Option<Address> {
-    let kubelet = Kubelet::read(&Root(root), &mut Vec::new());
+    let kubelet = Kubelet::read(&Root::of(root), &mut Vec::new());
     Address::parse(kubelet.endpoint()?).ok()
 }
 
@@ -305,84 +332,5 @@ impl fmt::Display for Finding {
             "" => Ok(()),
             hint => write!(f, "; try {hint}"),
         }
-    }
-}
-
-impl Root<'_> {
-    /// Converts a path on the checked machine to a path on this machine.
-    fn at(&self, path: &Path) -> PathBuf {
-        self.0.join(path.strip_prefix("/").unwrap_or(path))
-    }
-
-    /// Whether the machine has processes; a mounted image has none.
-    fn runs(&self) -> bool {
-        let processes = std::fs::read_dir(self.at(Path::new("/proc")));
-        processes.is_ok_and(|mut processes| processes.next().is_some())
-    }
-
-    /// The text of a file; `None` if the file does not exist.
-    fn text(&self, path: &Path) -> io::Result<Option<String>> {
-        match std::fs::read(self.at(path)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
-        }
-    }
-
-    /// Whether this is the machine on which the command runs.
-    fn is_this_machine(&self) -> bool {
-        self.0 == Path::new("/")
-    }
-
-    /// The files with one of these extensions in a directory and its subdirectories, in the order of their names.
-    fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten();
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
-        paths.sort();
-        let is_kept = |path: &PathBuf| {
-            ends.iter()
-                .any(|end| path.extension() == Some(end.as_ref()))
-        };
-        let paths = paths
-            .into_iter()
-            .flat_map(|path| match self.at(&path).is_dir() {
-                true => self.files_in(&path, ends),
-                false => vec![path],
-            });
-        paths.filter(is_kept).collect()
-    }
-
-    /// The value of the first document in a YAML file; `None` if the file is missing or unreadable. An unreadable file
-    /// becomes a finding.
-    fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
-        let mut cannot = |error: &str, hint| {
-            let what = format!("cannot be read: {error}");
-            report(findings, path.display(), what, hint);
-        };
-        let text = match self.text(path) {
-            Ok(text) => text?,
-            Err(error) => {
-                let hint = match error.kind() {
-                    ErrorKind::PermissionDenied => "running the command as root",
-                    _ => "a YAML file",
-                };
-                cannot(&error.to_string(), hint);
-                return None;
-            }
-        };
-        let mut bytes = text.as_bytes();
-        let value = serde_saphyr::read(&mut bytes).next()?;
-        let value = value.map_err(|error| match error.without_snippet() {
-            serde_saphyr::Error::DuplicateMappingKey { key, location } => {
-                let key = key.as_deref().unwrap_or_default();
-                let what = format!("line {}: the key {key:?} occurs twice", location.line());
-                cannot(&what, "removing one of the two");
-            }
-            error => {
-                let place = error.location().map_or(0, |place| place.line());
-                cannot(&format!("line {place} is not valid YAML"), "a YAML file");
-            }
-        });
-        value.ok()
     }
 }

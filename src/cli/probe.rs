@@ -12,7 +12,7 @@ use criswitch::backend::connect::Dialer;
 use criswitch::backend::wire::Wire;
 use criswitch::backend::{Backend, own_headers};
 use criswitch::codec::cri::{
-    CgroupDriver, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeCondition,
+    CgroupDriver, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, RuntimeCondition,
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
     StatusResponse, VersionRequest, VersionResponse,
 };
@@ -59,8 +59,7 @@ pub(super) struct Probed {
     /// The features that do not depend on the handler.
     pub(super) features: Option<RuntimeFeatures>,
     pub(super) configured: Configured,
-    /// The ids of the backend's pods.
-    pub(super) pods: BTreeSet<String>,
+    pub(super) pods: Vec<PodSandbox>,
     /// The RPCs that the backend lacks, among those that it may lack.
     pub(super) lacking: BTreeSet<&'static str>,
     /// The user whose process serves the backend's socket, if that user is neither root nor configured.
@@ -195,7 +194,9 @@ pub(super) fn with_common_pods<'a>(
         .flat_map(|(place, one)| found.iter().skip(place + 1).map(move |other| (one, other)));
     pairs
         .map(|((one, ours), (other, theirs))| {
-            (*one, *other, ours.pods.intersection(&theirs.pods).count())
+            let theirs: BTreeSet<_> = theirs.pods.iter().map(|pod| &pod.id).collect();
+            let common = ours.pods.iter().filter(|pod| theirs.contains(&pod.id));
+            (*one, *other, common.count())
         })
         .filter(|(.., pods)| *pods > 0)
         .collect()
@@ -318,7 +319,7 @@ async fn ask_required(
         own_default: own_default.into_iter().next(),
         features: status.features,
         configured,
-        pods: pods.items.into_iter().map(|pod| pod.id).collect(),
+        pods: pods.items,
         lacking: BTreeSet::new(),
         unexpected_user: backend.unexpected_user(),
         is_switch: status.info.contains_key(SWITCH),

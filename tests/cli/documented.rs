@@ -26,6 +26,9 @@ fn code(text: &str) -> Vec<String> {
     code
 }
 
+/// The commands that have commands of their own.
+const GROUPS: [&str; 1] = ["node"];
+
 /// The command and the options in a line: `pods` and `--backend` in `criswitch pods --backend old # ...`.
 fn used(line: &str) -> Option<(String, Vec<String>)> {
     let line = line.trim().trim_start_matches("$ ");
@@ -34,6 +37,10 @@ fn used(line: &str) -> Option<(String, Vec<String>)> {
     let mut own = own.map(str::to_owned);
     let command = own.next()?;
     let is_word = command.bytes().all(|byte| byte.is_ascii_lowercase());
+    let command = match GROUPS.contains(&&*command) {
+        true => format!("{command} {}", own.next()?),
+        false => command,
+    };
     (is_word && !MESSAGES.contains(&&*command))
         .then(|| (command, own.filter(|word| word.starts_with("--")).collect()))
 }
@@ -50,7 +57,8 @@ fn the_documents_use_commands_and_options_that_exist() {
     assert!(used.len() > 15, "{used:?}");
     // The command `service` exists on Windows only.
     for (command, options) in used.into_iter().filter(|(command, _)| command != "service") {
-        let help = run(&[&command, "--help"]);
+        let words: Vec<_> = command.split(' ').chain(["--help"]).collect();
+        let help = run(&words);
         assert_eq!(help.code, 0, "criswitch {command}");
         for option in options {
             let option = option.split('=').next().unwrap();

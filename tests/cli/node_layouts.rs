@@ -8,7 +8,7 @@ const TABLE: &str =
     "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'";
 
 /// A machine with these files: a line `>>> PATH` before the text of each.
-fn machine(files: &str) -> Machine {
+pub(crate) fn machine(files: &str) -> Machine {
     let files = files.split("\n>>> ").filter(|file| !file.trim().is_empty());
     files.fold(Machine::bare(), |machine, file| {
         let (path, text) = file.split_once('\n').unwrap_or((file, ""));

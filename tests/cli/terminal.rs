@@ -217,8 +217,12 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
         let arguments = [arguments, &["--config", text(&config)]].concat();
         shown += &run_beside(&arguments).await.stdout;
     }
+    let root = pod.parent().unwrap();
+    shown += &run_beside(&["node", "plan", "--root", text(root)])
+        .await
+        .stdout;
     let ours: BTreeSet<_> = headers(&shown).iter().map(|it| it.join(" ")).collect();
-    assert_eq!(ours.len(), 12, "{ours:#?}");
+    assert_eq!(ours.len(), 13, "{ours:#?}");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(sources.join("docs")).unwrap();
     let chapters = chapters.map(|file| file.unwrap().path());

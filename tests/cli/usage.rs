@@ -31,6 +31,7 @@ fn help_exits_with_0() {
           manifests    Print a RuntimeClass for each handler, for kubectl apply -f -
           labels       Print the labels that describe this node to the scheduler
           discover     Print a configuration for the runtimes of this node
+          node         Plan how to set up this node for criswitch
           routes       Show how criswitch routes each RPC of the CRI
           completions  Print the completion script for a shell
           man          Print the manual page of criswitch, or write the pages of all
@@ -51,6 +52,7 @@ fn help_exits_with_0() {
           criswitch check --probe   also ask each backend
           criswitch check --node    also check kubelet, crictl and sockets
           criswitch check -o json   print the result as JSON
+          criswitch node plan       show how this node would be set up
           criswitch serve           serve until SIGTERM, then finish calls
           criswitch reload          apply a changed configuration
           criswitch try --all       start a pod of each handler
@@ -61,8 +63,8 @@ fn help_exits_with_0() {
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods
 
-        Exit codes: 0 success, 1 failure at run time, 2 a reload would change
-        something (reload --dry-run), 64 wrong usage, 69 criswitch is not
+        Exit codes: 0 success, 1 failure at run time, 2 something would change
+        (reload --dry-run, node plan), 64 wrong usage, 69 criswitch is not
         running, 78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);

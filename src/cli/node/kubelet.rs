@@ -10,12 +10,12 @@ use super::{Finding, Root, Setting, judge, last, report, unknown};
 
 /// kubeadm's file with the settings of this node. kubeadm writes these settings into the kubelet's configuration when
 /// it upgrades the node.
-const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
+pub(super) const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
 /// The flag of a setting without its dashes, and its key in the configuration.
-type SettingNames = [&'static str; 2];
-const RUNTIME: SettingNames = ["container-runtime-endpoint", "containerRuntimeEndpoint"];
+pub(super) type SettingNames = [&'static str; 2];
+pub(super) const RUNTIME: SettingNames = ["container-runtime-endpoint", "containerRuntimeEndpoint"];
 /// The text before the runtime endpoint in the configuration.
-const RUNTIME_KEY: &str = "containerRuntimeEndpoint: ";
+pub(super) const RUNTIME_KEY: &str = "containerRuntimeEndpoint: ";
 const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
 const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
 const SYSCTLS: SettingNames = ["allowed-unsafe-sysctls", "allowedUnsafeSysctls"];
@@ -29,6 +29,10 @@ pub(super) struct Kubelet {
     pub(super) images: Option<Setting>,
     pub(super) cgroup_driver: Option<Setting>,
     sysctls: Option<Setting>,
+    /// The command line that starts the kubelet; `None` if it is unknown.
+    pub(super) start: Option<Start>,
+    /// All settings in files and flags, of which the last with a name wins.
+    pub(super) settings: Vec<Setting>,
     /// k3s or RKE2, if one of them starts the kubelet.
     pub(super) rancher: Option<Rancher>,
     /// The default runtime endpoint of this kubelet, and the place where the operator should set the endpoint.
@@ -62,7 +66,9 @@ impl Kubelet {
             sysctls: setting(SYSCTLS),
             unset: place.zip(start.as_ref()).map(default),
             runs: start.as_ref().map(Start::shown),
-            pid: start.and_then(|start| start.pid),
+            pid: start.as_ref().and_then(|start| start.pid),
+            settings: settings.unwrap_or_default(),
+            start,
             rancher,
             partial: findings.len() > before,
         }
@@ -164,7 +170,7 @@ fn settings(
         .pid
         .map(|pid| root.at(Path::new(&format!("/proc/{pid}/root"))));
     let own = own.filter(|own| own.is_dir());
-    let root = &own.as_deref().map_or(Root(root.0), Root);
+    let root = &own.as_deref().map_or(*root, Root::of);
     let flags = start.flags(root, findings);
     let file = |(name, end)| Some(last(&flags, &[name])?.value.clone() + end);
     let mut files = [("config", ""), ("config-dir", "/90-criswitch.conf")].into_iter();

@@ -6,8 +6,8 @@ use super::rancher::Rancher;
 use super::unit::{Unit, Word, words};
 use super::{Finding, Root, Setting, last, unknown};
 
-/// The files of kubeadm. A machine with such a file and without units has a kubelet of kubeadm.
-const KUBEADM_FILES: [&str; 2] = [
+/// kubeadm's files with the configuration and with the flags of the kubelet. A machine with such a file and without units has a kubelet of kubeadm.
+pub(super) const KUBEADM_FILES: [&str; 2] = [
     "/var/lib/kubelet/config.yaml",
     "/var/lib/kubelet/kubeadm-flags.env",
 ];
@@ -67,7 +67,7 @@ pub(super) struct Start {
     pub(super) pid: Option<u32>,
     /// The process or the unit; empty if the machine has neither.
     pub(super) from: String,
-    words: Vec<Word>,
+    pub(super) words: Vec<Word>,
     /// k3s or RKE2 and its flags, if it starts the kubelet.
     pub(super) rancher: Option<(&'static str, Vec<Setting>)>,
 }
@@ -96,13 +96,8 @@ impl Start {
     /// The kubelet that runs. Of several processes, all but the first may run in containers, unless the first one starts
     /// the kubelet as a separate process.
     fn of_processes(root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
-        let entries = std::fs::read_dir(root.at(Path::new("/proc"))).ok()?;
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
-        pids.sort_unstable();
-        let mut processes = pids.into_iter().filter_map(|pid| {
-            let path = format!("/proc/{pid}/cmdline");
-            let line = root.text(Path::new(&path)).ok()??;
+        let processes = root.processes().into_iter();
+        let mut processes = processes.filter_map(|(pid, line)| {
             let from = format!("process {pid}");
             let words = line.trim_end_matches('\0').split('\0');
             let words = words.map(|text| Word::new(text, &from)).collect();

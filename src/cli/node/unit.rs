@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{Finding, Root, unknown};
 
 /// The directories of units. A file replaces the files of the same name in the directories after its own.
-const DIRECTORIES: [&str; 5] = [
+pub(super) const DIRECTORIES: [&str; 5] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/local/lib/systemd/system",
@@ -72,6 +72,21 @@ impl Unit {
             name: name.to_owned(),
             lines: lines.collect(),
             unreadable: Vec::new(),
+        }
+    }
+
+    /// Whether a unit of this machine has files that systemd has not read yet; `None` if no systemd answers.
+    pub(super) fn needs_reload(name: &str) -> Option<bool> {
+        let mut systemctl = Command::new("systemctl");
+        let asked = systemctl.args(["show", "--value", "--property=NeedDaemonReload", name]);
+        let output = asked
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        match String::from_utf8_lossy(&output.stdout).trim() {
+            "no" => Some(false),
+            "yes" => Some(true),
+            _ => None,
         }
     }
 

@@ -6,10 +6,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{IFlags, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
-use crate::platform::{FreeSpace, users};
+use crate::platform::{FreeSpace, Target, users};
 
 /// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
 /// terminal.
@@ -127,6 +127,26 @@ pub fn kind(file: &Metadata) -> &'static str {
 /// The mode of a file.
 pub fn mode(file: &Metadata) -> u32 {
     file.permissions().mode()
+}
+
+impl Target {
+    /// Looks at a file or directory. Changes nothing. May block.
+    ///
+    /// # Errors
+    /// If it cannot be examined.
+    pub fn of(path: &Path) -> io::Result<Target> {
+        let found = rustix::fs::statvfs(path)?;
+        let has = |flag| found.f_flag.contains(flag);
+        let file = rustix::fs::open(path, OFlags::RDONLY | HARMLESS, Mode::empty())?;
+        // A file system without such flags returns an error.
+        let flags = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
+        Ok(Target {
+            is_read_only: has(StatVfsMountFlags::RDONLY),
+            is_no_exec: has(StatVfsMountFlags::NOEXEC),
+            is_immutable: flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND),
+            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        })
+    }
 }
 
 impl FreeSpace {

@@ -1,0 +1,126 @@
+//! The findings for which criswitch does not change a node.
+//!
+//! A check that cannot look returns an unknown finding, which counts like any other finding.
+
+mod files;
+mod kubelet;
+mod pods;
+
+use super::Finding;
+use super::plan::Facts;
+use super::steps::{Planned, has};
+
+/// A check.
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    /// Whether a specification may accept its findings.
+    pub(super) may_accept: bool,
+    /// The check is made if one of these steps has changes; always if there are none.
+    needed_for: &'static [&'static str],
+    look: fn(&Facts<'_>, &[Planned]) -> Vec<Found>,
+}
+
+/// A reason not to change the node.
+#[derive(Clone)]
+pub(super) struct Found {
+    /// The pods, files, units or backends.
+    pub(super) places: Vec<String>,
+    pub(super) what: String,
+    /// Empty if criswitch knows no advice.
+    pub(super) hint: String,
+    /// Whether the check could not look.
+    pub(super) is_unknown: bool,
+}
+
+const ALWAYS: &[&str] = &[];
+const FILES: &[&str] = &["binary", "units", "configuration", "endpoint"];
+const START: &[&str] = &["start", "endpoint"];
+const RESTART: &[&str] = &["restart"];
+
+#[rustfmt::skip]
+pub(super) const CHECKS: [Check; 26] = [
+    Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
+    Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
+    Check { name: "systemd", may_accept: false, needed_for: ALWAYS, look: files::systemd },
+    Check { name: "layout", may_accept: false, needed_for: ALWAYS, look: kubelet::layout },
+    Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },
+    Check { name: "package", may_accept: false, needed_for: FILES, look: files::package },
+    Check { name: "read-only", may_accept: false, needed_for: FILES, look: files::read_only },
+    Check { name: "noexec", may_accept: false, needed_for: FILES, look: files::no_exec },
+    Check { name: "immutable", may_accept: false, needed_for: FILES, look: files::immutable },
+    Check { name: "room", may_accept: false, needed_for: FILES, look: files::room },
+    Check { name: "existing-file", may_accept: true, needed_for: FILES, look: files::existing },
+    Check { name: "backend", may_accept: true, needed_for: START, look: pods::backend },
+    Check { name: "current-runtime", may_accept: true, needed_for: START, look: pods::current_runtime },
+    Check { name: "cgroup-driver", may_accept: true, needed_for: START, look: pods::cgroup_driver },
+    Check { name: "handler-without-row", may_accept: true, needed_for: START, look: pods::handler_without_row },
+    Check { name: "unknown-pod", may_accept: true, needed_for: START, look: pods::unknown_to_kubelet },
+    Check { name: "image-endpoint", may_accept: true, needed_for: START, look: kubelet::image_endpoint },
+    Check { name: "kubelet-version", may_accept: true, needed_for: START, look: kubelet::version },
+    Check { name: "kubelet-program", may_accept: true, needed_for: RESTART, look: kubelet::program },
+    Check { name: "kubelet-files", may_accept: true, needed_for: RESTART, look: kubelet::files },
+    Check { name: "kubelet-flags", may_accept: true, needed_for: RESTART, look: kubelet::flags },
+    Check { name: "daemon-reload", may_accept: true, needed_for: RESTART, look: kubelet::daemon_reload },
+    Check { name: "young-pod", may_accept: true, needed_for: RESTART, look: pods::young },
+    Check { name: "admission", may_accept: true, needed_for: RESTART, look: pods::admission },
+    Check { name: "eviction", may_accept: true, needed_for: RESTART, look: pods::eviction },
+    Check { name: "readiness", may_accept: true, needed_for: RESTART, look: pods::readiness },
+];
+
+/// The names of the checks whose findings a specification may accept.
+pub(super) fn acceptable() -> Vec<&'static str> {
+    let checks = CHECKS.iter().filter(|check| check.may_accept);
+    checks.map(|check| check.name).collect()
+}
+
+/// The findings of all checks that the planned steps need, each with its check.
+pub(super) fn look(facts: &Facts<'_>, planned: &[Planned]) -> Vec<(&'static Check, Found)> {
+    let checks = CHECKS.iter().filter(|check| {
+        let mut steps = check.needed_for.iter();
+        check.needed_for.is_empty() || steps.any(|step| has(planned, step))
+    });
+    let found = checks.flat_map(|check| {
+        let found = (check.look)(facts, planned).into_iter();
+        found
+            .filter(|found| !found.places.is_empty())
+            .map(move |found| (check, found))
+    });
+    found.collect()
+}
+
+impl Found {
+    /// A finding about these places; no finding if there are none.
+    pub(super) fn new(
+        places: impl IntoIterator<Item = impl ToString>,
+        what: &str,
+        hint: &str,
+    ) -> Found {
+        Found {
+            places: places.into_iter().map(|place| place.to_string()).collect(),
+            what: what.to_owned(),
+            hint: hint.to_owned(),
+            is_unknown: false,
+        }
+    }
+
+    /// A finding about these places, which the check could not look at.
+    pub(super) fn unknown(
+        places: impl IntoIterator<Item = impl ToString>,
+        what: &str,
+        hint: &str,
+    ) -> Found {
+        Found {
+            is_unknown: true,
+            ..Found::new(places, what, hint)
+        }
+    }
+}
+
+impl From<&Finding> for Found {
+    fn from(Finding { place, what, hint }: &Finding) -> Found {
+        match what.strip_prefix("unknown: ") {
+            Some(what) => Found::unknown([place], what, hint),
+            None => Found::new([place], what, hint),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Checks of the machine, and of the files that would change.
+
+use std::path::{Path, PathBuf};
+
+use criswitch::platform::Target;
+
+use super::Found;
+use crate::cli::node::plan::Facts;
+use crate::cli::node::root::Root;
+use crate::cli::node::steps::{Change, Content, PROGRAMS, Planned};
+
+const MACHINE_ID: &str = "/etc/machine-id";
+/// The directory that only a running systemd has, and the paths of its program.
+const RUNNING: &str = "/run/systemd/system";
+const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
+/// Files of a package, or of a manual installation.
+const INSTALLED: [&str; 3] = [
+    "/usr/bin/criswitch",
+    "/usr/lib/systemd/system/criswitch.service",
+    "/lib/systemd/system/criswitch.service",
+];
+/// The free space that a file needs besides its size, in bytes.
+const ROOM: u64 = 1 << 20;
+
+pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Some(wanted) = &facts.specification.machine_id else {
+        return Vec::new();
+    };
+    let found = facts.root.text(Path::new(MACHINE_ID)).ok().flatten();
+    let found = found.map(|id| id.trim().to_owned());
+    let what = format!("the specification is for the machine {wanted}");
+    match found {
+        None => vec![Found::unknown(
+            [MACHINE_ID],
+            &format!("cannot be read, and {what}"),
+            "",
+        )],
+        Some(id) if id == *wanted => Vec::new(),
+        Some(id) => {
+            let what = format!("{what}, and this is {id}");
+            vec![Found::new(
+                [MACHINE_ID],
+                &what,
+                "the specification of this machine",
+            )]
+        }
+    }
+}
+
+pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let own = env!("CARGO_PKG_VERSION");
+    let wanted = facts.specification.version.iter();
+    let other = wanted.filter(|wanted| *wanted != own).map(|wanted| {
+        let what = format!("this program is version {own}, the specification wants {wanted}");
+        Found::new(["criswitch"], &what, "the program of that version")
+    });
+    other.collect()
+}
+
+pub(super) fn systemd(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let exists = |path: &&str| facts.root.at(Path::new(path)).exists();
+    let found = match facts.root.runs() {
+        true => exists(&RUNNING),
+        false => SYSTEMD.iter().any(exists),
+    };
+    let what = "systemd does not run the services of this machine";
+    Vec::from_iter((!found).then(|| Found::new([RUNNING], what, "")))
+}
+
+pub(super) fn configuration(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    facts.wanted.as_ref().err().cloned().unwrap_or_default()
+}
+
+pub(super) fn package(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let exists = |path: &&&str| facts.root.at(Path::new(path)).exists();
+    let what = "a package, or somebody manually, has installed criswitch here";
+    let hint = "upgrading it in the same way, or removing it first";
+    vec![Found::new(INSTALLED.iter().filter(exists), what, hint)]
+}
+
+/// The file if it exists, else the first directory above it that does.
+fn existing_part(root: &Root<'_>, path: &str) -> PathBuf {
+    let real = root.at(Path::new(path));
+    let mut parts = real.ancestors().filter(|part| part.exists());
+    parts.next().unwrap_or(&real).to_owned()
+}
+
+fn contents(planned: &[Planned]) -> impl Iterator<Item = (&Change, &Content)> {
+    let changes = planned.iter().flat_map(|planned| &planned.changes);
+    changes.filter_map(|change| Some((change, change.content.as_ref()?)))
+}
+
+/// The files for whose place in the file system `is_bad` holds.
+fn with_target(
+    facts: &Facts<'_>,
+    planned: &[Planned],
+    is_bad: impl Fn(&Target, &Content) -> bool,
+) -> Vec<String> {
+    let bad = contents(planned).filter(|(change, content)| {
+        let part = existing_part(&facts.root, &change.place);
+        Target::of(&part).is_ok_and(|target| is_bad(&target, content))
+    });
+    bad.map(|(change, _)| change.place.clone()).collect()
+}
+
+pub(super) fn read_only(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+    let places = with_target(facts, planned, |target, _| target.is_read_only);
+    let unseen = contents(planned).filter_map(|(change, _)| {
+        let part = existing_part(&facts.root, &change.place);
+        let error = Target::of(&part).err()?;
+        Some(Found::unknown(
+            [&change.place],
+            &format!("cannot be examined: {error}"),
+            "",
+        ))
+    });
+    let what = "the file system is read-only";
+    [Found::new(places, what, "")]
+        .into_iter()
+        .chain(unseen)
+        .collect()
+}
+
+pub(super) fn no_exec(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+    let places = with_target(facts, planned, |target, content| {
+        target.is_no_exec && content.is_program()
+    });
+    let what = "the file system runs no programs (noexec)";
+    vec![Found::new(places, what, "mounting it with exec")]
+}
+
+pub(super) fn immutable(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+    let is_immutable = |path: &Path| Target::of(path).is_ok_and(|target| target.is_immutable);
+    let places = contents(planned).filter(|(change, _)| {
+        let part = existing_part(&facts.root, &change.place);
+        is_immutable(&part) || part.parent().is_some_and(is_immutable)
+    });
+    let places = places.map(|(change, _)| &change.place);
+    let what = "the file or its directory cannot be changed (chattr +i or +a)";
+    vec![Found::new(places, what, "chattr -i -a")]
+}
+
+pub(super) fn room(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+    let places = with_target(facts, planned, |target, content| {
+        target.available_bytes < content.size() + ROOM
+    });
+    vec![Found::new(
+        places,
+        "the file system has no room for the file",
+        "",
+    )]
+}
+
+/// Files in the way. Those of the kubelet are changed on purpose, and a link to another version of criswitch is of this
+/// command.
+pub(super) fn existing(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+    let own = planned.iter().filter(|planned| planned.step != "endpoint");
+    let changes = own.flat_map(|planned| &planned.changes);
+    let in_the_way = changes.filter(|change| {
+        let path = Path::new(&change.place);
+        let is_version =
+            matches!(change.content, Some(Content::Link(_))) && path.starts_with(PROGRAMS);
+        let exists = facts.root.at(path).symlink_metadata().is_ok();
+        change.content.is_some() && exists && !is_version
+    });
+    let places = in_the_way.map(|change| &change.place);
+    let what = "the file exists, differs, and would be replaced";
+    vec![Found::new(places, what, "moving it")]
+}

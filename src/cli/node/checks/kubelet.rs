@@ -1,0 +1,187 @@
+//! Checks of the kubelet: whether criswitch knows it, and what its restart would change besides the endpoint.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use super::Found;
+use crate::cli::node::kubelet::{Kubelet, files_of};
+use crate::cli::node::plan::Facts;
+use crate::cli::node::start::Flags;
+use crate::cli::node::steps::Planned;
+use crate::cli::node::unit::Unit;
+use crate::cli::node::{Finding, judge, root};
+
+/// The oldest minor version of the kubelet 1.x that criswitch serves.
+const OLDEST: u32 = 31;
+/// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
+const TICKS_PER_SECOND: u64 = 100;
+/// The field of `/proc/PID/stat` with the start, counted after the name of the program.
+const START_FIELD: usize = 19;
+
+pub(super) fn layout(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let findings = match &facts.layout {
+        Ok(_) => &facts.kubelet_findings,
+        Err(findings) => findings,
+    };
+    findings.iter().map(Found::from).collect()
+}
+
+pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let mut findings: Vec<Finding> = Vec::new();
+    let name = "the kubelet's image service endpoint";
+    let images = facts.kubelet.images.as_ref();
+    judge(
+        images,
+        name,
+        &facts.endpoint(),
+        "removing it",
+        &mut findings,
+    );
+    findings.iter().map(Found::from).collect()
+}
+
+/// The minor version of the kubelet 1.x, as its program prints it. `None` if it is unknown.
+pub(super) fn minor_version(facts: &Facts<'_>) -> Option<u32> {
+    let start = facts
+        .kubelet
+        .start
+        .as_ref()
+        .filter(|_| facts.root.is_this_machine())?;
+    let program = match facts.kubelet.pid {
+        Some(pid) => fs::read_link(format!("/proc/{pid}/exe")).ok()?,
+        None => PathBuf::from(&start.words.first()?.text),
+    };
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (_, version) = text.split_once(" v1.")?;
+    version
+        .split(|char: char| !char.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
+}
+
+pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let what = format!("criswitch needs the kubelet 1.{OLDEST} or newer");
+    match minor_version(facts) {
+        Some(minor) if minor >= OLDEST => Vec::new(),
+        Some(minor) => vec![Found::new(
+            ["kubelet"],
+            &format!("{what}, and this is 1.{minor}"),
+            "",
+        )],
+        None => vec![Found::unknown(
+            ["kubelet"],
+            &format!("{what}, and its version is not known"),
+            "kubelet --version",
+        )],
+    }
+}
+
+pub(super) fn program(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let link = format!("/proc/{}/exe", facts.kubelet.pid.unwrap_or_default());
+    let Ok(program) = fs::read_link(facts.root.at(Path::new(&link))) else {
+        let what = "the program of the kubelet's process cannot be read";
+        return vec![Found::unknown([link], what, "running the command as root")];
+    };
+    let program = program.display().to_string();
+    let replaced = program.strip_suffix(" (deleted)");
+    let what =
+        "the program was replaced after the kubelet had started, so a restart would upgrade it";
+    let hint = "restarting the kubelet first";
+    vec![Found::new(replaced, what, hint)]
+}
+
+pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Some(started) = start_time(facts) else {
+        let what = "the start of the kubelet's process cannot be read";
+        return vec![Found::unknown(["kubelet"], what, "")];
+    };
+    let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
+    let settings = facts.kubelet.settings.iter();
+    paths.extend(settings.map(|setting| PathBuf::from(&setting.from)));
+    let nothing = root::Planned::new();
+    let after = Kubelet::read(&facts.root.with(&nothing), &mut Vec::new());
+    paths.extend(
+        after
+            .settings
+            .iter()
+            .map(|setting| PathBuf::from(&setting.from)),
+    );
+    paths.sort();
+    paths.dedup();
+    let newer = paths.iter().filter(|path| {
+        let about = fs::metadata(facts.root.at(path));
+        path.is_absolute()
+            && about
+                .and_then(|about| about.modified())
+                .is_ok_and(|time| time > started)
+    });
+    let what = "the file is newer than the kubelet's process, so a restart would apply it";
+    let hint = "restarting the kubelet first";
+    vec![Found::new(newer.map(|path| path.display()), what, hint)]
+}
+
+/// The time at which the kubelet's process started. A second later than counted, because the kernel counts whole
+/// seconds of the boot.
+fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
+    let text = |path: String| facts.root.text(Path::new(&path)).ok().flatten();
+    let process = text(format!("/proc/{}/stat", facts.kubelet.pid?))?;
+    let (_, fields) = process.rsplit_once(')')?;
+    let ticks: u64 = fields.split_whitespace().nth(START_FIELD)?.parse().ok()?;
+    let machine = text("/proc/stat".to_owned())?;
+    let boot = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?;
+    let seconds = boot.trim().parse::<u64>().ok()? + ticks / TICKS_PER_SECOND + 1;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let nothing = root::Planned::new();
+    let after = Kubelet::read(&facts.root.with(&nothing), &mut Vec::new());
+    let (Some(process), Some(unit)) = (&facts.kubelet.start, &after.start) else {
+        return Vec::new();
+    };
+    // k3s and RKE2 make the kubelet's flags themselves at each start.
+    if after.rancher.is_some() || process.program.flags != Flags::Kubelet {
+        return Vec::new();
+    }
+    let words = |start: &[super::super::unit::Word]| -> Vec<String> {
+        start.iter().skip(1).map(|word| word.text.clone()).collect()
+    };
+    let differs = words(&process.words) != words(&unit.words);
+    let what = "the kubelet's process has other flags than its unit would give it now";
+    Vec::from_iter(differs.then(|| Found::new([&unit.from], what, "restarting the kubelet first")))
+}
+
+pub(super) fn daemon_reload(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Ok(layout) = &facts.layout else {
+        return Vec::new();
+    };
+    let asked = facts
+        .root
+        .is_this_machine()
+        .then(|| Unit::needs_reload(&layout.unit));
+    match asked.flatten() {
+        Some(false) => Vec::new(),
+        Some(true) => {
+            let what = "the unit has changed on disk, and systemd has not read it yet";
+            vec![Found::new(
+                [&layout.unit],
+                what,
+                "systemctl daemon-reload, then restarting the kubelet",
+            )]
+        }
+        None => {
+            let what = "whether systemd has read the unit as it is on disk is not known";
+            vec![Found::unknown(
+                [&layout.unit],
+                what,
+                "systemctl daemon-reload",
+            )]
+        }
+    }
+}

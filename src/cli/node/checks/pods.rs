@@ -1,0 +1,216 @@
+//! Checks of the backends and of the pods.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use criswitch::codec::cri::{PodSandbox, PodSandboxState};
+
+use super::Found;
+use super::kubelet::minor_version;
+use crate::cli::check::driver_name;
+use crate::cli::node::plan::Facts;
+use crate::cli::node::same;
+use crate::cli::node::steps::Planned;
+use crate::cli::probe::{Probed, cgroup_driver as driver, with_other_driver};
+
+/// The age that a pod must have before the kubelet restarts.
+const YOUNG: Duration = Duration::from_secs(10);
+/// The minor versions of the kubelets 1.x that reset the readiness of pods at their start.
+const RESETS_READINESS: std::ops::RangeInclusive<u32> = 31..=34;
+const KUBECTL: &str = "kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE";
+
+/// The backends that answered, with their names.
+fn answered<'f>(facts: &'f Facts<'_>) -> Vec<(&'f str, &'f Probed)> {
+    let wanted = facts.wanted.iter();
+    let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
+    let answers = backends.zip(facts.probes.iter().flatten());
+    answers
+        .filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)))
+        .collect()
+}
+
+/// The pods that run on a backend.
+fn running(found: &Probed) -> impl Iterator<Item = &PodSandbox> {
+    let ready = |pod: &&PodSandbox| pod.state() == PodSandboxState::SandboxReady;
+    found.pods.iter().filter(ready)
+}
+
+fn name(pod: &PodSandbox) -> String {
+    let names = pod.metadata.clone().unwrap_or_default();
+    format!("{}/{}", names.namespace, names.name)
+}
+
+pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Ok(wanted) = &facts.wanted else {
+        return Vec::new();
+    };
+    let backends = &wanted.config.table.backends;
+    let place = |name: &str| format!("backend {name:?}");
+    let Some(probes) = &facts.probes else {
+        let places = backends.iter().map(|backend| place(&backend.name));
+        return vec![Found::unknown(
+            places,
+            "the machine does not run, so no backend was asked",
+            "",
+        )];
+    };
+    let answers = backends.iter().zip(probes);
+    let bad = answers.filter_map(|(backend, probe)| {
+        let what = match probe {
+            Err(cause) => format!("{}: {cause}", backend.socket),
+            Ok(found) if found.is_switch => format!("criswitch serves {}", backend.socket),
+            Ok(_) => return None,
+        };
+        Some(Found::new(
+            [place(&backend.name)],
+            &what,
+            "starting the runtime",
+        ))
+    });
+    bad.collect()
+}
+
+/// Without its runtime as a backend, the kubelet would not find its pods.
+pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let (Ok(wanted), Ok(layout)) = (&facts.wanted, &facts.layout) else {
+        return Vec::new();
+    };
+    let endpoint = facts.kubelet.endpoint().unwrap_or(&layout.endpoint);
+    let sockets = wanted
+        .config
+        .table
+        .backends
+        .iter()
+        .map(|backend| backend.socket.to_string());
+    if same(endpoint, &facts.endpoint())
+        || sockets.into_iter().any(|socket| same(&socket, endpoint))
+    {
+        return Vec::new();
+    }
+    let what = "the kubelet uses this runtime, which is no backend, so it would lose its pods";
+    vec![Found::new(
+        [endpoint],
+        what,
+        "a row for its handlers under [handlers]",
+    )]
+}
+
+pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Ok(wanted) = &facts.wanted else {
+        return Vec::new();
+    };
+    let table = &wanted.config.table;
+    let probes = facts.probes.as_deref().unwrap_or_default();
+    let all = table.backends.iter().enumerate();
+    let silent = all.filter(|(id, _)| probes.get(*id).and_then(driver).is_none());
+    let silent = silent.map(|(_, backend)| format!("backend {:?}", backend.name));
+    let mut found = vec![Found::unknown(
+        silent,
+        "the cgroup driver is not known; the kubelet and all backends must have the same",
+        "",
+    )];
+    let Some(ours) = probes
+        .get(table.default.backend)
+        .and_then(driver)
+        .map(driver_name)
+    else {
+        return found;
+    };
+    let hint = "the same driver for the kubelet and all backends";
+    for (name, theirs) in with_other_driver(table, probes) {
+        let what = format!(
+            "has the cgroup driver {}, the default backend has {ours}",
+            driver_name(theirs)
+        );
+        found.push(Found::new([format!("backend {name:?}")], &what, hint));
+    }
+    let mut findings = Vec::new();
+    facts.kubelet.judge_cgroup_driver(&ours, &mut findings);
+    found.extend(findings.iter().map(Found::from));
+    found
+}
+
+pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Ok(wanted) = &facts.wanted else {
+        return Vec::new();
+    };
+    let table = &wanted.config.table;
+    let found = answered(facts).into_iter().flat_map(|(backend, found)| {
+        let id = table.backends.iter().position(|row| row.name == backend);
+        running(found).filter_map(move |pod| {
+            let handler = &pod.runtime_handler;
+            let has_row = handler.is_empty() || table.name_for(id?, handler).is_some();
+            let what = format!("the pod uses the handler {handler:?}, which has no row");
+            (!has_row).then(|| Found::new([name(pod)], &what, "a row under [handlers]"))
+        })
+    });
+    found.collect()
+}
+
+/// Pods that the kubelet would remove, because it does not know them.
+pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Ok(pods) = &facts.pods else {
+        return Vec::new();
+    };
+    let known: BTreeSet<_> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+    let all = answered(facts);
+    let all = all.iter().flat_map(|(_, found)| running(found));
+    let unknown = all.filter(|pod| {
+        let uid = pod.metadata.as_ref().map(|names| names.uid.as_str());
+        !known.contains(uid.unwrap_or_default())
+    });
+    let what = "the kubelet does not know the pod, and would remove it";
+    vec![Found::new(
+        unknown.map(name),
+        what,
+        "removing the pod, or waiting for its end",
+    )]
+}
+
+pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let Some(since) = SystemTime::now().checked_sub(YOUNG) else {
+        return Vec::new();
+    };
+    let since = since
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    let all = answered(facts);
+    let all = all.iter().flat_map(|(_, found)| running(found));
+    let young = all.filter(|pod| u128::try_from(pod.created_at).is_ok_and(|time| time > since));
+    let what = "the pod is younger than 10 seconds";
+    vec![Found::new(young.map(name), what, "again after 10 seconds")]
+}
+
+/// An unknown finding about all pods of the node, which files and backends cannot answer.
+fn unknown(facts: &Facts<'_>, what: &str) -> Vec<Found> {
+    match &facts.pods {
+        Ok(pods) => vec![Found::unknown(
+            pods.iter().map(|pod| &pod.name),
+            what,
+            KUBECTL,
+        )],
+        Err(found) => vec![found.clone()],
+    }
+}
+
+pub(super) fn admission(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let what = "whether the restarted kubelet admits the pods again depends on their specifications: node selectors \
+        and labels of the node, NUMA, devices whose plug-in is not registered";
+    unknown(facts, what)
+}
+
+pub(super) fn eviction(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let what =
+        "whether a short NotReady of the node evicts the pods depends on their tolerationSeconds";
+    unknown(facts, what)
+}
+
+pub(super) fn readiness(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    if minor_version(facts).is_some_and(|minor| !RESETS_READINESS.contains(&minor)) {
+        return Vec::new();
+    }
+    let what = "with a kubelet 1.31 to 1.34, pods with a readiness probe are not ready from its restart until their \
+        first probe";
+    unknown(facts, what)
+}

@@ -1,0 +1,272 @@
+//! The layouts of the kubelet: where a node keeps the kubelet's runtime endpoint, and how criswitch sets it there.
+//!
+//! A change is planned only if the kubelet, read again with the planned files, uses criswitch.
+
+use std::path::{Path, PathBuf};
+
+use super::kubelet::{KUBEADM_CONFIG, Kubelet, RUNTIME, RUNTIME_KEY, file_settings};
+use super::root::{Planned, Root};
+use super::start::{Flags, KUBEADM_FILES};
+use super::unit::{DIRECTORIES, Unit};
+use super::{Finding, Setting, last, report, same};
+
+/// A file for criswitch alone in a directory of kubelet drop-ins.
+const KUBELET_DROP_IN: &str = "90-criswitch.conf";
+/// The drop-in of the kubelet's unit. systemd reads it after all others, so its command wins.
+const UNIT_DROP_IN: &str = "zz-criswitch-endpoint.conf";
+
+/// The layout of a node's kubelet.
+pub(super) struct Layout {
+    pub(super) name: &'static str,
+    /// The unit that starts the kubelet.
+    pub(super) unit: String,
+    /// The endpoint that the files have now.
+    pub(super) endpoint: String,
+    /// The files that set the new endpoint, with their new texts.
+    pub(super) changes: Planned,
+}
+
+/// Where and how the endpoint is set.
+enum Place {
+    /// A file for criswitch alone with configuration of the kubelet.
+    KubeletDropIn(PathBuf),
+    /// A drop-in for criswitch alone that gives the unit's command one more flag. The last flag wins.
+    UnitDropIn,
+    /// A flag in a file of others.
+    Flag(Setting),
+    /// A key in a file of others.
+    Key(PathBuf),
+}
+
+/// The layout of this name, if the kubelet has it.
+type Row = (&'static str, fn(&Kubelet) -> Option<Place>);
+
+/// The first row that returns a place counts.
+const LAYOUTS: [Row; 9] = [
+    ("k3s", |kubelet| rancher(kubelet, "k3s")),
+    ("RKE2", |kubelet| rancher(kubelet, "rke2")),
+    ("kubeadm with the flag", |kubelet| {
+        flag(kubelet, |file| file == Path::new(KUBEADM_FILES[1])).map(Place::Flag)
+    }),
+    ("flag in the unit", |kubelet| {
+        flag(kubelet, is_of_unit).map(|_| Place::UnitDropIn)
+    }),
+    ("flag in an environment file", |kubelet| {
+        flag(kubelet, |file| !is_of_unit(file)).map(Place::Flag)
+    }),
+    ("--config-dir", |kubelet| {
+        let folder = file_of(kubelet, "config-dir")?;
+        Some(Place::KubeletDropIn(folder.join(KUBELET_DROP_IN)))
+    }),
+    ("kubeadm with the configuration", |kubelet| {
+        let file = file_of(kubelet, "config");
+        file.filter(|file| file == Path::new(KUBEADM_FILES[0]))
+            .map(Place::Key)
+    }),
+    ("configuration file", |kubelet| {
+        file_of(kubelet, "config").map(Place::Key)
+    }),
+    ("flags in the unit", |kubelet| {
+        is_plain(kubelet).then_some(Place::UnitDropIn)
+    }),
+];
+
+fn rancher(kubelet: &Kubelet, program: &str) -> Option<Place> {
+    let rancher = kubelet.rancher.as_ref()?;
+    (rancher.program == program).then(|| Place::KubeletDropIn(rancher.own_drop_in()))
+}
+
+/// Whether the unit starts the kubelet itself, with the kubelet's flags.
+fn is_plain(kubelet: &Kubelet) -> bool {
+    let mut start = kubelet.start.iter();
+    start.any(|start| start.program.flags == Flags::Kubelet)
+}
+
+/// The flag with the endpoint, if it is in such a file.
+fn flag(kubelet: &Kubelet, is_there: fn(&Path) -> bool) -> Option<Setting> {
+    let runtime = kubelet.runtime.as_ref().filter(|_| is_plain(kubelet))?;
+    let is_flag = runtime.name == RUNTIME[0] && is_there(Path::new(&runtime.from));
+    is_flag.then(|| runtime.clone())
+}
+
+fn is_of_unit(file: &Path) -> bool {
+    DIRECTORIES.iter().any(|units| file.starts_with(units))
+}
+
+/// The file or directory that a flag of the kubelet names.
+fn file_of(kubelet: &Kubelet, name: &str) -> Option<PathBuf> {
+    let file = last(&kubelet.settings, &[name]).filter(|_| is_plain(kubelet))?;
+    Some(PathBuf::from(&file.value))
+}
+
+impl Layout {
+    /// Finds the layout in the files of the machine.
+    ///
+    /// # Errors
+    /// Why the layout is unknown, or why criswitch cannot set the endpoint.
+    pub(super) fn find(root: &Root<'_>, switch: &str) -> Result<Layout, Vec<Finding>> {
+        let (nothing, mut findings) = (Planned::new(), Vec::new());
+        let kubelet = Kubelet::read(&root.with(&nothing), &mut findings);
+        let start = kubelet.start.as_ref().filter(|_| findings.is_empty());
+        let Some(start) = start else {
+            return Err(findings);
+        };
+        let mut rows = LAYOUTS.iter();
+        let row = rows.find_map(|(name, place)| Some((*name, place(&kubelet)?)));
+        let Some((name, place)) = row.filter(|_| !start.from.is_empty()) else {
+            let (place, what) = match start.from.as_str() {
+                "" => ("kubelet", "no unit starts the kubelet".to_owned()),
+                unit => (
+                    unit,
+                    format!("unknown layout: {} starts the kubelet", start.program.name),
+                ),
+            };
+            report(
+                &mut findings,
+                place,
+                what,
+                "docs/node.md, which has the layouts",
+            );
+            return Err(findings);
+        };
+        let mut layout = Layout {
+            name,
+            unit: start.from.clone(),
+            endpoint: kubelet.endpoint().unwrap_or_default().to_owned(),
+            changes: Planned::new(),
+        };
+        if !same(&layout.endpoint, switch) {
+            layout.change(&place, root, switch, &mut findings);
+        }
+        layout.change_kubeadm(root, switch, &mut findings);
+        layout.prove(root, switch, &mut findings);
+        match findings.is_empty() {
+            true => Ok(layout),
+            false => Err(findings),
+        }
+    }
+
+    fn change(
+        &mut self,
+        place: &Place,
+        root: &Root<'_>,
+        switch: &str,
+        findings: &mut Vec<Finding>,
+    ) {
+        let text = |path: &Path| root.text(path).ok().flatten().unwrap_or_default();
+        let (path, changed) = match place {
+            Place::KubeletDropIn(path) => (path.clone(), Some(drop_in(switch))),
+            Place::Key(path) => (path.clone(), with_key(&text(path), switch)),
+            Place::Flag(flag) => {
+                let path = PathBuf::from(&flag.from);
+                let changed = with_flag(&text(&path), flag, switch);
+                (path, changed)
+            }
+            Place::UnitDropIn => {
+                let unit = Unit::read(&root.with(&Planned::new()), &self.unit);
+                let command = unit
+                    .values("ExecStart")
+                    .last()
+                    .map(|word| word.text.clone());
+                let path = format!("/etc/systemd/system/{}.d/{UNIT_DROP_IN}", self.unit);
+                let changed = command.map(|command| unit_drop_in(&command, switch));
+                (path.into(), changed)
+            }
+        };
+        match changed {
+            Some(changed) => _ = self.changes.insert(path, changed),
+            None => report(
+                findings,
+                path.display(),
+                "criswitch cannot change the endpoint in a file of this form",
+                "setting it yourself (docs/provisioning.md)",
+            ),
+        }
+    }
+
+    /// Changes the endpoint that kubeadm sets at its next upgrade, if kubeadm keeps one.
+    fn change_kubeadm(&mut self, root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
+        let path = PathBuf::from(KUBEADM_CONFIG);
+        let kept = file_settings(vec![path.clone()], root, findings);
+        if last(&kept, &RUNTIME).is_some_and(|kept| !same(&kept.value, switch)) {
+            self.change(&Place::Key(path), root, switch, findings);
+        }
+    }
+
+    /// Reads the kubelet again, as if the changes were made.
+    fn prove(&self, root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
+        if !findings.is_empty() {
+            return;
+        }
+        let after = Kubelet::read(&root.with(&self.changes), findings);
+        let from = after
+            .runtime
+            .as_ref()
+            .map_or("kubelet", |runtime| &runtime.from);
+        let endpoint = after.endpoint().unwrap_or("unknown");
+        if !same(endpoint, switch) {
+            let files: Vec<_> = self
+                .changes
+                .keys()
+                .map(|path| path.display().to_string())
+                .collect();
+            let what = format!(
+                "unknown layout: after a change of {} the kubelet's endpoint would be {endpoint}",
+                files.join(" and ")
+            );
+            report(findings, from, what, "removing the endpoint there");
+        }
+    }
+}
+
+fn drop_in(switch: &str) -> String {
+    format!(
+        "# Written by criswitch node.\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+         {RUNTIME_KEY}{switch}\n"
+    )
+}
+
+fn unit_drop_in(command: &str, switch: &str) -> String {
+    format!(
+        "# Written by criswitch node: the command of the unit with one more flag.\n[Service]\nExecStart=\n\
+         ExecStart={command} --{}={switch}\n",
+        RUNTIME[0]
+    )
+}
+
+/// The YAML text with the endpoint; `None` if the text has no line of its own for each key, or is not UTF-8.
+fn with_key(text: &str, switch: &str) -> Option<String> {
+    let line = format!("{RUNTIME_KEY}{switch}\n");
+    let is_ours = |line: &&str| line.starts_with(RUNTIME_KEY.trim_end());
+    if text.trim_start().starts_with('{') || text.contains('\u{fffd}') {
+        return None;
+    }
+    let lines = text.split_inclusive('\n');
+    if lines.clone().any(|line| is_ours(&line)) {
+        return Some(
+            lines
+                .map(|old| if is_ours(&old) { &line } else { old })
+                .collect(),
+        );
+    }
+    let end = if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    Some(format!("{text}{end}{line}"))
+}
+
+/// The text with the flag's new value; `None` if the text does not have the flag exactly once, or is not UTF-8.
+fn with_flag(text: &str, flag: &Setting, switch: &str) -> Option<String> {
+    let name = flag.before.trim_end_matches('=');
+    let old = [' ', '='].map(|between| format!("{name}{between}{}", flag.value));
+    let found: Vec<_> = old
+        .iter()
+        .filter(|old| text.matches(*old).count() == 1)
+        .collect();
+    match (found.as_slice(), text.contains('\u{fffd}')) {
+        ([old], false) => Some(text.replace(*old, &flag.instead(switch))),
+        _ => None,
+    }
+}

@@ -1,0 +1,360 @@
+//! `criswitch node plan`: the steps that would change a node, and the findings for which criswitch does not change it.
+//! Changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::Args;
+use criswitch::config::address::Address;
+use criswitch::config::specification::Specification;
+use criswitch::config::wording::counted;
+use criswitch::config::{Config, DEFAULT_PATH, Problems};
+use criswitch::platform::kernel;
+use serde_json::{Value, json};
+
+use super::checks::{self, Check, Found};
+use super::kubelet::Kubelet;
+use super::layout::Layout;
+use super::root::Root;
+use super::steps::{self, Planned};
+use super::{Finding, advice, last};
+use crate::cli::columns::columns;
+use crate::cli::output::Output;
+use crate::cli::probe::{Probe, probe_all};
+use crate::cli::{Verdict, directory, discover, print, terminal};
+
+const CODES: &str = "\
+Exit codes: 0 ready: nothing would change, 1 refused: the node has a
+finding that the specification does not accept, 2 the plan would change
+the node, 78 the specification is wrong.";
+
+/// The directory of the configuration's drop-ins, of the kubelet's pods, and of the logs of pods.
+const DROP_INS: &str = "/etc/criswitch/conf.d";
+const KUBELET: &str = "/var/lib/kubelet";
+const LOGS: &str = "/var/log/pods";
+
+/// The arguments of `criswitch node plan`.
+#[derive(Args)]
+#[command(after_help = CODES)]
+pub(in crate::cli) struct Plan {
+    /// The specification of the node: a configuration with the table [node]; without it, the runtimes are discovered.
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// Plan for the machine whose root is this directory, for example a mounted image.
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
+    root: PathBuf,
+    #[command(flatten)]
+    pub(in crate::cli) output: Output,
+}
+
+/// The state of a machine, as far as the steps and the checks need it.
+pub(super) struct Facts<'a> {
+    pub(super) root: Root<'a>,
+    pub(super) specification: &'a Specification,
+    pub(super) wanted: Result<Wanted, Vec<Found>>,
+    /// The kubelet as it runs.
+    pub(super) kubelet: Kubelet,
+    pub(super) kubelet_findings: Vec<Finding>,
+    pub(super) layout: Result<Layout, Vec<Finding>>,
+    /// The answers of the backends; `None` if the machine does not run.
+    pub(super) probes: Option<Vec<Probe>>,
+    /// The program that runs.
+    pub(super) program: Vec<u8>,
+    /// The pods that the kubelet has, or why they are unknown.
+    pub(super) pods: Result<Vec<Pod>, Found>,
+}
+
+/// The configuration that the node will have.
+pub(super) struct Wanted {
+    pub(super) config: Config,
+    /// The text of its file; `None` if the file stays as it is.
+    pub(super) text: Option<String>,
+}
+
+/// A pod of the kubelet.
+pub(super) struct Pod {
+    /// Its namespace and name, or its uid if these are unknown.
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+/// The meaning of a finding for the plan.
+#[derive(Clone, Copy, PartialEq, Eq, strum::AsRefStr)]
+#[strum(serialize_all = "lowercase")]
+enum State {
+    Refused,
+    /// The check could not look, so the finding counts like one that is not accepted.
+    Unknown,
+    Accepted,
+}
+
+/// The steps and the findings.
+struct Shown<'f> {
+    facts: &'f Facts<'f>,
+    steps: Vec<Planned>,
+    findings: Vec<(State, &'static Check, Found)>,
+}
+
+impl Plan {
+    pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
+        if !kernel::IS_LINUX {
+            bail!("criswitch node is for nodes of Linux");
+        }
+        let specification = match &self.spec {
+            Some(path) => Specification::load(path, &checks::acceptable())?,
+            None => Specification::default(),
+        };
+        let facts = Facts::look(&specification, &self.root)?;
+        let steps = steps::plan(&facts);
+        let findings = checks::look(&facts, &steps).into_iter();
+        let findings = findings.map(|(check, found)| {
+            let is_accepted = specification.accept.iter().any(|name| name == check.name);
+            let state = match (is_accepted, found.is_unknown) {
+                (true, _) => State::Accepted,
+                (false, true) => State::Unknown,
+                (false, false) => State::Refused,
+            };
+            (state, check, found)
+        });
+        let shown = Shown {
+            facts: &facts,
+            findings: findings.collect(),
+            steps,
+        };
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(shown.json())?,
+            None => shown.text()?.into(),
+        })?;
+        Ok(shown.verdict())
+    }
+}
+
+impl<'a> Facts<'a> {
+    fn look(specification: &'a Specification, directory: &'a Path) -> anyhow::Result<Facts<'a>> {
+        let root = Root::of(directory);
+        let wanted = Wanted::find(specification, &root, directory);
+        let mut kubelet_findings = Vec::new();
+        let kubelet = Kubelet::read(&root, &mut kubelet_findings);
+        let endpoint = wanted
+            .as_ref()
+            .map(|wanted| wanted.config.listen.endpoint());
+        let endpoint = endpoint.unwrap_or_else(|_| Address::default_listen().endpoint());
+        let probes = match &wanted {
+            Ok(wanted) if root.runs() => Some(probe(&wanted.config, &root)?),
+            _ => None,
+        };
+        Ok(Facts {
+            layout: Layout::find(&root, &endpoint),
+            pods: pods(&kubelet, &root),
+            program: std::env::current_exe().and_then(std::fs::read)?,
+            root,
+            specification,
+            wanted,
+            kubelet,
+            kubelet_findings,
+            probes,
+        })
+    }
+
+    /// The endpoint of criswitch, as the kubelet takes it.
+    pub(super) fn endpoint(&self) -> String {
+        let listen = self
+            .wanted
+            .as_ref()
+            .map(|wanted| wanted.config.listen.endpoint());
+        listen.unwrap_or_else(|_| Address::default_listen().endpoint())
+    }
+}
+
+/// Asks the backends at their sockets below `root`.
+fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
+    let backends = config.table.backends.iter().map(|backend| {
+        let path = root.at(backend.socket.path());
+        let below = path.to_str().and_then(|path| Address::parse(path).ok());
+        let mut backend = backend.clone();
+        backend.socket = below.unwrap_or(backend.socket);
+        backend
+    });
+    probe_all(&backends.collect::<Vec<_>>(), config.max_message)
+}
+
+/// The pods with a directory of the kubelet.
+fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<Pod>, Found> {
+    let set = last(&kubelet.settings, &["root-dir"]);
+    let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
+    let uids = root.names_in(&folder).map_err(|error| {
+        let what = format!("the kubelet's pods cannot be read: {error}");
+        Found::unknown([folder.display()], &what, "running the command as root")
+    })?;
+    let logs = root.names_in(Path::new(LOGS)).unwrap_or_default();
+    let pods = uids.into_iter().map(|uid| {
+        let name = logs.iter().find_map(|log| {
+            let (namespace, name) = log
+                .strip_suffix(&*uid)?
+                .strip_suffix('_')?
+                .split_once('_')?;
+            Some(format!("{namespace}/{name}"))
+        });
+        Pod {
+            name: name.unwrap_or_else(|| uid.clone()),
+            uid,
+        }
+    });
+    Ok(pods.collect())
+}
+
+impl Wanted {
+    /// The configuration of the specification, else the one of the node, else one for the runtimes that answer.
+    fn find(
+        specification: &Specification,
+        root: &Root<'_>,
+        directory: &Path,
+    ) -> Result<Wanted, Vec<Found>> {
+        let problems = |problems: Problems| -> Vec<Found> {
+            let problems = problems.iter();
+            problems
+                .map(|its| Found::new([&its.place], &its.what, &its.hint))
+                .collect()
+        };
+        let path = Path::new(DEFAULT_PATH);
+        if specification.configuration.is_none() && root.at(path).exists() {
+            let config = Config::load(&root.at(path)).map_err(problems)?;
+            return Ok(Wanted { config, text: None });
+        }
+        let text = Wanted::text(specification, root, directory).map_err(|found| vec![found])?;
+        let drop_ins = root.files_in(Path::new(DROP_INS), &["toml"]).into_iter();
+        let drop_ins = drop_ins.filter_map(|path| Some((root.text(&path).ok()??, path)));
+        let drop_ins: Vec<_> = drop_ins.collect();
+        let own = [(path, text.as_bytes())].into_iter();
+        let texts = own.chain(
+            drop_ins
+                .iter()
+                .map(|(text, path)| (&**path, text.as_bytes())),
+        );
+        let config = Config::of_texts(&texts.collect::<Vec<_>>()).map_err(problems)?;
+        let text = Some(text);
+        Ok(Wanted { config, text })
+    }
+
+    fn text(
+        specification: &Specification,
+        root: &Root<'_>,
+        directory: &Path,
+    ) -> Result<String, Found> {
+        let none = |what: &str| Found::new([DEFAULT_PATH], what, "[handlers] in the specification");
+        match &specification.configuration {
+            Some(text) => Ok(format!("{}\n", text.trim())),
+            None if root.runs() => {
+                let found = discover::configuration(directory);
+                found.map_err(|error| none(&error.to_string()))
+            }
+            None => Err(none(
+                "the machine does not run, so no configuration can be discovered",
+            )),
+        }
+    }
+}
+
+impl Shown<'_> {
+    fn verdict(&self) -> Verdict {
+        match (self.open(), self.steps.len()) {
+            (0, 0) => Verdict::Fine,
+            (0, _) => Verdict::WouldChange,
+            _ => Verdict::NotFine,
+        }
+    }
+
+    /// The number of findings that are not accepted.
+    fn open(&self) -> usize {
+        self.findings
+            .iter()
+            .filter(|(state, ..)| *state != State::Accepted)
+            .count()
+    }
+
+    /// The layout of the kubelet, and the table of the steps.
+    fn steps_text(&self) -> anyhow::Result<String> {
+        let rows = self.steps.iter().flat_map(|Planned { step, changes }| {
+            let step = (*step).to_owned();
+            let changes = changes.iter();
+            changes.map(move |change| [step.clone(), change.place.clone(), change.what.clone()])
+        });
+        let table = columns(&["STEP", "PLACE", "CHANGE"], rows)?;
+        let table = if self.steps.is_empty() {
+            String::new()
+        } else {
+            table
+        };
+        Ok(match &self.facts.layout {
+            Ok(Layout { name, unit, .. }) if table.is_empty() => {
+                format!("kubelet: {unit}, {name}\n")
+            }
+            Ok(Layout { name, unit, .. }) => format!("kubelet: {unit}, {name}\n\n{table}"),
+            Err(_) => table,
+        })
+    }
+
+    fn text(&self) -> anyhow::Result<String> {
+        let findings = self.findings.iter().map(|(state, check, found)| {
+            let Found {
+                places, what, hint, ..
+            } = found;
+            let (state, name, places) = (state.as_ref(), check.name, places.join(", "));
+            let hint = match hint.as_str() {
+                "" => String::new(),
+                hint => format!("; try {hint}"),
+            };
+            format!("{state} {name}: {places}: {what}{hint}\n")
+        });
+        let findings = terminal::wrapped(&findings.collect::<String>());
+        let end = match (self.open(), self.steps.len()) {
+            (0, 0) => "ready: nothing would change\n".to_owned(),
+            (0, steps) => format!("would change: {}\n", counted(steps, "step")),
+            (open, _) => format!("refused: {}\n", counted(open, "finding")),
+        };
+        let parts = [self.steps_text()?, findings, end];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        Ok(parts.collect::<Vec<_>>().join("\n"))
+    }
+
+    fn json(&self) -> Value {
+        let steps = self.steps.iter().map(|planned| {
+            let changes = planned.changes.iter();
+            let changes =
+                changes.map(|change| json!({ "place": change.place, "what": change.what }));
+            json!({ "step": planned.step, "changes": changes.collect::<Vec<_>>() })
+        });
+        let findings = self.findings.iter().map(|(state, check, found)| {
+            json!({
+                "check": check.name,
+                "state": state.as_ref(),
+                "mayAccept": check.may_accept,
+                "places": found.places,
+                "what": found.what,
+                "try": advice(&found.hint),
+            })
+        });
+        let open = self
+            .findings
+            .iter()
+            .filter(|(state, ..)| *state != State::Accepted);
+        let problems = open.map(|(_, _, found)| {
+            json!({ "path": found.places.first(), "what": found.what, "try": advice(&found.hint) })
+        });
+        let state = match self.verdict() {
+            Verdict::Fine => "ready",
+            Verdict::WouldChange => "wouldChange",
+            _ => "refused",
+        };
+        let layout = self.facts.layout.as_ref().ok();
+        json!({
+            "problems": problems.collect::<Vec<_>>(),
+            "state": state,
+            "mode": self.facts.specification.mode.as_ref(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "layout": layout.map(|layout| json!({ "name": layout.name, "unit": layout.unit })),
+            "steps": steps.collect::<Vec<_>>(),
+            "findings": findings.collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! The files of the machine, below the directory that is its `/`.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Finding, report};
+
+/// Texts of files that have not been written yet.
+pub(super) type Planned = BTreeMap<PathBuf, String>;
+
+/// A machine.
+#[derive(Clone, Copy)]
+pub(super) struct Root<'a> {
+    directory: &'a Path,
+    /// If set, the machine is seen as after its next boot: these texts are in its files, and it has no processes.
+    planned: Option<&'a Planned>,
+}
+
+impl Root<'_> {
+    pub(super) fn of(directory: &Path) -> Root<'_> {
+        Root {
+            directory,
+            planned: None,
+        }
+    }
+
+    /// The machine after its next boot, with these texts in its files.
+    pub(super) fn with<'b>(&'b self, planned: &'b Planned) -> Root<'b> {
+        Root {
+            directory: self.directory,
+            planned: Some(planned),
+        }
+    }
+
+    /// Converts a path on the checked machine to a path on this machine.
+    pub(super) fn at(&self, path: &Path) -> PathBuf {
+        self.directory.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Whether the machine has processes; a mounted image has none.
+    pub(super) fn runs(&self) -> bool {
+        let processes = std::fs::read_dir(self.at(Path::new("/proc")));
+        self.planned.is_none() && processes.is_ok_and(|mut found| found.next().is_some())
+    }
+
+    /// The ids of all processes in ascending order, with their command lines as the kernel shows them.
+    pub(super) fn processes(&self) -> Vec<(u32, String)> {
+        let entries = self
+            .runs()
+            .then(|| std::fs::read_dir(self.at(Path::new("/proc"))));
+        let entries = entries.and_then(Result::ok).into_iter().flatten();
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
+        pids.sort_unstable();
+        let processes = pids.into_iter().filter_map(|pid| {
+            let path = format!("/proc/{pid}/cmdline");
+            Some((pid, self.text(Path::new(&path)).ok()??))
+        });
+        processes.collect()
+    }
+
+    /// The names in a directory; none if it does not exist.
+    pub(super) fn names_in(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let entries = match std::fs::read_dir(self.at(folder)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let mut names: Vec<_> = names.collect::<io::Result<_>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// The text of a file; `None` if the file does not exist.
+    pub(super) fn text(&self, path: &Path) -> io::Result<Option<String>> {
+        if let Some(text) = self.planned.and_then(|planned| planned.get(path)) {
+            return Ok(Some(text.clone()));
+        }
+        match std::fs::read(self.at(path)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
+        }
+    }
+
+    /// Whether this is the machine on which the command runs.
+    pub(super) fn is_this_machine(&self) -> bool {
+        self.planned.is_none() && self.directory == Path::new("/")
+    }
+
+    /// The files with one of these extensions in a directory and its subdirectories, in the order of their names.
+    pub(super) fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten();
+        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let planned = self.planned.into_iter().flat_map(BTreeMap::keys);
+        let planned = planned
+            .filter(|path| path.parent() == Some(folder))
+            .cloned();
+        let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).chain(planned).collect();
+        paths.sort();
+        paths.dedup();
+        let is_kept = |path: &PathBuf| {
+            ends.iter()
+                .any(|end| path.extension() == Some(end.as_ref()))
+        };
+        let paths = paths
+            .into_iter()
+            .flat_map(|path| match self.at(&path).is_dir() {
+                true => self.files_in(&path, ends),
+                false => vec![path],
+            });
+        paths.filter(is_kept).collect()
+    }
+
+    /// The value of the first document in a YAML file; `None` if the file is missing or unreadable. An unreadable file
+    /// becomes a finding.
+    pub(super) fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
+        let mut cannot = |error: &str, hint| {
+            let what = format!("cannot be read: {error}");
+            report(findings, path.display(), what, hint);
+        };
+        let text = match self.text(path) {
+            Ok(text) => text?,
+            Err(error) => {
+                let hint = match error.kind() {
+                    ErrorKind::PermissionDenied => "running the command as root",
+                    _ => "a YAML file",
+                };
+                cannot(&error.to_string(), hint);
+                return None;
+            }
+        };
+        let mut bytes = text.as_bytes();
+        let value = serde_saphyr::read(&mut bytes).next()?;
+        let value = value.map_err(|error| match error.without_snippet() {
+            serde_saphyr::Error::DuplicateMappingKey { key, location } => {
+                let key = key.as_deref().unwrap_or_default();
+                let what = format!("line {}: the key {key:?} occurs twice", location.line());
+                cannot(&what, "removing one of the two");
+            }
+            error => {
+                let place = error.location().map_or(0, |place| place.line());
+                cannot(&format!("line {place} is not valid YAML"), "a YAML file");
+            }
+        });
+        value.ok()
+    }
+}

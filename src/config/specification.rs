@@ -1,0 +1,236 @@
+//! The specification of a node for `criswitch node`: the configuration of the node, and a table `[node]` with keys of
+//! the command itself. Its problems have the same form as those of a configuration.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use strum::VariantArray;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::files::{self, ConfigFile};
+use super::keys::Limits;
+use super::problem::{Place, Problems, nearest};
+use super::value::{self, Wrong, wrong};
+use super::{Config, disk};
+
+const TABLE: &str = "node";
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(20);
+const LIMITS: Limits = Limits {
+    zero: false,
+    most: "5m",
+    unlimited: false,
+};
+
+/// The wanted state of a node, for `criswitch node`.
+#[derive(Debug)]
+pub struct Specification {
+    /// Whether the node is only checked.
+    pub mode: Mode,
+    /// The version of criswitch; `None` for the version of the program that runs the command.
+    pub version: Option<String>,
+    /// The id of the only machine that the specification is for.
+    pub machine_id: Option<String>,
+    /// The names of the findings that do not count.
+    pub accept: Vec<String>,
+    /// How long the kubelet may take until it serves again after its restart.
+    pub kubelet_timeout: Duration,
+    /// The text of the node's configuration file. `None` to keep the file that the node has, else to discover one.
+    pub configuration: Option<String>,
+}
+
+/// The changes that are allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, VariantArray, strum::AsRefStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum Mode {
+    /// The node is only checked.
+    Check,
+    /// criswitch is installed.
+    #[default]
+    Install,
+}
+
+/// A key of the table `[node]`.
+struct NodeKey {
+    name: &'static str,
+    /// Whether the value is an array of strings, not a string.
+    is_array: bool,
+    example: &'static str,
+    /// Sets the value. The last argument has the names of all findings.
+    set: fn(&mut Specification, &str, &[&str]) -> Result<(), Wrong>,
+}
+
+#[rustfmt::skip]
+const KEYS: [NodeKey; 5] = [
+    NodeKey { name: "mode", is_array: false, example: "\"check\" or \"install\"", set: mode },
+    NodeKey { name: "version", is_array: false, example: "\"0.1.0\"", set: version },
+    NodeKey { name: "machine_id", is_array: false, example: MACHINE_ID, set: machine_id },
+    NodeKey { name: "accept", is_array: true, example: "[\"admission\"]", set: accept },
+    NodeKey { name: "kubelet_timeout", is_array: false, example: "\"20s\"", set: kubelet_timeout },
+];
+const MACHINE_ID: &str = "the 32 hex digits of /etc/machine-id";
+
+impl Default for Specification {
+    fn default() -> Specification {
+        Specification {
+            mode: Mode::default(),
+            version: None,
+            machine_id: None,
+            accept: Vec::new(),
+            kubelet_timeout: KUBELET_TIMEOUT,
+            configuration: None,
+        }
+    }
+}
+
+impl Specification {
+    /// Reads and checks a specification. `findings` has the names that `accept` may have.
+    ///
+    /// # Errors
+    /// Every problem of the file, sorted by line and column.
+    pub fn load(path: &Path, findings: &[&str]) -> Result<Specification, Problems> {
+        let mut problems = Problems::default();
+        let start = Place::start(0, path);
+        let bytes = disk::bytes(path).unwrap_or_else(|error| {
+            let what = format_args!("cannot be read: {error}");
+            problems.report(&start, what, "a readable file after --spec");
+            Vec::new()
+        });
+        let read = |bytes, problems: &mut Problems| files::text(start.clone(), bytes, problems);
+        let file = read(bytes, &mut problems).filter(|_| problems.is_empty());
+        let file = file.ok_or_else(|| problems.clone())?;
+        let (table, errors) = DeTable::parse_recoverable(&file.text);
+        let table = table.get_ref();
+        let mut specification = Specification::default();
+        let lines = match errors.is_empty() {
+            true => specification.read(&file, table, findings, &mut problems),
+            false => Vec::new(),
+        };
+        // A file with syntax errors is read as a configuration, which reports them.
+        if !errors.is_empty() || table.keys().any(|key| key.get_ref() != TABLE) {
+            let rest = without(&file.text, &lines);
+            let file = read(rest.clone().into_bytes(), &mut problems);
+            Config::of_files(path, &Vec::from_iter(file), problems)?;
+            specification.configuration = Some(rest);
+            return Ok(specification);
+        }
+        match problems.is_empty() {
+            true => Ok(specification),
+            false => Err(problems),
+        }
+    }
+
+    /// Reads the table `[node]`, and returns the parts of the text that have it.
+    fn read(
+        &mut self,
+        file: &ConfigFile,
+        table: &DeTable<'_>,
+        findings: &[&str],
+        problems: &mut Problems,
+    ) -> Vec<Range<usize>> {
+        let Some((name, value)) = table.iter().find(|(key, _)| key.get_ref() == TABLE) else {
+            return Vec::new();
+        };
+        let mut own = vec![name.span(), value.span()];
+        let DeValue::Table(entries) = value.get_ref() else {
+            let what = format_args!("{TABLE:?} is not a table");
+            problems.report(&file.place(name.span().start), what, "[node]");
+            return own;
+        };
+        for (key, value) in entries {
+            own.extend([key.span(), value.span()]);
+            let known = KEYS.iter().find(|known| known.name == key.get_ref());
+            let Some(known) = known else {
+                let what = format_args!("unknown key {:?}", key.get_ref());
+                let hint = nearest(key.get_ref(), KEYS.iter().map(|known| known.name));
+                let hint = hint.unwrap_or_default();
+                problems.report(&file.place(key.span().start), what, hint);
+                continue;
+            };
+            for (at, Wrong { what, hint }) in self.set(known, value, findings) {
+                problems.report(&file.place(at), what, hint);
+            }
+        }
+        own
+    }
+
+    /// Sets the value of a key. Returns what is wrong, with its offset in the text.
+    fn set(
+        &mut self,
+        key: &NodeKey,
+        value: &Spanned<DeValue<'_>>,
+        findings: &[&str],
+    ) -> Vec<(usize, Wrong)> {
+        let unlike = |what: &str| wrong(format!("{:?} is not {what}", key.name), key.example);
+        let values = match value.get_ref() {
+            DeValue::Array(values) if key.is_array => values,
+            _ if key.is_array => {
+                return vec![(value.span().start, unlike("an array of strings"))];
+            }
+            _ => std::slice::from_ref(value),
+        };
+        let set = values.iter().map(|value| match value.get_ref() {
+            DeValue::String(text) => (value.span().start, (key.set)(self, text, findings)),
+            _ => (value.span().start, Err(unlike("a string"))),
+        });
+        set.filter_map(|(at, set)| Some((at, set.err()?))).collect()
+    }
+}
+
+/// The text with an empty line in place of each line that has a part in `own`, so that all others keep their numbers.
+fn without(text: &str, own: &[Range<usize>]) -> String {
+    let mut next = 0;
+    let lines = text.split_inclusive('\n').map(|line| {
+        let start = next;
+        next += line.len();
+        let is_own = own.iter().any(|part| part.start < next && start < part.end);
+        if is_own { "\n" } else { line }
+    });
+    lines.collect()
+}
+
+fn mode(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    let known = Mode::VARIANTS.iter().find(|mode| mode.as_ref() == text);
+    let unknown = || {
+        wrong(
+            format!("{text:?} is not a mode"),
+            "\"check\" or \"install\"",
+        )
+    };
+    specification.mode = *known.ok_or_else(unknown)?;
+    Ok(())
+}
+
+fn version(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    specification.version = Some(text.to_owned());
+    Ok(())
+}
+
+fn machine_id(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong(
+            format!("{text:?} is not the id of a machine"),
+            MACHINE_ID,
+        ));
+    }
+    specification.machine_id = Some(text.to_owned());
+    Ok(())
+}
+
+fn accept(specification: &mut Specification, text: &str, findings: &[&str]) -> Result<(), Wrong> {
+    if !findings.contains(&text) {
+        let hint = nearest(text, findings.iter().copied()).unwrap_or_default();
+        return Err(wrong(
+            format!("{text:?} is no finding that can be accepted"),
+            &hint,
+        ));
+    }
+    specification.accept.push(text.to_owned());
+    Ok(())
+}
+
+fn kubelet_timeout(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    specification.kubelet_timeout = value::duration(text, &LIMITS)?;
+    Ok(())
+}

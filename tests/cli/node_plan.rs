@@ -1,0 +1,492 @@
+//! `criswitch node plan` on simulated machines: steps, findings, exit status, and that it changes nothing.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use expect_test::{Expect, expect};
+use serde_json::Value;
+
+use crate::machine::{KUBELET, Machine};
+use crate::support::{Client, Sim};
+use crate::{Outcome, main_file, run, run_beside, text};
+
+/// The configuration in the specifications of the tests.
+const TABLE: &str =
+    "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
+
+/// Plans for a machine with a specification that has these keys in `[node]`. Checks that nothing changes.
+pub(crate) fn plan(machine: &Machine, node: &str, arguments: &[&str]) -> Outcome {
+    let files = main_file(&format!("{TABLE}[node]\n{node}\n"));
+    let spec = files.main();
+    let before = tree(machine.root());
+    let plan = [
+        "node",
+        "plan",
+        "--root",
+        text(machine.root()),
+        "--spec",
+        text(&spec),
+    ];
+    let outcome = run(&[&plan, arguments].concat());
+    assert_eq!(tree(machine.root()), before);
+    outcome
+}
+
+/// Every path with its content and all metadata except the time of the last read. The time of the last change (ctime)
+/// shows a change of any attribute.
+fn tree(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut paths = vec![root.to_owned()];
+    while let Some(path) = paths.pop() {
+        let about = path.symlink_metadata().unwrap();
+        let (changed, written) = (
+            (about.ctime(), about.ctime_nsec()),
+            (about.mtime(), about.mtime_nsec()),
+        );
+        let kind = (
+            about.ino(),
+            about.mode(),
+            about.uid(),
+            about.gid(),
+            about.nlink(),
+        );
+        let mut content = DefaultHasher::new();
+        content.write(&fs::read(&path).unwrap_or_default());
+        let content = content.finish();
+        found.push(format!(
+            "{path:?} {kind:?} {changed:?} {written:?} {content}"
+        ));
+        if about.is_dir() {
+            paths.extend(
+                fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The findings that depend on facts outside of the machine's files.
+const UNKNOWN: &str = "accept = ['daemon-reload', 'kubelet-version', 'admission', 'eviction', 'readiness', 'young-pod']";
+const UNIT: &str = "/etc/systemd/system/kubelet.service";
+
+/// A machine with a kubelet that uses a containerd with one pod.
+async fn running(containerd: &Sim) -> Machine {
+    let command = "/usr/bin/kubelet --config /var/lib/kubelet/config.yaml";
+    let words: Vec<_> = command.split(' ').collect();
+    let machine = Machine::bare()
+        .running("812", &words)
+        .with(
+            "/proc/812/stat",
+            &format!("812 (kubelet) S {}0", "0 ".repeat(19)),
+        )
+        // The kubelet starts after the tests have made its files.
+        .with("/proc/stat", "btime 4000000000\n")
+        .with("/run/systemd/system/x", "")
+        .with(UNIT, &format!("[Service]\nExecStart={command}\n"))
+        .with(
+            "/var/lib/kubelet/config.yaml",
+            &KUBELET.replace("criswitch/criswitch", "containerd/containerd"),
+        )
+        .with("/var/lib/kubelet/pods/uid-of-web/x", "")
+        .with("/var/log/pods/default_web_uid-of-web/x", "");
+    symlink("/usr/bin/kubelet", machine.at("/proc/812/exe")).unwrap();
+    containerd.serve_on(&machine.at("/run/containerd/containerd.sock"));
+    Client::new(&containerd.socket())
+        .run_pod("runc", "web")
+        .await
+        .unwrap();
+    machine
+}
+
+/// Plans beside the tasks of the test.
+async fn plan_beside(machine: &Machine, node: &str, arguments: &[&str]) -> Outcome {
+    let files = main_file(&format!("{TABLE}[node]\n{node}\n"));
+    let spec = files.main();
+    let before = tree(machine.root());
+    let plan = [
+        "node",
+        "plan",
+        "--root",
+        text(machine.root()),
+        "--spec",
+        text(&spec),
+    ];
+    let outcome = run_beside(&[&plan, arguments].concat()).await;
+    assert_eq!(tree(machine.root()), before);
+    outcome
+}
+
+/// Checks the findings that are not accepted; there are some.
+async fn refuses(machine: &Machine, node: &str, expected: Expect) {
+    let outcome = plan_beside(machine, node, &[]).await;
+    let lines = outcome.stdout.lines();
+    let lines = lines.filter(|line| line.starts_with("refused ") || line.starts_with("unknown "));
+    let root = text(machine.root());
+    expected.assert_eq(
+        &lines
+            .map(|line| line.replace(root, "ROOT") + "\n")
+            .collect::<String>(),
+    );
+    assert_eq!(
+        (outcome.code, &*outcome.stderr),
+        (1, ""),
+        "{}",
+        outcome.stdout
+    );
+}
+
+fn containerd() -> Sim {
+    Sim::new("containerd").handlers(["runc", "kata"])
+}
+
+#[tokio::test]
+async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_name() {
+    let machine = running(&containerd()).await;
+    let outcome = plan_beside(&machine, UNKNOWN, &[]).await;
+    expect![[r#"
+        kubelet: kubelet.service, kubeadm with the configuration
+
+        STEP           PLACE                                                          CHANGE
+        binary         /opt/criswitch/0.1.0/criswitch                                 create
+        binary         /opt/criswitch/current                                         create the link to 0.1.0
+        units          /etc/systemd/system/criswitch.socket                           create
+        units          /etc/systemd/system/sockets.target.wants/criswitch.socket      create the link to ../criswitch.socket
+        units          /etc/systemd/system/criswitch.service                          create
+        units          /etc/systemd/system/multi-user.target.wants/criswitch.service  create the link to ../criswitch.service
+        units          /etc/systemd/system/kubelet.service.d/10-criswitch.conf        create
+        configuration  /etc/criswitch/criswitch.toml                                  create
+        start          criswitch.socket, criswitch.service                            start
+        endpoint       /var/lib/kubelet/config.yaml                                   replace: the kubelet's endpoint unix:///run/containerd/containerd.sock becomes unix:///run/criswitch/criswitch.sock
+        restart        kubelet.service                                                restart the kubelet (process 812); containers keep running
+        verify         kubelet                                                        the kubelet is healthy within 20s, and each pod and container has the same id and start time
+
+        accepted kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
+        accepted daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
+        accepted young-pod: default/web: the pod is younger than 10 seconds; try again after 10 seconds
+        accepted admission: default/web: whether the restarted kubelet admits the pods again depends on their specifications: node selectors and labels of the node, NUMA, devices whose plug-in is not registered; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
+        accepted eviction: default/web: whether a short NotReady of the node evicts the pods depends on their tolerationSeconds; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
+        accepted readiness: default/web: with a kubelet 1.31 to 1.34, pods with a readiness probe are not ready from its restart until their first probe; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
+
+        would change: 7 steps
+    "#]].assert_eq(&outcome.stdout);
+    assert_eq!(outcome.code, 2);
+    refuses(&machine, "", expect![[r#"
+        unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
+        unknown daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
+        refused young-pod: default/web: the pod is younger than 10 seconds; try again after 10 seconds
+        unknown admission: default/web: whether the restarted kubelet admits the pods again depends on their specifications: node selectors and labels of the node, NUMA, devices whose plug-in is not registered; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
+        unknown eviction: default/web: whether a short NotReady of the node evicts the pods depends on their tolerationSeconds; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
+        unknown readiness: default/web: with a kubelet 1.31 to 1.34, pods with a readiness probe are not ready from its restart until their first probe; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn without_a_specification_the_runtimes_are_discovered() {
+    let machine = running(&containerd()).await;
+    let outcome = run_beside(&["node", "plan", "--json", "--root", text(machine.root())]).await;
+    let shown: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["steps"][2]["step"], "configuration");
+    let found = shown["findings"].as_array().unwrap().iter();
+    let found: Vec<_> = found
+        .map(|finding| finding["check"].as_str().unwrap())
+        .collect();
+    assert!(!found.contains(&"configuration"), "{found:?}");
+    let machine = machine.without("/run/containerd/containerd.sock");
+    let outcome = run_beside(&["node", "plan", "--root", text(machine.root())]).await;
+    assert!(
+        outcome.stdout.contains("refused configuration: "),
+        "{}",
+        outcome.stdout
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_is_as_specified_is_ready() {
+    let machine = running(&containerd()).await;
+    let version = env!("CARGO_PKG_VERSION");
+    let program = machine.at(&format!("/opt/criswitch/{version}/criswitch"));
+    fs::copy(env!("CARGO_BIN_EXE_criswitch"), program).unwrap();
+    symlink(version, machine.at("/opt/criswitch/current")).unwrap();
+    let units = [
+        (
+            "criswitch.socket",
+            include_str!("../../systemd/criswitch.socket"),
+            "sockets",
+        ),
+        (
+            "criswitch.service",
+            include_str!("../../systemd/criswitch.service"),
+            "multi-user",
+        ),
+    ];
+    let folder = "/etc/systemd/system";
+    let machine = units.iter().fold(machine, |machine, (name, text, target)| {
+        let link = machine.at(&format!("{folder}/{target}.target.wants/{name}"));
+        symlink(format!("../{name}"), link).unwrap();
+        let text = text.replace("/usr/bin/criswitch", "/opt/criswitch/current/criswitch");
+        machine.with(&format!("{folder}/{name}"), &text)
+    });
+    let drop_in = include_str!("../../systemd/kubelet.service.d/10-criswitch.conf");
+    let machine = machine
+        .with(&format!("{UNIT}.d/10-criswitch.conf"), drop_in)
+        .with("/etc/criswitch/criswitch.toml", TABLE)
+        .with("/var/lib/kubelet/config.yaml", KUBELET)
+        .running("900", &["/opt/criswitch/current/criswitch", "serve"]);
+    let outcome = plan_beside(&machine, "", &[]).await;
+    let ready =
+        "kubelet: kubelet.service, kubeadm with the configuration\n\nready: nothing would change\n";
+    assert_eq!((outcome.code, &*outcome.stdout), (0, ready));
+    let machine = machine.with(&format!("{folder}/criswitch.service"), "");
+    refuses(&machine, "", expect![[r#"
+        refused existing-file: /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
+        unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
+    "#]]).await;
+    let mode = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(machine.at(&format!("{folder}/criswitch.socket")), mode).unwrap();
+    refuses(&machine, "", expect![[r#"
+        refused existing-file: /etc/systemd/system/criswitch.socket, /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
+        unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn a_runtime_of_the_kubelet_that_is_no_backend_is_named() {
+    let machine = running(&containerd()).await;
+    let other = KUBELET.replace("criswitch/criswitch", "crio/crio");
+    let machine = machine.with("/var/lib/kubelet/config.yaml", &other);
+    refuses(&machine, UNKNOWN, expect![[r#"
+        refused current-runtime: unix:///run/crio/crio.sock: the kubelet uses this runtime, which is no backend, so it would lose its pods; try a row for its handlers under [handlers]
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
+    let machine = running(&containerd())
+        .await
+        .with("/proc/stat", "btime 1000\n")
+        .without("/proc/812/exe");
+    symlink("/usr/bin/kubelet (deleted)", machine.at("/proc/812/exe")).unwrap();
+    let command =
+        "[Service]\nExecStart=/usr/bin/kubelet --v=4 --config /var/lib/kubelet/config.yaml\n";
+    refuses(&machine.with(UNIT, command), UNKNOWN, expect![[r#"
+        refused kubelet-program: /usr/bin/kubelet: the program was replaced after the kubelet had started, so a restart would upgrade it; try restarting the kubelet first
+        refused kubelet-files: /etc/systemd/system/kubelet.service, /var/lib/kubelet/config.yaml: the file is newer than the kubelet's process, so a restart would apply it; try restarting the kubelet first
+        refused kubelet-flags: kubelet.service: the kubelet's process has other flags than its unit would give it now; try restarting the kubelet first
+    "#]]).await;
+    let hidden = running(&containerd())
+        .await
+        .without("/proc/812/exe")
+        .without("/proc/812/stat");
+    refuses(&hidden, UNKNOWN, expect![[r#"
+        unknown kubelet-program: /proc/812/exe: the program of the kubelet's process cannot be read; try running the command as root
+        unknown kubelet-files: kubelet: the start of the kubelet's process cannot be read
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn pods_that_the_kubelet_would_remove_or_that_have_no_row_are_named() {
+    let containerd = containerd();
+    let machine = running(&containerd).await;
+    let client = Client::new(&containerd.socket());
+    client.run_pod("kata", "boxed").await.unwrap();
+    let node = UNKNOWN.replace(", 'young-pod'", "");
+    refuses(&machine, &node, expect![[r#"
+        refused handler-without-row: default/boxed: the pod uses the handler "kata", which has no row; try a row under [handlers]
+        refused unknown-pod: default/boxed: the kubelet does not know the pod, and would remove it; try removing the pod, or waiting for its end
+        refused young-pod: default/web, default/boxed: the pod is younger than 10 seconds; try again after 10 seconds
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
+    let cgroupfs = containerd().cgroup_driver(criswitch::codec::cri::CgroupDriver::Cgroupfs);
+    let machine = running(&cgroupfs).await;
+    refuses(&machine, UNKNOWN, expect![[r#"
+        refused cgroup-driver: /var/lib/kubelet/config.yaml: the kubelet's cgroup driver is systemd, the default backend's is cgroupfs; try cgroupDriver: cgroupfs
+    "#]]).await;
+    cgroupfs.stop().await;
+    refuses(&machine, UNKNOWN, expect![[r#"
+        refused backend: backend "runc": /run/containerd/containerd.sock: cannot connect: Connection refused; try starting the runtime
+        unknown cgroup-driver: backend "runc": the cgroup driver is not known; the kubelet and all backends must have the same
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn another_machine_another_version_and_another_installation_are_rejected() {
+    let machine = running(&containerd())
+        .await
+        .with("/etc/machine-id", "00112233445566778899aabbccddeeff\n")
+        .with("/usr/bin/criswitch", "")
+        .with("/etc/criswitch/criswitch.toml", "# of somebody else\n")
+        .with("/etc/systemd/system/criswitch.socket", "")
+        .without("/run/systemd");
+    let node =
+        format!("{UNKNOWN}\nversion = '9.9.9'\nmachine_id = 'ffeeddccbbaa99887766554433221100'");
+    refuses(&machine, &node, expect![[r#"
+        refused machine: /etc/machine-id: the specification is for the machine ffeeddccbbaa99887766554433221100, and this is 00112233445566778899aabbccddeeff; try the specification of this machine
+        refused version: criswitch: this program is version 0.1.0, the specification wants 9.9.9; try the program of that version
+        refused systemd: /run/systemd/system: systemd does not run the services of this machine
+        refused package: /usr/bin/criswitch: a package, or somebody manually, has installed criswitch here; try upgrading it in the same way, or removing it first
+        refused existing-file: /etc/systemd/system/criswitch.socket, /etc/criswitch/criswitch.toml: the file exists, differs, and would be replaced; try moving it
+    "#]]).await;
+}
+
+/// Runs a plan for a machine after this command of a shell in a mount namespace of its own, where `$1` is the root of
+/// the machine. `None` if the command fails, as it does without the privileges for it.
+#[allow(clippy::print_stderr)]
+fn plan_after(machine: &Machine, shell: &str) -> Option<String> {
+    let files = main_file(&format!("{TABLE}[node]\n"));
+    let script = format!("{shell} || exit 99; exec \"$2\" node plan --root \"$1\" --spec \"$3\"");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script, "-", text(machine.root())]);
+    unshare.args([env!("CARGO_BIN_EXE_criswitch"), text(&files.main())]);
+    let output = unshare.output().unwrap();
+    if output.status.code() != Some(1) {
+        eprintln!("not tried here: {shell}");
+        return None;
+    }
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn a_target_that_is_read_only_noexec_immutable_or_full_is_rejected() {
+    let machine = || {
+        Machine::bare()
+            .with(UNIT, "[Service]\nExecStart=/usr/bin/kubelet\n")
+            .with("/opt/x", "")
+    };
+    for (shell, finding) in [
+        (
+            "mount -t tmpfs -o ro none \"$1/opt\"",
+            "refused read-only: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/current: ",
+        ),
+        (
+            "mount -t tmpfs -o noexec none \"$1/opt\"",
+            "refused noexec: /opt/criswitch/0.1.0/criswitch: ",
+        ),
+        (
+            "mount -t tmpfs -o size=2m none \"$1/opt\"",
+            "refused room: /opt/criswitch/0.1.0/criswitch: ",
+        ),
+    ] {
+        if let Some(shown) = plan_after(&machine(), shell) {
+            assert!(shown.contains(finding), "{shown}");
+        }
+    }
+    let machine = machine().with("/etc/criswitch/x", "");
+    let folder = machine.at("/etc/criswitch");
+    let set = Command::new("chattr").arg("+i").arg(&folder).status();
+    if set.is_ok_and(|set| set.success()) {
+        let outcome = plan(&machine, "", &[]);
+        Command::new("chattr")
+            .arg("-i")
+            .arg(&folder)
+            .status()
+            .unwrap();
+        let finding = "refused immutable: /etc/criswitch/criswitch.toml: ";
+        assert!(outcome.stdout.contains(finding), "{}", outcome.stdout);
+    }
+}
+
+#[test]
+fn every_mistake_in_a_specification_has_its_line_and_column() {
+    let files = main_file(
+        "default_handler = 'runc'
+watcch = true
+[handlers]
+runc = '/run/containerd/containerd.sock'
+[node]
+mode = 'uninstal'
+version = 1
+machine-id = 'x'
+machine_id = 'x'
+accept = ['admision', 'layout']
+kubelet_timeout = '20'
+",
+    );
+    let path = files.main();
+    let outcome = run(&["node", "plan", "--spec", text(&path)]);
+    expect![[r#"
+        spec.toml:2:1: unknown key "watcch"; try "watch"
+        spec.toml:6:8: "uninstal" is not a mode; try "check" or "install"
+        spec.toml:7:11: "version" is not a string; try "0.1.0"
+        spec.toml:8:1: unknown key "machine-id"; try "machine_id"
+        spec.toml:9:14: "x" is not the id of a machine; try the 32 hex digits of /etc/machine-id
+        spec.toml:10:11: "admision" is no finding that can be accepted; try "admission"
+        spec.toml:10:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
+        spec.toml:11:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
+    "#]].assert_eq(&outcome.stderr.replace(text(&path), "spec.toml"));
+    assert_eq!(outcome.code, 78);
+    let (_, names) = outcome.stderr.split_once("try one of ").unwrap();
+    let names = names.lines().next().unwrap().split(", ");
+    let page = include_str!("../../docs/node.md");
+    for name in names.map(|name| name.trim_matches('"')) {
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "docs/node.md has no {name}"
+        );
+    }
+    for (text_of, problem) in [
+        (
+            "node = 1\n",
+            "spec.toml:1:1: \"node\" is not a table; try [node]\n",
+        ),
+        (
+            "node = { accept = 'x' }\n",
+            "spec.toml:1:19: \"accept\" is not an array of strings; try [\"admission\"]\n",
+        ),
+        ("[node]\nx\n", "spec.toml:2:2: not valid TOML: "),
+    ] {
+        let files = main_file(text_of);
+        let outcome = run(&["node", "plan", "--spec", text(&files.main())]);
+        let shown = outcome.stderr.replace(text(&files.main()), "spec.toml");
+        assert!(shown.starts_with(problem), "{shown}");
+    }
+    let outcome = run(&["node", "plan", "--spec", "/nowhere.toml"]);
+    assert_eq!(outcome.code, 78);
+    assert!(
+        outcome
+            .stderr
+            .starts_with("/nowhere.toml:1:1: cannot be read: "),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[tokio::test]
+async fn programs_get_the_same() {
+    let machine = running(&containerd()).await;
+    let outcome = plan_beside(&machine, "mode = 'check'", &["--json"]).await;
+    let shown: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["state"], "refused");
+    assert_eq!(shown["mode"], "check");
+    assert_eq!(shown["layout"]["unit"], "kubelet.service");
+    let steps = shown["steps"].as_array().unwrap().iter();
+    let steps: Vec<_> = steps.map(|step| step["step"].as_str().unwrap()).collect();
+    let all = [
+        "binary",
+        "units",
+        "configuration",
+        "start",
+        "endpoint",
+        "restart",
+        "verify",
+    ];
+    assert_eq!(steps, all);
+    let admission = shown["findings"].as_array().unwrap().iter();
+    let admission = admission
+        .clone()
+        .find(|finding| finding["check"] == "admission")
+        .unwrap();
+    assert_eq!(admission["state"], "unknown");
+    assert_eq!(admission["mayAccept"], true);
+    assert_eq!(admission["places"][0], "default/web");
+    let open = shown["findings"].as_array().unwrap().len();
+    assert_eq!(shown["problems"].as_array().unwrap().len(), open);
+}
