@@ -8,7 +8,8 @@ use crate::support::{PATIENCE, Rig, Sim};
 
 /// Starts criswitch with these runtimes. Each runtime is a backend, with a handler of the same name. The first runtime
 /// is the default. `keys` are further configuration keys.
-pub async fn node<const N: usize>(keys: &str, sims: [Sim; N]) -> Rig {
+pub async fn node(keys: &str, sims: impl IntoIterator<Item = Sim>) -> Rig {
+    let sims: Vec<Sim> = sims.into_iter().collect();
     Rig::with_config(sims.clone(), |directory| text(keys, &sims, directory)).await
 }
 

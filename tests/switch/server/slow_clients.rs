@@ -121,7 +121,8 @@ async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
 async fn unread_streams_count_with_the_full_windows_of_their_backends() {
     for backends in [1, 2] {
         let sims = ["runc", "kata"].map(Sim::new).into_iter().take(backends);
-        let rig = Rig::start(sims).await;
+        // A long `list_timeout` keeps streams from failing on a slow machine.
+        let rig = node("list_timeout = \"1m\"", sims).await;
         // A stream has a message for each container.
         rig.run("runc", "web").await;
         let large = part(100, vec![0; MESSAGE]);
