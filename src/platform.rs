@@ -16,6 +16,7 @@ pub use os::{
     address, connect, files, kernel, listen, passed, paths, process, service, trust, usage, users,
 };
 
+use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,6 +61,39 @@ pub struct Target {
     pub is_immutable: bool,
     /// The free space of the file system.
     pub available_bytes: u64,
+}
+
+/// The metadata of a file that a copy of it needs: its mode, owner, time of the last write, and extended attributes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Attributes {
+    mode: u32,
+    owner: [u32; 2],
+    /// Seconds and nanoseconds since 1970.
+    written: (u64, u32),
+    extended: BTreeMap<String, Vec<u8>>,
+}
+
+impl Attributes {
+    /// The attributes of a new version of the file.
+    #[must_use]
+    pub fn now(&self) -> Attributes {
+        let written = Attributes::new(0).written;
+        Attributes {
+            written,
+            ..self.clone()
+        }
+    }
+
+    /// Whether these are the same attributes, apart from the time of the last write.
+    #[must_use]
+    pub fn is_like(&self, other: &Attributes) -> bool {
+        let written = other.written;
+        *other
+            == Attributes {
+                written,
+                ..self.clone()
+            }
+    }
 }
 
 /// The operating system's figures for this process; `None` if a figure cannot be read.

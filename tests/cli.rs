@@ -80,6 +80,9 @@ mod no_descriptors;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node.rs"]
 mod node;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_apply.rs"]
+mod node_apply;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_layouts.rs"]
 mod node_layouts;

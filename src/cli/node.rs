@@ -1,7 +1,9 @@
 //! `criswitch check --node`, which checks that the machine is set up for criswitch, and `criswitch node`, which plans
-//! how to set it up. Both only read.
+//! how to set it up, and sets up a machine that does not run.
 
+mod apply;
 mod checks;
+mod journal;
 mod kubelet;
 mod layout;
 pub(super) mod plan;
@@ -43,19 +45,30 @@ const CRICTL_PROGRAMS: [&str; 4] = [
 #[derive(Subcommand)]
 pub(super) enum Commands {
     /// Show the steps that would change this node, and what speaks against it.
-    Plan(plan::Plan),
+    Plan(plan::Arguments),
+    /// Set up a machine that does not run, such as a mounted image: all of it or nothing.
+    Apply(apply::Apply),
+    /// Undo the last apply, or one that was interrupted.
+    Undo(apply::Undo),
+    /// Show whether a machine is as apply has made it.
+    Status(apply::Status),
 }
 
 impl Commands {
     pub(super) fn encoding(&self) -> Option<Encoding> {
         match self {
             Commands::Plan(plan) => plan.output.encoding(),
+            Commands::Status(status) => status.output.encoding(),
+            Commands::Apply(_) | Commands::Undo(_) => None,
         }
     }
 
     pub(super) fn run(&self) -> anyhow::Result<Verdict> {
         match self {
             Commands::Plan(plan) => plan.run(),
+            Commands::Apply(apply) => apply.run(),
+            Commands::Undo(undo) => undo.run(),
+            Commands::Status(status) => status.run(),
         }
     }
 }

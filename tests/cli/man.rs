@@ -30,7 +30,15 @@ fn every_command_and_the_configuration_have_a_page_without_a_warning() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     let commands = commands();
     let commands = commands.iter().map(|name| format!("criswitch-{name}.8"));
-    let others = ["criswitch-node-plan.8", "criswitch.8", "criswitch.toml.5"].map(str::to_owned);
+    let others = [
+        "criswitch-node-apply.8",
+        "criswitch-node-plan.8",
+        "criswitch-node-status.8",
+        "criswitch-node-undo.8",
+        "criswitch.8",
+        "criswitch.toml.5",
+    ]
+    .map(str::to_owned);
     let mut expected: Vec<String> = commands.chain(others).collect();
     expected.sort();
     let entries = fs::read_dir(&pages).unwrap();

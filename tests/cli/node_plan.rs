@@ -37,7 +37,7 @@ pub(crate) fn plan(machine: &Machine, node: &str, arguments: &[&str]) -> Outcome
 
 /// Every path with its content and all metadata except the time of the last read. The time of the last change (ctime)
 /// shows a change of any attribute.
-fn tree(root: &Path) -> Vec<String> {
+pub(crate) fn tree(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut paths = vec![root.to_owned()];
     while let Some(path) = paths.pop() {

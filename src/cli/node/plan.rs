@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 use criswitch::config::address::Address;
 use criswitch::config::specification::Specification;
@@ -13,6 +13,7 @@ use criswitch::platform::kernel;
 use serde_json::{Value, json};
 
 use super::checks::{self, Check, Found};
+use super::journal::Journal;
 use super::kubelet::Kubelet;
 use super::layout::Layout;
 use super::root::Root;
@@ -33,13 +34,23 @@ const DROP_INS: &str = "/etc/criswitch/conf.d";
 const KUBELET: &str = "/var/lib/kubelet";
 const LOGS: &str = "/var/log/pods";
 
-/// The arguments of `criswitch node plan`.
+/// The specification of a node.
 #[derive(Args)]
-#[command(after_help = CODES)]
-pub(in crate::cli) struct Plan {
+pub(super) struct Source {
     /// The specification of the node: a configuration with the table [node]; without it, the runtimes are discovered.
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
+    /// The program to install, if it is not this program.
+    #[arg(long, value_name = "FILE", hide = true)]
+    program: Option<PathBuf>,
+}
+
+/// The arguments of `criswitch node plan`.
+#[derive(Args)]
+#[command(after_help = CODES)]
+pub(in crate::cli) struct Arguments {
+    #[command(flatten)]
+    source: Source,
     /// Plan for the machine whose root is this directory, for example a mounted image.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
@@ -60,6 +71,8 @@ pub(super) struct Facts<'a> {
     pub(super) probes: Option<Vec<Probe>>,
     /// The program that runs.
     pub(super) program: Vec<u8>,
+    /// The files that are as an earlier `apply` has made them.
+    pub(super) own: Vec<PathBuf>,
     /// The pods that the kubelet has, or why they are unknown.
     pub(super) pods: Result<Vec<Pod>, Found>,
 }
@@ -89,48 +102,54 @@ enum State {
 }
 
 /// The steps and the findings.
-struct Shown<'f> {
+pub(super) struct Plan<'f> {
     facts: &'f Facts<'f>,
-    steps: Vec<Planned>,
+    pub(super) steps: Vec<Planned>,
     findings: Vec<(State, &'static Check, Found)>,
 }
 
-impl Plan {
+impl Arguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
-        let specification = match &self.spec {
+        let specification = self.source.specification()?;
+        let facts = self.source.facts(&specification, &self.root)?;
+        let plan = Plan::of(&facts);
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(plan.json())?,
+            None => plan.text()?.into(),
+        })?;
+        Ok(plan.verdict())
+    }
+}
+
+impl Source {
+    pub(super) fn specification(&self) -> anyhow::Result<Specification> {
+        Ok(match &self.spec {
             Some(path) => Specification::load(path, &checks::acceptable())?,
             None => Specification::default(),
-        };
-        let facts = Facts::look(&specification, &self.root)?;
-        let steps = steps::plan(&facts);
-        let findings = checks::look(&facts, &steps).into_iter();
-        let findings = findings.map(|(check, found)| {
-            let is_accepted = specification.accept.iter().any(|name| name == check.name);
-            let state = match (is_accepted, found.is_unknown) {
-                (true, _) => State::Accepted,
-                (false, true) => State::Unknown,
-                (false, false) => State::Refused,
-            };
-            (state, check, found)
-        });
-        let shown = Shown {
-            facts: &facts,
-            findings: findings.collect(),
-            steps,
-        };
-        print(match self.output.encoding() {
-            Some(encoding) => encoding.document(shown.json())?,
-            None => shown.text()?.into(),
-        })?;
-        Ok(shown.verdict())
+        })
+    }
+
+    pub(super) fn facts<'a>(
+        &self,
+        specification: &'a Specification,
+        directory: &'a Path,
+    ) -> anyhow::Result<Facts<'a>> {
+        let program = self.program.clone().map_or_else(std::env::current_exe, Ok);
+        let program = program.and_then(std::fs::read);
+        let program = program.context("the program cannot be read")?;
+        Facts::look(specification, directory, program)
     }
 }
 
 impl<'a> Facts<'a> {
-    fn look(specification: &'a Specification, directory: &'a Path) -> anyhow::Result<Facts<'a>> {
+    fn look(
+        specification: &'a Specification,
+        directory: &'a Path,
+        program: Vec<u8>,
+    ) -> anyhow::Result<Facts<'a>> {
         let root = Root::of(directory);
         let wanted = Wanted::find(specification, &root, directory);
         let mut kubelet_findings = Vec::new();
@@ -146,7 +165,8 @@ impl<'a> Facts<'a> {
         Ok(Facts {
             layout: Layout::find(&root, &endpoint),
             pods: pods(&kubelet, &root),
-            program: std::env::current_exe().and_then(std::fs::read)?,
+            program,
+            own: own(&root)?,
             root,
             specification,
             wanted,
@@ -164,6 +184,15 @@ impl<'a> Facts<'a> {
             .map(|wanted| wanted.config.listen.endpoint());
         listen.unwrap_or_else(|_| Address::default_listen().endpoint())
     }
+}
+
+/// The files that are as an earlier `apply` has made them.
+fn own(root: &Root<'_>) -> anyhow::Result<Vec<PathBuf>> {
+    let journal = Journal::read(root)?;
+    let drifted = journal.drifted()?;
+    let changes = journal.generations.iter().flat_map(|its| &its.changes);
+    let own = changes.map(|change| change.path.clone());
+    Ok(own.filter(|path| !drifted.contains(path)).collect())
 }
 
 /// Asks the backends at their sockets below `root`.
@@ -255,8 +284,28 @@ impl Wanted {
     }
 }
 
-impl Shown<'_> {
-    fn verdict(&self) -> Verdict {
+impl<'f> Plan<'f> {
+    pub(super) fn of(facts: &'f Facts<'f>) -> Plan<'f> {
+        let steps = steps::plan(facts);
+        let accept = &facts.specification.accept;
+        let findings = checks::look(facts, &steps).into_iter();
+        let findings = findings.map(|(check, found)| {
+            let is_accepted = accept.iter().any(|name| name == check.name);
+            let state = match (is_accepted, found.is_unknown) {
+                (true, _) => State::Accepted,
+                (false, true) => State::Unknown,
+                (false, false) => State::Refused,
+            };
+            (state, check, found)
+        });
+        Plan {
+            facts,
+            findings: findings.collect(),
+            steps,
+        }
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
         match (self.open(), self.steps.len()) {
             (0, 0) => Verdict::Fine,
             (0, _) => Verdict::WouldChange,
@@ -294,7 +343,7 @@ impl Shown<'_> {
         })
     }
 
-    fn text(&self) -> anyhow::Result<String> {
+    pub(super) fn text(&self) -> anyhow::Result<String> {
         let findings = self.findings.iter().map(|(state, check, found)| {
             let Found {
                 places, what, hint, ..

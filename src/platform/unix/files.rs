@@ -1,15 +1,17 @@
 //! Files: opening them without waiting, their modes and owners, and directories.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::hash::Hash;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{IFlags, Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{IFlags, Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::platform::{FreeSpace, Target, users};
+use crate::platform::{Attributes, FreeSpace, Target, users};
 
 /// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
 /// terminal.
@@ -18,6 +20,10 @@ const HARMLESS: OFlags = OFlags::NONBLOCK
     .union(OFlags::CLOEXEC);
 /// These flags keep open(2) from following a link, and from waiting for the other end of a pipe.
 pub(super) const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
+/// The bits of a mode that are not the kind of file.
+const MODE: u32 = 0o7777;
+/// The limit of Linux on the names of all extended attributes of a file, and on each value, in bytes.
+const MOST_EXTENDED: usize = 1 << 16;
 /// The mode bits that let users other than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -61,7 +67,7 @@ pub fn with_mode(options: &mut OpenOptions, mode: u32) -> &mut OpenOptions {
 ///
 /// # Errors
 /// If the mode cannot be changed.
-pub(crate) fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
@@ -147,6 +153,83 @@ impl Target {
             available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
         })
     }
+}
+
+impl Attributes {
+    /// The attributes of a file. Follows no link.
+    ///
+    /// # Errors
+    /// If the file cannot be examined.
+    pub fn of(path: &Path) -> io::Result<Attributes> {
+        let about = std::fs::symlink_metadata(path)?;
+        let time = about
+            .modified()?
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Ok(Attributes {
+            mode: mode(&about) & MODE,
+            owner: [about.uid(), about.gid()],
+            written: (time.as_secs(), time.subsec_nanos()),
+            extended: extended(path)?,
+        })
+    }
+
+    /// The attributes of a new file with this mode, of the user of this process.
+    #[must_use]
+    pub fn new(mode: u32) -> Attributes {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        Attributes {
+            mode,
+            owner: [users::own(), rustix::process::getegid().as_raw()],
+            written: (now.as_secs(), now.subsec_nanos()),
+            extended: BTreeMap::new(),
+        }
+    }
+
+    /// Gives a new file these attributes.
+    ///
+    /// # Errors
+    /// If an attribute cannot be set.
+    pub fn set(&self, file: &File) -> io::Result<()> {
+        let [uid, gid] = self.owner;
+        std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
+        set_mode(file, self.mode)?;
+        for (name, value) in &self.extended {
+            rustix::fs::fsetxattr(file, name.as_str(), value, XattrFlags::empty())?;
+        }
+        let (seconds, nanoseconds) = self.written;
+        file.set_modified(UNIX_EPOCH + Duration::new(seconds, nanoseconds))
+    }
+}
+
+/// The extended attributes of a file; none if its file system has none.
+fn extended(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
+    let mut names = vec![0; MOST_EXTENDED];
+    let length = match rustix::fs::llistxattr(path, &mut names) {
+        Err(Errno::NOTSUP) => 0,
+        length => length?,
+    };
+    names.truncate(length);
+    let names = names
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty());
+    let read = |name: &[u8]| {
+        let mut value = vec![0; MOST_EXTENDED];
+        let length = rustix::fs::lgetxattr(path, name, &mut value)?;
+        value.truncate(length);
+        let name = String::from_utf8(name.to_vec());
+        Ok((name.map_err(|_| io::ErrorKind::InvalidData)?, value))
+    };
+    names.map(read).collect()
+}
+
+/// Makes a symbolic link.
+///
+/// # Errors
+/// If the link cannot be made.
+pub fn make_link(target: &Path, path: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, path)
 }
 
 impl FreeSpace {

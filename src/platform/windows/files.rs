@@ -6,7 +6,7 @@ use std::io;
 use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::platform::{FreeSpace, Target};
+use crate::platform::{Attributes, FreeSpace, Target};
 
 /// Opens a link instead of its target (`FILE_FLAG_OPEN_REPARSE_POINT`).
 const NO_LINK: u32 = 0x0020_0000;
@@ -44,7 +44,7 @@ pub fn with_mode(options: &mut OpenOptions, _: u32) -> &mut OpenOptions {
 ///
 /// # Errors
 /// None.
-pub(crate) fn set_mode(_: &File, _: u32) -> io::Result<()> {
+pub fn set_mode(_: &File, _: u32) -> io::Result<()> {
     Ok(())
 }
 
@@ -108,6 +108,41 @@ impl Target {
     pub fn of(_: &Path) -> io::Result<Target> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+impl Attributes {
+    /// Nodes of Windows are not changed by criswitch.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn of(_: &Path) -> io::Result<Attributes> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The attributes of a new file with this mode.
+    #[must_use]
+    pub fn new(mode: u32) -> Attributes {
+        Attributes {
+            mode,
+            ..Attributes::default()
+        }
+    }
+
+    /// Nodes of Windows are not changed by criswitch.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn set(&self, _: &File) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Nodes of Windows are not changed by criswitch.
+///
+/// # Errors
+/// Always.
+pub fn make_link(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 impl FreeSpace {

@@ -13,6 +13,11 @@ use winsafe::{FILETIME, GetTickCount64, HPROCESS};
 use super::service::{self, LogFile};
 use crate::platform::ProcessStats;
 
+/// Ends this process without any further work.
+pub fn kill() -> ! {
+    std::process::abort()
+}
+
 /// The registry key of this boot. It is volatile: Windows drops it when the machine restarts.
 const BOOT_KEY: &str = r"SOFTWARE\criswitch\boot";
 /// The value with a random id of this boot.

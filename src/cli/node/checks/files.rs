@@ -161,7 +161,8 @@ pub(super) fn existing(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
         let is_version =
             matches!(change.content, Some(Content::Link(_))) && path.starts_with(PROGRAMS);
         let exists = facts.root.at(path).symlink_metadata().is_ok();
-        change.content.is_some() && exists && !is_version
+        let is_own = is_version || facts.own.iter().any(|own| own == path);
+        change.content.is_some() && exists && !is_own
     });
     let places = in_the_way.map(|change| &change.place);
     let what = "the file exists, differs, and would be replaced";

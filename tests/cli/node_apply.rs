@@ -1,0 +1,348 @@
+//! `criswitch node apply`, `undo` and `status` on mounted images: all changes or none, whatever is interrupted.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
+
+use expect_test::expect;
+use rustix::fs::XattrFlags;
+use serde_json::Value;
+
+use crate::machine::{KUBELET, Machine};
+use crate::node_plan::tree;
+use crate::{Outcome, command, main_file, run, text};
+
+const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+const KEPT: &str = "/var/lib/kubelet/instance-config.yaml";
+const OLD: &str = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
+const NEW: &str = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
+/// Accepts what an image cannot show.
+const SPEC: &str = "default_handler = 'runc'
+[handlers]
+runc = '/run/containerd/containerd.sock'
+[node]
+accept = ['backend', 'cgroup-driver', 'kubelet-version']
+";
+/// The names of a state's parts that change with each run: the journal and its directory.
+const JOURNAL: &str = "/var/lib/criswitch";
+
+/// An image with a kubelet of kubeadm 1.34. A file of the kubelet has an unusual mode, time and extended attribute.
+fn image() -> Machine {
+    let machine = Machine::bare()
+        .with("/usr/lib/systemd/systemd", "")
+        .with(
+            "/etc/systemd/system/kubelet.service",
+            &format!("[Service]\nExecStart=/usr/bin/kubelet --config={CONFIG}\n"),
+        )
+        .with(CONFIG, &KUBELET.replace(NEW, OLD))
+        .with(KEPT, OLD)
+        .with("/program", "#!/bin/sh\n");
+    let config = machine.at(CONFIG);
+    rustix::fs::setxattr(&config, "user.note", b"kept", XattrFlags::empty()).ok();
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
+    let time = UNIX_EPOCH + Duration::new(1_000_000_000, 5);
+    File::options()
+        .append(true)
+        .open(config)
+        .unwrap()
+        .set_modified(time)
+        .unwrap();
+    machine
+}
+
+/// Every path except the journal, with its kind, mode, owner, content and extended attributes, and the time of the last
+/// write of files.
+fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut paths = vec![root.to_owned()];
+    while let Some(path) = paths.pop() {
+        let name = format!("/{}", text(path.strip_prefix(root).unwrap()));
+        if name.starts_with(JOURNAL) {
+            continue;
+        }
+        let about = path.symlink_metadata().unwrap();
+        let time = (with_times && about.is_file()).then(|| (about.mtime(), about.mtime_nsec()));
+        let content = match about.is_symlink() {
+            true => fs::read_link(&path)
+                .unwrap()
+                .into_os_string()
+                .into_encoded_bytes(),
+            false => fs::read(&path).unwrap_or_default(),
+        };
+        let mut note = [0; 64];
+        let note = rustix::fs::lgetxattr(&path, "user.note", &mut note)
+            .ok()
+            .map(|_| note);
+        let content = String::from_utf8_lossy(&content).into_owned();
+        let kind = (about.mode(), about.uid(), about.gid());
+        found.insert(name, format!("{kind:?} {time:?} {note:?} {content:?}"));
+        if about.is_dir() {
+            paths.extend(
+                fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        }
+    }
+    found
+}
+
+/// Runs a command of `criswitch node` on a machine. The exit status is -1 if the process was killed.
+fn node(machine: &Machine, name: &str, arguments: &[&str]) -> Outcome {
+    let files = main_file(SPEC);
+    let (program, spec) = (machine.at("/program"), files.main());
+    let source = ["--spec", text(&spec), "--program", text(&program)];
+    let source = if name == "apply" { &source[..] } else { &[] };
+    let all = [
+        &["node", name, "--root", text(machine.root())],
+        source,
+        arguments,
+    ]
+    .concat();
+    let output = command(&all).output().unwrap();
+    Outcome {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[track_caller]
+fn succeeds(machine: &Machine, name: &str) -> Outcome {
+    let outcome = node(machine, name, &[]);
+    assert_eq!(
+        (outcome.code, &*outcome.stderr),
+        (0, ""),
+        "{}",
+        outcome.stdout
+    );
+    outcome
+}
+
+/// `{"state": ...}` of a machine.
+fn status(machine: &Machine) -> Value {
+    let outcome = node(machine, "status", &["--json"]);
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+#[test]
+fn an_image_is_set_up_and_every_byte_comes_back() {
+    let machine = image();
+    let before = state(machine.root(), true);
+    assert_eq!(status(&machine)["state"], "notInstalled");
+    succeeds(&machine, "apply");
+    let after = state(machine.root(), false);
+    let changed = after.iter().filter(|(path, now)| {
+        before
+            .get(*path)
+            .is_none_or(|old| !old.ends_with(now.rsplit_once("None").unwrap().1))
+    });
+    let changed: Vec<_> = changed.map(|(path, _)| path.as_str()).collect();
+    expect![[r#"
+        /etc/criswitch
+        /etc/criswitch/criswitch.toml
+        /etc/systemd/system/criswitch.service
+        /etc/systemd/system/criswitch.socket
+        /etc/systemd/system/kubelet.service.d
+        /etc/systemd/system/kubelet.service.d/10-criswitch.conf
+        /etc/systemd/system/multi-user.target.wants
+        /etc/systemd/system/multi-user.target.wants/criswitch.service
+        /etc/systemd/system/sockets.target.wants
+        /etc/systemd/system/sockets.target.wants/criswitch.socket
+        /opt
+        /opt/criswitch
+        /opt/criswitch/0.1.0
+        /opt/criswitch/0.1.0/criswitch
+        /opt/criswitch/current
+        /var/lib/kubelet/config.yaml
+        /var/lib/kubelet/instance-config.yaml"#]]
+    .assert_eq(&changed.join("\n"));
+    assert_eq!(fs::read_to_string(machine.at(KEPT)).unwrap(), NEW);
+    let about = fs::metadata(machine.at(CONFIG)).unwrap();
+    assert_eq!(about.mode() & 0o7777, 0o600);
+    assert_eq!(node(&machine, "status", &["--ready"]).code, 0);
+    // Twice changes nothing.
+    let installed = tree(machine.root());
+    let again = succeeds(&machine, "apply");
+    assert!(
+        again.stdout.ends_with("ready: nothing would change\n"),
+        "{}",
+        again.stdout
+    );
+    assert_eq!(tree(machine.root()), installed);
+    succeeds(&machine, "undo");
+    assert_eq!(state(machine.root(), true), before);
+    assert_eq!(status(&machine)["state"], "undone");
+    assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
+    assert_eq!(succeeds(&machine, "undo").stdout, "nothing to undo\n");
+}
+
+#[test]
+fn an_apply_or_undo_that_ends_at_any_moment_leaves_a_machine_as_before_or_as_after() {
+    let machine = image();
+    let before = state(machine.root(), true);
+    succeeds(&machine, "apply");
+    let after = state(machine.root(), false);
+    succeeds(&machine, "undo");
+    let mut moments = 0;
+    for moment in 0.. {
+        let end = moment.to_string();
+        let end = ["--end-at", &end];
+        let interrupted = node(&machine, "apply", &end);
+        node(&machine, "undo", &end);
+        succeeds(&machine, "undo");
+        assert_eq!(state(machine.root(), true), before, "moment {moment}");
+        node(&machine, "apply", &end);
+        succeeds(&machine, "apply");
+        assert_eq!(state(machine.root(), false), after, "moment {moment}");
+        assert_eq!(status(&machine)["state"], "installed");
+        node(&machine, "undo", &end);
+        succeeds(&machine, "undo");
+        assert_eq!(state(machine.root(), true), before, "moment {moment}");
+        if interrupted.code == 0 {
+            break;
+        }
+        assert_eq!(interrupted.code, -1, "{}", interrupted.stderr);
+        moments = moment;
+    }
+    assert!(moments > 40, "{moments}");
+}
+
+#[test]
+fn an_interrupted_apply_is_reported() {
+    let machine = image();
+    assert_eq!(node(&machine, "apply", &["--end-at", "40"]).code, -1);
+    assert_eq!(status(&machine)["state"], "interrupted");
+    assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
+}
+
+#[test]
+fn an_undo_keeps_the_changes_of_others() {
+    let machine = image();
+    succeeds(&machine, "apply");
+    let edited = fs::read_to_string(machine.at(CONFIG)).unwrap() + "maxPods: 5\n";
+    let machine = machine
+        .with(CONFIG, &edited)
+        .with(KEPT, "containerRuntimeEndpoint: /run/other.sock\n");
+    let drifted = status(&machine);
+    assert_eq!(drifted["state"], "drifted");
+    assert_eq!(drifted["drifted"], serde_json::json!([CONFIG, KEPT]));
+    let outcome = node(&machine, "undo", &[]);
+    assert_eq!(outcome.code, 1);
+    expect![[r#"
+        /var/lib/kubelet/instance-config.yaml: somebody else has changed the file; change it yourself, then undo again
+    "#]].assert_eq(&outcome.stdout);
+    assert_eq!(
+        fs::read_to_string(machine.at(CONFIG)).unwrap(),
+        edited.replace(NEW, OLD)
+    );
+    let machine = machine.with(KEPT, OLD);
+    succeeds(&machine, "undo");
+    assert_eq!(status(&machine)["state"], "undone");
+}
+
+#[test]
+fn a_rejected_apply_and_one_of_a_machine_that_runs_change_nothing() {
+    let machine = image().with("/usr/bin/criswitch", "");
+    let before = tree(machine.root());
+    assert_eq!(node(&machine, "apply", &[]).code, 1);
+    assert_eq!(tree(machine.root()), before);
+    let running = image().running("1", &["/sbin/init"]);
+    let before = tree(running.root());
+    for name in ["apply", "undo"] {
+        let outcome = node(&running, name, &[]);
+        assert_eq!(outcome.code, 1);
+        assert!(
+            outcome
+                .stderr
+                .contains("changes only machines that do not run"),
+            "{}",
+            outcome.stderr
+        );
+    }
+    assert_eq!(tree(running.root()), before);
+}
+
+#[test]
+#[allow(clippy::print_stderr)]
+fn an_apply_that_fails_undoes_what_it_has_changed() {
+    let machine = image().with("/etc/criswitch/conf.d/x", "");
+    let before = state(machine.root(), true);
+    // The file system has no room for one more file.
+    let script = "mount -t tmpfs -o nr_inodes=1 none \"$1/etc/criswitch\" || exit 99
+        shift && exec \"$@\"";
+    let files = main_file(SPEC);
+    let (program, spec) = (machine.at("/program"), files.main());
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script, "-", text(machine.root())]);
+    unshare.args([
+        env!("CARGO_BIN_EXE_criswitch"),
+        "node",
+        "apply",
+        "--root",
+        text(machine.root()),
+    ]);
+    let output = unshare
+        .args(["--program", text(&program), "--spec", text(&spec)])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(99) {
+        return eprintln!("not tried, no file system can be mounted here: {shown}");
+    }
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    expect![[r#"
+        criswitch: all changes are undone: cannot change /etc/criswitch/criswitch.toml: No space left on device
+    "#]].assert_eq(&shown);
+    assert_eq!(state(machine.root(), true), before);
+    assert_eq!(status(&machine)["state"], "undone");
+}
+
+#[test]
+fn only_one_process_changes_a_machine() {
+    let machine = image();
+    let journal = File::create(machine.at("/var/lib/criswitch/node/journal")).unwrap();
+    journal.lock().unwrap();
+    let outcome = node(&machine, "apply", &[]);
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome
+            .stderr
+            .contains("another criswitch changes this machine now"),
+        "{}",
+        outcome.stderr
+    );
+    drop(journal);
+    succeeds(&machine, "apply");
+}
+
+#[test]
+fn a_changed_specification_is_applied_over_the_first_and_undone_alone() {
+    let machine = image();
+    succeeds(&machine, "apply");
+    let first = state(machine.root(), false);
+    let files = main_file(&SPEC.replace("[node]", "kata = '/run/kata/containerd.sock'\n[node]"));
+    let (program, spec) = (machine.at("/program"), files.main());
+    let apply = [
+        "node",
+        "apply",
+        "--root",
+        text(machine.root()),
+        "--spec",
+        text(&spec),
+        "--program",
+    ];
+    let outcome = run(&[&apply[..], &[text(&program)]].concat());
+    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    assert!(
+        fs::read_to_string(machine.at("/etc/criswitch/criswitch.toml"))
+            .unwrap()
+            .contains("kata")
+    );
+    assert_eq!(status(&machine)["state"], "installed");
+    succeeds(&machine, "undo");
+    assert_eq!(state(machine.root(), false), first);
+}
