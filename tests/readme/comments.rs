@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{at, found, unplain};
+use crate::at;
+use crate::words::{found, unplain};
 
 /// Words that are allowed in texts for users, but not in comments and names of tests, with their plain replacements.
 const FOR_ENGINEERS: [(&str, &str); 7] = [

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{at, found};
+use crate::at;
+use crate::words::found;
 
 /// Words that no name contains, with their plain replacements.
 const UNPLAIN: [(&str, &str); 15] = [

@@ -129,6 +129,7 @@ mod switch {
     mod restart;
     mod saved_node;
     pub mod saved_state;
+    mod untrusted_state;
     mod written_state;
 }
 
