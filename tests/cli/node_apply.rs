@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
@@ -187,36 +187,31 @@ fn an_apply_or_undo_that_ends_at_any_moment_leaves_a_machine_as_before_or_as_aft
     succeeds(&machine, "apply");
     let after = state(machine.root(), false);
     succeeds(&machine, "undo");
-    let mut moments = 0;
-    for moment in 0.. {
-        let end = moment.to_string();
-        let end = ["--end-at", &end];
-        let interrupted = node(&machine, "apply", &end);
-        node(&machine, "undo", &end);
+    let cut = |name: &str, moment: usize| {
+        let outcome = node(&machine, name, &["--end-at", &moment.to_string()]);
+        assert!([0, -1].contains(&outcome.code), "{}", outcome.stderr);
+        outcome.code == 0
+    };
+    let ended = (0..).find(|moment| {
+        let is_whole = cut("apply", *moment);
+        cut("undo", *moment);
         succeeds(&machine, "undo");
         assert_eq!(state(machine.root(), true), before, "moment {moment}");
-        node(&machine, "apply", &end);
+        is_whole
+    });
+    assert!(ended > Some(40), "{ended:?}");
+    (0..).find(|moment| {
         succeeds(&machine, "apply");
-        assert_eq!(state(machine.root(), false), after, "moment {moment}");
-        assert_eq!(status(&machine)["state"], "installed");
-        node(&machine, "undo", &end);
+        let is_whole = cut("undo", *moment);
         succeeds(&machine, "undo");
         assert_eq!(state(machine.root(), true), before, "moment {moment}");
-        if interrupted.code == 0 {
-            break;
-        }
-        assert_eq!(interrupted.code, -1, "{}", interrupted.stderr);
-        moments = moment;
-    }
-    assert!(moments > 40, "{moments}");
-}
-
-#[test]
-fn an_interrupted_apply_is_reported() {
-    let machine = image();
-    assert_eq!(node(&machine, "apply", &["--end-at", "40"]).code, -1);
+        is_whole
+    });
+    cut("apply", 40);
     assert_eq!(status(&machine)["state"], "interrupted");
     assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
+    succeeds(&machine, "apply");
+    assert_eq!(state(machine.root(), false), after);
 }
 
 #[test]
@@ -242,6 +237,30 @@ fn an_undo_keeps_the_changes_of_others() {
     let machine = machine.with(KEPT, OLD);
     succeeds(&machine, "undo");
     assert_eq!(status(&machine)["state"], "undone");
+}
+
+#[test]
+fn a_link_that_leads_out_of_the_image_is_rejected() {
+    let (outside, machine) = (tempfile::tempdir().unwrap(), image());
+    for directory in ["/opt", "/etc/criswitch", "/var/lib/criswitch"] {
+        symlink(outside.path(), machine.at(directory)).unwrap();
+    }
+    let outcome = node(&machine, "apply", &[]);
+    assert_eq!(outcome.code, 1);
+    let refused = outcome
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("refused "))
+        .unwrap();
+    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a link leads to a directory outside of the machine's root, or a file is in its way"].assert_eq(refused);
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    let machine = image().with("/opt", "a file");
+    let outcome = node(&machine, "apply", &[]);
+    assert!(
+        outcome.stdout.contains("refused outside: /opt/criswitch/"),
+        "{}",
+        outcome.stdout
+    );
 }
 
 #[test]

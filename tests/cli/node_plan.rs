@@ -281,9 +281,11 @@ async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
     "#]]).await;
     let hidden = running(&containerd())
         .await
+        .without("/var/lib/kubelet/pods")
         .without("/proc/812/exe")
         .without("/proc/812/stat");
     refuses(&hidden, UNKNOWN, expect![[r#"
+        unknown unknown-pod: /var/lib/kubelet/pods: a kubelet runs, and this directory of its pods does not exist
         unknown kubelet-program: /proc/812/exe: the program of the kubelet's process cannot be read; try running the command as root
         unknown kubelet-files: kubelet: the start of the kubelet's process cannot be read
     "#]]).await;
@@ -311,9 +313,17 @@ async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
         refused cgroup-driver: /var/lib/kubelet/config.yaml: the kubelet's cgroup driver is systemd, the default backend's is cgroupfs; try cgroupDriver: cgroupfs
     "#]]).await;
     cgroupfs.stop().await;
+    let accepted = UNKNOWN.replace("['d", "['backend', 'd");
+    refuses(&machine, &accepted, expect![[r#"
+        unknown cgroup-driver: backend "runc": the cgroup driver is not known; the kubelet and all backends must have the same
+        unknown handler-without-row: backend "runc": its pods are not known, because it does not answer
+        unknown unknown-pod: backend "runc": its pods are not known, because it does not answer
+    "#]]).await;
     refuses(&machine, UNKNOWN, expect![[r#"
         refused backend: backend "runc": /run/containerd/containerd.sock: cannot connect: Connection refused; try starting the runtime
         unknown cgroup-driver: backend "runc": the cgroup driver is not known; the kubelet and all backends must have the same
+        unknown handler-without-row: backend "runc": its pods are not known, because it does not answer
+        unknown unknown-pod: backend "runc": its pods are not known, because it does not answer
     "#]]).await;
 }
 

@@ -18,7 +18,8 @@ use crate::cli::{Verdict, directory, print};
 
 const APPLY_CODES: &str = "\
 Exit codes: 0 the machine is as specified, 1 refused, or failed and
-undone, 78 the specification is wrong.";
+undone, 2 with mode = \"check\" in the specification: something would
+change, 78 the specification is wrong.";
 
 const UNDO_CODES: &str = "\
 Exit codes: 0 undone, or nothing to undo, 1 a file could not be undone.";

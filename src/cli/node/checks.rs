@@ -38,13 +38,14 @@ const START: &[&str] = &["start", "endpoint"];
 const RESTART: &[&str] = &["restart"];
 
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 26] = [
+pub(super) const CHECKS: [Check; 27] = [
     Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
     Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
     Check { name: "systemd", may_accept: false, needed_for: ALWAYS, look: files::systemd },
     Check { name: "layout", may_accept: false, needed_for: ALWAYS, look: kubelet::layout },
     Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },
     Check { name: "package", may_accept: false, needed_for: FILES, look: files::package },
+    Check { name: "outside", may_accept: false, needed_for: FILES, look: files::outside },
     Check { name: "read-only", may_accept: false, needed_for: FILES, look: files::read_only },
     Check { name: "noexec", may_accept: false, needed_for: FILES, look: files::no_exec },
     Check { name: "immutable", may_accept: false, needed_for: FILES, look: files::immutable },

@@ -19,6 +19,7 @@ use super::root::Root;
 /// The directory of the journal and of the contents.
 const DIRECTORY: &str = "/var/lib/criswitch/node";
 const JOURNAL: &str = "journal";
+pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
 const PRIVATE: u32 = 0o600;
 
 /// The number of moments after which the process ends without any further work, for tests of interruptions.

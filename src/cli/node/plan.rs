@@ -215,6 +215,10 @@ fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<Pod>, Found> {
         let what = format!("the kubelet's pods cannot be read: {error}");
         Found::unknown([folder.display()], &what, "running the command as root")
     })?;
+    if kubelet.pid.is_some() && !root.at(&folder).exists() {
+        let what = "a kubelet runs, and this directory of its pods does not exist";
+        return Err(Found::unknown([folder.display()], what, ""));
+    }
     let logs = root.names_in(Path::new(LOGS)).unwrap_or_default();
     let pods = uids.into_iter().map(|uid| {
         let name = logs.iter().find_map(|log| {

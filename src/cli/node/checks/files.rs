@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use criswitch::platform::Target;
 
 use super::Found;
+use crate::cli::node::journal;
 use crate::cli::node::plan::Facts;
 use crate::cli::node::root::Root;
 use crate::cli::node::steps::{Change, Content, PROGRAMS, Planned};
@@ -101,6 +102,21 @@ fn with_target(
         Target::of(&part).is_ok_and(|target| is_bad(&target, content))
     });
     bad.map(|(change, _)| change.place.clone()).collect()
+}
+
+/// Files that are not below the root of the machine, because an absolute link leads there from a directory above them.
+pub(super) fn outside(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+    let root = facts.root.at(Path::new("/")).canonicalize();
+    let is_outside = |path: &Path| {
+        let parent = path.parent().unwrap_or(path).to_string_lossy();
+        let part = existing_part(&facts.root, &parent).canonicalize();
+        !matches!((&root, part), (Ok(root), Ok(part)) if part.starts_with(root) && part.is_dir())
+    };
+    let paths = contents(planned).map(|(change, _)| Path::new(&change.place));
+    let paths = paths.chain([Path::new(journal::FILE)]);
+    let places = paths.filter(|path| is_outside(path)).map(Path::display);
+    let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
+    vec![Found::new(places, what, "")]
 }
 
 pub(super) fn read_only(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {

@@ -29,6 +29,20 @@ fn answered<'f>(facts: &'f Facts<'_>) -> Vec<(&'f str, &'f Probed)> {
         .collect()
 }
 
+/// An unknown finding about the backends whose pods are not known.
+fn silent(facts: &Facts<'_>) -> Found {
+    let wanted = facts.wanted.iter();
+    let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
+    let answers = backends.zip(facts.probes.iter().flatten());
+    let silent = answers.filter(|(_, probe)| probe.is_err());
+    let places = silent.map(|(backend, _)| format!("backend {:?}", backend.name));
+    Found::unknown(
+        places,
+        "its pods are not known, because it does not answer",
+        "",
+    )
+}
+
 /// The pods that run on a backend.
 fn running(found: &Probed) -> impl Iterator<Item = &PodSandbox> {
     let ready = |pod: &&PodSandbox| pod.state() == PodSandboxState::SandboxReady;
@@ -144,13 +158,14 @@ pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found
             (!has_row).then(|| Found::new([name(pod)], &what, "a row under [handlers]"))
         })
     });
-    found.collect()
+    found.chain([silent(facts)]).collect()
 }
 
 /// Pods that the kubelet would remove, because it does not know them.
 pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
-    let Ok(pods) = &facts.pods else {
-        return Vec::new();
+    let pods = match &facts.pods {
+        Ok(pods) => pods,
+        Err(found) => return vec![found.clone()],
     };
     let known: BTreeSet<_> = pods.iter().map(|pod| pod.uid.as_str()).collect();
     let all = answered(facts);
@@ -160,11 +175,8 @@ pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found>
         !known.contains(uid.unwrap_or_default())
     });
     let what = "the kubelet does not know the pod, and would remove it";
-    vec![Found::new(
-        unknown.map(name),
-        what,
-        "removing the pod, or waiting for its end",
-    )]
+    let hint = "removing the pod, or waiting for its end";
+    vec![silent(facts), Found::new(unknown.map(name), what, hint)]
 }
 
 pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
@@ -179,7 +191,10 @@ pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let all = all.iter().flat_map(|(_, found)| running(found));
     let young = all.filter(|pod| u128::try_from(pod.created_at).is_ok_and(|time| time > since));
     let what = "the pod is younger than 10 seconds";
-    vec![Found::new(young.map(name), what, "again after 10 seconds")]
+    vec![
+        silent(facts),
+        Found::new(young.map(name), what, "again after 10 seconds"),
+    ]
 }
 
 /// An unknown finding about all pods of the node, which files and backends cannot answer.
