@@ -16,7 +16,7 @@ const CURRENT: &str = "/opt/criswitch/current";
 /// The program in the shipped units.
 const PACKAGED: &str = "/usr/bin/criswitch";
 const UNITS: &str = "/etc/systemd/system";
-const KUBELET_DROP_IN: &str = "10-criswitch.conf";
+pub(super) const KUBELET_DROP_IN: &str = "10-criswitch.conf";
 
 /// The units as shipped, and the targets that start them.
 const SHIPPED: [(&str, &str, &str); 2] = [

@@ -75,6 +75,11 @@ impl Unit {
         }
     }
 
+    /// The files with lines of the unit.
+    pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        self.lines.iter().map(|(_, word)| PathBuf::from(&word.from))
+    }
+
     /// Whether a unit of this machine has files that systemd has not read yet; `None` if no systemd answers.
     pub(super) fn needs_reload(name: &str) -> Option<bool> {
         let mut systemctl = Command::new("systemctl");

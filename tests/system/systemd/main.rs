@@ -7,6 +7,7 @@
 mod support;
 
 mod machine;
+mod plans;
 mod reloads;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

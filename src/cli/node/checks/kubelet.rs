@@ -9,7 +9,7 @@ use super::Found;
 use crate::cli::node::kubelet::{Kubelet, files_of};
 use crate::cli::node::plan::Facts;
 use crate::cli::node::start::Flags;
-use crate::cli::node::steps::Planned;
+use crate::cli::node::steps::{KUBELET_DROP_IN, Planned};
 use crate::cli::node::unit::Unit;
 use crate::cli::node::{Finding, judge, root};
 
@@ -100,24 +100,22 @@ pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
         return vec![Found::unknown(["kubelet"], what, "")];
     };
     let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
-    let settings = facts.kubelet.settings.iter();
-    paths.extend(settings.map(|setting| PathBuf::from(&setting.from)));
     let nothing = root::Planned::new();
     let after = Kubelet::read(&facts.root.with(&nothing), &mut Vec::new());
-    paths.extend(
-        after
-            .settings
-            .iter()
-            .map(|setting| PathBuf::from(&setting.from)),
-    );
+    let settings = facts.kubelet.settings.iter().chain(&after.settings);
+    paths.extend(settings.map(|setting| PathBuf::from(&setting.from)));
+    if let Ok(layout) = &facts.layout {
+        paths.extend(Unit::read(&facts.root, &layout.unit).files());
+    }
     paths.sort();
     paths.dedup();
+    // The drop-in of criswitch only orders the kubelet at the next boot.
+    paths.retain(|path| path.is_absolute() && !path.ends_with(KUBELET_DROP_IN));
     let newer = paths.iter().filter(|path| {
         let about = fs::metadata(facts.root.at(path));
-        path.is_absolute()
-            && about
-                .and_then(|about| about.modified())
-                .is_ok_and(|time| time > started)
+        about
+            .and_then(|about| about.modified())
+            .is_ok_and(|time| time > started)
     });
     let what = "the file is newer than the kubelet's process, so a restart would apply it";
     let hint = "restarting the kubelet first";
