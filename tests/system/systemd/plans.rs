@@ -1,6 +1,7 @@
 //! `criswitch node plan` beside a real systemd, with a program that only has the name of a kubelet.
 
 use std::fs;
+use std::time::{Duration, SystemTime};
 
 use crate::machine::{Machine, until};
 
@@ -31,7 +32,7 @@ async fn a_plan_names_the_changes_of_the_kubelet_that_systemd_and_the_kernel_sho
     let machine = Machine::boot().await;
     fs::create_dir(machine.at("opt")).ok();
     fs::copy("/usr/bin/sleep", machine.at("opt/kubelet")).unwrap();
-    let unit = "[Service]\nExecStart=/opt/kubelet 1000000\n";
+    let unit = "[Service]\nType=exec\nExecStart=/opt/kubelet 1000000\n";
     fs::write(machine.at(UNIT), unit).unwrap();
     machine.systemctl(&["daemon-reload"]);
     machine.systemctl(&["restart", "kubelet"]);
@@ -40,6 +41,10 @@ async fn a_plan_names_the_changes_of_the_kubelet_that_systemd_and_the_kernel_sho
     let quiet = ["kubelet-version"];
     assert_eq!(findings(&machine), quiet);
     fs::write(machine.at(UNIT), unit.replace("10", "20")).unwrap();
+    // The start of a process is known to a second.
+    let later = SystemTime::now() + Duration::from_secs(2);
+    let unit = fs::File::options().append(true).open(machine.at(UNIT));
+    unit.unwrap().set_modified(later).unwrap();
     fs::remove_file(machine.at("opt/kubelet")).unwrap();
     let all = [
         "kubelet-version",

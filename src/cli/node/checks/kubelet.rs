@@ -122,8 +122,8 @@ pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     vec![Found::new(newer.map(|path| path.display()), what, hint)]
 }
 
-/// The time at which the kubelet's process started. A second later than counted, because the kernel counts whole
-/// seconds of the boot.
+/// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
+/// whole seconds.
 fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
     let text = |path: String| facts.root.text(Path::new(&path)).ok().flatten();
     let process = text(format!("/proc/{}/stat", facts.kubelet.pid?))?;
@@ -133,8 +133,9 @@ fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
     let boot = machine
         .lines()
         .find_map(|line| line.strip_prefix("btime "))?;
-    let seconds = boot.trim().parse::<u64>().ok()? + ticks / TICKS_PER_SECOND + 1;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    let boot = Duration::from_secs(boot.trim().parse::<u64>().ok()?.checked_add(1)?);
+    let since = Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?);
+    SystemTime::UNIX_EPOCH.checked_add(boot)?.checked_add(since)
 }
 
 pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
