@@ -26,11 +26,12 @@ const USUAL: [&str; 4] = [
 ];
 
 /// Folders and files with comments.
-const WITH_COMMENTS: [&str; 11] = [
+const WITH_COMMENTS: [&str; 12] = [
     "src",
     "tests",
     "benches",
     "config",
+    "deploy",
     "package",
     "docs/pictures",
     "build.rs",

@@ -27,13 +27,17 @@ fn numbers<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> 
 }
 
 #[test]
-fn the_changelogs_and_the_documentation_have_the_version_of_cargo_toml() {
+fn the_changelogs_the_chart_and_the_documentation_have_the_version_of_cargo_toml() {
     let version = package("version");
     let (_, newest) = shipped("CHANGELOG.md")
         .split_once("\n## ")
         .map(|(a, b)| (a.to_owned(), b.to_owned()))
         .unwrap();
     assert!(newest.starts_with(&version), "CHANGELOG.md: {version}");
+    let chart = shipped("deploy/chart/Chart.yaml");
+    for key in ["version", "appVersion"] {
+        assert!(chart.contains(&format!("\n{key}: {version}\n")), "{key}");
+    }
     let packaged = shipped("package/changelog");
     assert!(packaged.starts_with(&format!("criswitch ({version}-1) ")));
     for document in documents() {
@@ -56,6 +60,11 @@ fn every_address_is_made_from_cargo_toml() {
         _ => None,
     });
     assert!(manifest >= 2);
+    let chart = written("deploy/chart/Chart.yaml", |line| {
+        line.strip_prefix("home: ")
+            .map(|_| format!("home: {repository}"))
+    });
+    assert_eq!(chart, 1);
     for file in [
         "config/alerts.yaml",
         "tests/system/prometheus/alerts_test.yaml",

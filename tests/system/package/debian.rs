@@ -33,6 +33,13 @@ impl Debian {
         self.shared().join(format!("{version}.deb"))
     }
 
+    /// Copies the folder that an environment variable names to /run/backends of the machine.
+    pub fn share(&self, variable: &str) {
+        let folder = std::env::var_os(variable);
+        let folder = folder.expect("tests/system/package/run.sh sets the variable");
+        run(Command::new("cp").arg("-r").arg(folder).arg(self.shared()));
+    }
+
     /// Makes a package of another version with a changed binary and a changed shipped configuration.
     pub fn another(&self, version: &str) -> String {
         let tree = self.shared().join("tree");

@@ -1,4 +1,4 @@
-//! The Debian package: dpkg installs, upgrades, removes and purges it on a separate machine
+//! The packages: dpkg, apt and dnf install, upgrade, remove and purge them on a separate machine
 //! (tests/system/systemd/boot.sh).
 // No other crate can reach these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
@@ -10,7 +10,9 @@ mod support;
 #[path = "../systemd/machine.rs"]
 mod machine;
 
+mod aarch64;
 mod debian;
+mod repositories;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -46,6 +48,21 @@ async fn an_installation_starts_nothing_and_leaves_the_kubelet_alone() {
         debian.files("/etc/criswitch"),
         "/etc/criswitch\n/etc/criswitch/conf.d\n/etc/criswitch/criswitch.toml"
     );
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the bundle: tests/system/package/run.sh"]
+async fn the_script_of_the_bundle_installs_the_package() {
+    let debian = Debian::boot().await;
+    debian.share("CRISWITCH_BUNDLE");
+    // The triggers are those of other packages.
+    let options = debian.at("etc/dpkg/dpkg.cfg.d");
+    fs::create_dir_all(&options).unwrap();
+    fs::write(options.join("triggers"), "no-triggers\n").unwrap();
+    let load = "PATH=/usr/sbin:/usr/bin:/sbin:/bin /run/backends/bundle/load.sh package";
+    debian.runs("sh", &["-c", load]);
+    let version = debian.runs("criswitch", &["version"]);
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 }
 
 #[tokio::test]

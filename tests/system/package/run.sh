@@ -1,40 +1,52 @@
 #!/usr/bin/env bash
-# Tests the Debian package. Two builds in different folders must give the same bytes. Then the package is installed,
-# upgraded under load, removed and purged on a separate machine. Also tests the static binary, and the zip file for
-# Windows. Runs as root on Debian 12 with Rust and Go. Keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so
-# that a second run is quick.
-set -eu
+# Tests the files of a release. Two builds in different folders must give the same bytes; these builds are not
+# optimized, to save time. Then optimized packages are installed, upgraded under load, removed and purged on a separate
+# machine, and the program for aarch64 runs under qemu-user. Runs as root on Debian 12 with Rust and Go. Keeps build
+# results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
+set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 HERE=$CACHE/package
 CARGO=${CARGO_HOME:-$HOME/.cargo}
-STATIC=$(uname -m)-unknown-linux-musl
-WINDOWS=x86_64-pc-windows-gnu
+STATIC=x86_64-unknown-linux-musl
+VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$TOP/Cargo.toml" | head -n 1)
+# The sources are a copy of the work tree, which may have changes.
+export CRISWITCH_COMMIT=0123456789abcdef0123456789abcdef01234567
+# The optimized release, for this architecture only, and the quick one for all targets.
+RELEASE=$HERE/one
+QUICK=$HERE/two
 
 main() {
   [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
   mkdir -p "$HERE"
   install_what_is_missing
-  build_twice
-  build_static
-  build_zip
+  reject_bad_input
+  build_all
+  examine_programs
+  examine_sboms
+  examine_image
+  examine_bundle
+  examine_signatures
+  make_repositories
   (cd "$TOP/tests/system/restart/client" && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
   cd "$TOP"
-  CRISWITCH_PACKAGE=$(echo "$HERE"/one/*.deb) RESTARTS_CLIENT=$CACHE/restarts-client \
+  CRISWITCH_PACKAGE=$RELEASE/criswitch_$VERSION-1_amd64.deb CRISWITCH_AARCH64=$QUICK/criswitch-$VERSION-linux-arm64 \
+    CRISWITCH_REPOSITORIES=$HERE/repositories CRISWITCH_BUNDLE=$HERE/bundle RESTARTS_CLIENT=$CACHE/restarts-client \
     cargo test --quiet --locked --test package -- --ignored --nocapture
 }
 
 install_what_is_missing() {
-  if ! has_all /lib/systemd/systemd nsenter pgrep findmnt dpkg-shlibdeps readelf x86_64-w64-mingw32-gcc zip unzip; then
+  if ! has_all /lib/systemd/systemd nsenter pgrep findmnt readelf unzip qemu-aarch64-static \
+    unsquashfs apt-ftparchive createrepo_c rpmsign dnf gpg openssl; then
     {
       apt-get update -qq
       DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends \
-        systemd util-linux procps dpkg-dev binutils gcc-mingw-w64-x86-64 zip unzip
+        systemd util-linux procps binutils unzip qemu-user-static squashfs-tools apt-utils createrepo-c rpm dnf gpg openssl
     } >"$CACHE/apt-package.log" 2>&1
   fi
-  tool cargo-deb 3.8.0
-  tool cargo-about 0.9.3 --features cli
+  PATH=$("$TOP/package/tools.sh"):$PATH
+  (cd "$TOP/tests/system/package/cosign" && CGO_ENABLED=0 go build -trimpath -mod=readonly -o "$HERE/cosign/" .)
 }
 
 # has_all PROGRAM...: whether all programs exist. `command -v` succeeds if one of several programs exists.
@@ -43,39 +55,66 @@ has_all() {
   for program; do command -v "$program" >/dev/null || return; done
 }
 
-# tool NAME VERSION OPTION...: installs a cargo command once. A full optimization would take longer than it saves.
-tool() {
-  local name=$1 version=$2 root=$CACHE/$1-$2
-  shift 2
-  [ -x "$root/bin/$name" ] ||
-    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-      CARGO_TARGET_DIR=$CACHE/$name-target \
-      cargo install --quiet --locked "$name" --version "$version" --root "$root" "$@"
-  rm -rf "$CACHE/$name-target"
-  PATH=$root/bin:$PATH
+# Each mistake is one line on standard error, and leaves the folder as it was.
+reject_bad_input() {
+  local folder=$HERE/rejected
+  rm -rf "$folder"
+  mkdir "$folder"
+  rejected "unknown target sparc" release "$folder" sparc
+  PATH=$(path_without nfpm) rejected "missing programs: nfpm;" release "$folder"
+  CRISWITCH_COMMIT='' rejected "changes that are not committed" release "$folder" <<<dirty
+  [ -z "$(ls -A "$folder")" ]
+  touch "$folder/file"
+  rejected "is not an empty folder" release "$folder"
+  [ "$(ls -A "$folder")" = file ]
+  [ -z "$(find "$HERE" -maxdepth 1 -name '.release-*')" ]
 }
 
-# The two builds use different folders for the sources, the build results and cargo's own files. They run in parallel,
-# because the last crate of each build uses only one processor.
-build_twice() {
-  local one two failed=0
+# rejected TEXT ARGUMENT...: build.sh of a changed work tree must end with one line that has the text.
+rejected() {
+  local text=$1 tree=$HERE/changed said
+  shift
+  rm -rf "$tree"
+  copy_sources "$tree"
+  git -C "$tree" init --quiet
+  ! said=$("$tree/package/build.sh" "$@" 2>&1 >/dev/null) || { echo "build.sh $* succeeded"; return 1; }
+  [[ $said == "build.sh: "*"$text"* && $(wc -l <<<"$said") = 1 ]] || { echo "build.sh $*: $said"; return 1; }
+}
+
+# path_without PROGRAM: PATH without the folders that have the program.
+path_without() {
+  local folder folders=()
+  IFS=: read -ra folders <<<"$PATH"
+  for folder in "${folders[@]}"; do [ -x "$folder/$1" ] || echo "$folder"; done | paste -sd :
+}
+
+# Builds two quick releases with different folders for the sources, the build results and cargo's own files, and the
+# optimized one beside the second, because the last crate of the optimized one uses only one processor.
+build_all() {
+  local optimized failed=0
   other_home "$HERE/cargo"
-  build one "$HERE/sources" "$CARGO" &
-  one=$!
-  build two "$HERE/an/other/place" "$HERE/cargo" &
-  two=$!
-  wait "$one" || failed=1
-  wait "$two" || failed=1
+  copy_sources "$HERE/sources"
+  copy_sources "$HERE/an/other/place"
+  build two "$HERE/sources" "$CARGO" demo
+  CRISWITCH_THIRD_PARTY=$HERE/two-target/parts/third-party.txt build one "$HERE/sources" "$CARGO" release "$STATIC" &
+  optimized=$!
+  build three "$HERE/an/other/place" "$HERE/cargo" demo || failed=1
+  wait "$optimized" || failed=1
   [ "$failed" = 0 ]
-  cmp "$HERE"/one/*.deb "$HERE"/two/*.deb
-  echo "built twice to the same bytes: $(cd "$HERE/one" && sha256sum ./*.deb)"
+  diff --recursive --brief "$QUICK" "$HERE/three"
+  echo "built twice to the same bytes:"
+  (cd "$QUICK" && sha256sum --check --quiet SHA256SUMS && ls -sh)
 }
 
-# build NAME SOURCES CARGO_HOME: copies the sources to SOURCES and builds the package into $HERE/NAME.
+# build NAME SOURCES CARGO_HOME PROFILE TARGET...: builds a release into $HERE/NAME.
 build() {
-  copy_sources "$2"
-  rm -rf "${HERE:?}/$1"
-  CARGO_HOME=$3 CARGO_TARGET_DIR=$HERE/$1-target "$2/package/build.sh" deb "$HERE/$1"
+  local name=$1 sources=$2 home=$3 profile=$4
+  shift 4
+  rm -rf "${HERE:?}/$name"
+  # A smaller program is packed sooner.
+  export CARGO_PROFILE_DEMO_STRIP=symbols
+  CARGO_HOME=$home CARGO_TARGET_DIR=$HERE/$name-target CRISWITCH_PROFILE=$profile \
+    "$sources/package/build.sh" release "$HERE/$name" "$@"
 }
 
 # Copies the work tree with its file times, by which cargo finds changed files.
@@ -96,42 +135,133 @@ other_home() {
   done
 }
 
-build_static() {
-  if ! target_is_there "$STATIC"; then
-    echo "skipped: no static binary, since the toolchain's target $STATIC cannot be installed here"
-    return
-  fi
-  CARGO_TARGET_DIR=$HERE/static-target "$HERE/sources/package/build.sh" static "$HERE/static"
-  local binary=$HERE/static/criswitch-$STATIC
-  if readelf --wide --program-headers --dynamic "$binary" | grep -E 'INTERP|NEEDED'; then
-    echo "$binary is not static"
+# The programs are static. One runs on a root that has no other file than a configuration.
+examine_programs() {
+  local binary root=$HERE/root
+  for binary in "$RELEASE"/criswitch-*-linux-a*64 "$QUICK"/criswitch-*-linux-a*64; do
+    if readelf --wide --program-headers --dynamic "$binary" | grep -E 'INTERP|NEEDED'; then
+      echo "$binary is not static"
+      return 1
+    fi
+  done
+  mkdir -p "$root"
+  cp "$RELEASE/criswitch-$VERSION-linux-amd64" "$root/criswitch"
+  cp "$TOP/config/criswitch.toml" "$root"
+  chroot "$root" /criswitch version | grep -F "criswitch $VERSION (commit ${CRISWITCH_COMMIT:0:12}, "
+  chroot "$root" /criswitch check --config /criswitch.toml >/dev/null
+  unzip -l "$QUICK/criswitch-$VERSION-windows-amd64.zip" | grep criswitch.exe
+}
+
+# Each SBOM lists the crates that cargo's dependency tree has for the target, without those of build scripts and macros.
+examine_sboms() {
+  local sbom target
+  for sbom in "$RELEASE"/*.cdx.json "$QUICK"/*.cdx.json; do
+    target=${sbom##*/criswitch-"$VERSION"-}
+    target=${target%.cdx.json}
+    diff <(jq -r '.components[].purl' "$sbom" | sort) \
+      <(cd "$TOP" && cargo tree --locked --target "$target" --edges normal,no-proc-macro --prefix none --format '{p}' |
+        sed -n 's/^\(\S*\) v\(\S*\)\( (\*)\)\?$/pkg:cargo\/\1@\2/p' | sort -u)
+    jq -e '.components | length > 20 and all(.licenses[0].expression and (.hashes[0].content | length == 64))' "$sbom" >/dev/null
+  done
+}
+
+# The optimized image is small enough. The image for both architectures has no shell, and its index names them. The image
+# for systemd-sysext has the same program, and the name under which systemd looks for it.
+examine_image() {
+  local image=$HERE/image index manifest files arch
+  [ "$(stat --format %s "$RELEASE/criswitch-$VERSION-image.tar")" -le $((15 << 20)) ]
+  rm -rf "$image"
+  mkdir "$image"
+  tar --extract --directory "$image" --file "$QUICK/criswitch-$VERSION-image.tar"
+  blob() { cat "$image/blobs/sha256/${1#sha256:}"; }
+  index=$(blob "$(jq -r '.manifests[0].digest' "$image/index.json")")
+  [ "$(jq -c '[.manifests[].platform.architecture]' <<<"$index")" = '["amd64","arm64"]' ]
+  for arch in amd64 arm64; do
+    manifest=$(blob "$(jq -r --arg arch "$arch" '.manifests[] | select(.platform.architecture == $arch).digest' <<<"$index")")
+    [ "$(jq -r '.annotations["org.opencontainers.image.revision"]' <<<"$manifest")" = "$CRISWITCH_COMMIT" ]
+    files=$(blob "$(jq -r '.layers[0].digest' <<<"$manifest")" | tar --list --gzip)
+    grep -qx ./usr/bin/criswitch <<<"$files"
+    [ "$(grep -c '/bin/.' <<<"$files")" = 1 ]
+    unsquashfs -quiet -no-progress -force -dest "$HERE/sysext" "$QUICK/criswitch-$VERSION-sysext-$arch.raw" >/dev/null
+    cmp "$HERE/sysext/usr/bin/criswitch" "$QUICK/criswitch-$VERSION-linux-$arch"
+    [ -f "$HERE/sysext/usr/lib/extension-release.d/extension-release.criswitch" ]
+  done
+}
+
+# The script of the bundle notices a changed file. A test installs from the bundle.
+examine_bundle() {
+  local bundle=$HERE/bundle
+  rm -rf "$bundle" "$HERE/changed-bundle"
+  mkdir "$bundle"
+  tar --extract --directory "$bundle" --strip-components 1 --file "$QUICK/criswitch-$VERSION-bundle.tar"
+  "$bundle/load.sh" verify
+  cp -r "$bundle" "$HERE/changed-bundle"
+  flip_bit "$HERE/changed-bundle/criswitch-$VERSION-image.tar"
+  fails "$HERE/changed-bundle/load.sh" package
+}
+
+# The checksums and the image have signatures that cosign verifies without a network. One flipped bit of the checksums,
+# of a file or of the image fails.
+examine_signatures() {
+  local here=$HERE/signed cosign=$HERE/cosign/cosign
+  rm -rf "$here"
+  mkdir "$here"
+  cp "$QUICK"/* "$here"
+  cd "$here"
+  "$cosign" generate-key-pair
+  "$cosign" sign-blob SHA256SUMS
+  "$cosign" verify-blob SHA256SUMS
+  # The signature and the key are what other programs expect, too.
+  base64 --decode SHA256SUMS.sig >signature
+  openssl dgst -sha256 -verify cosign.pub -signature signature SHA256SUMS
+  flip_bit SHA256SUMS
+  fails "$cosign" verify-blob SHA256SUMS
+  cp "$QUICK/SHA256SUMS" .
+  sha256sum --check --quiet SHA256SUMS
+  flip_bit "criswitch-$VERSION-linux-arm64"
+  fails sha256sum --check --quiet SHA256SUMS
+  "$cosign" sign "$HERE/image" image
+  "$cosign" verify image
+  flip_bit "image/blobs/sha256/$(jq -r '.manifests[0].digest | ltrimstr("sha256:")' image/index.json)"
+  fails "$cosign" verify image
+  cd "$TOP"
+}
+
+# fails COMMAND...: succeeds if the command does not.
+fails() {
+  if "$@" >/dev/null 2>&1; then
+    echo "$* succeeded"
     return 1
   fi
-  # Runs the binary on a root that has no other file than a configuration.
-  mkdir -p "$HERE/static/root"
-  cp "$binary" "$TOP/config/criswitch.toml" "$HERE/static/root"
-  chroot "$HERE/static/root" "/${binary##*/}" --version
-  chroot "$HERE/static/root" "/${binary##*/}" check --config /criswitch.toml >"$HERE/static/check"
 }
 
-# Builds the zip file in two folders. These builds are not optimized, to save time: the order of the code does not
-# change whether two builds are equal.
-build_zip() {
-  local name=criswitch-windows-amd64.zip folder
-  if ! target_is_there "$WINDOWS"; then
-    echo "skipped: no zip file for Windows, since the toolchain's target $WINDOWS cannot be installed here"
-    return
-  fi
-  for folder in sources an/other/place; do
-    CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR=$HERE/windows/$folder \
-      "$HERE/$folder/package/build.sh" windows "$HERE/zip/$folder"
+# flip_bit FILE: changes the lowest bit of the 20th byte.
+flip_bit() {
+  local byte
+  byte=$(od -An -tu1 -j20 -N1 "$1")
+  printf '%b' "\\x$(printf %x $((byte ^ 1)))" | dd of="$1" bs=1 seek=20 conv=notrunc status=none
+}
+
+# Makes signed repositories with the optimized packages and the quick ones for the other architecture, and with a later
+# version that has a changed program.
+make_repositories() {
+  local first=$HERE/first newer=$HERE/newer packager
+  export GNUPGHOME=$HERE/gnupg
+  rm -rf "$HERE/repositories" "$first" "$newer" "$GNUPGHOME"
+  mkdir -p "$first" "$newer"
+  cp "$RELEASE"/*_amd64.deb "$RELEASE"/*.x86_64.rpm "$QUICK"/*_arm64.deb "$QUICK"/*.aarch64.rpm "$first"
+  mkdir --mode=700 "$GNUPGHOME"
+  gpg --batch --quiet --passphrase '' --quick-generate-key 'Test <test@criswitch.invalid>' rsa3072 sign never
+  # The kernel ignores bytes after the end of an executable.
+  { cat "$RELEASE/criswitch-$VERSION-linux-amd64" && echo newer; } >"$newer/criswitch"
+  for packager in deb rpm; do
+    (cd "$HERE/sources" && VERSION=99.0.0 ARCH=amd64 BINARY=$newer/criswitch PARTS=$HERE/one-target/parts \
+      HOMEPAGE=https://criswitch.invalid MAINTAINER='Test <test@criswitch.invalid>' \
+      nfpm package --config package/nfpm.yaml --packager "$packager" --target "$newer" >/dev/null)
   done
-  cmp "$HERE/zip/sources/$name" "$HERE/zip/an/other/place/$name"
-  unzip -l "$HERE/zip/sources/$name" | grep criswitch.exe
-}
-
-target_is_there() {
-  [ -d "$(rustc --print sysroot)/lib/rustlib/$1/lib" ] || timeout 120 rustup --quiet target add "$1" 2>/dev/null
+  "$TOP/package/repositories.sh" "$first" "$HERE/repositories" test@criswitch.invalid
+  "$TOP/package/repositories.sh" "$newer" "$HERE/repositories" test@criswitch.invalid
+  gpgconf --kill all
 }
 
 main

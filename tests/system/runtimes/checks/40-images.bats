@@ -112,3 +112,16 @@ image_id() {
   equal "mount points" "$(for n in 2 1; do echo "$DIR/containerd-$n/root/io.containerd.snapshotter.v1.overlayfs"; done)" \
     "$(cri imagefsinfo | jq -r '.status.imageFilesystems[].fsId.mountpoint')"
 }
+
+@test "the image of the release comes from a registry, and runs without root" {
+  [ -n "${CRISWITCH_IMAGE:-}" ] || skip "tests/run.sh has not built the image of the release"
+  skopeo copy --quiet --all --dest-tls-verify=false "oci-archive:$CRISWITCH_IMAGE" \
+    "docker://$(registry_address)/criswitch:release"
+  pod=$(run_pod runc images-release)
+  cri pull --pod-config "$DIR/pod-images-release.json" registry.test/criswitch:release
+  id=$(run_container "$pod" images-release release '' \
+    '.image.image = "registry.test/criswitch:release" | .command = ["/usr/bin/criswitch", "version"]')
+  wait_for 15 "the end of the container" is_in_state "$id" CONTAINER_EXITED
+  has "output" "criswitch $(sed -n 's/^version = "\(.*\)"/\1/p' "$TOP/Cargo.toml" | head -n 1) " "$(cri logs "$id")"
+  equal "user" 65532 "$(cri inspect "$id" | jq .info.runtimeSpec.process.user.uid)"
+}
