@@ -44,7 +44,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use client::{Expected, Round, nanoseconds_since};
 use report::{Measured, Report};
-use subjects::{Process, Subject, backend_socket, own_program, pinned, program};
+use subjects::{Process, STATIC, Subject, backend_socket, own_program, pinned, program};
 use works::Work;
 
 const CRISWITCH: &str = env!("CARGO_BIN_EXE_criswitch");
@@ -93,7 +93,7 @@ enum Role {
 struct Run {
     /// The directory for sockets, configurations and the JSON.
     directory: PathBuf,
-    /// The directory with nginx, haproxy, goproxy and valgrind.
+    /// The directory with nginx, haproxy, goproxy, valgrind and perhaps criswitch-static.
     #[arg(long)]
     programs: PathBuf,
     /// The number of rounds.
@@ -189,7 +189,8 @@ impl Run {
         };
         let subjects = Subject::ALL
             .into_iter()
-            .filter(|subject| subject.does(work));
+            .filter(|subject| subject.does(work))
+            .filter(|subject| *subject != Subject::Static || self.programs.join(STATIC).exists());
         let mut subjects: Vec<_> = subjects
             .map(|subject| {
                 let process = self.start(subject, work, &aside);

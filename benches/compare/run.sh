@@ -6,6 +6,8 @@
 #   benches/compare/run.sh            all works and lives of pods on a real containerd, 5 rounds: as root, about an hour
 #   benches/compare/run.sh --smoke    one short round of a build without link-time optimization: checks the bytes
 #   benches/compare/run.sh --work unary --rounds 9
+#
+# CRISWITCH_STATIC names a static program of a release, which is then a subject, too.
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -43,6 +45,8 @@ measure_lives() {
 # Downloads and unpacks Debian packages, but does not install them: an installed package would start its server.
 prepare_programs() {
   mkdir -p "$CACHE/bin"
+  rm -f "$CACHE/bin/criswitch-static"
+  [ -z "${CRISWITCH_STATIC:-}" ] || ln -s "$(realpath "$CRISWITCH_STATIC")" "$CACHE/bin/criswitch-static"
   (cd "$TOP/benches/compare/goproxy" && CGO_ENABLED=0 go build -trimpath -o "$CACHE/bin/goproxy" .)
   [ -x "$CACHE/bin/valgrind" ] && return
   mkdir -p "$CACHE/packages"

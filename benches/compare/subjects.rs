@@ -14,6 +14,8 @@ use serde::Serialize;
 use crate::works::Work;
 use crate::{CRISWITCH, unit};
 
+/// The program of [`Subject::Static`] among the programs. Without this program, the subject is omitted.
+pub const STATIC: &str = "criswitch-static";
 /// How long a process may take until it listens and its replies are correct.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
 /// The index of the user time in `/proc/PID/stat`, counted after the process name. The system time follows it.
@@ -33,18 +35,21 @@ pub enum Subject {
     /// A pass-through proxy on grpc-go.
     Go,
     Criswitch,
+    /// The static program of a release.
+    Static,
     /// The reference for merges: a loop in one process, without a socket.
     Prost,
 }
 
 impl Subject {
-    pub const ALL: [Subject; 7] = [
+    pub const ALL: [Subject; 8] = [
         Subject::Direct,
         Subject::Splice,
         Subject::Nginx,
         Subject::Haproxy,
         Subject::Go,
         Subject::Criswitch,
+        Subject::Static,
         Subject::Prost,
     ];
 
@@ -56,6 +61,7 @@ impl Subject {
             Subject::Haproxy => "haproxy",
             Subject::Go => "go",
             Subject::Criswitch => "criswitch",
+            Subject::Static => "static",
             Subject::Prost => "prost",
         }
     }
@@ -64,7 +70,7 @@ impl Subject {
     /// for very large messages.
     pub fn does(self, work: Work) -> bool {
         match self {
-            Subject::Criswitch => true,
+            Subject::Criswitch | Subject::Static => true,
             Subject::Prost => matches!(work, Work::Merge2 | Work::Merge4),
             Subject::Direct => work.backends() == 1,
             _ => work.backends() == 1 && !work.is_large(),
@@ -102,34 +108,39 @@ impl Subject {
                     .map(str::to_owned)
                     .into()
             }
-            Subject::Criswitch => {
-                fs::write(directory.join("criswitch.toml"), table(directory, work)).unwrap();
-                [CRISWITCH, "serve", "--config", &at("criswitch.toml")]
+            Subject::Criswitch | Subject::Static => {
+                let config = format!("{}.toml", self.name());
+                fs::write(directory.join(&config), self.table(directory, work)).unwrap();
+                let own = match self {
+                    Subject::Static => program(STATIC),
+                    _ => CRISWITCH.to_owned(),
+                };
+                [&own, "serve", "--config", &at(&config)]
                     .map(str::to_owned)
                     .into()
             }
         })
+    }
+
+    fn table(self, directory: &Path, work: Work) -> String {
+        let socket = self.socket(directory);
+        // Each work has its own state directory, because the backends differ, and so has each program.
+        let state = directory.join(format!("state-{}-{}", self.name(), work.name()));
+        let max_message = if work.is_large() { "64MiB" } else { "16MiB" };
+        let mut table = format!(
+            "listen = {socket:?}\nruntime_dir = {state:?}\nstate_dir = {state:?}\nmax_message = {max_message:?}\n\
+             default_handler = \"h0\"\n[handlers]\n"
+        );
+        for number in 0..work.backends() {
+            table += &format!("h{number} = {:?}\n", backend_socket(directory, number));
+        }
+        table
     }
 }
 
 fn configure(text: &str, directory: &Path, name: &str) {
     let text = text.replace("DIR", &directory.display().to_string());
     fs::write(directory.join(name), text).unwrap();
-}
-
-fn table(directory: &Path, work: Work) -> String {
-    let socket = Subject::Criswitch.socket(directory);
-    // Each work has its own state directory, because the backends differ.
-    let state = directory.join(format!("state-{}", work.name()));
-    let max_message = if work.is_large() { "64MiB" } else { "16MiB" };
-    let mut table = format!(
-        "listen = {socket:?}\nruntime_dir = {state:?}\nstate_dir = {state:?}\nmax_message = {max_message:?}\n\
-         default_handler = \"h0\"\n[handlers]\n"
-    );
-    for number in 0..work.backends() {
-        table += &format!("h{number} = {:?}\n", backend_socket(directory, number));
-    }
-    table
 }
 
 pub fn backend_socket(directory: &Path, number: usize) -> PathBuf {
@@ -178,7 +189,7 @@ impl Process {
         let command = [under, &subject.command(directory, work, programs)?].concat();
         fs::remove_file(subject.socket(directory)).ok();
         let log = fs::File::create(directory.join(format!("{}.out", subject.name()))).unwrap();
-        let is_criswitch = subject == Subject::Criswitch;
+        let is_criswitch = matches!(subject, Subject::Criswitch | Subject::Static);
         let environment = is_criswitch.then(unit::environment);
         let mut command = program(&command);
         command.envs(environment.into_iter().flatten());
