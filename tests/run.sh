@@ -145,22 +145,28 @@ run_tests() {
   CRISWITCH_COMMIT=0123456789ab RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --quiet --locked
 }
 
-# Builds the programs of the real suite in the background, with the processor time that other steps leave. Debian's
-# packages are installed first, because two programs cannot install packages at once.
+# Builds the programs of the real suite and the releases in the background, with the processor time that other steps
+# leave. Debian's packages are installed first, because two programs cannot install packages at once.
 build_partners() {
-  tests/system/runtimes/run.sh --install || return
-  chrt --idle 0 tests/system/runtimes/run.sh --build >"$CACHE/partners.log" 2>&1 &
+  tests/system/runtimes/run.sh --install && tests/system/package/run.sh --install || return
+  chrt --idle 0 bash -c 'tests/system/runtimes/run.sh --build; tests/system/package/run.sh --build' \
+    >"$CACHE/partners.log" 2>&1 &
   PARTNERS=$!
 }
 
-# Uses the binary of the package if the step before has built it. If the build of the partners failed, the suite repeats
-# it and shows the error.
+# Waits for the builds in the background. If one of them failed, the step that needs it repeats it and shows the error.
+wait_for_partners() {
+  [ -z "${PARTNERS:-}" ] || wait "$PARTNERS" || true
+}
+
+# Uses the binary of the package if the step before has built it.
 test_runtimes() {
-  [ -z "${PARTNERS:-}" ] || wait "$PARTNERS"
+  wait_for_partners
   CRISWITCH=${PACKAGED:-} CRISWITCH_IMAGE=${PACKAGED_IMAGE:-} tests/system/runtimes/run.sh
 }
 
 test_package() {
+  wait_for_partners
   tests/system/package/run.sh || return
   PACKAGED=$(echo "$CACHE"/package/one/criswitch-*-linux-amd64)
   # The comparison measures this program, too.

@@ -3,6 +3,10 @@
 # optimized, to save time. Then optimized packages are installed, upgraded under load, removed and purged on a separate
 # machine, and the program for aarch64 runs under qemu-user. Runs as root on Debian 12 with Rust and Go. Keeps build
 # results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
+#
+#   tests/system/package/run.sh             all tests
+#   tests/system/package/run.sh --install   install the tools, and nothing else
+#   tests/system/package/run.sh --build     build the releases, and nothing else
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -21,6 +25,10 @@ main() {
   [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
   mkdir -p "$HERE"
   install_what_is_missing
+  case ${1:-} in
+    --install) exit ;;
+    --build) build_all; exit ;;
+  esac
   reject_bad_input
   build_all
   examine_programs
@@ -264,4 +272,4 @@ make_repositories() {
   gpgconf --kill all
 }
 
-main
+main "$@"
