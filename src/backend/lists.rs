@@ -294,7 +294,22 @@ impl Lists {
 
 /// Whether the bytes are equal. Two references to the same memory need no comparison.
 fn is_same(a: &Bytes, b: &Bytes) -> bool {
-    std::ptr::eq(a.as_ref(), b.as_ref()) || a == b
+    let is_equal = if cfg!(target_env = "musl") {
+        is_equal_in_blocks
+    } else {
+        |a: &[u8], b: &[u8]| a == b
+    };
+    std::ptr::eq(a.as_ref(), b.as_ref()) || is_equal(a, b)
+}
+
+/// Compares 16 bytes at once. musl's own function compares byte by byte.
+fn is_equal_in_blocks(a: &[u8], b: &[u8]) -> bool {
+    let (blocks, rest) = a.as_chunks::<16>();
+    let (other_blocks, other_rest) = b.as_chunks::<16>();
+    let mut pairs = blocks.iter().zip(other_blocks);
+    a.len() == b.len()
+        && rest == other_rest
+        && pairs.all(|(a, b)| u128::from_ne_bytes(*a) == u128::from_ne_bytes(*b))
 }
 
 #[cfg(test)]
@@ -324,6 +339,21 @@ mod tests {
     const AB: &[u8] = b"\x0a\x01a\x0a\x01b";
     const BA: &[u8] = b"\x0a\x01b\x0a\x01a";
     const AC: &[u8] = b"\x0a\x01a\x0a\x01c";
+
+    #[test]
+    fn a_comparison_in_blocks_finds_each_difference() {
+        let bytes: Vec<u8> = (0..70).collect();
+        for len in 0..bytes.len() {
+            let (own, mut other) = (&bytes[..len], bytes[..len].to_vec());
+            assert!(is_equal_in_blocks(own, &other));
+            assert!(!is_equal_in_blocks(own, &bytes[..=len]));
+            for at in 0..len {
+                other[at] ^= 1;
+                assert!(!is_equal_in_blocks(own, &other), "{len}, {at}");
+                other[at] ^= 1;
+            }
+        }
+    }
 
     #[test]
     fn a_list_repeats_while_its_items_and_all_facts_are_the_same() {
