@@ -125,6 +125,63 @@ fn the_configuration_of_k3s_wins_over_its_written_files_and_drop_ins_win_over_bo
     "#]]);
 }
 
+/// A unit of k3s as its installer writes it, with a further line.
+fn unit(line: &str) -> String {
+    format!(
+        "[Service]\n{line}\nEnvironmentFile=-/etc/systemd/system/%N.service.env\nExecStart=/usr/local/bin/k3s \\\n  server\n"
+    )
+}
+
+#[test]
+fn environment_variables_name_the_configuration_and_the_data_directory() {
+    const UNIT: &str = "/etc/systemd/system/k3s.service";
+    const CONFIG: &str = "K3S_CONFIG_FILE=/etc/k3s/own.yaml";
+    const DATA: &str = "K3S_DATA_DIR=/srv/k3s";
+    let switch = "container-runtime-endpoint: unix:///run/criswitch/criswitch.sock\n";
+    let k3s = || k3s().with("/etc/k3s/own.yaml", switch);
+    let of_process = k3s().with("/proc/812/environ", &format!("{DATA}\0{CONFIG}\0"));
+    let of_unit = k3s().with(UNIT, &unit("")).with(
+        "/etc/systemd/system/k3s.service.env",
+        &format!("{CONFIG}\n{DATA}"),
+    );
+    for machine in [of_process, of_unit] {
+        machine.shows(
+            TABLE,
+            expect![[r#"
+                NODE     VALUE                                 FROM
+                kubelet  running, by k3s                       process 812
+                runtime  unix:///run/criswitch/criswitch.sock  /etc/k3s/own.yaml
+                images   -                                     -
+                cgroups  -                                     -
+                crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+
+                configuration is valid
+            "#]],
+        );
+        let own = drop_in("/run/z.sock");
+        let machine = machine.with("/srv/k3s/agent/etc/kubelet.conf.d/95-z.conf", &own);
+        machine.lacks(
+            TABLE,
+            expect![[r#"
+                /srv/k3s/agent/etc/kubelet.conf.d/95-z.conf: the kubelet's container runtime endpoint is /run/z.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+
+                configuration is valid; 1 problem on this node
+            "#]],
+        );
+    }
+    let unset = k3s()
+        .with(UNIT, &unit("UnsetEnvironment=K3S_CONFIG_FILE"))
+        .with("/etc/systemd/system/k3s.service.env", CONFIG);
+    unset.lacks(
+        TABLE,
+        expect![[r#"
+            /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet's container runtime endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+
+            configuration is valid; 1 problem on this node
+        "#]],
+    );
+}
+
 #[test]
 fn k3s_or_rke2_before_its_first_start_is_found_by_its_files() {
     let machine = machine().with("/etc/rancher/rke2/config.yaml", "token: x\n");

@@ -46,7 +46,7 @@ impl Kubelet {
         let before = findings.len();
         let start = Start::find(root, findings);
         let rancher = start.as_ref().and_then(|start| start.rancher.as_ref());
-        let rancher = rancher.map(|(name, flags)| Rancher::read(name, flags, root, findings));
+        let rancher = rancher.map(|given| Rancher::read(given, root, findings));
         let found = start.as_ref().map(|start| match &rancher {
             Some(rancher) if start.program.flags == Flags::Rancher => {
                 let place = rancher.own_drop_in().display().to_string();

@@ -5,14 +5,47 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::kubelet::{file_settings, files_of};
+use super::unit::Word;
 use super::{Finding, Root, Setting, last};
+
+/// The environment variables without the name of the program, and the flags that they stand for.
+const VARIABLES: [(&str, &str); 2] = [("CONFIG_FILE", "config"), ("DATA_DIR", "data-dir")];
+
+/// The start of k3s or RKE2.
+pub(super) struct Given {
+    pub(super) program: &'static str,
+    /// The flags of environment variables. A flag of a file or of the command line wins.
+    pub(super) variables: Vec<Setting>,
+    /// The flags of the command line.
+    pub(super) flags: Vec<Setting>,
+}
+
+impl Given {
+    /// Takes the flags from these environment variables.
+    pub(super) fn with(self, variables: &[(String, Word)]) -> Given {
+        let flags = VARIABLES.iter().filter_map(|(variable, flag)| {
+            let variable = format!("{}_{variable}", self.program.to_uppercase());
+            let found = variables.iter().rfind(|(name, _)| *name == variable);
+            let (_, value) = found?;
+            Some(Setting::new(
+                flag,
+                &format!("{variable}="),
+                &value.text,
+                &value.from,
+            ))
+        });
+        let variables = flags.collect();
+        Given { variables, ..self }
+    }
+}
 
 /// An installation of k3s or RKE2.
 pub(super) struct Rancher {
     pub(super) program: &'static str,
     /// The data directory of k3s or RKE2, with the files that the program writes.
     data: PathBuf,
-    /// The program's flags: those of its configuration files, then those of its command line. The last one wins.
+    /// The program's flags: those of environment variables, of its configuration files, and of its command line. The last
+    /// one wins.
     flags: Vec<Setting>,
 }
 
@@ -23,19 +56,16 @@ impl Rancher {
         paths.iter().any(|path| root.at(path).exists())
     }
 
-    /// Reads the configuration of `program`, whose command line has the flags `given`.
-    pub(super) fn read(
-        program: &'static str,
-        given: &[Setting],
-        root: &Root<'_>,
-        findings: &mut Vec<Finding>,
-    ) -> Rancher {
-        let main = last(given, &["config", "c"]).map(|main| PathBuf::from(&main.value));
+    /// Reads the configuration.
+    pub(super) fn read(given: &Given, root: &Root<'_>, findings: &mut Vec<Finding>) -> Rancher {
+        let program = given.program;
+        let mut flags = given.variables.clone();
+        let named = [flags.as_slice(), &given.flags].concat();
+        let main = last(&named, &["config", "c"]).map(|main| PathBuf::from(&main.value));
         let main = main.unwrap_or_else(|| config(program));
         let folder = PathBuf::from(format!("{}.d", main.display()));
         let mut paths = root.files_in(&folder, &["yaml", "yml"]);
         paths.insert(0, main);
-        let mut flags = Vec::new();
         for path in paths {
             let file = root.yaml(&path, findings);
             let keys = file.as_ref().and_then(Value::as_object);
@@ -43,7 +73,7 @@ impl Rancher {
                 add(&mut flags, &path, key, value);
             }
         }
-        flags.extend(given.iter().cloned());
+        flags.extend(given.flags.iter().cloned());
         let set = last(&flags, &["data-dir", "d"]);
         let data = set.map_or_else(|| data(program), |set| PathBuf::from(&set.value));
         Rancher {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::rancher::Rancher;
+use super::rancher::{Given, Rancher};
 use super::unit::{Unit, Word, words};
 use super::{Finding, Root, Setting, last, unknown};
 
@@ -68,8 +68,8 @@ pub(super) struct Start {
     /// The process or the unit; empty if the machine has neither.
     pub(super) from: String,
     pub(super) words: Vec<Word>,
-    /// k3s or RKE2 and its flags, if it starts the kubelet.
-    pub(super) rancher: Option<(&'static str, Vec<Setting>)>,
+    /// k3s or RKE2, if it starts the kubelet.
+    pub(super) rancher: Option<Given>,
 }
 
 impl Start {
@@ -103,7 +103,7 @@ impl Start {
             let words = words.map(|text| Word::new(text, &from)).collect();
             Start::new(words, &from, Some(pid))
         });
-        let first = processes.next()?;
+        let first = processes.next()?.with_own_variables(root, findings);
         if ["rke2", "k0s"].contains(&first.program.name)
             && let Some(own) = processes.find(|other| other.program.flags == Flags::Kubelet)
         {
@@ -134,7 +134,34 @@ impl Start {
             let what = format!("looked at ExecStart= of this unit, which runs {command:?}");
             unknown(findings, &unit.name, what);
         }
-        start
+        start.map(|start| start.with(&unit.variables(root, &mut Vec::new())))
+    }
+
+    /// The same with the environment variables of the process.
+    fn with_own_variables(self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Start {
+        let (Some(pid), Some(_)) = (self.pid, &self.rancher) else {
+            return self;
+        };
+        let path = format!("/proc/{pid}/environ");
+        let text = root.text(Path::new(&path)).unwrap_or_else(|_| {
+            unknown(
+                findings,
+                &path,
+                "the environment of the process cannot be read",
+            );
+            None
+        });
+        let text = text.unwrap_or_default();
+        let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)));
+        let variables: Vec<_> = pairs.collect();
+        self.with(&variables)
+    }
+
+    /// The same with these environment variables.
+    fn with(self, variables: &[(String, Word)]) -> Start {
+        let rancher = self.rancher.map(|given| given.with(variables));
+        Start { rancher, ..self }
     }
 
     /// The kubelet of kubeadm, k3s or RKE2 on a machine that has its files but no unit.
@@ -162,7 +189,11 @@ impl Start {
             program,
             pid,
             from: from.to_owned(),
-            rancher: rancher.then(|| (program.name, flags(&words))),
+            rancher: rancher.then(|| Given {
+                program: program.name,
+                variables: Vec::new(),
+                flags: flags(&words),
+            }),
             words,
         })
     }
@@ -170,9 +201,11 @@ impl Start {
     /// The row of the kubelet in the text output.
     pub(super) fn shown(&self) -> Setting {
         let value = match (self.pid, &self.rancher, self.from.as_str()) {
-            (Some(_), Some((program, _)), _) => format!("running, by {program}"),
+            (Some(_), Some(Given { program, .. }), _) => format!("running, by {program}"),
             (Some(_), None, _) => "running".to_owned(),
-            (None, Some((program, _)), "") => format!("not running; {program} without a unit"),
+            (None, Some(Given { program, .. }), "") => {
+                format!("not running; {program} without a unit")
+            }
             (None, None, "") => "not running; no unit, so as kubeadm starts it".to_owned(),
             _ => "not running".to_owned(),
         };

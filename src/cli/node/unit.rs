@@ -132,8 +132,13 @@ impl Unit {
             .collect()
     }
 
-    /// The environment variables. The last one of a name counts; those of files come after those of `Environment=`.
-    fn variables(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<(String, Word)> {
+    /// The environment variables. The last one of a name counts; those of files come after those of `Environment=`, and
+    /// `UnsetEnvironment=` removes variables at the end.
+    pub(super) fn variables(
+        &self,
+        root: &Root<'_>,
+        findings: &mut Vec<Finding>,
+    ) -> Vec<(String, Word)> {
         let mut found = Vec::new();
         for Word { text, from } in self.values("Environment") {
             let pairs = words(&self.specified(text), from);
@@ -159,6 +164,14 @@ impl Unit {
                     let what = format!("{} needs this file, which cannot be read", self.name);
                     unknown(findings, path, what);
                 }
+            }
+        }
+        for Word { text, from } in self.values("UnsetEnvironment") {
+            for unset in words(&self.specified(text), from) {
+                let is_unset = |name: &str, value: &str| {
+                    unset.text == name || unset.text == format!("{name}={value}")
+                };
+                found.retain(|(name, value)| !is_unset(name, &value.text));
             }
         }
         found
