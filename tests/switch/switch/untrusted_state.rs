@@ -6,7 +6,7 @@ use criswitch::store::Boot;
 
 use crate::faults::{names, text};
 use crate::switch::saved_state::{
-    self, lists_fail, lists_heal, restarted_without_kata, state_file, with_pods,
+    lists_fail, lists_heal, restarted_without_kata, state_file, with_pods,
 };
 
 /// A way to damage a file.
@@ -69,7 +69,7 @@ async fn a_file_that_is_missing_outdated_unreadable_or_writable_by_others_is_not
         let old = fs::read(state_file(&rig, "kata")).unwrap();
         rig.restart_switch().await;
         rig.run("kata", "since").await;
-        saved_state::all(&rig).await;
+        crate::switch::saved_state::all(&rig).await;
         rig.sim("kata").stop().await;
         rig.stop_switch().await;
         spoil(&state_file(&rig, "kata"), &old);
