@@ -247,12 +247,12 @@ fn a_link_that_leads_out_of_the_image_is_rejected() {
     }
     let outcome = node(&machine, "apply", &[]);
     assert_eq!(outcome.code, 1);
-    let refused = outcome
+    let finding = outcome
         .stdout
         .lines()
         .find(|line| line.starts_with("refused "))
         .unwrap();
-    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a link leads to a directory outside of the machine's root, or a file is in its way"].assert_eq(refused);
+    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a link leads to a directory outside of the machine's root, or a file is in its way"].assert_eq(finding);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     let machine = image().with("/opt", "a file");
     let outcome = node(&machine, "apply", &[]);

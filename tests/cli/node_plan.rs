@@ -17,20 +17,18 @@ use crate::{Outcome, main_file, run, run_beside, text};
 const TABLE: &str =
     "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
 
+/// The arguments of a plan for a machine.
+fn line<'a>(machine: &'a Machine, spec: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let [root, spec] = [machine.root(), spec].map(text);
+    [&["node", "plan", "--root", root, "--spec", spec], more].concat()
+}
+
 /// Plans for a machine with a specification that has these keys in `[node]`. Checks that nothing changes.
 pub(crate) fn plan(machine: &Machine, node: &str, arguments: &[&str]) -> Outcome {
     let files = main_file(&format!("{TABLE}[node]\n{node}\n"));
     let spec = files.main();
     let before = tree(machine.root());
-    let plan = [
-        "node",
-        "plan",
-        "--root",
-        text(machine.root()),
-        "--spec",
-        text(&spec),
-    ];
-    let outcome = run(&[&plan, arguments].concat());
+    let outcome = run(&line(machine, &spec, arguments));
     assert_eq!(tree(machine.root()), before);
     outcome
 }
@@ -109,21 +107,13 @@ async fn plan_beside(machine: &Machine, node: &str, arguments: &[&str]) -> Outco
     let files = main_file(&format!("{TABLE}[node]\n{node}\n"));
     let spec = files.main();
     let before = tree(machine.root());
-    let plan = [
-        "node",
-        "plan",
-        "--root",
-        text(machine.root()),
-        "--spec",
-        text(&spec),
-    ];
-    let outcome = run_beside(&[&plan, arguments].concat()).await;
+    let outcome = run_beside(&line(machine, &spec, arguments)).await;
     assert_eq!(tree(machine.root()), before);
     outcome
 }
 
 /// Checks the findings that are not accepted; there are some.
-async fn refuses(machine: &Machine, node: &str, expected: Expect) {
+async fn finds(machine: &Machine, node: &str, expected: Expect) {
     let outcome = plan_beside(machine, node, &[]).await;
     let lines = outcome.stdout.lines();
     let lines = lines.filter(|line| line.starts_with("refused ") || line.starts_with("unknown "));
@@ -176,7 +166,7 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
         would change: 7 steps
     "#]].assert_eq(&outcome.stdout);
     assert_eq!(outcome.code, 2);
-    refuses(&machine, "", expect![[r#"
+    finds(&machine, "", expect![[r#"
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
         unknown daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
         refused young-pod: default/web: the pod is younger than 10 seconds; try again after 10 seconds
@@ -243,13 +233,13 @@ async fn a_node_that_is_as_specified_is_ready() {
         "kubelet: kubelet.service, kubeadm with the configuration\n\nready: nothing would change\n";
     assert_eq!((outcome.code, &*outcome.stdout), (0, ready));
     let machine = machine.with(&format!("{folder}/criswitch.service"), "");
-    refuses(&machine, "", expect![[r#"
+    finds(&machine, "", expect![[r#"
         refused existing-file: /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
     "#]]).await;
     let mode = fs::Permissions::from_mode(0o666);
     fs::set_permissions(machine.at(&format!("{folder}/criswitch.socket")), mode).unwrap();
-    refuses(&machine, "", expect![[r#"
+    finds(&machine, "", expect![[r#"
         refused existing-file: /etc/systemd/system/criswitch.socket, /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
     "#]]).await;
@@ -260,7 +250,7 @@ async fn a_runtime_of_the_kubelet_that_is_no_backend_is_named() {
     let machine = running(&containerd()).await;
     let other = KUBELET.replace("criswitch/criswitch", "crio/crio");
     let machine = machine.with("/var/lib/kubelet/config.yaml", &other);
-    refuses(&machine, UNKNOWN, expect![[r#"
+    finds(&machine, UNKNOWN, expect![[r#"
         refused current-runtime: unix:///run/crio/crio.sock: the kubelet uses this runtime, which is no backend, so it would lose its pods; try a row for its handlers under [handlers]
     "#]]).await;
 }
@@ -274,7 +264,7 @@ async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
     symlink("/usr/bin/kubelet (deleted)", machine.at("/proc/812/exe")).unwrap();
     let command =
         "[Service]\nExecStart=/usr/bin/kubelet --v=4 --config /var/lib/kubelet/config.yaml\n";
-    refuses(&machine.with(UNIT, command), UNKNOWN, expect![[r#"
+    finds(&machine.with(UNIT, command), UNKNOWN, expect![[r#"
         refused kubelet-program: /usr/bin/kubelet: the program was replaced after the kubelet had started, so a restart would upgrade it; try restarting the kubelet first
         refused kubelet-files: /etc/systemd/system/kubelet.service, /var/lib/kubelet/config.yaml: the file is newer than the kubelet's process, so a restart would apply it; try restarting the kubelet first
         refused kubelet-flags: kubelet.service: the kubelet's process has other flags than its unit would give it now; try restarting the kubelet first
@@ -284,7 +274,7 @@ async fn other_changes_that_a_restart_of_the_kubelet_would_apply_are_named() {
         .without("/var/lib/kubelet/pods")
         .without("/proc/812/exe")
         .without("/proc/812/stat");
-    refuses(&hidden, UNKNOWN, expect![[r#"
+    finds(&hidden, UNKNOWN, expect![[r#"
         unknown unknown-pod: /var/lib/kubelet/pods: a kubelet runs, and this directory of its pods does not exist
         unknown kubelet-program: /proc/812/exe: the program of the kubelet's process cannot be read; try running the command as root
         unknown kubelet-files: kubelet: the start of the kubelet's process cannot be read
@@ -298,7 +288,7 @@ async fn pods_that_the_kubelet_would_remove_or_that_have_no_row_are_named() {
     let client = Client::new(&containerd.socket());
     client.run_pod("kata", "boxed").await.unwrap();
     let node = UNKNOWN.replace(", 'young-pod'", "");
-    refuses(&machine, &node, expect![[r#"
+    finds(&machine, &node, expect![[r#"
         refused handler-without-row: default/boxed: the pod uses the handler "kata", which has no row; try a row under [handlers]
         refused unknown-pod: default/boxed: the kubelet does not know the pod, and would remove it; try removing the pod, or waiting for its end
         refused young-pod: default/web, default/boxed: the pod is younger than 10 seconds; try again after 10 seconds
@@ -309,17 +299,17 @@ async fn pods_that_the_kubelet_would_remove_or_that_have_no_row_are_named() {
 async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
     let cgroupfs = containerd().cgroup_driver(criswitch::codec::cri::CgroupDriver::Cgroupfs);
     let machine = running(&cgroupfs).await;
-    refuses(&machine, UNKNOWN, expect![[r#"
+    finds(&machine, UNKNOWN, expect![[r#"
         refused cgroup-driver: /var/lib/kubelet/config.yaml: the kubelet's cgroup driver is systemd, the default backend's is cgroupfs; try cgroupDriver: cgroupfs
     "#]]).await;
     cgroupfs.stop().await;
     let accepted = UNKNOWN.replace("['d", "['backend', 'd");
-    refuses(&machine, &accepted, expect![[r#"
+    finds(&machine, &accepted, expect![[r#"
         unknown cgroup-driver: backend "runc": the cgroup driver is not known; the kubelet and all backends must have the same
         unknown handler-without-row: backend "runc": its pods are not known, because it does not answer
         unknown unknown-pod: backend "runc": its pods are not known, because it does not answer
     "#]]).await;
-    refuses(&machine, UNKNOWN, expect![[r#"
+    finds(&machine, UNKNOWN, expect![[r#"
         refused backend: backend "runc": /run/containerd/containerd.sock: cannot connect: Connection refused; try starting the runtime
         unknown cgroup-driver: backend "runc": the cgroup driver is not known; the kubelet and all backends must have the same
         unknown handler-without-row: backend "runc": its pods are not known, because it does not answer
@@ -338,7 +328,7 @@ async fn another_machine_another_version_and_another_installation_are_rejected()
         .without("/run/systemd");
     let node =
         format!("{UNKNOWN}\nversion = '9.9.9'\nmachine_id = 'ffeeddccbbaa99887766554433221100'");
-    refuses(&machine, &node, expect![[r#"
+    finds(&machine, &node, expect![[r#"
         refused machine: /etc/machine-id: the specification is for the machine ffeeddccbbaa99887766554433221100, and this is 00112233445566778899aabbccddeeff; try the specification of this machine
         refused version: criswitch: this program is version 0.1.0, the specification wants 9.9.9; try the program of that version
         refused systemd: /run/systemd/system: systemd does not run the services of this machine

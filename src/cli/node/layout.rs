@@ -100,19 +100,22 @@ fn file_of(kubelet: &Kubelet, name: &str) -> Option<PathBuf> {
 }
 
 impl Layout {
-    /// Finds the layout in the files of the machine.
+    /// Finds the layout of the kubelet that would start now. `findings` are those of reading this kubelet.
     ///
     /// # Errors
     /// Why the layout is unknown, or why criswitch cannot set the endpoint.
-    pub(super) fn find(root: &Root<'_>, switch: &str) -> Result<Layout, Vec<Finding>> {
-        let (nothing, mut findings) = (Planned::new(), Vec::new());
-        let kubelet = Kubelet::read(&root.with(&nothing), &mut findings);
+    pub(super) fn find(
+        root: &Root<'_>,
+        kubelet: &Kubelet,
+        mut findings: Vec<Finding>,
+        switch: &str,
+    ) -> Result<Layout, Vec<Finding>> {
         let start = kubelet.start.as_ref().filter(|_| findings.is_empty());
         let Some(start) = start else {
             return Err(findings);
         };
         let mut rows = LAYOUTS.iter();
-        let row = rows.find_map(|(name, place)| Some((*name, place(&kubelet)?)));
+        let row = rows.find_map(|(name, place)| Some((*name, place(kubelet)?)));
         let Some((name, place)) = row.filter(|_| !start.from.is_empty()) else {
             let (place, what) = match start.from.as_str() {
                 "" => ("kubelet", "no unit starts the kubelet".to_owned()),

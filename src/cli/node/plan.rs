@@ -16,7 +16,7 @@ use super::checks::{self, Check, Found};
 use super::journal::Journal;
 use super::kubelet::Kubelet;
 use super::layout::Layout;
-use super::root::Root;
+use super::root::{self, Root};
 use super::steps::{self, Planned};
 use super::{Finding, advice, last};
 use crate::cli::columns::columns;
@@ -66,6 +66,10 @@ pub(super) struct Facts<'a> {
     /// The kubelet as it runs.
     pub(super) kubelet: Kubelet,
     pub(super) kubelet_findings: Vec<Finding>,
+    /// The kubelet as its next start would make it.
+    pub(super) next_kubelet: Kubelet,
+    /// The endpoint of criswitch, as the kubelet takes it.
+    pub(super) endpoint: String,
     pub(super) layout: Result<Layout, Vec<Finding>>,
     /// The answers of the backends; `None` if the machine does not run.
     pub(super) probes: Option<Vec<Probe>>,
@@ -154,16 +158,17 @@ impl<'a> Facts<'a> {
         let wanted = Wanted::find(specification, &root, directory);
         let mut kubelet_findings = Vec::new();
         let kubelet = Kubelet::read(&root, &mut kubelet_findings);
-        let endpoint = wanted
-            .as_ref()
-            .map(|wanted| wanted.config.listen.endpoint());
-        let endpoint = endpoint.unwrap_or_else(|_| Address::default_listen().endpoint());
+        let (nothing, mut next_findings) = (root::Planned::new(), Vec::new());
+        let next_kubelet = Kubelet::read(&root.with(&nothing), &mut next_findings);
+        let endpoint = endpoint(wanted.as_ref().ok());
         let probes = match &wanted {
             Ok(wanted) if root.runs() => Some(probe(&wanted.config, &root)?),
             _ => None,
         };
         Ok(Facts {
-            layout: Layout::find(&root, &endpoint),
+            layout: Layout::find(&root, &next_kubelet, next_findings, &endpoint),
+            next_kubelet,
+            endpoint,
             pods: pods(&kubelet, &root),
             program,
             own: own(&root)?,
@@ -175,15 +180,11 @@ impl<'a> Facts<'a> {
             probes,
         })
     }
+}
 
-    /// The endpoint of criswitch, as the kubelet takes it.
-    pub(super) fn endpoint(&self) -> String {
-        let listen = self
-            .wanted
-            .as_ref()
-            .map(|wanted| wanted.config.listen.endpoint());
-        listen.unwrap_or_else(|_| Address::default_listen().endpoint())
-    }
+fn endpoint(wanted: Option<&Wanted>) -> String {
+    let listen = wanted.map(|wanted| wanted.config.listen.endpoint());
+    listen.unwrap_or_else(|| Address::default_listen().endpoint())
 }
 
 /// The files that are as an earlier `apply` has made them.

@@ -172,9 +172,7 @@ fn endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
     let with_endpoint = changes.map(|change| Change {
         what: format!(
             "{}: the kubelet's endpoint {} becomes {}",
-            change.what,
-            layout.endpoint,
-            facts.endpoint()
+            change.what, layout.endpoint, facts.endpoint
         ),
         ..change
     });

@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use super::Found;
-use crate::cli::node::kubelet::{Kubelet, files_of};
+use crate::cli::node::kubelet::files_of;
 use crate::cli::node::plan::Facts;
 use crate::cli::node::start::Flags;
 use crate::cli::node::steps::{KUBELET_DROP_IN, Planned};
-use crate::cli::node::unit::Unit;
-use crate::cli::node::{Finding, judge, root};
+use crate::cli::node::unit::{Unit, Word};
+use crate::cli::node::{Finding, judge};
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;
@@ -32,13 +32,7 @@ pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let mut findings: Vec<Finding> = Vec::new();
     let name = "the kubelet's image service endpoint";
     let images = facts.kubelet.images.as_ref();
-    judge(
-        images,
-        name,
-        &facts.endpoint(),
-        "removing it",
-        &mut findings,
-    );
+    judge(images, name, &facts.endpoint, "removing it", &mut findings);
     findings.iter().map(Found::from).collect()
 }
 
@@ -100,9 +94,8 @@ pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
         return vec![Found::unknown(["kubelet"], what, "")];
     };
     let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
-    let nothing = root::Planned::new();
-    let after = Kubelet::read(&facts.root.with(&nothing), &mut Vec::new());
-    let settings = facts.kubelet.settings.iter().chain(&after.settings);
+    let settings = facts.kubelet.settings.iter();
+    let settings = settings.chain(&facts.next_kubelet.settings);
     paths.extend(settings.map(|setting| PathBuf::from(&setting.from)));
     if let Ok(layout) = &facts.layout {
         paths.extend(Unit::read(&facts.root, &layout.unit).files());
@@ -139,16 +132,15 @@ fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
 }
 
 pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
-    let nothing = root::Planned::new();
-    let after = Kubelet::read(&facts.root.with(&nothing), &mut Vec::new());
-    let (Some(process), Some(unit)) = (&facts.kubelet.start, &after.start) else {
+    let next = &facts.next_kubelet;
+    let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
         return Vec::new();
     };
     // k3s and RKE2 make the kubelet's flags themselves at each start.
-    if after.rancher.is_some() || process.program.flags != Flags::Kubelet {
+    if next.rancher.is_some() || process.program.flags != Flags::Kubelet {
         return Vec::new();
     }
-    let words = |start: &[super::super::unit::Word]| -> Vec<String> {
+    let words = |start: &[Word]| -> Vec<String> {
         start.iter().skip(1).map(|word| word.text.clone()).collect()
     };
     let differs = words(&process.words) != words(&unit.words);

@@ -96,8 +96,7 @@ pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
         .backends
         .iter()
         .map(|backend| backend.socket.to_string());
-    if same(endpoint, &facts.endpoint())
-        || sockets.into_iter().any(|socket| same(&socket, endpoint))
+    if same(endpoint, &facts.endpoint) || sockets.into_iter().any(|socket| same(&socket, endpoint))
     {
         return Vec::new();
     }
