@@ -17,9 +17,20 @@ pub use os::{
 };
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::iter::Sum;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Creates a file with this mode, less the bits of the umask.
+///
+/// # Errors
+/// The path exists, even as a link, or its directory cannot be written.
+pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = File::options();
+    files::with_mode(options.write(true).create_new(true), mode).open(path)
+}
 
 /// The process of a client, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

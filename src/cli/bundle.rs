@@ -5,7 +5,7 @@
 mod secrets;
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,7 +16,7 @@ use clap::Args;
 use criswitch::config::{Config, MetricsListen};
 use criswitch::errors::error_chain;
 use criswitch::platform::connect::dial;
-use criswitch::platform::files;
+use criswitch::platform::create_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -251,10 +251,7 @@ fn packed(parts: &[Part]) -> std::io::Result<Vec<u8>> {
 
 /// Writes a file that only its owner may read. A file that cannot be written whole is removed.
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    let mut file = files::with_mode(&mut options, 0o600).open(path)?;
-    file.write_all(bytes).inspect_err(|_| {
+    create_new(path, 0o600)?.write_all(bytes).inspect_err(|_| {
         fs::remove_file(path).ok();
     })
 }

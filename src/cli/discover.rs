@@ -8,7 +8,7 @@ mod places;
 mod plan;
 mod text;
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use clap::Args;
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_PATH};
 
-use criswitch::platform::{files, users};
+use criswitch::platform::{create_new, users};
 
 use super::node;
 use super::output::Output;
@@ -225,10 +225,7 @@ fn checked(text: &str) -> anyhow::Result<Config> {
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let shown = file.display();
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    let created = files::with_mode(&mut options, MODE).open(file);
-    let mut opened = created.map_err(|error| match error.kind() {
+    let mut opened = create_new(file, MODE).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::anyhow!(
             "{shown} exists and was not changed; try a different name, or move the file"
         ),

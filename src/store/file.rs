@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use bytes::{Buf, Bytes};
 use twox_hash::XxHash3_64;
 
-use crate::platform::files;
+use crate::platform::{create_new, files};
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.
@@ -103,9 +103,7 @@ fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io:
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    let mut file = files::with_mode(&mut options, 0o600).open(path)?;
+    let mut file = create_new(path, 0o600)?;
     file.write_all(FORMAT)?;
     file.write_all(&hash(content).to_le_bytes())?;
     file.write_all(content)?;

@@ -1,11 +1,11 @@
 //! Replaces a file at once, so that other programs read its old content or its new content, never a part.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use crate::platform::files;
+use crate::platform::{create_new, files};
 
 /// The mode and the owner of the new file.
 pub enum Access<'a> {
@@ -45,13 +45,11 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 /// Writes a new file. Removes an existing file first, because a different user may own it. Follows no link.
 fn write(path: &Path, content: &str, access: &Access<'_>) -> io::Result<()> {
     remove(path)?;
-    let mut options = File::options();
-    options.write(true).create_new(true);
     let mode = match access {
         Access::Mode(mode) => *mode,
         Access::Like(old) => files::mode(old),
     };
-    let mut file = files::with_mode(&mut options, mode).open(path)?;
+    let mut file = create_new(path, mode)?;
     if let Access::Like(old) = access {
         files::set_owner(&file, old)?;
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use criswitch::platform::{Attributes, files, process};
+use criswitch::platform::{Attributes, create_new, files, process};
 use serde::{Deserialize, Serialize};
 
 use super::root::Root;
@@ -247,7 +247,7 @@ impl<'a> Journal<'a> {
         moment();
         let path = self.directory.join(name);
         remove(&path)?;
-        let mut file = create(&path)?;
+        let mut file = create_new(&path, PRIVATE)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         Ok(name.to_owned())
@@ -385,14 +385,8 @@ fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
-/// Creates a file that only its owner may read.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    files::with_mode(options.write(true).create_new(true), PRIVATE).open(path)
-}
-
 fn write(path: &Path, bytes: &[u8], attributes: &Attributes) -> io::Result<()> {
-    let mut file = create(path)?;
+    let mut file = create_new(path, PRIVATE)?;
     file.write_all(bytes)?;
     attributes.set(&file)?;
     file.sync_all()
