@@ -142,7 +142,8 @@ run_tests() {
   install mandoc || return
   # A test reads the commit in the log line of a start. Only a release build finds the commit itself. Many tests wait,
   # so more of them run at once than the machine has processors.
-  CRISWITCH_COMMIT=0123456789ab RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --quiet --locked
+  CRISWITCH_COMMIT=0123456789ab RUST_TEST_THREADS=$(($(nproc) * 2)) \
+    cargo test --quiet --locked --no-fail-fast
 }
 
 # Builds the programs of the real suite and the releases in the background, with the processor time that other steps

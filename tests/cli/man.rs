@@ -173,8 +173,8 @@ fn variables(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let names = paths.flat_map(|path: PathBuf| {
-        // The names of capabilities look like variables.
-        if path.ends_with("compatibility") {
+        // The names of capabilities look like variables, and k3s and RKE2 read variables of their own.
+        if path.ends_with("compatibility") || path.ends_with("rancher.rs") {
             return Vec::new();
         }
         if path.is_dir() {
