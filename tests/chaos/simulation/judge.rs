@@ -219,8 +219,7 @@ impl Case<'_> {
 
     /// The backends that the call may go to under at least one of the possible tables. `None` means any backend.
     fn only(&self) -> Option<Vec<usize>> {
-        let begun = self.asked.begun;
-        let owners = |kind| self.thing(kind).map(|thing| thing.holders(begun));
+        let owners = |kind| self.thing(kind).map(|thing| self.holders(thing));
         match self.asked.call.row.goes {
             Goes::Handler(_) => Some(self.rows().map(|row| row.backend).collect()),
             Goes::Owner(kind, ..) => Some(owners(kind).unwrap_or_default()),
@@ -232,6 +231,16 @@ impl Case<'_> {
             Goes::Image(..) => self.stores_of_pod(),
             _ => None,
         }
+    }
+
+    /// The backends to which the call may go if it names `thing`. When the owner no longer lists a pod, a backend that
+    /// claimed it owns it until its next list.
+    fn holders(&self, thing: &Thing) -> Vec<usize> {
+        let is_lost = thing.gone.is_some() && thing.removal_reported.is_none();
+        let health = &self.truth.health;
+        let hostile = (0..RUNTIMES).filter(|at| is_lost && health[*at].was_hostile);
+        let holders = thing.holders(self.asked.begun).into_iter();
+        holders.chain(hostile).collect()
     }
 
     /// The largest number of times that one backend may get the call. criswitch looks for an image up to three times:
@@ -280,11 +289,6 @@ impl Case<'_> {
             Goes::OwnerWithImage(_) => Some(Kind::Pod),
             _ => None,
         };
-        let named = match Takes::of(self.asked.call.row) {
-            Some(takes) if !self.asked.call.filter.id.is_empty() => Some(takes.kind()),
-            Some(_) => Some(Kind::Pod),
-            None => kind,
-        };
         match code {
             Code::NotFound => {
                 let begun = self.asked.begun;
@@ -311,16 +315,25 @@ impl Case<'_> {
             ),
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
             Code::FailedPrecondition
-                if self.may_be_doubled()
-                    || self.may_be_in_use()
-                    || named
-                        .and_then(|kind| self.thing(kind))
-                        .is_some_and(|thing| self.may_be_disputed(thing)) =>
+                if self.may_be_doubled() || self.may_be_in_use() || self.names_disputed() =>
             {
                 Ok(())
             }
             _ => self.unless(!spoilt, "no fault so far explains this code"),
         }
+    }
+
+    /// Whether the call or its filter names a pod or container that may be disputed.
+    fn names_disputed(&self) -> bool {
+        let call = &self.asked.call;
+        let kind = match (&call.row.goes, Takes::of(call.row)) {
+            (Goes::Owner(kind, ..), _) => *kind,
+            (_, Some(takes)) if !call.filter.id.is_empty() => takes.kind(),
+            (Goes::OwnerWithImage(_), _) | (_, Some(_)) => Kind::Pod,
+            _ => return false,
+        };
+        let named = self.thing(kind);
+        named.is_some_and(|thing| self.may_be_disputed(thing))
     }
 
     /// Whether backends may list different things under the thing's id, and none of them must have created it.

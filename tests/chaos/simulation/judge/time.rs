@@ -174,8 +174,9 @@ impl Case<'_> {
         let lacking = code == Code::Unimplemented && self.may_be_unimplemented();
         // A hostile backend may answer with an id of another backend. criswitch then rejects the create.
         let refused = creates(self.asked.call.row) && self.got().any(|seen| seen.spoilt);
-        let in_use = code == Code::FailedPrecondition && self.may_be_in_use();
-        let failed = code != Code::Ok && !lacking && !refused && !in_use;
+        let rejected =
+            code == Code::FailedPrecondition && (self.may_be_in_use() || self.names_disputed());
+        let failed = code != Code::Ok && !lacking && !refused && !rejected;
         self.unless(
             due && patient && !is_cut_off && (failed || took > bound),
             &format!("it failed or was late (after {took:?}), although every backend that it depends on is healthy"),
