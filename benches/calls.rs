@@ -15,7 +15,7 @@ use criswitch::codec::grpc;
 use criswitch::codec::protobuf;
 use criswitch::config::Config;
 use criswitch::metrics;
-use criswitch::ownership::{Owners, PodNames};
+use criswitch::ownership::{BackendIds, Owners, PodNames};
 use criswitch::rpc::{Kind, LIST_CONTAINERS, ROWS};
 use criswitch::switch::Switch;
 use criswitch::telemetry::counters::Counts;
@@ -108,15 +108,16 @@ fn key_of_a_10_kb_create_container(bencher: Bencher) {
 #[divan::bench]
 fn owner_among_5000_containers(bencher: Bencher) {
     let mut owners = Owners::default();
-    let asked = owners.mark();
-    owners.own_pod(&id(1_000_000), 0, PodNames::default(), asked);
+    let (mut ids, asked) = (BackendIds::default(), owners.mark());
+    let [a, b] = [ids.issue(), ids.issue()];
+    owners.own_pod(&id(1_000_000), a, PodNames::default(), asked);
     owners
-        .learn(Kind::Container, 0, &list(0, 2500), Owners::default().mark())
+        .learn(Kind::Container, a, &list(0, 2500), Owners::default().mark())
         .unwrap();
     owners
         .learn(
             Kind::Container,
-            1,
+            b,
             &list(2500, 2500),
             Owners::default().mark(),
         )
@@ -149,11 +150,11 @@ fn a_page_of_metrics(bencher: Bencher) {
     )
     .unwrap();
     let switch = Switch::new(Config::load(&path).unwrap(), &Dialer::Socket);
-    for backend in 0..4 {
+    for (at, backend) in switch.live().backends.iter().enumerate() {
         let mut owners = switch.owners();
         let mark = owners.mark();
         owners
-            .learn(Kind::Container, backend, &list(backend * 1250, 1250), mark)
+            .learn(Kind::Container, backend.id, &list(at * 1250, 1250), mark)
             .unwrap();
     }
     for row in ROWS {
@@ -173,9 +174,10 @@ mod two_lists_of_1000_containers {
     #[divan::bench]
     fn merged(bencher: Bencher) {
         let lists = lists();
-        let mut owners = Owners::default();
+        let (mut owners, mut ids) = (Owners::default(), BackendIds::default());
+        let backends = [ids.issue(), ids.issue()];
         bencher.bench_local(|| {
-            for (backend, list) in lists.iter().enumerate() {
+            for (backend, list) in backends.into_iter().zip(&lists) {
                 owners
                     .learn(Kind::Container, backend, list, Owners::default().mark())
                     .unwrap();

@@ -101,7 +101,7 @@ pub struct Config {
 /// A merged reply begins with the backend of the default handler. The other backends follow in the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The backends. Until the first reload, a backend's id is its index here.
+    /// The backends.
     pub backends: Vec<BackendConfig>,
     /// The rows, sorted by name.
     pub handlers: Vec<Handler>,
@@ -129,8 +129,7 @@ pub struct Handler {
 /// A CRI socket that criswitch calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendConfig {
-    /// The id of the backend. At the start it is the index in the table. A reload keeps the id of a socket that
-    /// criswitch already knows.
+    /// The id of the backend. A reload keeps the id of a socket that criswitch already knows.
     pub id: BackendId,
     /// The name under `[backends]`, else the name of the first handler whose row has the socket.
     pub name: String,
@@ -264,6 +263,11 @@ impl Handler {
 }
 
 impl Table {
+    /// The backend with this id.
+    pub fn backend(&self, id: BackendId) -> Option<&BackendConfig> {
+        self.backends.iter().find(|row| row.id == id)
+    }
+
     /// The row for pods with the handler `name`. An empty `name` means the default handler.
     pub fn handler(&self, name: &str) -> Option<&Handler> {
         if name.is_empty() {

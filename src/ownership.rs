@@ -3,6 +3,7 @@
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
 //! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
 
+mod backend_id;
 mod creations;
 mod entries;
 mod learned;
@@ -30,6 +31,9 @@ use entries::{
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
 
+#[cfg(test)]
+pub(crate) use backend_id::ids;
+pub use backend_id::{BackendId, BackendIds};
 pub use creations::{Creation, Creations};
 pub use learned::{Claim, LearnedList, Owned, Unlearned};
 pub use names::{PodNames, hash_of_annotations};
@@ -52,9 +56,6 @@ const WHOLE_ID: usize = 64;
 pub(crate) fn may_be_short(id: &str) -> bool {
     id.len() < WHOLE_ID
 }
-
-/// A backend's number: unique for the life of the process, never reused.
-pub type BackendId = usize;
 
 /// The backends whose items changed, so that their state on disk is outdated.
 pub type Changed = BTreeSet<BackendId>;

@@ -31,8 +31,8 @@ use crate::call::ending::Ending;
 use crate::config::{BackendConfig, Config};
 use crate::limits::budget::{Budget, Shares};
 use crate::limits::places::{AdminLimits, CallLimits};
-use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
+use crate::ownership::{BackendIds, Owners};
 use crate::store::Store;
 use crate::store::file_work::FileWork;
 use crate::switch::pod_requests::PodRequests;
@@ -111,6 +111,8 @@ impl Switch {
     /// longer names and that may still have pods.
     pub(crate) fn not_started(config: Config, kept: Vec<BackendConfig>, dialer: &Dialer) -> Switch {
         let max_message = config.max_message;
+        let rows = config.table.backends.iter().chain(&kept);
+        let ids = BackendIds::except(rows.map(|row| row.id));
         Switch {
             max_message,
             start_by: Instant::now() + config.start_wait,
@@ -130,7 +132,7 @@ impl Switch {
             admin_calls: AdminLimits::default(),
             memory: Budget::for_messages(max_message),
             unread: Shares::for_unread(max_message),
-            reloads: Mutex::new(Reloads::new(config.table.backends.len() + kept.len())),
+            reloads: Mutex::new(Reloads::new(ids)),
             live: watch::Sender::new(Arc::new(Live::first(config, &kept, |row| {
                 Backend::new(row, max_message, dialer.clone())
             }))),

@@ -5,7 +5,7 @@ pub mod auto_register;
 pub mod diff;
 pub(crate) mod undo;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use crate::backend::Backend;
 use crate::config::address::Identities;
 use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::errors;
-use crate::ownership::BackendId;
+use crate::ownership::{BackendId, BackendIds};
 use auto_register::{AutoRegisteredHandler, Disputed};
 
 /// How many bytes of a backend's name stay before the suffix "-old" and a number, because a name has at most 63 bytes.
@@ -47,8 +47,8 @@ pub(crate) struct Next {
 impl Next {
     /// The name that a backend has when the reload is applied.
     pub(crate) fn name_of(&self, backend: &Backend) -> String {
-        let mut rows = self.live.config.table.backends.iter();
-        let row = rows.find(|row| row.id == backend.id).map(|row| &row.name);
+        let row = self.live.config.table.backend(backend.id);
+        let row = row.map(|row| &row.name);
         let renamed = || self.renamed.iter().find(|(id, _)| *id == backend.id);
         let name = row.or_else(|| renamed().map(|(_, name)| name));
         name.map_or_else(|| backend.name().to_string(), String::clone)
@@ -159,12 +159,12 @@ impl Live {
         &self,
         mut config: Config,
         identities: &Identities,
-        next_id: &mut BackendId,
+        ids: &mut BackendIds,
         connect: impl Fn(&BackendConfig) -> Backend,
         keep: impl Fn(&Backend) -> bool,
         runs_pods: impl Fn(BackendId) -> bool,
     ) -> Next {
-        self.identify(&mut config.table, identities, next_id);
+        self.identify(&mut config.table, identities, ids);
         let rows = config.table.backends.iter();
         let mut taken: Vec<Arc<str>> = rows.map(|row| row.name.as_str().into()).collect();
         let rows = config.table.backends.iter();
@@ -193,22 +193,22 @@ impl Live {
 
     /// Sets the ids of the backends in `table`. A backend keeps its id if its socket is already known, even under a
     /// different path. Any other backend gets a new id.
-    fn identify(&self, table: &mut Table, identities: &Identities, next_id: &mut BackendId) {
-        let mut ids = Vec::with_capacity(table.backends.len());
+    fn identify(&self, table: &mut Table, identities: &Identities, ids: &mut BackendIds) {
+        let mut changed = HashMap::new();
+        let mut kept = HashSet::new();
         for row in &mut table.backends {
             // If two backends now resolve to one path because a link changed, the first keeps the id.
             let mut here = self.backends.iter();
             let known = here.find(|known| identities.are_one(&known.socket, &row.socket));
-            let known = known.filter(|known| !ids.contains(&known.id));
-            let id = known.map_or(*next_id, |known| known.id);
-            *next_id = (*next_id).max(id + 1);
-            row.id = id;
-            ids.push(id);
+            let known = known.filter(|known| kept.insert(known.id));
+            let id = known.map_or_else(|| ids.issue(), |known| known.id);
+            changed.insert(std::mem::replace(&mut row.id, id), id);
         }
         let handlers = table.handlers.iter_mut();
         for handler in handlers.chain([&mut table.default]) {
-            // Until here `handler.backend` is an index into `table.backends`, always in range.
-            handler.backend = ids.get(handler.backend).copied().unwrap_or(BackendId::MAX);
+            if let Some(id) = changed.get(&handler.backend) {
+                handler.backend = *id;
+            }
         }
     }
 
@@ -305,7 +305,7 @@ impl Live {
 
     /// Whether the configuration names the backend. Any other backend is removed when its last pod ends.
     pub fn names(&self, id: BackendId) -> bool {
-        self.config.table.backends.iter().any(|row| row.id == id)
+        self.config.table.backend(id).is_some()
     }
 
     /// The backends that the configuration does not name.

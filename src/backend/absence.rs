@@ -271,12 +271,13 @@ mod tests {
     use super::*;
     use crate::config::BackendConfig;
     use crate::config::address::Address;
+    use crate::ownership::ids;
 
     #[test]
     fn a_late_answer_counts_until_the_backend_answers_and_an_unusable_one_until_the_next_good_one()
     {
         let socket = Address::default_listen();
-        let settings = Settings::of(&BackendConfig::without_row(0, "a", &socket), 1);
+        let settings = Settings::of(&BackendConfig::without_row(ids::A, "a", &socket), 1);
         let record = Record::new(settings.into(), Arc::default());
         let row = &rpc::LIST_PODS;
         record.miss(row);

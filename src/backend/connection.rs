@@ -150,11 +150,12 @@ mod tests {
     use super::*;
     use crate::config::BackendConfig;
     use crate::config::address::Address;
+    use crate::ownership::ids;
 
     #[tokio::test]
     async fn an_attempt_to_connect_ends_with_its_failure_or_with_the_removal_of_the_backend() {
         let socket = Address::default_listen();
-        let settings = Settings::of(&BackendConfig::without_row(0, "a", &socket), 1);
+        let settings = Settings::of(&BackendConfig::without_row(ids::A, "a", &socket), 1);
         let connection = Connection::new(settings.into());
         connection.set(State::Down("no socket".into()), SystemTime::now());
         let failures = connection.link().failures;

@@ -148,11 +148,12 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ownership::ids;
 
     #[test]
     fn a_status_names_the_backend_as_it_is_called_now_and_its_cause_does_not() {
         let socket = Address::default_listen();
-        let row = |name| BackendConfig::without_row(7, name, &socket);
+        let row = |name| BackendConfig::without_row(ids::A, name, &socket);
         let settings = Settings::of(&row("a"), 1);
         assert!(!settings.change(&row("b")), "the user is the same");
         let status = settings.unavailable("it hangs");

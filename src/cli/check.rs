@@ -16,7 +16,9 @@ use super::consequences::{self, Consequence};
 use super::features;
 use super::node::Node;
 use super::output;
-use super::probe::{Probe, Probed, cgroup_driver, reported, with_common_pods, with_other_driver};
+use super::probe::{
+    Probe, Probed, cgroup_driver, probe_of, reported, with_common_pods, with_other_driver,
+};
 use super::terminal;
 
 /// The state directories of the shipped systemd unit.
@@ -155,8 +157,8 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         .handlers
         .iter()
         .map(|row| handler_json(table, row, probes));
-    let backends = table.backends.iter().enumerate().map(|(id, backend)| {
-        let probe = probes.and_then(|probes| probes.get(id));
+    let backends = table.backends.iter().map(|backend| {
+        let probe = probes.and_then(|probes| probe_of(table, probes, backend.id));
         let keys = KEYS.iter();
         let keys = keys.filter_map(|key| Some(key.json(key.value_of(backend)?)));
         let rest = json!({
@@ -269,12 +271,9 @@ fn origin(origin: Option<&impl ToString>) -> String {
 }
 
 fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
-    let rows = table.backends.iter().enumerate().map(|(id, backend)| {
-        let handlers = table
-            .handlers
-            .iter()
-            .filter(|row| row.backend == id)
-            .count();
+    let rows = table.backends.iter().map(|backend| {
+        let handlers = table.handlers.iter();
+        let handlers = handlers.filter(|row| row.backend == backend.id).count();
         [
             backend.name.clone(),
             handlers.to_string(),
@@ -373,7 +372,7 @@ fn other_switches(table: &Table, probes: &[Probe]) -> String {
 
 fn missing_handlers(table: &Table, probes: &[Probe]) -> String {
     let rows = table.handlers.iter();
-    let missing = rows.filter(|row| reported(row, probes) == Some(false));
+    let missing = rows.filter(|row| reported(table, row, probes) == Some(false));
     missing
         .map(|row| {
             let (name, backend) = (&row.name, backend_of(table, row));
@@ -386,7 +385,7 @@ fn missing_handlers(table: &Table, probes: &[Probe]) -> String {
 }
 
 fn other_drivers(table: &Table, probes: &[Probe]) -> String {
-    let default = probes.get(table.default.backend).and_then(cgroup_driver);
+    let default = probe_of(table, probes, table.default.backend).and_then(cgroup_driver);
     let ours = default.map(driver_name).unwrap_or_default();
     let wrong = with_other_driver(table, probes).into_iter();
     wrong
@@ -431,7 +430,7 @@ fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value
         "backend": backend_of(table, row),
         "backendHandler": row.backend_handler,
         "origin": row.origin.as_ref().map(ToString::to_string),
-        "reported": probes.and_then(|probes| reported(row, probes)),
+        "reported": probes.and_then(|probes| reported(table, row, probes)),
     })
 }
 
@@ -469,7 +468,7 @@ fn duration(duration: Duration) -> String {
 }
 
 fn backend_of(table: &Table, row: &Handler) -> String {
-    let backend = table.backends.get(row.backend);
+    let backend = table.backend(row.backend);
     backend
         .map(|backend| backend.name.clone())
         .unwrap_or_default()

@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_PATH};
+use criswitch::ownership::BackendIds;
 
 use criswitch::platform::{create_new, users};
 
@@ -156,10 +157,10 @@ fn look(sockets: &[Address], own: Option<&Address>, root: &Path) -> anyhow::Resu
     let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
         .into_iter()
         .partition(|place| matches!(place.state, PlaceState::Socket));
-    let backends = asked.iter().enumerate();
-    let backends: Vec<_> = backends
-        .map(|(id, place)| BackendConfig::without_row(id, &place.name, &place.socket))
-        .collect();
+    let mut ids = BackendIds::default();
+    let mut row =
+        |place: &SocketPlace| BackendConfig::without_row(ids.issue(), &place.name, &place.socket);
+    let backends: Vec<_> = asked.iter().map(&mut row).collect();
     let answers = probe_all(&backends, MAX_MESSAGE)?;
     let answers = asked.into_iter().zip(answers);
     Ok(sort(own.cloned(), answers, rest))

@@ -22,7 +22,7 @@ use super::consequences;
 use super::manifests::policy;
 use super::node::allowed_sysctls;
 use super::output::{self, Output};
-use super::probe::{self, Probe, Runtime};
+use super::probe::{self, Probe, Probed, Runtime};
 use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
 
 /// The origin of a row that no file has, as the daemon reports it.
@@ -175,7 +175,7 @@ impl Node {
     /// The files have no such row.
     fn row(&self, row: &Row, backend: Option<&Backend>) -> Result<Handler, String> {
         let table = &self.config.table;
-        let socket = |id: BackendId| Some(table.backends.get(id)?.socket.to_string());
+        let socket = |id: BackendId| Some(table.backend(id)?.socket.to_string());
         let its = backend.map(|it| it.socket.clone());
         let is_same = |found: &&Handler| {
             socket(found.backend) == its && found.backend_handler == row.backend_handler
@@ -192,7 +192,7 @@ impl Node {
     }
 
     fn probe(&self, row: &Handler) -> Option<&Probe> {
-        self.probes.get(row.backend)
+        probe::probe_of(&self.config.table, &self.probes, row.backend)
     }
 
     /// The kind that the row names, else the kind of the program that the backend reports, else the kind in the handler's
@@ -247,7 +247,7 @@ impl Node {
     }
 
     fn backend(&self, row: &Handler) -> &str {
-        let backend = self.config.table.backends.get(row.backend);
+        let backend = self.config.table.backend(row.backend);
         backend.map_or("", |backend| backend.name.as_str())
     }
 }
@@ -266,14 +266,11 @@ fn registered(name: &str, backend: BackendId) -> Handler {
 
 /// Adds a row for each handler that criswitch registers automatically.
 fn add_registered(table: &mut Table, probes: &[Probe]) {
-    let backends = table
-        .backends
-        .iter()
-        .filter(|backend| backend.auto_register);
+    let answers = table.backends.iter().zip(probes);
+    let answers = answers.filter(|(backend, _)| backend.auto_register);
     let mut rows = Vec::new();
-    for backend in backends {
-        let found = probes.get(backend.id).and_then(|probe| probe.as_ref().ok());
-        for name in found.into_iter().flat_map(|found| found.handler_names()) {
+    for (backend, probe) in answers {
+        for name in probe.iter().flat_map(Probed::handler_names) {
             let is_new =
                 table.handler(name).is_none() && rows.iter().all(|row: &Handler| row.name != name);
             if is_new {

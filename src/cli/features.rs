@@ -6,7 +6,7 @@ use criswitch::compatibility::{LIMITS, Limit};
 use criswitch::config::{Handler, Table};
 use serde_json::{Value, json};
 
-use super::probe::{Probe, Probed};
+use super::probe::{Probe, Probed, probe_of};
 
 /// Features that the CRI reports for each handler. The CRI has one value for all handlers of the other features, so the
 /// node has such a feature only if all backends have it.
@@ -76,10 +76,10 @@ fn backends<'a>(
     table: &'a Table,
     probes: &'a [Probe],
 ) -> impl Iterator<Item = (&'a str, &'a Probed)> {
-    let answered = table.backends.iter().zip(probes).enumerate();
-    answered.filter_map(|(id, (backend, probe))| {
-        let takes_pods =
-            backend.auto_register || table.handlers.iter().any(|row| row.backend == id);
+    let answered = table.backends.iter().zip(probes);
+    answered.filter_map(|(backend, probe)| {
+        let mut rows = table.handlers.iter();
+        let takes_pods = backend.auto_register || rows.any(|row| row.backend == backend.id);
         let found = probe.as_ref().ok().filter(|_| takes_pods)?;
         Some((backend.name.as_str(), found))
     })
@@ -91,8 +91,8 @@ fn rows<'a>(
     probes: &'a [Probe],
 ) -> impl Iterator<Item = (&'a Handler, &'a str, &'a Probed)> {
     table.handlers.iter().filter_map(|row| {
-        let found = probes.get(row.backend)?.as_ref().ok()?;
-        let backend = table.backends.get(row.backend)?;
+        let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
+        let backend = table.backend(row.backend)?;
         Some((row, backend.name.as_str(), found))
     })
 }

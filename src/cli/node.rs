@@ -26,7 +26,7 @@ use super::Verdict;
 use super::check::driver_name;
 use super::columns::columns;
 use super::output::Encoding;
-use super::probe::{Probe, cgroup_driver};
+use super::probe::{Probe, cgroup_driver, probe_of};
 use super::terminal;
 use kubelet::Kubelet;
 use rancher::Rancher;
@@ -108,7 +108,8 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     let switch = config.listen.endpoint();
     kubelet.judge(&switch, &mut findings);
     Kubelet::judge_kubeadm(&root, &switch, &mut findings);
-    let default = probes.and_then(|probes| probes.get(config.table.default.backend));
+    let default =
+        probes.and_then(|probes| probe_of(&config.table, probes, config.table.default.backend));
     if let Some(driver) = default.and_then(cgroup_driver) {
         kubelet.judge_cgroup_driver(&driver_name(driver), &mut findings);
     }

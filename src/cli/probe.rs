@@ -19,6 +19,7 @@ use criswitch::codec::cri::{
 use criswitch::codec::frames;
 use criswitch::compatibility::{Kind, Program};
 use criswitch::config::{BackendConfig, Config, Handler, Table};
+use criswitch::ownership::BackendId;
 use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, Row};
 use futures_util::future::join_all;
@@ -163,13 +164,19 @@ pub(super) fn probe_all(
     block_on(async { Ok(join_all(probes).await) })
 }
 
+/// The answer of the backend with this id. The probes are in the order of the table's backends.
+pub(super) fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) -> Option<&'p Probe> {
+    let mut answers = table.backends.iter().zip(probes);
+    Some(answers.find(|(row, _)| row.id == id)?.1)
+}
+
 /// The names and drivers of the backends whose cgroup driver differs from that of the default backend. The kubelet uses
 /// the driver of the default backend.
 pub(super) fn with_other_driver<'a>(
     table: &'a Table,
     probes: &[Probe],
 ) -> Vec<(&'a str, CgroupDriver)> {
-    let Some(ours) = probes.get(table.default.backend).and_then(cgroup_driver) else {
+    let Some(ours) = probe_of(table, probes, table.default.backend).and_then(cgroup_driver) else {
         return Vec::new();
     };
     let drivers = table.backends.iter().zip(probes);
@@ -208,8 +215,8 @@ pub(super) fn cgroup_driver(probe: &Probe) -> Option<CgroupDriver> {
 }
 
 /// Whether a row's backend reports the row's handler; `None` if that is unknown.
-pub(super) fn reported(row: &Handler, probes: &[Probe]) -> Option<bool> {
-    let found = probes.get(row.backend)?.as_ref().ok()?;
+pub(super) fn reported(table: &Table, row: &Handler, probes: &[Probe]) -> Option<bool> {
+    let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
     // The empty name is the backend's own default, which every backend has.
     if row.backend_handler.is_empty() {
         return Some(true);

@@ -20,6 +20,7 @@ use criswitch::codec::cri::{
 };
 use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
+use criswitch::ownership::BackendIds;
 use criswitch::platform::service::QUERY;
 use criswitch::platform::users::KEY;
 use http::Uri;
@@ -54,7 +55,7 @@ impl Running {
     /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
         let served = criswitch::backend::Backend::new(
-            &BackendConfig::without_row(0, "", socket),
+            &BackendConfig::without_row(BackendIds::default().issue(), "", socket),
             MAX_MESSAGE,
             Dialer::Socket,
         );

@@ -19,6 +19,7 @@ use super::{BackendConfig, Config, Handler, Scheduling, Table};
 use crate::compatibility::Kind;
 use crate::config::address::{self, Address, Identity};
 use crate::config::metrics::MetricsListen;
+use crate::ownership::{BackendId, BackendIds};
 use crate::platform::paths;
 use crate::platform::users::{self, UserId};
 
@@ -37,6 +38,7 @@ pub(super) fn check(
         main,
         problems,
         notes: Vec::new(),
+        ids: BackendIds::default(),
     };
     let listen = check.checked("listen", |text, _| value::listen(text));
     let levels = check.checked("log.level", |text, _| log::levels(text));
@@ -86,6 +88,7 @@ struct Checker<'a> {
     main: &'a Place,
     problems: &'a mut Problems,
     notes: Vec<String>,
+    ids: BackendIds,
 }
 
 /// The time limits of a backend, or the limits for all backends whose rows have none.
@@ -98,6 +101,7 @@ struct Timeouts {
 
 /// A backend that the files name. `socket` is `None` if the backend's socket is invalid.
 struct KnownBackend {
+    id: BackendId,
     name: At<String>,
     socket: Option<Address>,
     identity: Option<Identity>,
@@ -217,6 +221,7 @@ impl Checker<'_> {
         let mut flag = |name| self.own(settings, name, |text, _| value::boolean(text));
         let (auto_register, required) = (flag("auto_register"), flag("required"));
         KnownBackend {
+            id: self.ids.issue(),
             name: name.clone(),
             identity: socket.as_ref().map(Address::identity),
             aliases: Vec::new(),
@@ -454,22 +459,15 @@ fn arrange(
         }
     }
     handlers.sort_by(|a, b| a.name.value.cmp(&b.name.value));
-    let handler = |row: FoundHandler| {
-        Some(Handler {
-            backend: backends
-                .iter()
-                .position(|backend| *backend == row.backend)?,
-            origin: Some(row.name.place.origin()),
-            name: row.name.value,
-            backend_handler: row.backend_handler,
-            kind: row.kind,
-            scheduling: row.scheduling,
-        })
+    let handler = |row: FoundHandler| Handler {
+        backend: row.backend.id,
+        origin: Some(row.name.place.origin()),
+        name: row.name.value,
+        backend_handler: row.backend_handler,
+        kind: row.kind,
+        scheduling: row.scheduling,
     };
-    let handlers: Vec<Handler> = handlers.into_iter().filter_map(handler).collect();
-    for (place, backend) in backends.iter_mut().enumerate() {
-        backend.id = place;
-    }
+    let handlers: Vec<Handler> = handlers.into_iter().map(handler).collect();
     Some(Table {
         default: handlers.iter().find(|row| row.name == default)?.clone(),
         backends,
@@ -480,8 +478,7 @@ fn arrange(
 impl KnownBackend {
     fn checked(&self) -> Option<BackendConfig> {
         Some(BackendConfig {
-            // A placeholder: `arrange` sets the ids.
-            id: 0,
+            id: self.id,
             name: self.name.value.clone(),
             socket: self.socket.clone()?,
             list_timeout: self.timeouts.list,

@@ -164,6 +164,7 @@ impl Creations {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ids::{B, C};
     use super::*;
 
     fn with_uid(creations: &Creations, uid: &str) -> Vec<BackendId> {
@@ -182,29 +183,29 @@ mod tests {
     #[test]
     fn a_call_that_was_not_sent_needs_its_backend_and_has_made_no_pod() {
         let mut creations = Creations::default();
-        let creation = creations.begin(1, "a".to_owned());
-        assert!(creations.is_at(1) && with_uid(&creations, "a").is_empty());
+        let creation = creations.begin(B, "a".to_owned());
+        assert!(creations.is_at(B) && with_uid(&creations, "a").is_empty());
         creations.sent(creation);
-        assert_eq!(with_uid(&creations, "a"), [1]);
+        assert_eq!(with_uid(&creations, "a"), [B]);
         creations.end(creation, None);
-        assert!(!creations.is_at(1));
+        assert!(!creations.is_at(B));
     }
 
     #[test]
     fn a_creation_without_a_result_counts_until_a_list_that_was_requested_late_enough_arrives() {
         let ended = Instant::now();
         let mut creations = Creations::default();
-        let [first, second] = [(); 2].map(|()| sent(&mut creations, 1, "a"));
-        let other = sent(&mut creations, 2, "b");
+        let [first, second] = [(); 2].map(|()| sent(&mut creations, B, "a"));
+        let other = sent(&mut creations, C, "b");
         creations.end(first, None);
-        assert_eq!(with_uid(&creations, "a"), [1], "the other is under way");
+        assert_eq!(with_uid(&creations, "a"), [B], "the other is under way");
         creations.end(second, Some(ended));
         creations.end(other, None);
-        assert!(creations.is_at(1) && !creations.is_at(2));
-        creations.listed(1, ended + SETTLED - Duration::from_millis(1));
-        creations.listed(2, ended + SETTLED);
-        assert_eq!(with_uid(&creations, "a"), [1]);
-        creations.listed(1, ended + SETTLED);
+        assert!(creations.is_at(B) && !creations.is_at(C));
+        creations.listed(B, ended + SETTLED - Duration::from_millis(1));
+        creations.listed(C, ended + SETTLED);
+        assert_eq!(with_uid(&creations, "a"), [B]);
+        creations.listed(B, ended + SETTLED);
         assert!(creations.unknown.is_empty());
     }
 
@@ -212,13 +213,13 @@ mod tests {
     fn a_call_of_the_last_run_may_create_a_pod_of_any_uid_for_some_minutes_and_keeps_no_backend() {
         let now = Instant::now();
         let mut creations = Creations::default();
-        creations.begin_run(1, now);
-        creations.begin_run(2, now);
-        creations.listed(1, now + LONGEST + SETTLED - Duration::from_millis(1));
-        assert_eq!(with_uid(&creations, "a"), [1, 2]);
-        assert!(!creations.is_at(1));
-        creations.listed(1, now + LONGEST + SETTLED);
-        creations.forget(2);
+        creations.begin_run(B, now);
+        creations.begin_run(C, now);
+        creations.listed(B, now + LONGEST + SETTLED - Duration::from_millis(1));
+        assert_eq!(with_uid(&creations, "a"), [B, C]);
+        assert!(!creations.is_at(B));
+        creations.listed(B, now + LONGEST + SETTLED);
+        creations.forget(C);
         assert!(creations.unknown.is_empty());
     }
 
@@ -233,12 +234,12 @@ mod tests {
         };
         for number in 0..MOST_UNKNOWN {
             let uid = number.to_string();
-            assert_eq!(open(1, &uid), open(1, &uid));
+            assert_eq!(open(B, &uid), open(B, &uid));
         }
         for number in 0..MOST_UNKNOWN {
-            assert_eq!(open(2, &format!("more-{number}")), MOST_UNKNOWN + 1);
+            assert_eq!(open(C, &format!("more-{number}")), MOST_UNKNOWN + 1);
         }
-        assert_eq!(with_uid(&creations, "none"), [2]);
-        assert_eq!(with_uid(&creations, "0"), [1, 2]);
+        assert_eq!(with_uid(&creations, "none"), [C]);
+        assert_eq!(with_uid(&creations, "0"), [B, C]);
     }
 }

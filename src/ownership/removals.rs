@@ -94,13 +94,14 @@ impl Removals {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ids::{B, C};
     use super::*;
 
     fn removed(id: &str, at: u64, by_us: bool) -> Removed {
         Removed {
             id: id.to_owned(),
             at,
-            backend: Some(1),
+            backend: Some(B),
             uid: Some(format!("uid-of-{id}")),
             by_us,
             had_rival: false,
@@ -113,13 +114,13 @@ mod tests {
         removals.add(removed("old", 1, true));
         removals.add(removed("missing", 2, false));
         removals.add(removed("new", 3, true));
-        assert_eq!(removals.since(Mark(1)), [("new", Some(1))].into());
-        let ids = |since| removals.pods_of(1, Mark(since)).len();
+        assert_eq!(removals.since(Mark(1)), [("new", Some(B))].into());
+        let ids = |since| removals.pods_of(B, Mark(since)).len();
         assert_eq!([0, 1, 3].map(ids), [3, 2, 0]);
-        assert!(removals.pods_of(2, Mark(0)).is_empty());
-        assert_eq!(removals.owner_of("old"), Some(1));
+        assert!(removals.pods_of(C, Mark(0)).is_empty());
+        assert_eq!(removals.owner_of("old"), Some(B));
         assert_eq!(removals.owner_of("missing"), None);
-        assert_eq!(removals.last_with_uid("uid-of-missing"), Some(1));
+        assert_eq!(removals.last_with_uid("uid-of-missing"), Some(B));
         for at in 0..REMOVALS as u64 {
             removals.add(removed("later", at, true));
         }

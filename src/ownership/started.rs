@@ -168,6 +168,7 @@ impl StartedWith {
 mod tests {
     use std::time::Duration;
 
+    use super::super::ids::{A, B};
     use super::super::{Mark, Owners};
     use super::*;
     use crate::codec::protobuf;
@@ -181,12 +182,12 @@ mod tests {
             protobuf::put_bytes(&mut list, 1, &pod);
         }
         let mut owners = Owners::default();
-        owners.learn(Kind::Pod, 0, &list, Mark(0)).unwrap();
+        owners.learn(Kind::Pod, A, &list, Mark(0)).unwrap();
         owners
     }
 
     fn unasked(owners: &Owners, now: Instant) -> Vec<(String, u32)> {
-        let unasked = owners.pods.without_handler(0, now, usize::MAX);
+        let unasked = owners.pods.without_handler(A, now, usize::MAX);
         let mut unasked: Vec<_> = unasked.into_iter().map(|it| (it.id, it.failures)).collect();
         unasked.sort();
         unasked
@@ -199,18 +200,18 @@ mod tests {
         let mut owners = listed(&[("a", ""), ("b", ""), ("c", ""), ("d", "runc")]);
         owners
             .pods
-            .learn_handler("a", 0, StartedWith::Handler("crun".to_owned()));
+            .learn_handler("a", A, StartedWith::Handler("crun".to_owned()));
         owners
             .pods
-            .learn_handler("b", 0, StartedWith::reported(None));
+            .learn_handler("b", A, StartedWith::reported(None));
         let again = now + Duration::from_secs(1);
         owners
             .pods
-            .learn_handler("c", 0, StartedWith::Failed { times: 1, again });
+            .learn_handler("c", A, StartedWith::Failed { times: 1, again });
         assert!(unasked(&owners, now).is_empty());
         assert_eq!(unasked(&owners, again), [("c".to_owned(), 1)]);
-        assert!(owners.pods.without_handler(0, again, 0).is_empty());
-        assert!(owners.pods.without_handler(1, again, 9).is_empty());
+        assert!(owners.pods.without_handler(A, again, 0).is_empty());
+        assert!(owners.pods.without_handler(B, again, 9).is_empty());
     }
 
     #[test]
@@ -220,12 +221,12 @@ mod tests {
             started_with: StartedWith::Row("gold".to_owned()),
             ..PodNames::default()
         };
-        owners.own_pod("a", 0, names, Mark(0));
+        owners.own_pod("a", A, names, Mark(0));
         let row = StartedWith::Row("gold".to_owned());
-        owners.pods.learn_handler("a", 0, StartedWith::Unreported);
-        assert_eq!(owners.pods.started_with("a", 0), &row);
-        assert_eq!(owners.pods.started_with("a", 1), &StartedWith::Unknown);
-        assert!(owners.pods.has_started_otherwise(0) && !owners.pods.has_started_otherwise(1));
+        owners.pods.learn_handler("a", A, StartedWith::Unreported);
+        assert_eq!(owners.pods.started_with("a", A), &row);
+        assert_eq!(owners.pods.started_with("a", B), &StartedWith::Unknown);
+        assert!(owners.pods.has_started_otherwise(A) && !owners.pods.has_started_otherwise(B));
     }
 
     #[test]
@@ -233,19 +234,19 @@ mod tests {
         let mut owners = listed(&[("listed", "kata"), ("reported", ""), ("unknown", "")]);
         owners
             .pods
-            .learn_handler("reported", 0, StartedWith::Handler(String::new()));
+            .learn_handler("reported", A, StartedWith::Handler(String::new()));
         owners.pods.keep_rows(|_, handler| {
             Some(if handler.is_empty() { "own" } else { "gold" }.to_owned())
         });
         let row = |row: &str| StartedWith::Row(row.to_owned());
-        assert_eq!(owners.pods.started_with("listed", 0), &row("gold"));
-        assert_eq!(owners.pods.started_with("reported", 0), &row("own"));
+        assert_eq!(owners.pods.started_with("listed", A), &row("gold"));
+        assert_eq!(owners.pods.started_with("reported", A), &row("own"));
         assert_eq!(
-            owners.pods.started_with("unknown", 0),
+            owners.pods.started_with("unknown", A),
             &StartedWith::Unknown
         );
         owners.pods.keep_rows(|_, _| Some("silver".to_owned()));
-        assert_eq!(owners.pods.started_with("listed", 0), &row("gold"));
+        assert_eq!(owners.pods.started_with("listed", A), &row("gold"));
     }
 
     #[test]

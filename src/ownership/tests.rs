@@ -1,5 +1,6 @@
 //! Tests of learning from lists, for cases that the fuzz targets' model of the owners does not cover.
 
+use super::ids::{A, B, C, D};
 use super::*;
 use crate::codec::protobuf::{self, Malformed};
 
@@ -36,16 +37,16 @@ fn a_broken_list_teaches_nothing_and_a_name_that_is_too_long_becomes_empty() {
             Unlearned::LongId,
         ),
     ] {
-        let learned = owners.learn(Kind::Container, 0, &list, owners.mark());
+        let learned = owners.learn(Kind::Container, A, &list, owners.mark());
         assert_eq!(learned, Err(refused));
-        assert_eq!(owners.count(0), (0, 0));
+        assert_eq!(owners.count(A), (0, 0));
     }
     let listed = containers(&[(&longest, &longest), ("second", &too_long)]);
-    let learned = owners.learn(Kind::Container, 0, &listed, owners.mark());
+    let learned = owners.learn(Kind::Container, A, &listed, owners.mark());
     let expected = LearnedList {
         new: 2,
         changes: true,
-        changed: Changed::from([0]),
+        changed: Changed::from([A]),
         ..LearnedList::default()
     };
     assert_eq!(learned, Ok(expected));
@@ -55,33 +56,33 @@ fn a_broken_list_teaches_nothing_and_a_name_that_is_too_long_becomes_empty() {
 
 #[test]
 fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those_seen_later() {
-    let mut owners = with_pods(&[("gone", 0), ("stays", 0), ("others", 1)]);
+    let mut owners = with_pods(&[("gone", A), ("stays", A), ("others", B)]);
     let of_both = [("first", "gone"), ("second", "stays"), ("later", "gone")];
     let listed = containers(&of_both);
     owners
-        .learn(Kind::Container, 0, &listed, owners.mark())
+        .learn(Kind::Container, A, &listed, owners.mark())
         .unwrap();
-    owners.own_container("third", 1, ("gone", None), owners.mark());
+    owners.own_container("third", B, ("gone", None), owners.mark());
     let asked = owners.mark();
     let later = containers(&of_both[2..]);
-    owners.learn(Kind::Container, 0, &later, asked).unwrap();
-    owners.own_pod("stays", 0, PodNames::default(), asked);
-    assert!(!owners.has_stray(0));
-    owners.settle(Kind::Pod, 0, asked);
+    owners.learn(Kind::Container, A, &later, asked).unwrap();
+    owners.own_pod("stays", A, PodNames::default(), asked);
+    assert!(!owners.has_stray(A));
+    owners.settle(Kind::Pod, A, asked);
     assert_eq!(owners.find(Kind::Pod, "gone"), None);
     assert_eq!(owners.find(Kind::Container, "first"), None);
-    let left = [("second", 0), ("later", 0), ("third", 1)];
+    let left = [("second", A), ("later", A), ("third", B)];
     for (id, owner) in left {
         let found = owners.find(Kind::Container, id);
         assert_eq!(found, Some(Owner::One(owner)), "{id}");
     }
-    assert!(!owners.has_stray(0), "a list of pods lacks later's pod");
-    assert_eq!(owners.orphans(0), ["later"]);
+    assert!(!owners.has_stray(A), "a list of pods lacks later's pod");
+    assert_eq!(owners.orphans(A), ["later"]);
     let listed = containers(&[("last", "unknown")]);
     owners
-        .learn(Kind::Container, 0, &listed, owners.mark())
+        .learn(Kind::Container, A, &listed, owners.mark())
         .unwrap();
-    assert!(owners.has_stray(0), "no list of pods was requested since");
+    assert!(owners.has_stray(A), "no list of pods was requested since");
 }
 
 /// Encodes a list of pods. `list` has the id and `created_at` of each pod.
@@ -102,36 +103,36 @@ fn listed(owners: &mut Owners, backend: BackendId, list: &[u8]) -> LearnedList {
 
 #[test]
 fn the_items_of_another_backend_are_dropped_from_a_list_and_reported_once() {
-    let mut owners = with_pods(&[("web", 0)]);
+    let mut owners = with_pods(&[("web", A)]);
     let list = pods(&[("own", 1), ("web", 2), ("last", 3)]);
-    let first = listed(&mut owners, 1, &list);
+    let first = listed(&mut owners, B, &list);
     let claim = Claim {
         id: "web".to_owned(),
-        owner: 0,
+        owner: A,
     };
     assert_eq!(first.claims, [claim]);
     assert_eq!(first.own.unwrap(), pods(&[("own", 1), ("last", 3)]));
-    let second = listed(&mut owners, 1, &list);
+    let second = listed(&mut owners, B, &list);
     assert_eq!((second.claims.len(), second.dropped), (0, 1));
-    assert_eq!(owners.claims(1), 1);
+    assert_eq!(owners.claims(B), 1);
     let asked = owners.mark();
-    owners.settle(Kind::Pod, 1, asked);
-    assert_eq!(owners.claims(1), 0, "it no longer lists the pod");
+    owners.settle(Kind::Pod, B, asked);
+    assert_eq!(owners.claims(B), 0, "it no longer lists the pod");
 }
 
 #[test]
 fn an_item_that_one_list_repeats_is_dropped() {
     let mut owners = Owners::default();
-    let learned = listed(&mut owners, 0, &pods(&[("web", 1), ("web", 1)]));
+    let learned = listed(&mut owners, A, &pods(&[("web", 1), ("web", 1)]));
     assert_eq!(learned.own.unwrap(), pods(&[("web", 1)]));
 }
 
 #[test]
 fn one_runtime_under_two_sockets_is_no_dispute_but_different_pods_with_one_id_are_a_dispute() {
-    for (second, owner) in [(1, Owner::One(0)), (2, Owner::Disputed(0, 1))] {
+    for (second, owner) in [(1, Owner::One(A)), (2, Owner::Disputed(A, B))] {
         let mut owners = Owners::default();
-        listed(&mut owners, 0, &pods(&[("web", 1)]));
-        listed(&mut owners, 1, &pods(&[("web", second)]));
+        listed(&mut owners, A, &pods(&[("web", 1)]));
+        listed(&mut owners, B, &pods(&[("web", second)]));
         assert_eq!(owners.find(Kind::Pod, "web"), Some(owner), "{second}");
     }
 }
@@ -144,16 +145,16 @@ fn a_clock_set_back_changes_no_owner() {
         uid: "uid".to_owned(),
         ..PodNames::default()
     };
-    for (pod, backend) in [("first", 0), ("second", 1)] {
+    for (pod, backend) in [("first", A), ("second", B)] {
         let asked = owners.mark();
         owners.own_pod(pod, backend, names(), asked);
     }
-    for (pod, backend, created_at) in [("first", 0, 100), ("second", 1, 1)] {
+    for (pod, backend, created_at) in [("first", A, 100), ("second", B, 1)] {
         listed(&mut owners, backend, &pods(&[(pod, created_at)]));
         assert_eq!(owners.find(Kind::Pod, pod), Some(Owner::One(backend)));
     }
     let second = Named::One {
-        backend: 1,
+        backend: B,
         id: "second".to_owned(),
         created: true,
     };
@@ -167,41 +168,41 @@ fn a_clock_set_back_changes_no_owner() {
 fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     let mut owners = Owners::default();
     let asked = owners.mark();
-    owners.settle(Kind::Pod, 0, asked);
-    listed(&mut owners, 0, &pods(&[("old", 1)]));
+    owners.settle(Kind::Pod, A, asked);
+    listed(&mut owners, A, &pods(&[("old", 1)]));
     let later = owners.mark();
     let names = PodNames::default;
-    let claim = owners.own_pod("old", 1, names(), later).claim.unwrap();
+    let claim = owners.own_pod("old", B, names(), later).claim.unwrap();
     assert_eq!(
         (claim.owner, owners.find(Kind::Pod, "old")),
-        (0, Some(Owner::One(0)))
+        (A, Some(Owner::One(A)))
     );
     // Backend 0 may be a second socket of backend 1's runtime, and may list the pod before backend 1 answers the
     // create.
-    let owned = owners.own_pod("old", 1, names(), asked);
-    assert_eq!((owned.claim, owned.changed), (None, Changed::from([0, 1])));
-    assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(1)));
+    let owned = owners.own_pod("old", B, names(), asked);
+    assert_eq!((owned.claim, owned.changed), (None, Changed::from([A, B])));
+    assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(B)));
 }
 
 #[test]
 fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
     let mut owners = Owners::default();
     let asked = owners.mark();
-    listed(&mut owners, 0, &pods(&[("old", 1)]));
-    owners.settle(Kind::Pod, 0, asked);
-    let claim = owners.own_pod("old", 1, PodNames::default(), asked);
-    assert_eq!(claim.claim.unwrap().owner, 0);
+    listed(&mut owners, A, &pods(&[("old", 1)]));
+    owners.settle(Kind::Pod, A, asked);
+    let claim = owners.own_pod("old", B, PodNames::default(), asked);
+    assert_eq!(claim.claim.unwrap().owner, A);
 }
 
 #[test]
 fn a_backend_that_lists_an_id_only_after_another_had_it_disputes_nothing() {
     let mut owners = Owners::default();
-    listed(&mut owners, 0, &pods(&[("web", 1)]));
+    listed(&mut owners, A, &pods(&[("web", 1)]));
     let asked = owners.mark();
-    owners.settle(Kind::Pod, 1, asked);
+    owners.settle(Kind::Pod, B, asked);
     for _ in 0..2 {
-        listed(&mut owners, 1, &pods(&[("web", 2)]));
-        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+        listed(&mut owners, B, &pods(&[("web", 2)]));
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(A)));
     }
 }
 
@@ -209,30 +210,30 @@ fn a_backend_that_lists_an_id_only_after_another_had_it_disputes_nothing() {
 fn after_a_restart_an_owner_is_disputed_only_if_it_was_before() {
     let mut owners = Owners::default();
     let both = pods(&[("own", 1), ("disputed", 1)]);
-    listed(&mut owners, 0, &both);
-    listed(&mut owners, 1, &pods(&[("disputed", 2)]));
-    assert_eq!(owners.disputed(0), ["disputed"]);
-    let saved = owners.disputed(0);
+    listed(&mut owners, A, &both);
+    listed(&mut owners, B, &pods(&[("disputed", 2)]));
+    assert_eq!(owners.disputed(A), ["disputed"]);
+    let saved = owners.disputed(A);
 
     let mut owners = Owners::default();
-    listed(&mut owners, 0, &both);
-    owners.restore(0, &saved);
-    listed(&mut owners, 1, &pods(&[("own", 2), ("disputed", 2)]));
-    assert_eq!(owners.find(Kind::Pod, "own"), Some(Owner::One(0)));
+    listed(&mut owners, A, &both);
+    owners.restore(A, &saved);
+    listed(&mut owners, B, &pods(&[("own", 2), ("disputed", 2)]));
+    assert_eq!(owners.find(Kind::Pod, "own"), Some(Owner::One(A)));
     assert_eq!(
         owners.find(Kind::Pod, "disputed"),
-        Some(Owner::Disputed(0, 1))
+        Some(Owner::Disputed(A, B))
     );
 }
 
 #[test]
 fn a_backend_is_needed_for_its_pod_even_if_another_backend_lists_a_copy() {
     for (second, copies) in [(1, 1), (2, 0)] {
-        let mut owners = with_pods(&[("created", 0)]);
-        listed(&mut owners, 0, &pods(&[("web", 1), ("created", 1)]));
-        listed(&mut owners, 1, &pods(&[("web", second), ("created", 1)]));
-        assert!(owners.would_lose(0) && !owners.would_lose(1));
-        assert_eq!(owners.copies(0), BTreeMap::from([(1, copies + 1)]));
+        let mut owners = with_pods(&[("created", A)]);
+        listed(&mut owners, A, &pods(&[("web", 1), ("created", 1)]));
+        listed(&mut owners, B, &pods(&[("web", second), ("created", 1)]));
+        assert!(owners.would_lose(A) && !owners.would_lose(B));
+        assert_eq!(owners.copies(A), BTreeMap::from([(B, copies + 1)]));
     }
 }
 
@@ -241,72 +242,72 @@ fn a_pod_that_its_owner_no_longer_lists_passes_to_a_backend_that_lists_it() {
     for create in [false, true] {
         let mut owners = Owners::default();
         if create {
-            owners.own_pod("web", 0, PodNames::default(), owners.mark());
+            owners.own_pod("web", A, PodNames::default(), owners.mark());
         }
-        listed(&mut owners, 0, &pods(&[("web", 1)]));
-        listed(&mut owners, 1, &pods(&[("web", 1)]));
-        let changed = owners.settle(Kind::Pod, 0, owners.mark());
-        assert_eq!(changed, Changed::from([0, 1]), "both are saved");
-        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(1)));
-        assert!(owners.created_at(1).is_empty());
-        assert_eq!(owners.forget(Kind::Pod, "web"), Changed::from([1]));
+        listed(&mut owners, A, &pods(&[("web", 1)]));
+        listed(&mut owners, B, &pods(&[("web", 1)]));
+        let changed = owners.settle(Kind::Pod, A, owners.mark());
+        assert_eq!(changed, Changed::from([A, B]), "both are saved");
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(B)));
+        assert!(owners.created_at(B).is_empty());
+        assert_eq!(owners.forget(Kind::Pod, "web"), Changed::from([B]));
     }
 }
 
 #[test]
 fn a_dispute_that_begins_or_ends_changes_the_state_of_the_owner() {
     let mut owners = Owners::default();
-    listed(&mut owners, 0, &pods(&[("web", 1)]));
-    let begins = listed(&mut owners, 1, &pods(&[("web", 2)]));
-    assert_eq!(begins.changed, Changed::from([0]));
-    let goes_on = listed(&mut owners, 1, &pods(&[("web", 2)]));
+    listed(&mut owners, A, &pods(&[("web", 1)]));
+    let begins = listed(&mut owners, B, &pods(&[("web", 2)]));
+    assert_eq!(begins.changed, Changed::from([A]));
+    let goes_on = listed(&mut owners, B, &pods(&[("web", 2)]));
     assert_eq!(goes_on.changed, Changed::new());
-    let ends = owners.settle(Kind::Pod, 1, owners.mark());
-    assert_eq!(ends, Changed::from([0]));
+    let ends = owners.settle(Kind::Pod, B, owners.mark());
+    assert_eq!(ends, Changed::from([A]));
 }
 
 #[test]
 fn a_list_is_cut_by_the_owners_that_later_lists_have_shown() {
-    let mut owners = with_pods(&[("web", 0)]);
+    let mut owners = with_pods(&[("web", A)]);
     let asked = owners.mark();
     let list = pods(&[("web", 1), ("own", 1)]);
-    let learned = owners.learn(Kind::Pod, 1, &list, asked).unwrap();
+    let learned = owners.learn(Kind::Pod, B, &list, asked).unwrap();
     assert_eq!(learned.own.unwrap(), pods(&[("own", 1)]));
-    owners.settle(Kind::Pod, 0, owners.mark());
-    assert_eq!(owners.own(Kind::Pod, 1, &list, asked), Ok(None));
+    owners.settle(Kind::Pod, A, owners.mark());
+    assert_eq!(owners.own(Kind::Pod, B, &list, asked), Ok(None));
 }
 
 #[test]
 fn a_rivals_pod_is_compared_with_the_owners_latest_list() {
     let mut owners = Owners::default();
-    listed(&mut owners, 0, &pods(&[("web", 1)]));
-    listed(&mut owners, 1, &pods(&[("web", 2)]));
-    listed(&mut owners, 0, &pods(&[("web", 2)]));
-    assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+    listed(&mut owners, A, &pods(&[("web", 1)]));
+    listed(&mut owners, B, &pods(&[("web", 2)]));
+    listed(&mut owners, A, &pods(&[("web", 2)]));
+    assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(A)));
 }
 
 #[test]
 fn a_created_container_whose_label_has_another_uid_than_its_pod_is_found_by_the_label() {
     let mut owners = Owners::default();
-    for (pod, backend, uid) in [("one", 0, "U"), ("two", 1, "V")] {
+    for (pod, backend, uid) in [("one", A, "U"), ("two", B, "V")] {
         let names = PodNames {
             uid: uid.to_owned(),
             ..PodNames::default()
         };
         owners.own_pod(pod, backend, names, owners.mark());
     }
-    assert_eq!(owners.with_uid("U"), [0]);
-    owners.own_container("odd", 1, ("two", Some("U")), owners.mark());
-    assert_eq!(owners.with_uid("U"), [0, 1]);
+    assert_eq!(owners.with_uid("U"), [A]);
+    owners.own_container("odd", B, ("two", Some("U")), owners.mark());
+    assert_eq!(owners.with_uid("U"), [A, B]);
 }
 
 #[test]
 fn a_container_that_moves_into_another_backends_pod_is_dropped() {
-    let mut owners = with_pods(&[("web", 0), ("own", 1)]);
+    let mut owners = with_pods(&[("web", A), ("own", B)]);
     for (pod, dropped) in [("own", 0), ("web", 1)] {
         let asked = owners.mark();
         let list = containers(&[("one", pod)]);
-        let learned = owners.learn(Kind::Container, 1, &list, asked).unwrap();
+        let learned = owners.learn(Kind::Container, B, &list, asked).unwrap();
         assert_eq!(learned.dropped, dropped, "{pod}");
     }
     assert_eq!(owners.pod_of("one"), Some("own"));
@@ -314,10 +315,10 @@ fn a_container_that_moves_into_another_backends_pod_is_dropped() {
 
 #[test]
 fn a_container_in_another_backends_pod_is_dropped_and_not_learned() {
-    let mut owners = with_pods(&[("web", 0)]);
+    let mut owners = with_pods(&[("web", A)]);
     let list = containers(&[("forged", "web"), ("own", "other")]);
     let asked = owners.mark();
-    let learned = owners.learn(Kind::Container, 1, &list, asked).unwrap();
+    let learned = owners.learn(Kind::Container, B, &list, asked).unwrap();
     assert_eq!(learned.own.unwrap(), containers(&[("own", "other")]));
     assert_eq!(owners.find(Kind::Container, "forged"), None);
 }
@@ -325,25 +326,25 @@ fn a_container_in_another_backends_pod_is_dropped_and_not_learned() {
 #[test]
 fn a_short_id_that_begins_another_backends_id_is_short_for_it() {
     let long = "a".repeat(WHOLE_ID);
-    let mut owners = with_pods(&[(&long[..13], 0), (&long, 1)]);
-    assert!(owners.is_short_for_another(Kind::Pod, &long[..13], 0));
+    let mut owners = with_pods(&[(&long[..13], A), (&long, B)]);
+    assert!(owners.is_short_for_another(Kind::Pod, &long[..13], A));
     let longer = format!("{long}a");
-    listed(&mut owners, 0, &pods(&[(&longer, 1)]));
+    listed(&mut owners, A, &pods(&[(&longer, 1)]));
     assert!(
-        !owners.is_short_for_another(Kind::Pod, &long, 1),
+        !owners.is_short_for_another(Kind::Pod, &long, B),
         "a whole id"
     );
 }
 
 #[test]
 fn a_removed_id_keeps_its_backend_unless_another_backend_listed_it_too() {
-    let mut owners = with_pods(&[("a", 1), ("b", 1), ("c", 1)]);
-    listed(&mut owners, 2, &pods(&[("b", 1)]));
+    let mut owners = with_pods(&[("a", B), ("b", B), ("c", B)]);
+    listed(&mut owners, C, &pods(&[("b", 1)]));
     for id in ["a", "b", "a"] {
         owners.forget(Kind::Pod, id);
     }
-    owners.settle(Kind::Pod, 1, owners.mark());
-    assert_eq!(owners.removals.owner_of("a"), Some(1));
+    owners.settle(Kind::Pod, B, owners.mark());
+    assert_eq!(owners.removals.owner_of("a"), Some(B));
     assert_eq!(owners.removals.owner_of("b"), None);
     assert_eq!(owners.removals.owner_of("c"), None, "no client removed it");
 }
@@ -359,23 +360,23 @@ fn changes(owners: &mut Owners, backend: BackendId, list: &[u8]) -> bool {
 
 #[test]
 fn only_a_list_without_any_consequence_need_not_be_read_again() {
-    let mut owners = with_pods(&[("pod", 0)]);
+    let mut owners = with_pods(&[("pod", A)]);
     let both = containers(&[("first", "pod"), ("second", "pod")]);
-    assert!(changes(&mut owners, 0, &both), "the first list");
-    assert!(!changes(&mut owners, 0, &both), "the same list again");
+    assert!(changes(&mut owners, A, &both), "the first list");
+    assert!(!changes(&mut owners, A, &both), "the same list again");
     let one = containers(&[("first", "pod")]);
-    assert!(changes(&mut owners, 0, &one), "a container is gone");
+    assert!(changes(&mut owners, A, &one), "a container is gone");
     // Every list with another backend's container must be filtered.
     for _ in 0..2 {
-        assert!(changes(&mut owners, 1, &one), "a claim");
+        assert!(changes(&mut owners, B, &one), "a claim");
     }
-    assert!(changes(&mut owners, 1, &[]), "the claim has ended");
+    assert!(changes(&mut owners, B, &[]), "the claim has ended");
     let asked = owners.mark();
     owners.forget(Kind::Container, "first");
     let before = owners.changes();
     // The list was requested before the removal, so its container is not learned. A later list with the same bytes may
     // add the container, so this list counts as a change.
-    let learned = owners.learn(Kind::Container, 0, &one, asked).unwrap();
+    let learned = owners.learn(Kind::Container, A, &one, asked).unwrap();
     assert_eq!((learned.new, owners.changes()), (0, before + 1));
 }
 
@@ -388,29 +389,29 @@ fn a_pod_of_a_uid_ranks_by_creation_through_criswitch_and_then_by_lists() {
         list.to_vec()
     };
     let mut owners = Owners::default();
-    listed(&mut owners, 0, &of_uid("first", "U"));
-    assert!(!owners.is_uid_of_another("U", 0), "only its own");
-    assert!(owners.is_uid_of_another("U", 1), "no pod");
-    let creation = owners.creations.begin(1, "U".to_owned());
-    assert!(owners.is_uid_of_another("U", 1), "the call is not sent");
+    listed(&mut owners, A, &of_uid("first", "U"));
+    assert!(!owners.is_uid_of_another("U", A), "only its own");
+    assert!(owners.is_uid_of_another("U", B), "no pod");
+    let creation = owners.creations.begin(B, "U".to_owned());
+    assert!(owners.is_uid_of_another("U", B), "the call is not sent");
     owners.creations.sent(creation);
-    assert!(!owners.is_uid_of_another("U", 1), "the call is under way");
+    assert!(!owners.is_uid_of_another("U", B), "the call is under way");
     owners.creations.end(creation, None);
-    listed(&mut owners, 1, &of_uid("second", "U"));
-    assert!(!owners.is_uid_of_another("U", 1), "both are listed");
-    assert_eq!([owners.doubles(0), owners.doubles(1)], [0, 0]);
+    listed(&mut owners, B, &of_uid("second", "U"));
+    assert!(!owners.is_uid_of_another("U", B), "both are listed");
+    assert_eq!([owners.doubles(A), owners.doubles(B)], [0, 0]);
     let names = PodNames {
         uid: "U".to_owned(),
         ..PodNames::default()
     };
-    owners.own_pod("third", 2, names, owners.mark());
-    for backend in [0, 1] {
-        assert!(owners.is_uid_of_another("U", backend), "{backend}");
+    owners.own_pod("third", C, names, owners.mark());
+    for backend in [A, B] {
+        assert!(owners.is_uid_of_another("U", backend), "{backend:?}");
         assert_eq!(owners.doubles(backend), 1);
     }
-    assert!(!owners.is_uid_of_another("U", 2));
-    assert_eq!(owners.doubles(2), 0);
+    assert!(!owners.is_uid_of_another("U", C));
+    assert_eq!(owners.doubles(C), 0);
     owners.forget(Kind::Pod, "third");
-    assert!(!owners.is_uid_of_another("U", 1), "removed");
-    assert!(!owners.is_uid_of_another("", 3), "no uid");
+    assert!(!owners.is_uid_of_another("U", B), "removed");
+    assert!(!owners.is_uid_of_another("", D), "no uid");
 }

@@ -52,9 +52,9 @@ pub(crate) async fn plan(switch: &Switch) -> Option<Plan> {
 fn of_config(switch: &Switch, config: Config, identities: &Identities) -> Plan {
     let before = switch.live();
     let problems = reload::fixed_keys(&before.config, &config);
-    // The reload itself advances the counter, so the ids of this plan are used again.
-    let mut next_id = switch.reloads().next_id;
-    let next = reload::next(switch, &before, config, identities, &mut next_id);
+    // A copy: the reload itself will issue the ids of this plan.
+    let mut ids = switch.reloads().ids.clone();
+    let next = reload::next(switch, &before, config, identities, &mut ids);
     let changes = reload::changes(&switch.question, &switch.owners(), &before, &next);
     Plan {
         problems,

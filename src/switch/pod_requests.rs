@@ -172,6 +172,7 @@ pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ownership::ids::{B, C, D};
 
     fn asking(seen: &str, image: &str, store: BackendId) -> Asking {
         Asking::new(seen, image, "sha256:1", vec![store])
@@ -180,19 +181,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pod_counts_as_asking_for_ten_minutes_or_until_its_container_is_created() {
         let mut requests = PodRequests::default();
-        requests.asks(asking("a", "app", 1));
-        requests.asks(asking("b", "app:latest", 2));
-        requests.asks(asking("b", "web:1", 3));
+        requests.asks(asking("a", "app", B));
+        requests.asks(asking("b", "app:latest", C));
+        requests.asks(asking("b", "web:1", D));
         for image in ["app", "app:latest", "sha256:1"] {
             let all = requests.stores_of(image);
-            assert!(all.starts_with(&[1, 2]), "{image}: {all:?}");
+            assert!(all.starts_with(&[B, C]), "{image}: {all:?}");
         }
         assert!(requests.stores_of("app:2").is_empty());
         assert!(requests.creates("c", "sha256:1", "app").is_none());
         let created = requests.creates("b", "other", "app").unwrap();
         assert_eq!(
             (created.stores, requests.stores_of("app")),
-            (vec![2], vec![1])
+            (vec![C], vec![B])
         );
         tokio::time::advance(ASKING).await;
         assert!(requests.stores_of("app").is_empty());
@@ -202,23 +203,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failed_request_of_a_pod_counts_until_the_pod_should_have_asked_again() {
         let mut requests = PodRequests::default();
-        requests.asks(asking("a", "app", 1));
-        requests.asks(asking("b", "app", 2));
+        requests.asks(asking("a", "app", B));
+        requests.asks(asking("b", "app", C));
         requests.fail("app");
         // The first pod starts over before the second pod asks.
-        requests.asks(asking("a", "app", 1));
-        assert_eq!(requests.stores_of("app"), [1, 2]);
+        requests.asks(asking("a", "app", B));
+        assert_eq!(requests.stores_of("app"), [B, C]);
         tokio::time::advance(FAILED).await;
-        assert_eq!(requests.stores_of("app"), [1]);
+        assert_eq!(requests.stores_of("app"), [B]);
     }
 
     #[test]
     fn a_repeated_request_of_a_pod_replaces_the_earlier_one() {
         let mut requests = PodRequests::default();
-        for store in [1, 2] {
+        for store in [B, C] {
             requests.asks(asking("a", "app", store));
         }
-        assert_eq!(requests.stores_of("app"), [2]);
+        assert_eq!(requests.stores_of("app"), [C]);
     }
 
     #[test]
@@ -226,12 +227,12 @@ mod tests {
         let mut requests = PodRequests::default();
         let longest = "x".repeat(LONGEST_NAME);
         let longer = "x".repeat(LONGEST_NAME + 1);
-        requests.asks(asking(&longest, "a:1", 1));
-        requests.asks(asking(&longer, "a:1", 2));
-        requests.asks(asking("a", &longer, 3));
-        assert_eq!(requests.stores_of("a:1"), [1]);
+        requests.asks(asking(&longest, "a:1", B));
+        requests.asks(asking(&longer, "a:1", C));
+        requests.asks(asking("a", &longer, D));
+        assert_eq!(requests.stores_of("a:1"), [B]);
         for number in 0..2 * MOST_ASKING {
-            requests.asks(asking(&number.to_string(), "b:1", 1));
+            requests.asks(asking(&number.to_string(), "b:1", B));
             assert!(requests.asking.len() <= MOST_ASKING);
         }
     }

@@ -11,7 +11,7 @@ use crate::codec::admin::{self, Changes};
 use crate::config::address::{Address, Identities};
 use crate::config::{Applies, Config, KEYS, Problems, Table, problem};
 use crate::ownership::lookup::Question;
-use crate::ownership::{BackendId, Owners};
+use crate::ownership::{BackendId, BackendIds, Owners};
 use crate::switch::Switch;
 use crate::topology::auto_register::Disputed;
 use crate::topology::{Live, Next};
@@ -22,7 +22,7 @@ const RECENT: usize = 8;
 /// The outcomes of reloads.
 #[derive(Debug)]
 pub struct Reloads {
-    pub(super) next_id: BackendId,
+    pub(super) ids: BackendIds,
     /// How many reloads have begun.
     pub begun: u64,
     /// How many reloads have ended.
@@ -51,10 +51,10 @@ pub struct Outcome {
 }
 
 impl Reloads {
-    /// No reload has begun. Backends already have the ids below `next_id`.
-    pub(crate) fn new(next_id: BackendId) -> Reloads {
+    /// No reload has begun. New backends will get their ids from `ids`.
+    pub(crate) fn new(ids: BackendIds) -> Reloads {
         Reloads {
-            next_id,
+            ids,
             begun: 0,
             count: 0,
             rejected: 0,
@@ -201,25 +201,25 @@ fn replace(
         return Err(fixed);
     }
     let mut reloads = switch.reloads();
-    let next = next(switch, &before, config, identities, &mut reloads.next_id);
+    let next = next(switch, &before, config, identities, &mut reloads.ids);
     drop(reloads);
     let changes = changes(&switch.question, &switch.owners(), &before, &next);
     apply(switch, &before, next.applied());
     Ok(changes)
 }
 
-/// Computes the table after a reload, and changes nothing. New backends get ids from `next_id` on.
+/// Computes the table after a reload, and changes nothing. New backends get their ids from `ids`.
 pub(super) fn next(
     switch: &Switch,
     before: &Live,
     config: Config,
     identities: &Identities,
-    next_id: &mut BackendId,
+    ids: &mut BackendIds,
 ) -> Next {
     let connect = |row: &_| Backend::new(row, switch.max_message, switch.dialer.clone());
     let keep = |backend: &Backend| is_needed(&switch.question, &switch.owners(), backend);
     let runs_pods = |id| switch.owners().runs_pods(id);
-    before.next(config, identities, next_id, connect, keep, runs_pods)
+    before.next(config, identities, ids, connect, keep, runs_pods)
 }
 
 /// The changes from `before` to `next`.

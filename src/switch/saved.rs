@@ -16,8 +16,8 @@ use crate::backend::state::State;
 use crate::codec::protobuf;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
-use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
+use crate::ownership::{BackendIds, Owners};
 use crate::platform::process;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{Kind, List};
@@ -409,17 +409,17 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
 /// Returns the backends that the configuration no longer names and that may have pods or containers.
 fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let mut kept = (Vec::new(), Vec::new());
+    let mut ids = BackendIds::except(config.table.backends.iter().map(|row| row.id));
     for socket in found.sockets() {
         let known = found.take(&socket);
         if let Some(name) = kept_name(&known)
             && let Ok(socket) = Address::parse(&socket)
         {
-            let id = config.table.backends.len() + kept.0.len();
             kept.0.push(BackendConfig {
                 list_timeout: config.list_timeout,
                 stats_timeout: config.stats_timeout,
                 stale_lists: config.stale_lists,
-                ..BackendConfig::without_row(id, name, &socket)
+                ..BackendConfig::without_row(ids.issue(), name, &socket)
             });
             kept.1.push(known);
         }

@@ -187,8 +187,7 @@ fn other_cgroup_driver(
 
 /// The name in `before` of a backend that `after` does not name.
 fn lost_name(before: &Live, after: &Live, backend: &Backend) -> Option<String> {
-    let mut rows = before.config.table.backends.iter();
-    let row = rows.find(|row| row.id == backend.id)?;
+    let row = before.config.table.backend(backend.id)?;
     (!after.names(backend.id)).then(|| row.name.clone())
 }
 
@@ -216,7 +215,7 @@ fn changed_keys(applies: Applies, before: &Config, after: &Config) -> Vec<String
     let changed = keys().filter(|key| key.value(before) != key.value(after));
     let mut all: Vec<_> = changed.map(|key| key.name.to_owned()).collect();
     for row in &after.table.backends {
-        let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) else {
+        let Some(old) = before.table.backend(row.id) else {
             continue;
         };
         let is_changed = |key: &&Key| {

@@ -89,7 +89,7 @@ impl Printed {
         let table = &self.config.table;
         let rows = table.handlers.iter().map(|row| {
             let star = if *row == table.default { "*" } else { "" };
-            let backend = &table.backends[row.backend].name;
+            let backend = &table.backend(row.backend).unwrap().name;
             format!("{star}{} -> {backend} {:?}", row.name, row.backend_handler)
         });
         rows.collect()

@@ -14,7 +14,7 @@ use crate::{RUNC, load, load_files};
 fn shown(table: &Table) -> String {
     let mut text = String::new();
     for row in &table.handlers {
-        let backend = &table.backends[row.backend].name;
+        let backend = &table.backend(row.backend).unwrap().name;
         let mark = if *row == table.default {
             " (default)"
         } else {
@@ -184,11 +184,11 @@ fn a_backends_handler_name_is_translated_to_the_tables_name() {
         b = '/run/b.sock'",
     )
     .table;
-    let name_for = |backend, name| table.name_for(backend, name);
-    assert_eq!(name_for(0, "runsc"), Some("runsc"), "the backend's own");
-    assert_eq!(name_for(0, "crun"), Some("crun"), "its own name");
-    assert_eq!(name_for(0, "alone"), None, "another backend's");
-    assert_eq!(name_for(1, "alone"), Some("other"));
+    let [own, other] = ["gvisor", "other"].map(|row| table.handler(row).unwrap().backend);
+    assert_eq!(table.name_for(own, "runsc"), Some("runsc"));
+    assert_eq!(table.name_for(own, "crun"), Some("crun"), "its own name");
+    assert_eq!(table.name_for(own, "alone"), None, "another backend's");
+    assert_eq!(table.name_for(other, "alone"), Some("other"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn shown(path: &Path) -> String {
     let mut text = format!("{}\n", path.file_name().unwrap().display());
     writeln!(text, "  default {}", table.default.name).unwrap();
     for row in &table.handlers {
-        let backend = &table.backends[row.backend].name;
+        let backend = &table.backend(row.backend).unwrap().name;
         writeln!(
             text,
             "  {} -> {backend} {:?}",

@@ -219,7 +219,7 @@ fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
         ));
     }
     let facts = node.facts(row, features.ok());
-    let lacks = reported(row, &node.probes) == Some(false);
+    let lacks = reported(&node.config.table, row, &node.probes) == Some(false);
     let missing = lacks.then(|| {
         let theirs = &row.backend_handler;
         format!("backend {backend:?} has no handler {theirs:?}")

@@ -22,7 +22,7 @@ use super::files::RUNTIMES;
 use super::filter::Takes;
 use super::offers::Offers;
 use super::plan::creates;
-use super::tables::Places;
+use super::tables::{Places, runtime_of};
 use super::truth::{Moment, Seen, Thing, Truth};
 
 /// A call that a client has made.
@@ -148,7 +148,7 @@ pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
             let remembered = owners.count_of(kind, *id);
             if !(least..=own + others).contains(&remembered) {
                 return Err(format!(
-                    "backend {id} at {backend:?} has {own} of {kind:?} and may have {others} more, criswitch remembers {remembered}"
+                    "backend {id:?} at {backend:?} has {own} of {kind:?} and may have {others} more, criswitch remembers {remembered}"
                 ));
             }
         }
@@ -221,12 +221,12 @@ impl Case<'_> {
     fn only(&self) -> Option<Vec<usize>> {
         let owners = |kind| self.thing(kind).map(|thing| self.holders(thing));
         match self.asked.call.row.goes {
-            Goes::Handler(_) => Some(self.rows().map(|row| row.backend).collect()),
+            Goes::Handler(_) => Some(self.rows().map(runtime_of).collect()),
             Goes::Owner(kind, ..) => Some(owners(kind).unwrap_or_default()),
             Goes::OwnerWithImage(_) => Some(owners(Kind::Pod).unwrap_or_default()),
             Goes::Default => Some(self.speakers().collect()),
             Goes::Image(..) if self.handler().is_some() => {
-                Some(self.rows().map(|row| row.backend).collect())
+                Some(self.rows().map(runtime_of).collect())
             }
             Goes::Image(..) => self.stores_of_pod(),
             _ => None,
@@ -268,7 +268,7 @@ impl Case<'_> {
                 "the call went to a backend that it does not concern",
             )?;
             let named = |handler: &String| {
-                let mut rows = self.rows().filter(|row| row.backend == seen.backend);
+                let mut rows = self.rows().filter(|row| runtime_of(row) == seen.backend);
                 rows.any(|row| row.backend_handler == *handler)
             };
             self.unless(

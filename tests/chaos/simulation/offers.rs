@@ -10,6 +10,7 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use super::RECOVERY;
+use super::tables::{id_of, runtime_of};
 
 /// Handlers that runtimes may have. No file has an entry for the last two.
 const POOL: [&str; 6] = ["gvisor", "kata", "old", "runc", "fc", "wasm"];
@@ -183,8 +184,12 @@ pub fn wrong_table(
     if !by_hand.eq(&written.handlers) || live.default != written.default {
         return Err("the rows or the default of the table differ from the files".to_owned());
     }
-    let registering = written.backends.iter().filter(|row| row.auto_register);
-    let registering: Vec<usize> = registering.map(|row| row.id).collect();
+    let registers = |at: &usize| {
+        written
+            .backend(id_of(*at))
+            .is_some_and(|row| row.auto_register)
+    };
+    let registering: Vec<usize> = (0..offers.len()).filter(registers).collect();
     let mut all = registering.iter();
     let awaits = all.any(|at| is_new(*at) || offers[*at].may_be_awaited());
     for name in POOL.iter().chain(&NEVER) {
@@ -198,9 +203,9 @@ pub fn wrong_table(
         let must: Vec<usize> = registering.iter().filter(must).copied().collect();
         let right = match registered {
             Some(row) => {
-                let others = must.iter().filter(|at| **at != row.backend);
-                let is_alone = others.count() == 0 || had_pods(row.backend);
-                may.contains(&row.backend) && is_alone && row.backend_handler == *name
+                let others = must.iter().filter(|at| **at != runtime_of(row));
+                let is_alone = others.count() == 0 || had_pods(runtime_of(row));
+                may.contains(&runtime_of(row)) && is_alone && row.backend_handler == *name
             }
             None => must.is_empty() || may.len() > 1 || awaits,
         };

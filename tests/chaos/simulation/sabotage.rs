@@ -23,6 +23,7 @@ use super::filter::Takes;
 use super::judge::Asked;
 use super::plan::creates;
 use super::runtime::{DELETED, event};
+use super::tables::runtime_of;
 use super::truth::Truth;
 use lists::{reachable, undecodable, with_items, without};
 pub use state::{of_state_at_end, of_state_at_start};
@@ -392,7 +393,7 @@ fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
     let mut pods = truth.existing(Kind::Pod);
     let newest = pods.find(|pod| pod.poses && pod.uid == call.uid);
     let mut rows = truth.tables.now().handlers.iter();
-    let row = newest.and_then(|pod| rows.find(|row| row.backend == pod.backend));
+    let row = newest.and_then(|pod| rows.find(|row| runtime_of(row) == pod.backend));
     let pulls = matches!(call.row.goes, Goes::Image(_, ImageRule::Pull(_)));
     let handler = row.filter(|_| pulls).map_or("", |row| row.name.as_str());
     Call {
@@ -494,7 +495,7 @@ pub fn after_reload(
 /// Sabotages criswitch before the last checks. With `Remember`, criswitch remembers a pod that no backend has.
 pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
     if sabotage == Some(Sabotage::Remember) {
-        let one = switch.live().backends.first().map_or(0, |one| one.id);
+        let one = switch.live().backends[0].id;
         let mut owners = switch.owners();
         let asked = owners.mark();
         owners.own_pod("long-gone", one, PodNames::default(), asked);

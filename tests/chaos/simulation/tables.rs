@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criswitch::codec::admin::Changes;
 use criswitch::config::address::Address;
-use criswitch::config::{Config, Table};
+use criswitch::config::{Config, Handler, Table};
 use criswitch::ownership::BackendId;
 use criswitch::rpc::Kind;
 use criswitch::switch::Switch;
@@ -22,8 +22,27 @@ use super::truth::{Before, Moment, Thing, Truth};
 /// An automatically registered handler is saved within this time.
 const SAVED: Duration = Duration::from_secs(3);
 
-/// A table, and the moment from which the table applies. Each backend in the table has the number of its runtime as its
-/// id.
+/// The id that the backend of each runtime has in the tables of the model.
+const IDS: [BackendId; RUNTIMES] = [
+    BackendId::new(0),
+    BackendId::new(1),
+    BackendId::new(2),
+    BackendId::new(3),
+];
+
+/// The id of a runtime's backend in the tables of the model.
+pub fn id_of(runtime: usize) -> BackendId {
+    IDS[runtime]
+}
+
+/// The runtime of a row in the tables of the model.
+pub fn runtime_of(row: &Handler) -> usize {
+    let mut ids = IDS.iter();
+    ids.position(|id| *id == row.backend)
+        .expect("a backend of the model")
+}
+
+/// A table, and the moment from which the table applies. The ids of its backends are those of the model.
 #[derive(Debug)]
 pub struct Era {
     pub from: Moment,
@@ -124,18 +143,18 @@ impl Truth {
         let is_new = |runtime: usize| id(before[runtime]) != id(now[runtime]);
         offers::wrong_table(written, &table, &self.offers, had_pods, is_new)?;
         for row in table.handlers.iter().filter(|row| row.origin.is_none()) {
-            self.offers[row.backend].be_registered(&row.name);
+            self.offers[runtime_of(row)].be_registered(&row.name);
         }
         let before = std::mem::take(&mut self.tables.registered);
         let registered = table.handlers.iter().filter(|row| row.origin.is_none());
         let registered = registered.map(|row| {
             let is_it = |(name, backend, _): &&(String, usize, Instant)| {
-                (name, backend) == (&row.name, &row.backend)
+                (name, *backend) == (&row.name, runtime_of(row))
             };
             let since = before.iter().find(is_it).map(|(.., since)| *since);
             (
                 row.name.clone(),
-                row.backend,
+                runtime_of(row),
                 since.unwrap_or_else(Instant::now),
             )
         });
@@ -193,8 +212,8 @@ impl Truth {
     fn are_kept(&self, registered: &[(String, usize, Instant)]) -> Result<(), String> {
         let table = self.tables.now();
         for (name, backend, since) in registered {
-            let mut rows = table.backends.iter();
-            let registers = rows.any(|row| row.id == *backend && row.auto_register);
+            let row = table.backend(id_of(*backend));
+            let registers = row.is_some_and(|row| row.auto_register);
             let is_due = self.saved[*backend] && registers && since.elapsed() > SAVED;
             if is_due && table.handler(name).is_none() {
                 return Err(format!(
@@ -284,7 +303,7 @@ impl Truth {
     /// previous default backend.
     fn look_who_speaks(&mut self, default_backend: usize) -> Result<(), String> {
         let joined = |runtime: usize| self.tables.places[runtime].is_some_and(|it| it.joined);
-        let default = self.tables.now().default.backend;
+        let default = runtime_of(&self.tables.now().default);
         let before = self.tables.speakers.last().map(|(_, before)| *before);
         let before = before.filter(|before| self.tables.places[*before].is_some());
         let due = before.filter(|_| !joined(default)).unwrap_or(default);
@@ -336,7 +355,7 @@ impl Truth {
             let names = one.handlers.iter().map(|row| row.name.clone());
             names.filter(|name| other.handler(name).is_none()).collect()
         };
-        let led = |row: &criswitch::config::Handler| (row.backend, row.backend_handler.clone());
+        let led = |row: &Handler| (row.backend, row.backend_handler.clone());
         let moved = after.handlers.iter().filter(|row| {
             let old = before.handler(&row.name);
             old.is_some_and(|old| led(old) != led(row))
@@ -372,7 +391,7 @@ pub fn unnamed(live: &Live) -> Vec<usize> {
 }
 
 pub fn names(table: &Table, runtime: usize) -> bool {
-    table.backends.iter().any(|row| row.id == runtime)
+    table.backend(id_of(runtime)).is_some()
 }
 
 fn places(live: &Live) -> Places {
@@ -393,17 +412,15 @@ fn default_backend(live: &Live) -> usize {
 }
 
 fn numbered(table: &Table) -> Table {
-    let runtime = |id| {
-        let row = table.backends.iter().find(|row| row.id == id);
-        number(&row.expect("a row's backend").socket)
-    };
+    let id = |socket: &Address| id_of(number(socket));
+    let of_row = |row: &Handler| id(&table.backend(row.backend).expect("a row's backend").socket);
     let mut numbered = table.clone();
     for row in numbered.handlers.iter_mut() {
-        row.backend = runtime(row.backend);
+        row.backend = of_row(row);
     }
-    numbered.default.backend = runtime(table.default.backend);
+    numbered.default.backend = of_row(&table.default);
     for row in &mut numbered.backends {
-        row.id = number(&row.socket);
+        row.id = id(&row.socket);
     }
     numbered
 }

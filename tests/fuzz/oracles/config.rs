@@ -176,9 +176,9 @@ fn fits_together(config: &Config) {
             .handlers
             .is_sorted_by(|one, other| one.name < other.name)
     );
-    assert_eq!(table.default.backend, 0);
+    assert_eq!(table.default.backend, table.backends[0].id);
     for row in &table.handlers {
-        assert!(table.backends.get(row.backend).is_some());
+        assert!(table.backend(row.backend).is_some());
         assert_eq!(table.handler(&row.name), Some(row));
     }
     let names: BTreeSet<_> = table.backends.iter().map(|backend| &backend.name).collect();
@@ -299,7 +299,7 @@ fn quoted(text: &str) -> String {
 fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
     let rows = config.table.handlers.iter();
     rows.map(|row| {
-        let backend = config.table.backends[row.backend].name.clone();
+        let backend = config.table.backend(row.backend).unwrap().name.clone();
         let (name, theirs) = (row.name.clone(), row.backend_handler.clone());
         (name, backend, theirs, row.scheduling.clone())
     })

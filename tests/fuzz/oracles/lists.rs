@@ -9,7 +9,7 @@ use bytes::Bytes;
 use criswitch::codec::cri;
 use criswitch::codec::protobuf;
 use criswitch::fanout::merge;
-use criswitch::ownership::{Owner, Owners};
+use criswitch::ownership::{BackendId, BackendIds, Owner, Owners};
 use criswitch::rpc::{self, Goes, Kind, Merge};
 use criswitch::switch::labels::union;
 use prost::Message;
@@ -65,8 +65,10 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 /// id.
 fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>>) {
     let mut owners = Owners::default();
-    let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    for (backend, list) in lists.iter().enumerate() {
+    let mut known: BTreeMap<String, BackendId> = BTreeMap::new();
+    let mut backends = BackendIds::default();
+    for list in lists {
+        let backend = backends.issue();
         let learned = owners.learn(kind, backend, list, owners.mark());
         let Some(ids) = ids(list) else {
             // criswitch may learn a list that prost rejects: the fault may be in a field that criswitch does not read.

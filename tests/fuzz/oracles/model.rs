@@ -11,10 +11,13 @@ use prost::Message;
 
 use super::messages;
 
-/// The number of backends in the table of the model.
-pub const BACKENDS: usize = 4;
-/// The ids of these backends.
-pub const ALL: [BackendId; BACKENDS] = [0, 1, 2, 3];
+/// The ids of the backends in the table of the model.
+pub const ALL: [BackendId; 4] = [
+    BackendId::new(0),
+    BackendId::new(1),
+    BackendId::new(2),
+    BackendId::new(3),
+];
 
 /// criswitch's owners, and the rows of the model, which must give the same results.
 #[derive(Default)]
@@ -76,7 +79,7 @@ impl Model {
     }
 
     pub fn step(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let backend = u.int_in_range(0..=BACKENDS - 1)?;
+        let backend = ALL[u.int_in_range(0..=ALL.len() - 1)?];
         match u.int_in_range(0..=7)? {
             0 => self.own_pod(u, backend)?,
             1 => self.own_container(u, backend)?,
@@ -432,7 +435,7 @@ impl Model {
             self.of(Kind::Pod)
                 .any(|row| row.backend == *backend && row.names.uid == uid)
         };
-        (0..BACKENDS).filter(has).collect()
+        ALL.into_iter().filter(has).collect()
     }
 
     /// The pod whose names match `has_name`. `routes` says whether the table routes a handler to a backend.

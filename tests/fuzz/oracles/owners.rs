@@ -6,7 +6,7 @@ use criswitch::ownership::{Owner, PodNames};
 use criswitch::rpc::Kind;
 
 use super::messages::{self, WORDS};
-use super::model::{ALL, BACKENDS, Model};
+use super::model::{ALL, Model};
 use super::route::{TABLE, is_routed};
 
 pub fn check(data: &[u8]) {
@@ -45,7 +45,7 @@ fn all_is_known(model: &Model, odd: &str) {
             );
         }
     }
-    for backend in 0..BACKENDS {
+    for backend in ALL {
         for kind in [Kind::Pod, Kind::Container] {
             let mut ids: Vec<_> = model.owners.of(kind, backend).into_iter().collect();
             ids.sort_unstable();

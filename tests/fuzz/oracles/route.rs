@@ -1,17 +1,18 @@
 //! Routing for any path and any bytes, compared with a simple search of the table and of the model's owners.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::LazyLock;
 
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Stores, Target, Unroutable};
 use criswitch::config::Config;
-use criswitch::ownership::Named;
+use criswitch::ownership::{BackendId, Named};
 use criswitch::rpc::{self, Kind, Row};
 
 use super::asked::{self, Asked};
 use super::messages;
-use super::model::{ALL, BACKENDS, Model};
+use super::model::{ALL, Model};
 use super::native::native;
 use super::owners::owned;
 
@@ -31,7 +32,8 @@ old = "/run/old.sock"
 pub static TABLE: LazyLock<Config> = LazyLock::new(|| {
     let text = native(TEXT);
     let config = Config::of_texts(&[(Path::new("table"), text.as_bytes())]).unwrap();
-    assert_eq!(config.table.backends.len(), BACKENDS);
+    let ids: BTreeSet<_> = config.table.backends.iter().map(|row| row.id).collect();
+    assert_eq!(ids, BTreeSet::from(ALL));
     config
 });
 
@@ -97,9 +99,10 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
 /// The expected target of a call. An image call for an unknown pod goes to the backends with ready pods. The model does
 /// not compute which of these backends are likely: `is_same` only checks that the likely backends are a part of them.
 fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Unroutable> {
-    let all = || Target::Backends((0..BACKENDS).collect());
-    // No handler is routed to the last backend, so it gets no new pods.
-    let taking_pods = || Target::Backends((0..BACKENDS - 1).collect());
+    let all = || Target::Backends(ALL.to_vec());
+    // No handler is routed to the backend `old`, so it gets no new pods.
+    let rows: Vec<_> = TABLE.table.handlers.iter().map(|row| row.backend).collect();
+    let taking_pods = || Target::Backends(ALL.into_iter().filter(|id| rows.contains(id)).collect());
     let pod = |backend, id| Target::Owner(backend, Kind::Pod, id);
     Ok(match asked {
         Asked::Default => Target::Backend(TABLE.table.default.backend),
@@ -137,7 +140,7 @@ fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Unroutab
     })
 }
 
-fn some_pod(all: Vec<usize>) -> Target {
+fn some_pod(all: Vec<BackendId>) -> Target {
     Target::SomePod(Stores {
         likely: all.clone(),
         all,
@@ -148,7 +151,7 @@ fn some_pod(all: Vec<usize>) -> Target {
 fn is_same(one: &Result<Target, Unroutable>, other: &Result<Target, Unroutable>) -> bool {
     match (one, other) {
         (Ok(Target::SomePod(one)), Ok(Target::SomePod(other))) => {
-            let is_part = |likely: &[usize]| likely.iter().all(|id| one.all.contains(id));
+            let is_part = |likely: &[BackendId]| likely.iter().all(|id| one.all.contains(id));
             one.all == other.all && is_part(&one.likely) && !one.likely.is_empty()
         }
         _ => one == other,
@@ -156,7 +159,7 @@ fn is_same(one: &Result<Target, Unroutable>, other: &Result<Target, Unroutable>)
 }
 
 /// Whether a row of the table routes to the backend handler `handler` of `backend`.
-pub fn is_routed(handler: &str, backend: usize) -> bool {
+pub fn is_routed(handler: &str, backend: BackendId) -> bool {
     let mut rows = TABLE.table.handlers.iter();
     rows.any(|row| (row.backend, row.backend_handler.as_str()) == (backend, handler))
 }

@@ -121,7 +121,9 @@ fn backends_ready(
 /// Returns the runtime handler that the merged status must report for a row: the entry for the row's backend handler in
 /// the backend's status, renamed to `name`.
 fn handler(row: &Handler, name: &str, decoded: &[cri::StatusResponse]) -> cri::RuntimeHandler {
-    let theirs = decoded[row.backend].runtime_handlers.iter();
+    let mut backends = TABLE.table.backends.iter();
+    let place = backends.position(|it| it.id == row.backend).unwrap();
+    let theirs = decoded[place].runtime_handlers.iter();
     let mut theirs = theirs.filter(|handler| handler.name == row.backend_handler);
     cri::RuntimeHandler {
         name: name.to_owned(),

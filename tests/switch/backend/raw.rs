@@ -8,6 +8,7 @@ use criswitch::backend::connect::Dialer;
 use criswitch::codec::frames;
 use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
+use criswitch::ownership::BackendId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use crate::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, header};
@@ -52,7 +53,7 @@ pub fn backend_of<S: Future<Output = ()> + Send + 'static>(
         Ok(ours)
     };
     let config = BackendConfig {
-        id: 0,
+        id: BackendId::new(0),
         name: "raw".to_owned(),
         socket: Address::default_listen(),
         list_timeout: Duration::from_secs(2),

@@ -11,7 +11,7 @@ use crate::cli::check::driver_name;
 use crate::cli::node::plan::Facts;
 use crate::cli::node::same;
 use crate::cli::node::steps::Planned;
-use crate::cli::probe::{Probed, cgroup_driver as driver, with_other_driver};
+use crate::cli::probe::{Probed, cgroup_driver as driver, probe_of, with_other_driver};
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -114,19 +114,16 @@ pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     };
     let table = &wanted.config.table;
     let probes = facts.probes.as_deref().unwrap_or_default();
-    let all = table.backends.iter().enumerate();
-    let silent = all.filter(|(id, _)| probes.get(*id).and_then(driver).is_none());
-    let silent = silent.map(|(_, backend)| format!("backend {:?}", backend.name));
+    let driver_of = |id| probe_of(table, probes, id).and_then(driver);
+    let all = table.backends.iter();
+    let silent = all.filter(|backend| driver_of(backend.id).is_none());
+    let silent = silent.map(|backend| format!("backend {:?}", backend.name));
     let mut found = vec![Found::unknown(
         silent,
         "the cgroup driver is not known; the kubelet and all backends must have the same",
         "",
     )];
-    let Some(ours) = probes
-        .get(table.default.backend)
-        .and_then(driver)
-        .map(driver_name)
-    else {
+    let Some(ours) = driver_of(table.default.backend).map(driver_name) else {
         return found;
     };
     let hint = "the same driver for the kubelet and all backends";
@@ -149,7 +146,11 @@ pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found
     };
     let table = &wanted.config.table;
     let found = answered(facts).into_iter().flat_map(|(backend, found)| {
-        let id = table.backends.iter().position(|row| row.name == backend);
+        let id = table
+            .backends
+            .iter()
+            .find(|row| row.name == backend)
+            .map(|row| row.id);
         running(found).filter_map(move |pod| {
             let handler = &pod.runtime_handler;
             let has_row = handler.is_empty() || table.name_for(id?, handler).is_some();

@@ -5,13 +5,14 @@ use criswitch::rpc::{self, Goes, ImageRule, Lacking, Merge, Row};
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
+use crate::simulation::tables::runtime_of;
 
 impl Case<'_> {
     /// Whether `Unimplemented` is a correct reply.
     pub(super) fn may_be_unimplemented(&self) -> bool {
         let row = self.asked.call.row;
         match &row.goes {
-            Goes::Handler(_) => self.rows().any(|it| self.may_lack(it.backend, row)),
+            Goes::Handler(_) => self.rows().any(|it| self.may_lack(runtime_of(it), row)),
             Goes::Owner(kind, ..) => self
                 .thing(*kind)
                 .is_some_and(|thing| thing.sources().any(|at| self.may_lack(at, row))),

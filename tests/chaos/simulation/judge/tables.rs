@@ -7,7 +7,7 @@ use criswitch::rpc::{Goes, ImageRule};
 use super::Case;
 use crate::simulation::client::Call;
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::tables::Place;
+use crate::simulation::tables::{Place, id_of, runtime_of};
 use crate::simulation::truth::{Moment, Thing};
 
 impl Case<'_> {
@@ -55,8 +55,8 @@ impl Case<'_> {
             _ => false,
         };
         let registers = |table: &Table, at: usize| {
-            let mut rows = table.backends.iter();
-            rows.any(|row| row.auto_register && row.id == at)
+            let row = table.backend(id_of(at));
+            row.is_some_and(|row| row.auto_register)
         };
         let unknown = |at: usize| self.truth.offers[at].are_unknown() && same(at);
         self.truth.life == self.asked.life
@@ -66,26 +66,26 @@ impl Case<'_> {
 
     /// Whether every possible table routes the named handler to a healthy backend.
     pub(super) fn handler_in_order(&self) -> bool {
-        let relied = |row: &Handler| self.truth.relied_upon(row.backend, self.asked.at);
+        let relied = |row: &Handler| self.truth.relied_upon(runtime_of(row), self.asked.at);
         !self.may_be_unknown() && self.rows().all(relied)
     }
 
     /// Whether an image call concerns a backend's store under every possible table.
     pub(super) fn concerns_store(&self, backend: usize) -> bool {
         match self.handler() {
-            Some(_) => !self.may_be_unknown() && self.rows().all(|row| row.backend == backend),
+            Some(_) => !self.may_be_unknown() && self.rows().all(|row| runtime_of(row) == backend),
             None => self.sure(backend),
         }
     }
 
     /// Whether an image call concerns a backend's store under at least one possible table.
     pub(super) fn may_concern_store(&self, backend: usize) -> bool {
-        self.handler().is_none() || self.rows().any(|row| row.backend == backend)
+        self.handler().is_none() || self.rows().any(|row| runtime_of(row) == backend)
     }
 
     /// Whether at least one possible table routes no new pods to the backend.
     pub(super) fn may_drain(&self, backend: usize) -> bool {
-        let takes = |table: &Table| table.handlers.iter().any(|row| row.backend == backend);
+        let takes = |table: &Table| table.handlers.iter().any(|row| runtime_of(row) == backend);
         self.tables().any(|table| !takes(table))
     }
 
@@ -147,10 +147,11 @@ impl Case<'_> {
         let mut tables = self.truth.tables.between(since, Moment::MAX);
         tables.any(|table| {
             pod.sources().any(|backend| {
-                let leads =
-                    |row: &&Handler| row.backend == backend && row.backend_handler == pod.handler;
+                let leads = |row: &&Handler| {
+                    runtime_of(row) == backend && row.backend_handler == pod.handler
+                };
                 let mut rows = table.handlers.iter().filter(leads);
-                let named = table.name_for(backend, &pod.handler);
+                let named = table.name_for(id_of(backend), &pod.handler);
                 named.unwrap_or(&pod.handler) == name || created && rows.any(|row| row.name == name)
             })
         })
