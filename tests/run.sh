@@ -36,11 +36,11 @@ restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
 units         root,network 2    tests/system/systemd/run.sh
 package       root,network 8    test_package
-windows       root,network 6    tests/system/windows/run.sh
 metrics       root,go      2    tests/system/prometheus/run.sh
 comparison    root,go      3    benches/compare/run.sh --smoke
 demo          -            0.5  cargo run --quiet --profile demo --locked --example demo -- --once
 runtimes      root,go      13   test_runtimes
+windows       root,network 6    test_windows
 "
 QUICK="formatting lints quick-tests"
 
@@ -160,10 +160,18 @@ wait_for_partners() {
   [ -z "${PARTNERS:-}" ] || wait "$PARTNERS" || true
 }
 
-# Uses the binary of the package if the step before has built it.
+# Uses the binary of the package if the step before has built it. The real runtimes often wait, so the tests for Windows
+# are built meanwhile.
 test_runtimes() {
   wait_for_partners
+  chrt --idle 0 tests/system/windows/run.sh --build >"$CACHE/windows.log" 2>&1 &
+  WINDOWS=$!
   CRISWITCH=${PACKAGED:-} CRISWITCH_IMAGE=${PACKAGED_IMAGE:-} tests/system/runtimes/run.sh
+}
+
+test_windows() {
+  [ -z "${WINDOWS:-}" ] || wait "$WINDOWS" || true
+  tests/system/windows/run.sh
 }
 
 test_package() {

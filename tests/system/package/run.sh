@@ -96,22 +96,35 @@ path_without() {
   for folder in "${folders[@]}"; do [ -x "$folder/$1" ] || echo "$folder"; done | paste -sd :
 }
 
+# Builds the releases, unless they are those of these sources and this toolchain.
+build_all() {
+  local sum
+  sum=$(sources | sha256sum && rustc --version)
+  if [ "$(cat "$HERE/built" 2>/dev/null)" != "$sum" ]; then
+    build_releases
+    echo "$sum" >"$HERE/built"
+  fi
+  diff --recursive --brief "$QUICK" "$HERE/three"
+  echo "built twice to the same bytes:"
+  (cd "$QUICK" && sha256sum --check --quiet SHA256SUMS && ls -sh)
+}
+
 # Builds two quick releases with different folders for the sources, the build results and cargo's own files, and the
 # optimized one beside the second, because the last crate of the optimized one uses only one processor.
-build_all() {
+build_releases() {
   local optimized failed=0
+  rm -f "$HERE/built"
   other_home "$HERE/cargo"
   copy_sources "$HERE/sources"
   copy_sources "$HERE/an/other/place"
   build two "$HERE/sources" "$CARGO" demo
-  CRISWITCH_THIRD_PARTY=$HERE/two-target/parts/third-party.txt build one "$HERE/sources" "$CARGO" release "$STATIC" &
+  # The texts of the licences take a minute, and depend on Cargo.lock only.
+  export CRISWITCH_THIRD_PARTY=$HERE/two-target/parts/third-party.txt
+  build one "$HERE/sources" "$CARGO" release "$STATIC" &
   optimized=$!
   build three "$HERE/an/other/place" "$HERE/cargo" demo || failed=1
   wait "$optimized" || failed=1
   [ "$failed" = 0 ]
-  diff --recursive --brief "$QUICK" "$HERE/three"
-  echo "built twice to the same bytes:"
-  (cd "$QUICK" && sha256sum --check --quiet SHA256SUMS && ls -sh)
 }
 
 # build NAME SOURCES CARGO_HOME PROFILE TARGET...: builds a release into $HERE/NAME.
@@ -129,8 +142,13 @@ build() {
 copy_sources() {
   rm -rf "$1"
   mkdir -p "$1"
+  sources | tar --extract --directory "$1"
+}
+
+# An archive of the work tree.
+sources() {
   git -C "$TOP" ls-files -z --cached --others --exclude-standard |
-    tar --create --directory "$TOP" --null --files-from - --ignore-failed-read | tar --extract --directory "$1"
+    tar --create --directory "$TOP" --null --files-from - --ignore-failed-read
 }
 
 # other_home FOLDER: makes FOLDER a second CARGO_HOME with the same downloads.

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Builds criswitch for Windows, and runs it and its tests under Wine. Needs Debian 12, root and Rust. Installs missing
 # tools. Keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}/windows, so that a second run is quick.
+#
+#   tests/system/windows/run.sh           all tests
+#   tests/system/windows/run.sh --build   build the tests, and nothing else
 set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -35,6 +38,7 @@ main() {
   cd "$TOP"
   export CARGO_TARGET_DIR=$HERE/target CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=$WINE CRISWITCH_COMMIT=0123456789ab
   cargo clippy --quiet --locked --target "$TARGET" --lib --bins -- -D warnings
+  [ "${1:-}" != --build ] || { cargo_test --no-run; return; }
   run_tests
   count_tests
   test_the_service
@@ -68,7 +72,7 @@ run_tests() {
   for name in "${SKIPPED[@]}"; do arguments+=(--skip "$name"); done
   for round in 1 2 3; do
     log=$HERE/tests-$round.log
-    cargo_test "${arguments[@]}" 2>&1 | tee "$log" && return
+    cargo_test -- "${arguments[@]}" 2>&1 | tee "$log" && return
     mapfile -t arguments < <(sed -n 's/^    \([a-z0-9_]*::[a-z0-9_:]*\)$/\1/p' "$log" | sort -u)
     [ "${#arguments[@]}" -gt 0 ] || return
     echo "once more: ${arguments[*]}"
@@ -79,7 +83,7 @@ run_tests() {
 
 cargo_test() {
   cargo test --quiet --locked --target "$TARGET" --no-fail-fast --lib --test switch --test merge --test table \
-    --test interface --test corpora --test config --test metrics --test cli -- "$@"
+    --test interface --test corpora --test config --test metrics --test cli "$@"
 }
 
 # Prints how many tests ran, and how many tests are not for Windows, with the reasons. The tests `layers` and `readme`
@@ -203,4 +207,4 @@ end_wine() {
   "$WINESERVER" --kill || true
 }
 
-main
+main "$@"
