@@ -32,6 +32,18 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     files::with_mode(options.write(true).create_new(true), mode).open(path)
 }
 
+/// Removes a file, if it exists.
+///
+/// # Errors
+/// The file cannot be removed.
+pub fn remove(path: &Path) -> io::Result<()> {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    match std::fs::remove_file(path) {
+        Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The process of a client, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {

@@ -39,7 +39,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use prost::Message;
 
-use crate::platform::{files, process};
+use crate::platform::{files, process, remove};
 use crate::store::file_work::FileWork;
 use file::{Fault, Lasts};
 pub use lock::{InUse, Lock};
@@ -344,10 +344,7 @@ impl Store {
     /// # Errors
     /// The file cannot be removed.
     pub fn remove(&self, socket: &str) -> io::Result<()> {
-        match fs::remove_file(self.path(socket)) {
-            Err(error) if !is_absence(&error) => Err(error),
-            _ => Ok(()),
-        }
+        remove(&self.path(socket))
     }
 
     /// Removes a backend from the register, and removes its file. If the backend is configured again later, it is new.

@@ -98,6 +98,8 @@ struct Finding {
     what: String,
     /// Empty if criswitch knows no advice.
     hint: String,
+    /// Whether the command could not look.
+    is_unknown: bool,
 }
 
 /// Checks the machine below `root`. Compares the cgroup drivers only if the backends were probed.
@@ -213,12 +215,18 @@ fn report(
         place: place.to_string(),
         what: what.to_string(),
         hint: hint.to_string(),
+        is_unknown: false,
     });
 }
 
 /// Adds the problem that the command cannot say how the machine is set up.
 fn unknown(findings: &mut Vec<Finding>, place: impl fmt::Display, what: impl fmt::Display) {
-    report(findings, place, format_args!("unknown: {what}"), "");
+    findings.push(Finding {
+        place: place.to_string(),
+        what: what.to_string(),
+        hint: String::new(),
+        is_unknown: true,
+    });
 }
 
 /// Whether two addresses name the same socket. `/var/run` is a link to `/run` on every machine, so the two paths are
@@ -260,8 +268,8 @@ impl Node {
     /// The findings as problems of the JSON output.
     pub(super) fn problems(&self) -> Vec<Value> {
         let findings = self.findings.iter();
-        let problems = findings.map(|Finding { place, what, hint }| {
-            json!({ "path": place, "line": null, "column": null, "what": what, "try": advice(hint) })
+        let problems = findings.map(|it| {
+            json!({ "path": it.place, "line": null, "column": null, "what": it.text(), "try": advice(&it.hint) })
         });
         problems.collect()
     }
@@ -269,9 +277,8 @@ impl Node {
     /// The JSON output.
     pub(super) fn json(&self) -> Value {
         let findings = self.findings.iter();
-        let findings = findings.map(|Finding { place, what, hint }| {
-            json!({ "place": place, "what": what, "try": advice(hint) })
-        });
+        let findings = findings
+            .map(|it| json!({ "place": it.place, "what": it.text(), "try": advice(&it.hint) }));
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,
@@ -282,6 +289,13 @@ impl Node {
             "crictl": { "runtimeEndpoint": setting_json(self.crictl.as_ref()) },
             "findings": findings.collect::<Vec<_>>(),
         })
+    }
+}
+
+impl Finding {
+    fn text(&self) -> String {
+        let kind = if self.is_unknown { "unknown: " } else { "" };
+        format!("{kind}{}", self.what)
     }
 }
 
@@ -340,11 +354,7 @@ fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Setting> {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding { place, what, hint } = self;
-        write!(f, "{place}: {what}")?;
-        match hint.as_str() {
-            "" => Ok(()),
-            hint => write!(f, "; try {hint}"),
-        }
+        write!(f, "{}: {}", self.place, self.text())?;
+        advice(&self.hint).map_or(Ok(()), |hint| write!(f, "; try {hint}"))
     }
 }

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{NodeLabels, feature_file};
+use crate::platform::remove;
 use crate::store::file_work::FileWork;
 use crate::store::replace::{self, Access};
 use crate::switch::Switch;
@@ -102,7 +103,7 @@ impl Writer {
         let new = wanted.clone();
         let work = move || {
             if let Some(old) = old {
-                replace::remove(&old)?;
+                remove(&old)?;
             }
             new.map_or(Ok(()), |(path, content)| replace(&path, &content))
         };

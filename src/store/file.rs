@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use bytes::{Buf, Bytes};
 use twox_hash::XxHash3_64;
 
-use crate::platform::{create_new, files};
+use crate::platform::{create_new, files, remove};
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.
@@ -99,10 +99,7 @@ pub(super) fn replace(
 
 /// Writes a new file. Removes an existing file first, because another user may own it and read it. Follows no link.
 fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove(path)?;
     let mut file = create_new(path, 0o600)?;
     file.write_all(FORMAT)?;
     file.write_all(&hash(content).to_le_bytes())?;

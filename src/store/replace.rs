@@ -5,7 +5,7 @@ use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use crate::platform::{create_new, files};
+use crate::platform::{create_new, files, remove};
 
 /// The mode and the owner of the new file.
 pub enum Access<'a> {
@@ -32,14 +32,6 @@ pub fn replace(path: &Path, content: &str, access: &Access<'_>) -> io::Result<()
         fs::remove_file(&new).ok();
     }
     written
-}
-
-/// Removes a file, if it exists.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Writes a new file. Removes an existing file first, because a different user may own it. Follows no link.

@@ -53,8 +53,8 @@ mod windows {
 
     /// Sets the directories of the state in a file beside the configuration of a daemon.
     pub(crate) fn with_own_state(daemon: &Command) {
-        let config = daemon.get_args().skip_while(|text| *text != "--config");
-        let config = Path::new(config.skip(1).next().unwrap());
+        let mut config = daemon.get_args().skip_while(|text| *text != "--config");
+        let config = Path::new(config.nth(1).unwrap());
         let config = daemon
             .get_current_dir()
             .unwrap_or(Path::new(""))

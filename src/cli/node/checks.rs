@@ -118,10 +118,10 @@ impl Found {
 }
 
 impl From<&Finding> for Found {
-    fn from(Finding { place, what, hint }: &Finding) -> Found {
-        match what.strip_prefix("unknown: ") {
-            Some(what) => Found::unknown([place], what, hint),
-            None => Found::new([place], what, hint),
+    fn from(finding: &Finding) -> Found {
+        Found {
+            is_unknown: finding.is_unknown,
+            ..Found::new([&finding.place], &finding.what, &finding.hint)
         }
     }
 }

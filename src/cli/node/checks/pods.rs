@@ -7,7 +7,7 @@ use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 
 use super::Found;
 use super::kubelet::minor_version;
-use crate::cli::check::driver_name;
+use crate::cli::check::{self, driver_name};
 use crate::cli::node::plan::Facts;
 use crate::cli::node::same;
 use crate::cli::node::steps::Planned;
@@ -21,12 +21,10 @@ const KUBECTL: &str = "kubectl get pods -A -o yaml --field-selector spec.nodeNam
 
 /// The backends that answered, with their names.
 fn answered<'f>(facts: &'f Facts<'_>) -> Vec<(&'f str, &'f Probed)> {
-    let wanted = facts.wanted.iter();
-    let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
-    let answers = backends.zip(facts.probes.iter().flatten());
-    answers
-        .filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)))
-        .collect()
+    let (Ok(wanted), Some(probes)) = (&facts.wanted, &facts.probes) else {
+        return Vec::new();
+    };
+    check::answered(&wanted.config.table, probes)
 }
 
 /// An unknown finding about the backends whose pods are not known.
