@@ -47,7 +47,7 @@ install_debian() {
 # build_partners: builds every Go program and sets PARTNERS_PATH, one folder for each partner.
 build_partners() {
   PARTNERS_PATH=
-  build_partner crictl "" sigs.k8s.io/cri-tools/cmd/crictl || return
+  build_partner crictl "" sigs.k8s.io/cri-tools/cmd/crictl && build_critest || return
   build_partner containerd "no_btrfs no_devmapper no_zfs" \
     github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr} || return
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
@@ -56,6 +56,12 @@ build_partners() {
   build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-scheduler,kubectl} || return
   build_partner etcd "" go.etcd.io/etcd/server/v3 || return
   build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
+}
+
+# build_critest: builds critest, which is a test, beside crictl.
+build_critest() {
+  [ -x "$PARTNERS_PATH/critest" ] || (cd "$REAL/partners/crictl" &&
+    CGO_ENABLED=0 go test -c -mod=readonly -trimpath -o "$PARTNERS_PATH/critest" sigs.k8s.io/cri-tools/cmd/critest)
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache, named after a hash of everything that affects

@@ -53,6 +53,15 @@ image_id() {
   has "the code" "code = NotFound" "$refusal"
 }
 
+@test "critest's pull that must time out does so 20 times of 20" {
+  for n in {1..20}; do
+    critest -runtime-endpoint "unix://$DIR/criswitch.sock" -image-endpoint "unix://$DIR/criswitch.sock" -ginkgo.no-color \
+      -ginkgo.focus "public image should timeout if requested" >"$BATS_TEST_TMPDIR/critest" 2>&1 ||
+      fail "time $n: $(<"$BATS_TEST_TMPDIR/critest")"
+    has "time $n" "1 Passed | 0 Failed" "$(<"$BATS_TEST_TMPDIR/critest")"
+  done
+}
+
 @test "images lists an image of both containerds once" {
   cri pull "$BUSYBOX" >/dev/null
   equal "rows of $BUSYBOX" 1 "$(cri images -o json | jq "[.images[] | select(.repoTags | index(\"$BUSYBOX\"))] | length")"
