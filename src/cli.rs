@@ -177,7 +177,7 @@ enum Command {
     Labels(labels::Labels),
     /// Print a configuration for the runtimes of this node.
     Discover(discover::Discover),
-    /// Plan how to set up a node for criswitch, and set up an image.
+    /// Plan how to set up a node for criswitch, set it up, and take it back.
     #[command(subcommand)]
     Node(node::Commands),
     /// Show how criswitch routes each RPC of the CRI.

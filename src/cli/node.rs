@@ -1,7 +1,9 @@
 //! `criswitch check --node`, which checks that the machine is set up for criswitch, and `criswitch node`, which plans
-//! how to set it up, and sets up a machine that does not run.
+//! how to set it up, sets it up, and takes it back.
 
+mod actions;
 mod apply;
+mod changes;
 mod checks;
 mod journal;
 mod kubelet;
@@ -10,8 +12,10 @@ pub(super) mod plan;
 mod rancher;
 mod root;
 mod sockets;
+mod stages;
 mod start;
 mod steps;
+mod transient;
 mod unit;
 
 use std::fmt;
@@ -46,10 +50,12 @@ const CRICTL_PROGRAMS: [&str; 4] = [
 pub(super) enum Commands {
     /// Show the steps that would change this node, and what speaks against it.
     Plan(plan::Arguments),
-    /// Set up a machine that does not run, such as a mounted image: all of it or nothing.
+    /// Set up this node, or a mounted image: all of it or nothing.
     Apply(apply::Apply),
     /// Undo the last apply, or one that was interrupted.
     Undo(apply::Undo),
+    /// Undo every apply, unless pods still need criswitch.
+    Uninstall(apply::Uninstall),
     /// Show whether a machine is as apply has made it.
     Status(apply::Status),
 }
@@ -59,7 +65,7 @@ impl Commands {
         match self {
             Commands::Plan(plan) => plan.output.encoding(),
             Commands::Status(status) => status.output.encoding(),
-            Commands::Apply(_) | Commands::Undo(_) => None,
+            _ => None,
         }
     }
 
@@ -68,6 +74,7 @@ impl Commands {
             Commands::Plan(plan) => plan.run(),
             Commands::Apply(apply) => apply.run(),
             Commands::Undo(undo) => undo.run(),
+            Commands::Uninstall(uninstall) => uninstall.run(),
             Commands::Status(status) => status.run(),
         }
     }

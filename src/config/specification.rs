@@ -17,6 +17,7 @@ use super::{Config, disk};
 
 const TABLE: &str = "node";
 const KUBELET_TIMEOUT: Duration = Duration::from_secs(20);
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 const LIMITS: Limits = Limits {
     zero: false,
     most: "5m",
@@ -34,8 +35,12 @@ pub struct Specification {
     pub machine_id: Option<String>,
     /// The names of the findings that do not count.
     pub accept: Vec<String>,
-    /// How long the kubelet may take until it serves again after its restart.
+    /// How long criswitch after its start, and the kubelet after its restart, may take until they serve.
     pub kubelet_timeout: Duration,
+    /// How long the kubelet must serve until its restart counts as a success.
+    pub settle_time: Duration,
+    /// The number of the specification: one with a lower number is not applied after it.
+    pub generation: Option<u64>,
     /// The text of the node's configuration file. `None` to keep the file that the node has, else to discover one.
     pub configuration: Option<String>,
 }
@@ -62,12 +67,14 @@ struct NodeKey {
 }
 
 #[rustfmt::skip]
-const KEYS: [NodeKey; 5] = [
+const KEYS: [NodeKey; 7] = [
     NodeKey { name: "mode", is_array: false, example: "\"check\" or \"install\"", set: mode },
     NodeKey { name: "version", is_array: false, example: "\"0.1.0\"", set: version },
     NodeKey { name: "machine_id", is_array: false, example: MACHINE_ID, set: machine_id },
     NodeKey { name: "accept", is_array: true, example: "[\"admission\"]", set: accept },
     NodeKey { name: "kubelet_timeout", is_array: false, example: "\"20s\"", set: kubelet_timeout },
+    NodeKey { name: "settle_time", is_array: false, example: "\"5s\"", set: settle_time },
+    NodeKey { name: "generation", is_array: false, example: "7", set: generation },
 ];
 const MACHINE_ID: &str = "the 32 hex digits of /etc/machine-id";
 
@@ -79,6 +86,8 @@ impl Default for Specification {
             machine_id: None,
             accept: Vec::new(),
             kubelet_timeout: KUBELET_TIMEOUT,
+            settle_time: SETTLE_TIME,
+            generation: None,
             configuration: None,
         }
     }
@@ -172,6 +181,10 @@ impl Specification {
         };
         let set = values.iter().map(|value| match value.get_ref() {
             DeValue::String(text) => (value.span().start, (key.set)(self, text, findings)),
+            DeValue::Integer(number) if key.name == "generation" => (
+                value.span().start,
+                (key.set)(self, number.as_str(), findings),
+            ),
             _ => (value.span().start, Err(unlike("a string"))),
         });
         set.filter_map(|(at, set)| Some((at, set.err()?))).collect()
@@ -227,6 +240,23 @@ fn accept(specification: &mut Specification, text: &str, findings: &[&str]) -> R
         ));
     }
     specification.accept.push(text.to_owned());
+    Ok(())
+}
+
+fn settle_time(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    specification.settle_time = value::duration(text, &LIMITS)?;
+    Ok(())
+}
+
+fn generation(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    let number = text.parse();
+    let unlike = |_| {
+        wrong(
+            format!("{text:?} is not the number of a specification"),
+            "7",
+        )
+    };
+    specification.generation = Some(number.map_err(unlike)?);
     Ok(())
 }
 

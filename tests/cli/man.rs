@@ -35,6 +35,7 @@ fn every_command_and_the_configuration_have_a_page_without_a_warning() {
         "criswitch-node-plan.8",
         "criswitch-node-status.8",
         "criswitch-node-undo.8",
+        "criswitch-node-uninstall.8",
         "criswitch.8",
         "criswitch.toml.5",
     ]

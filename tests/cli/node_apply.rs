@@ -277,7 +277,7 @@ fn a_rejected_apply_and_one_of_a_machine_that_runs_change_nothing() {
         assert!(
             outcome
                 .stderr
-                .contains("changes only machines that do not run"),
+                .contains("has processes; this command changes this machine"),
             "{}",
             outcome.stderr
         );
@@ -314,10 +314,12 @@ fn an_apply_that_fails_undoes_what_it_has_changed() {
     }
     assert_eq!(output.status.code(), Some(1), "{shown}");
     expect![[r#"
-        criswitch: all changes are undone: cannot change /etc/criswitch/criswitch.toml: No space left on device
+        criswitch: step configuration has failed, and all changes are undone: cannot change /etc/criswitch/criswitch.toml: No space left on device
     "#]].assert_eq(&shown);
     assert_eq!(state(machine.root(), true), before);
-    assert_eq!(status(&machine)["state"], "undone");
+    let failed = status(&machine);
+    assert_eq!(failed["state"], "failed");
+    assert_eq!(failed["failure"]["step"], "configuration");
 }
 
 #[test]

@@ -154,7 +154,7 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
         start          criswitch.socket, criswitch.service                            start
         endpoint       /var/lib/kubelet/config.yaml                                   replace: the kubelet's endpoint unix:///run/containerd/containerd.sock becomes unix:///run/criswitch/criswitch.sock
         restart        kubelet.service                                                restart the kubelet (process 812); containers keep running
-        verify         kubelet                                                        the kubelet is healthy within 20s, and each pod and container has the same id and start time
+        verify         kubelet                                                        the kubelet is healthy within 20s, and each pod still runs
 
         accepted kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
         accepted daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
@@ -404,6 +404,7 @@ runc = '/run/containerd/containerd.sock'
 [node]
 mode = 'uninstal'
 version = 1
+generation = -1
 machine-id = 'x'
 machine_id = 'x'
 accept = ['admision', 'layout']
@@ -416,11 +417,12 @@ kubelet_timeout = '20'
         spec.toml:2:1: unknown key "watcch"; try "watch"
         spec.toml:6:8: "uninstal" is not a mode; try "check" or "install"
         spec.toml:7:11: "version" is not a string; try "0.1.0"
-        spec.toml:8:1: unknown key "machine-id"; try "machine_id"
-        spec.toml:9:14: "x" is not the id of a machine; try the 32 hex digits of /etc/machine-id
-        spec.toml:10:11: "admision" is no finding that can be accepted; try "admission"
-        spec.toml:10:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
-        spec.toml:11:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
+        spec.toml:8:14: "-1" is not the number of a specification; try 7
+        spec.toml:9:1: unknown key "machine-id"; try "machine_id"
+        spec.toml:10:14: "x" is not the id of a machine; try the 32 hex digits of /etc/machine-id
+        spec.toml:11:11: "admision" is no finding that can be accepted; try "admission"
+        spec.toml:11:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
+        spec.toml:12:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
     "#]].assert_eq(&outcome.stderr.replace(text(&path), "spec.toml"));
     assert_eq!(outcome.code, 78);
     let (_, names) = outcome.stderr.split_once("try one of ").unwrap();

@@ -31,7 +31,8 @@ fn help_exits_with_0() {
           manifests    Print a RuntimeClass for each handler, for kubectl apply -f -
           labels       Print the labels that describe this node to the scheduler
           discover     Print a configuration for the runtimes of this node
-          node         Plan how to set up a node for criswitch, and set up an image
+          node         Plan how to set up a node for criswitch, set it up, and take it
+                       back
           routes       Show how criswitch routes each RPC of the CRI
           completions  Print the completion script for a shell
           man          Print the manual page of criswitch, or write the pages of all

@@ -1,7 +1,7 @@
-//! `criswitch node apply`, `undo` and `status`: the changes of a plan, all or none.
+//! `criswitch node apply`, `undo`, `uninstall` and `status`: the changes of a plan, all or none.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -9,10 +9,12 @@ use criswitch::config::specification::Mode;
 use criswitch::platform::kernel;
 use serde_json::json;
 
-use super::journal::{self, Generation, Journal, New};
+use super::actions::{self, Runner, Work};
+use super::changes;
+use super::journal::{Generation, Journal, Left};
 use super::plan::{self, Source};
 use super::root::Root;
-use super::steps::{Content, Planned};
+use super::{same, stages, transient};
 use crate::cli::output::Output;
 use crate::cli::{Verdict, directory, print};
 
@@ -22,7 +24,12 @@ undone, 2 with mode = \"check\" in the specification: something would
 change, 78 the specification is wrong.";
 
 const UNDO_CODES: &str = "\
-Exit codes: 0 undone, or nothing to undo, 1 a file could not be undone.";
+Exit codes: 0 undone, or nothing to undo, 1 a file or an action could
+not be undone.";
+
+const UNINSTALL_CODES: &str = "\
+Exit codes: 0 undone, or nothing to undo, 1 pods still need criswitch,
+or a file or an action could not be undone.";
 
 const STATUS_CODES: &str = "\
 Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
@@ -31,10 +38,13 @@ Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
 /// The machine that a command changes.
 #[derive(Args)]
 struct Target {
-    /// The root of a machine that does not run, for example a mounted image.
-    #[arg(long, value_name = "DIR", value_parser = directory)]
+    /// Change the machine whose root is this directory and that does not run, for example a mounted image.
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
-    /// End after this number of changes on the disk, as a crash would.
+    /// Run in this process, not in a unit of systemd.
+    #[arg(long, hide = true)]
+    here: bool,
+    /// End after this number of changes of the machine, as a crash would.
     #[arg(long, hide = true)]
     end_at: Option<usize>,
 }
@@ -55,6 +65,20 @@ pub(in crate::cli) struct Apply {
 pub(in crate::cli) struct Undo {
     #[command(flatten)]
     target: Target,
+    /// Undo only changes that were interrupted.
+    #[arg(long, hide = true)]
+    interrupted: bool,
+    /// Undo before the kubelet starts.
+    #[arg(long, hide = true)]
+    boot: bool,
+}
+
+/// The arguments of `criswitch node uninstall`.
+#[derive(Args)]
+#[command(after_help = UNINSTALL_CODES)]
+pub(in crate::cli) struct Uninstall {
+    #[command(flatten)]
+    target: Target,
 }
 
 /// The arguments of `criswitch node status`.
@@ -64,39 +88,51 @@ pub(in crate::cli) struct Status {
     /// Show the state of the machine whose root is this directory.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
-    /// Exit with status 1 unless all files are as `apply` has made them.
+    /// Exit with status 1 unless the machine is as `apply` has made it.
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
 }
 
+/// A machine that is changed by this process, or by one in a unit of systemd.
+enum Where {
+    Here(PathBuf),
+    InUnit,
+}
+
 impl Target {
-    /// The absolute path of the root. Rejects a machine that runs.
-    fn directory(&self) -> anyhow::Result<PathBuf> {
+    /// Rejects a machine that runs and is not this machine.
+    fn find(&self) -> anyhow::Result<Where> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
         let directory = fs::canonicalize(&self.root).context("the root cannot be read")?;
-        if Root::of(&directory).runs() {
+        let root = Root::of(&directory);
+        if root.runs() && !root.is_this_machine() {
             bail!(
-                "{} has processes; this command changes only machines that do not run",
+                "{} has processes; this command changes this machine, and machines that do not run",
                 self.root.display()
             );
         }
-        if let Some(moment) = self.end_at {
-            journal::end_at(moment);
+        if root.is_this_machine() && !self.here {
+            return Ok(Where::InUnit);
         }
-        Ok(directory)
+        if let Some(moment) = self.end_at {
+            changes::end_at(moment);
+        }
+        Ok(Where::Here(directory))
     }
 }
 
 impl Apply {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
-        let directory = self.target.directory()?;
+        let Where::Here(directory) = self.target.find()? else {
+            return transient::run();
+        };
         let root = Root::of(&directory);
-        if Journal::read(&root)?.is_open {
-            undo(&root)?;
+        if Journal::read(&root)?.is_open && undo(&root)? != Verdict::Fine {
+            return Ok(Verdict::NotFine);
         }
         let specification = self.source.specification()?;
         let facts = self.source.facts(&specification, &directory)?;
@@ -105,90 +141,176 @@ impl Apply {
         if plan.verdict() != Verdict::WouldChange || specification.mode == Mode::Check {
             return Ok(plan.verdict());
         }
+        let own = std::env::current_exe().and_then(fs::read);
+        let recover = stages::recover(&facts, own.context("the program cannot be read")?);
+        let new = stages::of(&facts, &plan.steps, &recover);
+        let number = specification.generation.unwrap_or(facts.number);
         let mut journal = Journal::open(&root)?;
-        let applied = journal.apply(env!("CARGO_PKG_VERSION"), files(&plan.steps));
-        drop(journal);
-        match applied {
-            Ok(()) => print(format!(
-                "installed; criswitch node undo --root {} undoes it\n",
-                self.target.root.display()
-            )),
-            Err(error) => Err(error.context(match undo(&root)? {
-                Verdict::Fine => "all changes are undone",
-                _ => "not all changes are undone",
-            })),
-        }
-    }
-}
-
-/// The files that the steps change.
-fn files(steps: &[Planned]) -> impl Iterator<Item = (&Path, New<'_>)> {
-    let changes = steps.iter().flat_map(|planned| &planned.changes);
-    changes.filter_map(|change| {
-        let new = match change.content.as_ref()? {
-            Content::Link(target) => New::Link(target),
-            Content::File { bytes, mode } => New::File(bytes, *mode),
+        let version = env!("CARGO_PKG_VERSION");
+        let applied = journal.apply(version, number, &new, &mut Runner::new(&root, false));
+        let Err(error) = applied else {
+            return print("installed; criswitch node undo takes it back\n");
         };
-        Some((Path::new(&change.place), new))
-    })
+        if !journal.is_open {
+            return Err(error.context("nothing has changed"));
+        }
+        // The step is in the journal, unless the disk is full.
+        let step = match journal.fail(&format!("{error:#}")) {
+            Ok(failure) => failure.step,
+            Err(_) => "unknown".to_owned(),
+        };
+        let left = journal.undo(&mut Runner::new(&root, false));
+        Err(error.context(match left.and_then(|left| shown(&left))? {
+            Verdict::Fine => format!("step {step} has failed, and all changes are undone"),
+            _ => format!("step {step} has failed, and not all changes are undone"),
+        }))
+    }
 }
 
 /// Undoes the last changes of the journal.
 fn undo(root: &Root<'_>) -> anyhow::Result<Verdict> {
     let mut journal = Journal::open(root)?;
-    let left = journal.undo()?;
-    if left.is_empty() {
-        return print("undone\n");
-    }
-    let lines = left.iter().map(|path| {
+    shown(&journal.undo(&mut Runner::new(root, false))?)
+}
+
+/// Shows the files and actions that an undo could not undo.
+fn shown(left: &Left) -> anyhow::Result<Verdict> {
+    let files = left.files.iter().map(|path| {
         format!(
             "{}: somebody else has changed the file; change it yourself, then undo again\n",
             path.display()
         )
     });
-    print(lines.collect::<String>())?;
+    let problems = left.problems.iter().map(|problem| format!("{problem}\n"));
+    let lines: String = files.chain(problems).collect();
+    if lines.is_empty() {
+        return print("undone\n");
+    }
+    print(lines)?;
     Ok(Verdict::NotFine)
 }
 
 impl Undo {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
-        let directory = self.target.directory()?;
+        let Where::Here(directory) = self.target.find()? else {
+            return transient::run();
+        };
         let root = Root::of(&directory);
-        match Journal::read(&root)?.generations.is_empty() {
-            true => print("nothing to undo\n"),
-            false => undo(&root),
+        let journal = Journal::read(&root)?;
+        if !self.interrupted {
+            return match journal.generations.is_empty() {
+                true => print("nothing to undo\n"),
+                false => undo(&root),
+            };
         }
+        if !journal.is_open {
+            return Ok(Verdict::Fine);
+        }
+        let mut journal = Journal::open(&root)?;
+        if journal.failure.is_none() {
+            journal.fail("the command was interrupted")?;
+        }
+        shown(&journal.undo(&mut Runner::new(&root, self.boot))?)
     }
+}
+
+impl Uninstall {
+    pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
+        let Where::Here(directory) = self.target.find()? else {
+            return transient::run();
+        };
+        let root = Root::of(&directory);
+        let journal = Journal::read(&root)?;
+        let needing = match root.is_this_machine() {
+            true => needing(&journal),
+            false => Vec::new(),
+        };
+        if !needing.is_empty() {
+            let hint = "kubectl drain, or removing them, then again";
+            print(format!(
+                "{}\nnothing has changed; try {hint}\n",
+                needing.join("\n")
+            ))?;
+            return Ok(Verdict::NotFine);
+        }
+        if journal.generations.is_empty() {
+            return print("nothing to undo\n");
+        }
+        for _ in &journal.generations {
+            if undo(&root)? != Verdict::Fine {
+                return Ok(Verdict::NotFine);
+            }
+        }
+        Ok(Verdict::Fine)
+    }
+}
+
+/// The pods that the kubelet would lose with its previous runtime, and backends whose pods are not known.
+fn needing(journal: &Journal<'_>) -> Vec<String> {
+    let previous = journal.works().find_map(|work| match work {
+        Work::Restart { pods_of, .. } => Some(pods_of),
+        _ => None,
+    });
+    let Some(previous) = previous else {
+        return Vec::new();
+    };
+    let backends = journal.works().flat_map(|work| match work {
+        Work::Serve { backends, .. } => backends.as_slice(),
+        _ => &[],
+    });
+    let mut others: Vec<_> = backends
+        .filter(|backend| !same(backend, previous))
+        .collect();
+    others.sort();
+    others.dedup();
+    let lines = others
+        .into_iter()
+        .flat_map(|backend| match actions::pods(backend) {
+            Ok(pods) => pods
+                .into_values()
+                .map(|pod| {
+                    format!("{pod}: runs on {backend}, which the kubelet would not ask any more")
+                })
+                .collect(),
+            Err(error) => vec![format!("unknown: the pods of {error:#}")],
+        });
+    lines.collect()
 }
 
 impl Status {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         let root = Root::of(&self.root);
         let journal = Journal::read(&root)?;
-        let drifted = journal.drifted()?;
+        let drifted = drifted(&journal, &root)?;
         let last = journal.generations.last();
         let state = match (last, &journal.undone) {
+            (Some(_), _) if journal.is_open => "interrupted",
+            _ if journal.failure.is_some() => "failed",
             (None, None) => "notInstalled",
             (None, Some(_)) => "undone",
-            (Some(_), _) if journal.is_open => "interrupted",
             (Some(_), _) if !drifted.is_empty() => "drifted",
             (Some(_), _) => "installed",
         };
-        let at = last.map_or(journal.undone.as_ref(), |Generation { at, .. }| Some(at));
+        let undone = journal.undone.as_ref();
+        let at = last.map_or(undone.map(|(at, _)| at), |Generation { at, .. }| Some(at));
         let version = last.map(|its| &its.version);
-        let paths: Vec<_> = drifted
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let problems = undone.map_or(&[][..], |(_, problems)| problems);
+        let failure = journal.failure.as_ref();
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(json!({
-                "state": state, "at": at, "version": version, "drifted": paths,
+                "state": state, "at": at, "version": version, "drifted": drifted,
+                "generation": journal.number(), "failure": failure, "problems": problems,
             }))?,
             None => {
                 let [version, at] =
                     [version, at].map(|text| text.map_or(String::new(), |text| format!(" {text}")));
-                let lines = paths.iter().map(|path| format!("differs: {path}\n"));
-                format!("{state}{version}{at}\n{}", lines.collect::<String>()).into()
+                let failure = failure.map(|its| {
+                    format!("step {} has failed at {}: {}\n", its.step, its.at, its.why)
+                });
+                let lines = drifted.iter().map(|what| format!("differs: {what}\n"));
+                let problems = problems.iter().map(|what| format!("not undone: {what}\n"));
+                let lines: String = failure.into_iter().chain(lines).chain(problems).collect();
+                format!("{state}{version}{at}\n{lines}").into()
             }
         })?;
         Ok(match self.ready && state != "installed" {
@@ -196,4 +318,18 @@ impl Status {
             false => Verdict::Fine,
         })
     }
+}
+
+/// The files, and on this machine the services, that are not as the journal says.
+fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>> {
+    let paths = journal.drifted()?.into_iter();
+    let mut drifted: Vec<_> = paths.map(|path| path.display().to_string()).collect();
+    if root.is_this_machine() && !journal.is_open {
+        let is_last = [Work::is_serve, Work::is_verify];
+        let last = is_last
+            .iter()
+            .filter_map(|is| journal.works().find(|work| is(work)));
+        drifted.extend(last.filter_map(|work| work.drift(root)));
+    }
+    Ok(drifted)
 }

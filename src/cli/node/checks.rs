@@ -38,9 +38,10 @@ const START: &[&str] = &["start", "endpoint"];
 const RESTART: &[&str] = &["restart"];
 
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 27] = [
+pub(super) const CHECKS: [Check; 28] = [
     Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
     Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
+    Check { name: "generation", may_accept: false, needed_for: ALWAYS, look: files::generation },
     Check { name: "systemd", may_accept: false, needed_for: ALWAYS, look: files::systemd },
     Check { name: "layout", may_accept: false, needed_for: ALWAYS, look: kubelet::layout },
     Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },

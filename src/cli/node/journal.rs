@@ -1,51 +1,44 @@
-//! The journal of a machine's changes: the files to change, their previous and their new content, and whether all
-//! changes are made.
+//! The journal of a machine's changes: the files to change, their previous and their new content, the actions, and
+//! whether all changes are made.
 //!
 //! A record is one line of JSON. It is on the disk before the changes that it announces, so that changes that end at
 //! any moment can be undone by a later process, without a network.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use criswitch::platform::{Attributes, create_new, files, process};
+use criswitch::platform::files;
 use serde::{Deserialize, Serialize};
 
+use super::actions::{Action, Actions, Runner, Work};
+use super::changes::{
+    FileChange, Files, New, PRIVATE, make_directories, missing, moment, sync_directory,
+};
 use super::root::Root;
 
 /// The directory of the journal and of the contents.
-const DIRECTORY: &str = "/var/lib/criswitch/node";
+pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
 const JOURNAL: &str = "journal";
 pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
-const PRIVATE: u32 = 0o600;
-
-/// The number of moments after which the process ends without any further work, for tests of interruptions.
-static CUT: AtomicUsize = AtomicUsize::new(usize::MAX);
-
-/// Ends this process at the moment of this number, as a crash would.
-pub(super) fn end_at(moment: usize) {
-    CUT.store(moment, Ordering::Relaxed);
-}
-
-/// A moment between two changes on the disk.
-fn moment() {
-    if CUT.fetch_sub(1, Ordering::Relaxed) == 0 {
-        process::kill();
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Record {
     /// These changes begin after this record.
     Begin(Generation),
+    /// The action of this name begins, in the stage of this number.
+    Act { stage: usize, step: String },
+    /// A step has failed, so that the last generation is undone.
+    Failed(Failure),
     /// All changes of the last generation are made.
     Complete,
-    /// The last generation is undone.
-    Undone { at: String },
+    /// The undo of the last generation begins.
+    Undo,
+    /// The last generation is undone. These actions of the undo have failed.
+    Undone { at: String, problems: Vec<String> },
 }
 
 /// The changes of one `apply`.
@@ -53,51 +46,63 @@ enum Record {
 pub(super) struct Generation {
     pub(super) at: String,
     pub(super) version: String,
+    /// The number of the specification.
+    pub(super) number: u64,
+    pub(super) stages: Vec<Stage>,
+}
+
+/// Files that change together, and the actions that apply them.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Stage {
+    /// The files exist only while the journal is open.
+    is_temporary: bool,
     pub(super) changes: Vec<FileChange>,
+    pub(super) actions: Actions,
 }
 
+/// A stage that is not in the journal yet.
+#[derive(Default)]
+pub(super) struct NewStage<'a> {
+    pub(super) is_temporary: bool,
+    /// The paths, each with its step.
+    pub(super) files: Vec<(&'a str, PathBuf, New<'a>)>,
+    pub(super) actions: Actions,
+}
+
+/// Why the changes of an `apply` are undone.
 #[derive(Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct FileChange {
-    pub(super) path: PathBuf,
-    pub(super) before: State,
-    pub(super) after: State,
-    /// The directories that do not exist before the change, the outermost first.
-    new_directories: Vec<PathBuf>,
-}
-
-/// The state of a path.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum State {
-    Absent,
-    Link(PathBuf),
-    File {
-        /// The name of the file with the content in the directory of the journal.
-        content: String,
-        attributes: Attributes,
-    },
-}
-
-/// New content of a path.
-pub(super) enum New<'a> {
-    Link(&'a Path),
-    /// The bytes, and the mode of a file that does not exist yet.
-    File(&'a [u8], u32),
+pub(super) struct Failure {
+    pub(super) at: String,
+    pub(super) step: String,
+    pub(super) why: String,
 }
 
 /// The journal of a machine.
 pub(super) struct Journal<'a> {
-    root: &'a Root<'a>,
-    directory: PathBuf,
+    files: Files<'a>,
     /// Locked, so that no other process changes the machine. `None` if the journal is only read.
     file: Option<File>,
     /// The generations that are not undone.
     pub(super) generations: Vec<Generation>,
+    /// The stages of the last generation whose actions have begun.
+    begun: Vec<usize>,
+    /// The step that the last generation has begun last.
+    step: String,
     /// Whether the changes of the last generation may be incomplete.
     pub(super) is_open: bool,
-    /// The time at which the last generation was undone.
-    pub(super) undone: Option<String>,
+    /// Why the last `apply` was undone, if it has failed.
+    pub(super) failure: Option<Failure>,
+    /// The time at which the last generation was undone, and the actions that have failed then.
+    pub(super) undone: Option<(String, Vec<String>)>,
+}
+
+/// The files and actions that an undo could not undo.
+#[derive(Default)]
+pub(super) struct Left {
+    /// Files that somebody else has changed so that they stay as they are; then the generation is not undone.
+    pub(super) files: Vec<PathBuf>,
+    pub(super) problems: Vec<String>,
 }
 
 impl<'a> Journal<'a> {
@@ -109,11 +114,13 @@ impl<'a> Journal<'a> {
             text => text.with_context(|| format!("cannot read {DIRECTORY}/{JOURNAL}"))?,
         };
         let mut journal = Journal {
-            root,
-            directory,
+            files: Files { root, directory },
             file: None,
             generations: Vec::new(),
+            begun: Vec::new(),
+            step: String::new(),
             is_open: false,
+            failure: None,
             undone: None,
         };
         // A line without an end was cut. Its changes have not begun.
@@ -154,15 +161,23 @@ impl<'a> Journal<'a> {
     fn add(&mut self, record: Record) {
         match record {
             Record::Begin(generation) => {
+                self.step = generation.first_step();
                 self.generations.push(generation);
+                self.begun.clear();
                 self.is_open = true;
-                self.undone = None;
+                (self.failure, self.undone) = (None, None);
             }
+            Record::Act { stage, step } => {
+                self.begun.push(stage);
+                self.step = step;
+            }
+            Record::Failed(failure) => self.failure = Some(failure),
             Record::Complete => self.is_open = false,
-            Record::Undone { at } => {
+            Record::Undo => self.is_open = true,
+            Record::Undone { at, problems } => {
                 self.generations.pop();
                 self.is_open = false;
-                self.undone = Some(at);
+                self.undone = Some((at, problems));
             }
         }
     }
@@ -179,201 +194,165 @@ impl<'a> Journal<'a> {
     }
 
     /// Makes these changes. A process that ends meanwhile leaves an open journal.
-    pub(super) fn apply<'c>(
+    pub(super) fn apply(
         &mut self,
         version: &str,
-        new: impl IntoIterator<Item = (&'c Path, New<'c>)>,
+        number: u64,
+        new: &[NewStage<'_>],
+        runner: &mut Runner<'_>,
     ) -> anyhow::Result<()> {
-        let number = self.generations.len();
-        let changes = new.into_iter().enumerate().map(|(index, (path, new))| {
-            let name = format!("{number}-{index}");
-            let planned = self.planned(path, &new, &name);
+        let generation = self.generations.len();
+        let mut names = (0..).map(|index| format!("{generation}-{index}"));
+        let mut planned = |(step, path, new): &(&str, PathBuf, New<'_>)| {
+            let name = names.next().unwrap_or_default();
+            let planned = self.files.planned(step, path, new, &name);
             planned.with_context(|| format!("cannot save {}", path.display()))
+        };
+        let stages = new.iter().map(|stage| {
+            let changes = stage.files.iter().map(&mut planned);
+            Ok(Stage {
+                is_temporary: stage.is_temporary,
+                changes: changes.collect::<anyhow::Result<_>>()?,
+                actions: stage.actions.clone(),
+            })
         });
-        let changes = changes.collect::<anyhow::Result<Vec<_>>>()?;
-        sync_directory(&self.directory.join(JOURNAL))?;
+        let stages = stages.collect::<anyhow::Result<Vec<_>>>()?;
+        sync_directory(&self.files.directory.join(JOURNAL))?;
         self.write(Record::Begin(Generation {
             at: now(),
             version: version.to_owned(),
-            changes: changes.clone(),
+            number,
+            stages: stages.clone(),
         }))?;
-        for change in &changes {
-            let real = self.root.at(&change.path);
-            let new = change.new_directories.iter().map(|path| self.root.at(path));
-            make_directories(&new.collect::<Vec<_>>())
-                .and_then(|()| self.set(&real, &change.after))
-                .with_context(|| format!("cannot change {}", change.path.display()))?;
+        for (number, stage) in stages.iter().enumerate() {
+            self.make(number, stage, runner)?;
+        }
+        for stage in stages.iter().filter(|stage| stage.is_temporary) {
+            self.undo_files(stage)?;
+            for action in &stage.actions.after_undo {
+                runner.run(action)?;
+            }
         }
         self.write(Record::Complete)
     }
 
-    /// The change of a path. Saves the old and the new content beside the journal.
-    fn planned(&self, path: &Path, new: &New<'_>, name: &str) -> io::Result<FileChange> {
-        let real = self.root.at(path);
-        let before = match fs::symlink_metadata(&real) {
-            Err(error) if error.kind() == ErrorKind::NotFound => State::Absent,
-            Err(error) => return Err(error),
-            Ok(about) if about.is_symlink() => State::Link(fs::read_link(&real)?),
-            Ok(_) => State::File {
-                content: self.save(&fs::read(&real)?, &format!("{name}.before"))?,
-                attributes: Attributes::of(&real)?,
-            },
-        };
-        let after = match (new, &before) {
-            (New::Link(target), _) => State::Link((*target).to_owned()),
-            (New::File(bytes, mode), before) => State::File {
-                content: self.save(bytes, &format!("{name}.after"))?,
-                attributes: match before {
-                    State::File { attributes, .. } => attributes.now(),
-                    _ => Attributes::new(*mode),
-                },
-            },
-        };
-        let parent = real.parent().map(missing).unwrap_or_default();
-        let below = real.ancestors().count() - path.ancestors().count();
-        let new_directories = parent.iter().map(|directory| {
-            let parts = directory.components().skip(below + 1);
-            Path::new("/").join(parts.collect::<PathBuf>())
-        });
-        Ok(FileChange {
-            path: path.to_owned(),
-            before,
-            after,
-            new_directories: new_directories.collect(),
-        })
+    fn make(
+        &mut self,
+        number: usize,
+        stage: &Stage,
+        runner: &mut Runner<'_>,
+    ) -> anyhow::Result<()> {
+        for change in &stage.changes {
+            self.step.clone_from(&change.step);
+            let made = self.files.make(change);
+            made.with_context(|| format!("cannot change {}", change.path.display()))?;
+        }
+        for action in &stage.actions.forward {
+            let step = action.step.clone();
+            self.write(Record::Act {
+                stage: number,
+                step,
+            })?;
+            runner.run(action)?;
+        }
+        Ok(())
     }
 
-    fn save(&self, bytes: &[u8], name: &str) -> io::Result<String> {
-        moment();
-        let path = self.directory.join(name);
-        remove(&path)?;
-        let mut file = create_new(&path, PRIVATE)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        Ok(name.to_owned())
+    /// Records why the last generation will be undone.
+    pub(super) fn fail(&mut self, why: &str) -> anyhow::Result<Failure> {
+        let failure = Failure {
+            at: now(),
+            step: self.step.clone(),
+            why: why.to_owned(),
+        };
+        self.write(Record::Failed(failure.clone()))?;
+        Ok(failure)
     }
 
-    /// Undoes the last generation. Returns the files that somebody else has changed so that they stay as they are; then
-    /// the generation is not undone.
-    pub(super) fn undo(&mut self) -> anyhow::Result<Vec<PathBuf>> {
+    /// Undoes the last generation.
+    pub(super) fn undo(&mut self, runner: &mut Runner<'_>) -> anyhow::Result<Left> {
+        let mut left = Left::default();
         let Some(generation) = self.generations.last().cloned() else {
-            return Ok(Vec::new());
+            return Ok(left);
         };
+        self.write(Record::Undo)?;
+        let temporary = generation.stages.iter().filter(|stage| stage.is_temporary);
+        for change in temporary.flat_map(|stage| &stage.changes) {
+            let made = self.files.make(change);
+            made.with_context(|| format!("cannot change {}", change.path.display()))?;
+        }
+        let mut run = |actions: &[Action], problems: &mut Vec<String>| {
+            for action in actions {
+                moment();
+                if let Err(error) = runner.run(action) {
+                    problems.push(format!("{}: {error:#}", action.step));
+                }
+            }
+        };
+        for (number, stage) in generation.stages.iter().enumerate().rev() {
+            let has_begun = stage.is_temporary || self.begun.contains(&number);
+            let actions = has_begun.then_some(&stage.actions);
+            if let Some(actions) = actions {
+                run(&actions.before_undo, &mut left.problems);
+            }
+            left.files = self.undo_files(stage)?;
+            if !left.files.is_empty() {
+                // A kubelet that still uses criswitch needs it.
+                return Ok(left);
+            }
+            if let Some(actions) = actions {
+                run(&actions.after_undo, &mut left.problems);
+            }
+        }
+        let problems = left.problems.clone();
+        self.write(Record::Undone {
+            at: now(),
+            problems,
+        })?;
+        Ok(left)
+    }
+
+    /// Undoes the files of a stage. Returns those that somebody else has changed.
+    fn undo_files(&self, stage: &Stage) -> anyhow::Result<Vec<PathBuf>> {
         let mut left = Vec::new();
-        for change in generation.changes.iter().rev() {
-            let undone = self.undo_one(change);
+        for change in stage.changes.iter().rev() {
+            let undone = self.files.undo_one(change);
             if !undone.with_context(|| format!("cannot undo {}", change.path.display()))? {
                 left.push(change.path.clone());
             }
         }
-        if left.is_empty() {
-            self.write(Record::Undone { at: now() })?;
-        }
         Ok(left)
     }
 
-    /// Whether the file has its previous content again, or no longer the part that was changed.
-    fn undo_one(&self, change: &FileChange) -> io::Result<bool> {
-        let real = self.root.at(&change.path);
-        remove(&hidden(&real))?;
-        if self.is_at(&change.after, &real)? || fs::symlink_metadata(&real).is_err() {
-            self.set(&real, &change.before)?;
-        } else if !self.is_at(&change.before, &real)? && !self.undo_part(change, &real)? {
-            return Ok(false);
-        }
-        for directory in change.new_directories.iter().rev() {
-            moment();
-            match fs::remove_dir(self.root.at(directory)) {
-                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => break,
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(true)
+    /// The number of the last specification; zero without one.
+    pub(super) fn number(&self) -> u64 {
+        self.generations.last().map_or(0, |last| last.number)
     }
 
-    /// Undoes the changed lines of a file that somebody else has changed too. Returns whether that was possible.
-    fn undo_part(&self, change: &FileChange, real: &Path) -> io::Result<bool> {
-        let text = |state: &State| match state {
-            State::File { content, .. } => fs::read_to_string(self.directory.join(content)).ok(),
-            _ => None,
-        };
-        let (Some(before), Some(after)) = (text(&change.before), text(&change.after)) else {
-            return Ok(false);
-        };
-        let now = fs::read_to_string(real)?;
-        let Some(merged) = without_change(&before, &after, &now) else {
-            return Ok(false);
-        };
-        let attributes = Attributes::of(real)?;
-        self.replace(real, |new| write(new, merged.as_bytes(), &attributes))?;
-        Ok(true)
+    /// The works of all generations, the last generation first.
+    pub(super) fn works(&self) -> impl Iterator<Item = &Work> {
+        let stages = self.generations.iter().rev().flat_map(|its| &its.stages);
+        stages.flat_map(|stage| stage.actions.forward.iter().map(|action| &action.work))
     }
 
-    /// Whether a path has this state. The time of the last write does not count.
-    pub(super) fn is_at(&self, state: &State, real: &Path) -> io::Result<bool> {
-        let is_link = fs::symlink_metadata(real).map(|about| about.is_symlink());
-        Ok(match (state, is_link) {
-            (_, Err(error)) if error.kind() != ErrorKind::NotFound => return Err(error),
-            (State::Absent, is_link) => is_link.is_err(),
-            (State::Link(target), Ok(true)) => fs::read_link(real)? == *target,
-            (
-                State::File {
-                    content,
-                    attributes,
-                },
-                Ok(false),
-            ) => {
-                let saved = fs::read(self.directory.join(content))?;
-                attributes.is_like(&Attributes::of(real)?) && fs::read(real)? == saved
-            }
-            _ => false,
-        })
-    }
-
-    /// Gives a path this state, at once.
-    fn set(&self, real: &Path, state: &State) -> io::Result<()> {
-        match state {
-            State::Absent => {
-                moment();
-                remove(real)?;
-                sync_directory(real)
-            }
-            State::Link(target) => self.replace(real, |new| files::make_link(target, new)),
-            State::File {
-                content,
-                attributes,
-            } => {
-                let bytes = fs::read(self.directory.join(content))?;
-                self.replace(real, |new| write(new, &bytes, attributes))
-            }
-        }
-    }
-
-    /// Makes a hidden file beside a path, and renames it to the path.
-    fn replace(&self, real: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let new = hidden(real);
-        remove(&new)?;
-        moment();
-        make(&new)?;
-        moment();
-        fs::rename(&new, real)?;
-        moment();
-        sync_directory(real)
+    /// The changes of files by generations that are not undone, the last first, without temporary ones.
+    pub(super) fn changes(&self) -> impl Iterator<Item = &FileChange> {
+        let stages = self.generations.iter().rev().flat_map(|its| &its.stages);
+        let stages = stages.filter(|stage| !stage.is_temporary);
+        stages.flat_map(|stage| &stage.changes)
     }
 
     /// The files that are not as the journal says, of all generations.
     pub(super) fn drifted(&self) -> io::Result<Vec<PathBuf>> {
         let mut seen: Vec<&Path> = Vec::new();
         let mut drifted = Vec::new();
-        let changes = self.generations.iter().rev().flat_map(|its| &its.changes);
-        for change in changes {
+        for change in self.changes() {
             // A later generation has the last word on its files.
             if seen.contains(&&*change.path) {
                 continue;
             }
             seen.push(&change.path);
-            if !self.is_at(&change.after, &self.root.at(&change.path))? {
+            if !self.files.is_at(&change.after, &change.path)? {
                 drifted.push(change.path.clone());
             }
         }
@@ -381,88 +360,15 @@ impl<'a> Journal<'a> {
     }
 }
 
+impl Generation {
+    fn first_step(&self) -> String {
+        let mut changes = self.stages.iter().flat_map(|stage| &stage.changes);
+        changes
+            .next()
+            .map_or_else(String::new, |change| change.step.clone())
+    }
+}
+
 fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
-}
-
-fn write(path: &Path, bytes: &[u8], attributes: &Attributes) -> io::Result<()> {
-    let mut file = create_new(path, PRIVATE)?;
-    file.write_all(bytes)?;
-    attributes.set(&file)?;
-    file.sync_all()
-}
-
-/// The hidden file that becomes the file at `path`.
-fn hidden(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.criswitch-new"))
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The directory and those above it that do not exist, the outermost first.
-fn missing(directory: &Path) -> Vec<PathBuf> {
-    let missing = directory.ancestors().take_while(|path| !path.exists());
-    let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
-    missing.reverse();
-    missing
-}
-
-fn make_directories(directories: &[PathBuf]) -> io::Result<()> {
-    for directory in directories.iter().filter(|path| !path.exists()) {
-        moment();
-        DirBuilder::new().create(directory)?;
-        sync_directory(directory)?;
-    }
-    Ok(())
-}
-
-/// Writes the directory of a path to the disk, with the names in it.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(path);
-    match File::open(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        directory => directory?.sync_all(),
-    }
-}
-
-/// `now` with the lines of `before` in place of the lines that are different in `after`. `None` if `now` has neither of
-/// these lines, or has them several times.
-fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
-    let lines =
-        |text: &str| -> Vec<String> { text.split_inclusive('\n').map(str::to_owned).collect() };
-    let (old, new) = (lines(before), lines(after));
-    let start = old
-        .iter()
-        .zip(&new)
-        .take_while(|(old, new)| old == new)
-        .count();
-    let ends = old
-        .iter()
-        .skip(start)
-        .rev()
-        .zip(new.iter().skip(start).rev());
-    let end = ends.take_while(|(old, new)| old == new).count();
-    let part = |lines: &[String]| -> String {
-        lines
-            .iter()
-            .skip(start)
-            .take(lines.len() - start - end)
-            .cloned()
-            .collect()
-    };
-    let (old, new) = (part(&old), part(&new));
-    match (now.matches(&*new).count(), now.matches(&*old).count()) {
-        _ if new.is_empty() => None,
-        (1, _) => Some(now.replace(&*new, &old)),
-        // Undone before.
-        (0, 1) => Some(now.to_owned()),
-        (0, _) if old.is_empty() => Some(now.to_owned()),
-        _ => None,
-    }
 }

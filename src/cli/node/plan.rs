@@ -77,6 +77,8 @@ pub(super) struct Facts<'a> {
     pub(super) program: Vec<u8>,
     /// The files that are as an earlier `apply` has made them.
     pub(super) own: Vec<PathBuf>,
+    /// The number of the specification that was applied last.
+    pub(super) number: u64,
     /// The pods that the kubelet has, or why they are unknown.
     pub(super) pods: Result<Vec<Pod>, Found>,
 }
@@ -165,13 +167,15 @@ impl<'a> Facts<'a> {
             Ok(wanted) if root.runs() => Some(probe(&wanted.config, &root)?),
             _ => None,
         };
+        let journal = Journal::read(&root)?;
         Ok(Facts {
             layout: Layout::find(&root, &next_kubelet, next_findings, &endpoint),
             next_kubelet,
             endpoint,
             pods: pods(&kubelet, &root),
             program,
-            own: own(&root)?,
+            own: own(&journal)?,
+            number: journal.number(),
             root,
             specification,
             wanted,
@@ -188,11 +192,9 @@ fn endpoint(wanted: Option<&Wanted>) -> String {
 }
 
 /// The files that are as an earlier `apply` has made them.
-fn own(root: &Root<'_>) -> anyhow::Result<Vec<PathBuf>> {
-    let journal = Journal::read(root)?;
+fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
     let drifted = journal.drifted()?;
-    let changes = journal.generations.iter().flat_map(|its| &its.changes);
-    let own = changes.map(|change| change.path.clone());
+    let own = journal.changes().map(|change| change.path.clone());
     Ok(own.filter(|path| !drifted.contains(path)).collect())
 }
 

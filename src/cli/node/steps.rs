@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use criswitch::config::{DEFAULT_LISTEN, DEFAULT_PATH};
 use criswitch::platform::files;
 
+use super::changes::New;
 use super::plan::Facts;
 use super::root::Root;
 
@@ -15,7 +16,7 @@ pub(super) const PROGRAMS: &str = "/opt/criswitch";
 const CURRENT: &str = "/opt/criswitch/current";
 /// The program in the shipped units.
 const PACKAGED: &str = "/usr/bin/criswitch";
-const UNITS: &str = "/etc/systemd/system";
+pub(super) const UNITS: &str = "/etc/systemd/system";
 pub(super) const KUBELET_DROP_IN: &str = "10-criswitch.conf";
 
 /// The units as shipped, and the targets that start them.
@@ -88,7 +89,7 @@ pub(super) fn plan(facts: &Facts<'_>) -> Vec<Planned> {
     planned
 }
 
-fn text(text: &str) -> Content {
+pub(super) fn text(text: &str) -> Content {
     Content::File {
         bytes: text.into(),
         mode: 0o644,
@@ -195,9 +196,7 @@ fn verify(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
         return Vec::new();
     }
     let limit = criswitch::config::duration_text(facts.specification.kubelet_timeout);
-    let what = format!(
-        "the kubelet is healthy within {limit}, and each pod and container has the same id and start time"
-    );
+    let what = format!("the kubelet is healthy within {limit}, and each pod still runs");
     action(facts, "kubelet", what)
 }
 
@@ -241,6 +240,13 @@ fn of_files(root: &Root<'_>, files: impl IntoIterator<Item = (PathBuf, Content)>
 }
 
 impl Content {
+    pub(super) fn borrowed(&self) -> New<'_> {
+        match self {
+            Content::Link(target) => New::Link(target),
+            Content::File { bytes, mode } => New::File(bytes, *mode),
+        }
+    }
+
     fn is_at(&self, path: &Path) -> bool {
         match self {
             Content::Link(target) => fs::read_link(path).is_ok_and(|old| old == *target),

@@ -51,7 +51,7 @@ inside() {
   pivot_root . old
   umount --lazy /old
   # Load neither the machine's units nor unit generators.
-  local units=/etc/systemd/system
+  local units=/run/systemd/transient:/etc/systemd/system
   [ -n "$BINARY" ] || units=$units:$SYSTEM/system
   exec /usr/bin/env -i PATH=/usr/bin:/usr/sbin container=units SYSTEMD_UNIT_PATH="$units" \
     SYSTEMD_GENERATOR_PATH=/nonexistent "$SYSTEM/systemd" --system --unit=multi-user.target --show-status=no

@@ -6,6 +6,7 @@
 #[path = "../../support/support.rs"]
 mod support;
 
+mod applies;
 mod machine;
 mod plans;
 mod reloads;

@@ -58,6 +58,19 @@ pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     other.collect()
 }
 
+pub(super) fn generation(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+    let wanted = facts.specification.generation.iter();
+    let older = wanted.filter(|wanted| **wanted < facts.number);
+    let older = older.map(|wanted| {
+        let what = format!(
+            "the specification has the generation {wanted}, and {} was applied here",
+            facts.number
+        );
+        Found::new(["specification"], &what, "the newest specification")
+    });
+    older.collect()
+}
+
 pub(super) fn systemd(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let exists = |path: &&str| facts.root.at(Path::new(path)).exists();
     let found = match facts.root.runs() {

@@ -1,0 +1,385 @@
+//! The actions of a change: calls of systemctl, and waits until criswitch and the kubelet serve.
+//!
+//! On a machine that does not run, an action does nothing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use criswitch::codec::cri::PodSandboxState;
+use criswitch::config::BackendConfig;
+use criswitch::config::address::Address;
+use criswitch::ownership::BackendIds;
+use criswitch::platform::remove;
+use serde::{Deserialize, Serialize};
+
+use super::changes::moment;
+use super::kubelet::Kubelet;
+use super::root::Root;
+use super::{last, same};
+use crate::cli::probe::{Probed, probe_all};
+use crate::cli::{block_on, print};
+
+/// The pause between two looks at a condition.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long the health endpoint of the kubelet may take.
+const HEALTH_LIMIT: Duration = Duration::from_secs(2);
+const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
+/// The limit on the size of lists.
+const MAX_LIST: usize = 64 << 20;
+/// The exit status of systemctl for a unit that does not exist.
+const NO_UNIT: i32 = 5;
+/// The directories with criswitch's state, and the part that belongs to the journal.
+const STATE: [&str; 2] = ["/var/lib/criswitch", "/run/criswitch"];
+const OWN: &str = "node";
+
+/// The actions of a stage.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Actions {
+    /// After the files are changed.
+    pub(super) forward: Vec<Action>,
+    /// Before and after the files are undone, if an action of the stage has begun.
+    pub(super) before_undo: Vec<Action>,
+    pub(super) after_undo: Vec<Action>,
+}
+
+/// An action.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Action {
+    /// The step of the plan.
+    pub(super) step: String,
+    pub(super) work: Work,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Work {
+    /// A call of systemctl. A unit that does not exist needs no stop.
+    Systemctl(Vec<String>),
+    /// Wait until criswitch serves this endpoint, and lists the pods of these backends.
+    Serve {
+        endpoint: String,
+        backends: Vec<String>,
+        within: Duration,
+    },
+    /// Restart the kubelet. Its pods are those of this endpoint.
+    Restart { unit: String, pods_of: String },
+    /// Wait until the kubelet serves with this endpoint, and has kept its pods.
+    Verify {
+        unit: String,
+        endpoint: String,
+        within: Duration,
+        settle: Duration,
+    },
+    /// Remove the state of criswitch.
+    Forget,
+}
+
+/// The names of pods that run, by their ids.
+type Pods = BTreeMap<String, String>;
+
+/// Runs actions.
+pub(super) struct Runner<'a> {
+    root: &'a Root<'a>,
+    /// Whether the machine boots: the kubelet has not started, and waits for this process.
+    is_boot: bool,
+    /// The pods of the kubelet before its restart.
+    before: Option<Pods>,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(root: &'a Root<'a>, is_boot: bool) -> Runner<'a> {
+        Runner {
+            root,
+            is_boot,
+            before: None,
+        }
+    }
+
+    pub(super) fn run(&mut self, action: &Action) -> anyhow::Result<()> {
+        if !self.root.is_this_machine() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let done = self.work(&action.work);
+        moment();
+        let (step, what) = (&action.step, action.work.words());
+        let seconds = started.elapsed().as_secs_f64();
+        let end = if done.is_ok() { "done" } else { "failed" };
+        print(format!("{step}: {what}: {end} after {seconds:.1} s\n"))?;
+        done
+    }
+
+    fn work(&mut self, work: &Work) -> anyhow::Result<()> {
+        match work {
+            Work::Systemctl(arguments) => systemctl(arguments),
+            Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
+            Work::Restart { unit, .. } if self.is_boot => {
+                let words = ["--no-block", "try-restart", unit];
+                systemctl(&words.map(str::to_owned))
+            }
+            Work::Serve { .. } | Work::Verify { .. } if self.is_boot => Ok(()),
+            Work::Serve {
+                endpoint,
+                backends,
+                within,
+            } => wait(*within, Duration::ZERO, || {
+                serves(endpoint)?;
+                for backend in backends {
+                    kept(&pods(backend)?, &pods(endpoint)?)?;
+                }
+                Ok(String::new())
+            }),
+            Work::Restart { unit, pods_of } => {
+                self.before = pods(pods_of).ok();
+                systemctl(&["restart".to_owned(), unit.clone()])
+            }
+            Work::Verify {
+                unit,
+                endpoint,
+                within,
+                settle,
+            } => wait(*within, *settle, || {
+                let process = active(unit)?;
+                uses(self.root, endpoint)?;
+                let before = self.before.as_ref();
+                let before = before.context("the pods before the restart are not known")?;
+                kept(before, &pods(endpoint)?)?;
+                Ok(process)
+            }),
+        }
+    }
+}
+
+impl Work {
+    fn words(&self) -> String {
+        match self {
+            Work::Systemctl(arguments) => format!("systemctl {}", arguments.join(" ")),
+            Work::Serve { endpoint, .. } => format!("criswitch serves {endpoint}"),
+            Work::Restart { unit, .. } => format!("systemctl restart {unit}"),
+            Work::Verify { unit, endpoint, .. } => {
+                format!("{unit} serves with {endpoint} and has kept its pods")
+            }
+            Work::Forget => "remove the state of criswitch".to_owned(),
+        }
+    }
+
+    pub(super) fn is_serve(&self) -> bool {
+        matches!(self, Work::Serve { .. })
+    }
+
+    pub(super) fn is_verify(&self) -> bool {
+        matches!(self, Work::Verify { .. })
+    }
+
+    /// The difference between the machine now and at the end of this action.
+    pub(super) fn drift(&self, root: &Root<'_>) -> Option<String> {
+        let (place, found) = match self {
+            Work::Serve { endpoint, .. } => ("criswitch", serves(endpoint)),
+            Work::Verify { unit, endpoint, .. } => {
+                let found = active(unit).and_then(|_| uses(root, endpoint));
+                (unit.as_str(), found)
+            }
+            _ => return None,
+        };
+        Some(format!("{place}: {:#}", found.err()?))
+    }
+}
+
+fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
+    let output = Command::new("systemctl").args(arguments).output();
+    let output = output.context("cannot start systemctl")?;
+    let is_stop = arguments.first().is_some_and(|verb| verb == "stop");
+    if output.status.success() || (is_stop && output.status.code() == Some(NO_UNIT)) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    bail!("systemctl {}: {}", arguments.join(" "), said.trim())
+}
+
+/// Waits until a condition holds, and then has the same value for the time `settle`.
+fn wait(
+    within: Duration,
+    settle: Duration,
+    look: impl Fn() -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut good: Option<(String, Instant)> = None;
+    loop {
+        let (found, now) = (look(), Instant::now());
+        let is_late = started.elapsed() > within + settle;
+        good = match (found, good) {
+            (Ok(value), Some((old, since))) if value == old => Some((old, since)),
+            (Ok(_), Some(_)) if is_late => bail!("it restarts again and again"),
+            (Ok(value), _) => Some((value, now)),
+            (Err(error), _) if is_late => {
+                return Err(error.context(format!("not within {within:?}")));
+            }
+            (Err(_), _) => None,
+        };
+        if good
+            .as_ref()
+            .is_some_and(|(_, since)| since.elapsed() >= settle)
+        {
+            return Ok(());
+        }
+        pause()?;
+    }
+}
+
+/// Waits until the next look.
+pub(super) fn pause() -> anyhow::Result<()> {
+    block_on(async {
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    })
+}
+
+/// The answers at an endpoint.
+fn ask(endpoint: &str) -> anyhow::Result<Probed> {
+    let socket = Address::parse(endpoint)?;
+    let backend = BackendConfig::without_row(BackendIds::default().issue(), endpoint, &socket);
+    let answer = probe_all(&[backend], MAX_LIST)?.pop();
+    let answer = answer.context("no answer")?;
+    answer.map_err(|cause| anyhow::anyhow!("{endpoint}: {cause}"))
+}
+
+/// The pods that run at an endpoint.
+pub(super) fn pods(endpoint: &str) -> anyhow::Result<Pods> {
+    let pods = ask(endpoint)?.pods.into_iter();
+    let running = pods.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
+    let named = running.map(|pod| {
+        let names = pod.metadata.unwrap_or_default();
+        (pod.id, format!("{}/{}", names.namespace, names.name))
+    });
+    Ok(named.collect())
+}
+
+fn kept(before: &Pods, now: &Pods) -> anyhow::Result<()> {
+    let missing = before.iter().filter(|(id, _)| !now.contains_key(*id));
+    let missing: Vec<_> = missing.map(|(_, name)| name.as_str()).collect();
+    ensure!(
+        missing.is_empty(),
+        "pods that ran before do not run: {}",
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+fn serves(endpoint: &str) -> anyhow::Result<()> {
+    ensure!(ask(endpoint)?.is_switch, "{endpoint} is not criswitch");
+    Ok(())
+}
+
+/// Checks that a unit is active. Returns its main process.
+fn active(unit: &str) -> anyhow::Result<String> {
+    let properties = ["--property=ActiveState", "--property=MainPID"];
+    let mut systemctl = Command::new("systemctl");
+    let output = systemctl.arg("show").args(properties).arg(unit).output();
+    let text = String::from_utf8_lossy(&output?.stdout).into_owned();
+    let value = |key| text.lines().find_map(|line| line.strip_prefix(key));
+    let state = value("ActiveState=").unwrap_or("unknown");
+    ensure!(state == "active", "{unit} is {state}");
+    Ok(value("MainPID=").unwrap_or_default().to_owned())
+}
+
+/// Checks that the kubelet is healthy, and uses an endpoint.
+fn uses(root: &Root<'_>, endpoint: &str) -> anyhow::Result<()> {
+    let kubelet = Kubelet::read(root, &mut Vec::new());
+    ensure!(kubelet.pid.is_some(), "no kubelet runs");
+    let used = kubelet.endpoint().unwrap_or("unknown");
+    ensure!(
+        same(used, endpoint),
+        "the kubelet's endpoint is {used}, not {endpoint}"
+    );
+    let setting = |names: [&str; 2], default: &str| {
+        let set = last(&kubelet.settings, &names).map(|set| set.value.clone());
+        set.unwrap_or_else(|| default.to_owned())
+    };
+    let port = setting(["healthz-port", "healthzPort"], "10248");
+    let address = setting(["healthz-bind-address", "healthzBindAddress"], "127.0.0.1");
+    match port.as_str() {
+        "0" => Ok(()),
+        port => healthy(&address.replace("0.0.0.0", "127.0.0.1"), port)
+            .with_context(|| format!("the kubelet is not healthy at port {port}")),
+    }
+}
+
+fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
+    let address = std::net::SocketAddr::new(address.parse()?, port.parse()?);
+    let mut stream = TcpStream::connect_timeout(&address, HEALTH_LIMIT)?;
+    stream.set_read_timeout(Some(HEALTH_LIMIT))?;
+    stream.write_all(REQUEST)?;
+    let mut reply = String::new();
+    stream.take(1 << 12).read_to_string(&mut reply)?;
+    let line = reply.lines().next().unwrap_or_default();
+    ensure!(line.contains(" 200 "), "it returned {line:?}");
+    Ok(())
+}
+
+/// Removes the state of criswitch, except the journal.
+fn forget(root: &Root<'_>) -> std::io::Result<()> {
+    for directory in STATE.map(Path::new) {
+        let names = root.names_in(directory)?;
+        for name in names.iter().filter(|name| *name != OWN) {
+            let path: PathBuf = root.at(&directory.join(name));
+            match path.is_dir() {
+                true => fs::remove_dir_all(&path)?,
+                false => remove(&path)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// The health of a kubelet that answers with this line.
+    fn health(line: &'static str) -> anyhow::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let kubelet = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
+            stream.write_all(line.as_bytes()).unwrap();
+        });
+        let found = healthy("127.0.0.1", &port.to_string());
+        kubelet.join().unwrap();
+        found
+    }
+
+    #[test]
+    fn a_kubelet_is_healthy_with_status_200_only() {
+        health("HTTP/1.0 200 OK\r\n\r\nok").unwrap();
+        let error = health("HTTP/1.0 500 Internal Server Error\r\n\r\n").unwrap_err();
+        assert!(error.to_string().contains("500 Internal"), "{error}");
+        assert!(health("").is_err());
+    }
+
+    #[test]
+    fn a_pod_that_is_missing_is_named() {
+        let pods = |ids: &[&str]| -> Pods {
+            let pods = ids
+                .iter()
+                .map(|id| ((*id).to_owned(), format!("default/{id}")));
+            pods.collect()
+        };
+        kept(&pods(&["a"]), &pods(&["a", "b"])).unwrap();
+        let error = kept(&pods(&["a", "b"]), &pods(&["b"])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "pods that ran before do not run: default/a"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! The stages of a change of a machine: the files of a plan's steps, with the actions that apply and undo them.
+
+use std::path::{Path, PathBuf};
+
+use super::actions::{Action, Actions, Work};
+use super::changes::New;
+use super::journal::{DIRECTORY, NewStage};
+use super::plan::Facts;
+use super::steps::{Content, PROGRAMS, Planned, UNITS, text};
+
+const RECOVER: &str = "criswitch-recover.service";
+
+/// The stages that make a plan's changes: the recover unit, criswitch, the kubelet.
+pub(super) fn of<'p>(
+    facts: &Facts<'_>,
+    planned: &'p [Planned],
+    recover: &'p [(PathBuf, Content)],
+) -> Vec<NewStage<'p>> {
+    let is_kubelet = |planned: &&Planned| ["endpoint", "restart", "verify"].contains(&planned.step);
+    let (kubelet, own): (Vec<_>, Vec<_>) = planned.iter().partition(is_kubelet);
+    let recover = recover.iter().map(|(path, content)| {
+        let path = path.clone();
+        ("recover", path, content.borrowed())
+    });
+    let temporary = NewStage {
+        is_temporary: true,
+        files: recover.collect(),
+        actions: Actions {
+            after_undo: vec![systemctl("recover", &["daemon-reload"])],
+            ..Actions::default()
+        },
+    };
+    let stage = |planned: &[&'p Planned], actions| NewStage {
+        files: files(planned).collect(),
+        actions,
+        ..NewStage::default()
+    };
+    vec![
+        temporary,
+        stage(&own, start_actions(facts, &own)),
+        stage(&kubelet, kubelet_actions(facts, &kubelet)),
+    ]
+}
+
+/// The files that steps change.
+fn files<'p>(planned: &[&'p Planned]) -> impl Iterator<Item = (&'p str, PathBuf, New<'p>)> {
+    let changes = planned
+        .iter()
+        .flat_map(|planned| planned.changes.iter().map(|change| (planned.step, change)));
+    changes.filter_map(|(step, change)| {
+        Some((
+            step,
+            change.place.clone().into(),
+            change.content.as_ref()?.borrowed(),
+        ))
+    })
+}
+
+fn action(step: &str, work: Work) -> Action {
+    let step = step.to_owned();
+    Action { step, work }
+}
+
+fn systemctl(step: &str, words: &[&str]) -> Action {
+    let words = words.iter().map(|word| (*word).to_owned()).collect();
+    action(step, Work::Systemctl(words))
+}
+
+/// The actions that let criswitch run with its new files, and back.
+fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
+    let changes = planned.iter().flat_map(|planned| &planned.changes);
+    let change = |place: &str| changes.clone().find(|change| change.place.ends_with(place));
+    let start = planned.iter().find(|planned| planned.step == "start");
+    let Some(start) = start.and_then(|start| start.changes.first()) else {
+        return Actions::default();
+    };
+    let call = |words: &[&str]| systemctl("start", words);
+    let socket = change("/criswitch.socket");
+    // A changed socket unit listens after its restart only.
+    let units: &[&str] = match start.what == "restart" && socket.is_none() {
+        true => &["criswitch.service"],
+        false => &["criswitch.socket", "criswitch.service"],
+    };
+    let forward = call(&[&[start.what.as_str()], units].concat());
+    let reload = call(&["daemon-reload"]);
+    let (before_undo, after_undo) = match start.what.as_str() {
+        "restart" => (Vec::new(), vec![reload.clone(), forward.clone()]),
+        _ => {
+            let is_new = socket.is_some_and(|change| change.what == "create");
+            let forget = is_new.then(|| action("start", Work::Forget));
+            let stop = call(&[&["stop"], units].concat());
+            (
+                [stop].into_iter().chain(forget).collect(),
+                vec![reload.clone()],
+            )
+        }
+    };
+    let wanted = facts.wanted.iter();
+    let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
+    let serve = Work::Serve {
+        endpoint: facts.endpoint.clone(),
+        backends: backends.map(|backend| backend.socket.to_string()).collect(),
+        within: facts.specification.kubelet_timeout,
+    };
+    Actions {
+        forward: vec![reload, forward, action("start", serve)],
+        before_undo,
+        after_undo,
+    }
+}
+
+/// The actions that let the kubelet run with its new files, and back.
+fn kubelet_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
+    let restarts = planned.iter().any(|planned| planned.step == "restart");
+    let (Ok(layout), true) = (&facts.layout, restarts) else {
+        return Actions::default();
+    };
+    let old = facts.kubelet.endpoint().unwrap_or(&layout.endpoint);
+    let restart_for = |endpoint: &str| {
+        let unit = layout.unit.clone();
+        let restart = Work::Restart {
+            unit: unit.clone(),
+            pods_of: old.to_owned(),
+        };
+        let verify = Work::Verify {
+            unit,
+            endpoint: endpoint.to_owned(),
+            within: facts.specification.kubelet_timeout,
+            settle: facts.specification.settle_time,
+        };
+        vec![
+            systemctl("restart", &["daemon-reload"]),
+            action("restart", restart),
+            action("verify", verify),
+        ]
+    };
+    Actions {
+        forward: restart_for(&facts.endpoint),
+        before_undo: Vec::new(),
+        after_undo: restart_for(old),
+    }
+}
+
+/// The unit that undoes an interrupted apply at the next boot, and its program. None on a machine that does not run.
+pub(super) fn recover(facts: &Facts<'_>, program: Vec<u8>) -> Vec<(PathBuf, Content)> {
+    if !facts.root.is_this_machine() {
+        return Vec::new();
+    }
+    let kubelet = facts.layout.as_ref().map(|layout| layout.unit.as_str());
+    let path = Path::new(PROGRAMS).join("recover");
+    let unit = format!(
+        "# Written by criswitch node, and removed at its end.\n[Unit]\n\
+         Description=Undo of an interrupted criswitch node apply\nBefore=criswitch.service {}\n\
+         RequiresMountsFor={DIRECTORY}\n\
+         [Service]\nType=oneshot\nExecStart={} node undo --here --interrupted --boot\n",
+        kubelet.unwrap_or_default(),
+        path.display()
+    );
+    let units = Path::new(UNITS);
+    let link = Path::new("..").join(RECOVER);
+    let program = Content::File {
+        bytes: program,
+        mode: 0o755,
+    };
+    vec![
+        (path, program),
+        (units.join(RECOVER), text(&unit)),
+        (
+            units.join("multi-user.target.wants").join(RECOVER),
+            Content::Link(link),
+        ),
+    ]
+}

@@ -1,0 +1,388 @@
+//! `criswitch node apply`, `undo` and `uninstall` on a running node, with a real systemd and a simulated kubelet.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::machine::{CONFIG, Machine, until};
+use crate::support::Client;
+
+const UNIT: &str = "[Unit]
+StartLimitIntervalSec=0
+[Service]
+ExecStart=/opt/kubelet /opt/kubelet.sh --config=/var/lib/kubelet/config.yaml --healthz-port=0
+Restart=always
+RestartSec=100ms
+[Install]
+WantedBy=multi-user.target
+";
+/// A kubelet ends without its runtime. This one ends with criswitch, too, if the file exists.
+const KUBELET: &str = "
+socket=$(sed -n 's|^containerRuntimeEndpoint: unix://||p' /var/lib/kubelet/config.yaml)
+[ -S \"$socket\" ]
+[ \"$socket\" = /run/backends/runc.sock ] || [ ! -e /run/kubelet-rejects-criswitch ]
+sleep infinity &
+wait
+";
+/// Accepts what a simulated kubelet cannot show.
+const NODE: &str = "
+[node]
+kubelet_timeout = '2s'
+settle_time = '200ms'
+accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-pod', 'kubelet-version', 'kubelet-files',
+    'young-pod', 'admission', 'eviction', 'readiness']
+";
+const SPEC: &str = "root/spec.toml";
+
+/// A node with a kubelet that uses runc, and the program of criswitch in /root.
+async fn node() -> Machine {
+    let machine = Machine::boot_bare().await;
+    let write = |path: &str, text: &str| {
+        let path = machine.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("etc/systemd/system/kubelet.service", UNIT);
+    write("opt/kubelet.sh", &format!("set -eu\n{KUBELET}"));
+    write(
+        "var/lib/kubelet/config.yaml",
+        "containerRuntimeEndpoint: unix:///run/backends/runc.sock\n",
+    );
+    write(SPEC, &format!("{CONFIG}{NODE}"));
+    fs::create_dir(machine.at("var/lib/kubelet/pods")).unwrap();
+    fs::copy("/usr/bin/bash", machine.at("opt/kubelet")).unwrap();
+    let program = machine.at("root/criswitch");
+    let mut strip = Command::new("strip");
+    strip
+        .args([env!("CARGO_BIN_EXE_criswitch"), "-o"])
+        .arg(program);
+    assert!(strip.status().unwrap().success());
+    machine.systemctl(&["daemon-reload"]);
+    machine.systemctl(&["restart", "kubelet"]);
+    machine
+}
+
+async fn call(machine: &Machine, arguments: &[&str]) -> Output {
+    let arguments = [&["node"], arguments].concat();
+    // The simulated runtimes answer meanwhile.
+    let command = machine.command("/root/criswitch", &arguments);
+    let output = tokio::process::Command::from(command).output();
+    output.await.unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8([&*output.stdout, &*output.stderr].concat()).unwrap()
+}
+
+/// Runs a command of `criswitch node`, which must succeed.
+async fn succeeds(machine: &Machine, arguments: &[&str]) -> String {
+    let output = call(machine, arguments).await;
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    said(&output)
+}
+
+const APPLY: [&str; 3] = ["apply", "--spec", "/root/spec.toml"];
+
+async fn status(machine: &Machine) -> Value {
+    serde_json::from_slice(&call(machine, &["status", "--json"]).await.stdout).unwrap()
+}
+
+/// Every path that a node has, with its mode, owner and content, except the journal.
+fn files(machine: &Machine) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut paths = vec!["etc", "opt", "var"]
+        .into_iter()
+        .map(|name| machine.at(name))
+        .collect::<Vec<_>>();
+    while let Some(path) = paths.pop() {
+        let about = path.symlink_metadata().unwrap();
+        if path.ends_with("var/lib/criswitch") {
+            let left = fs::read_dir(&path).unwrap();
+            let left = left.map(|entry| entry.unwrap().file_name());
+            let left: Vec<_> = left.filter(|name| name != "node").collect();
+            found.insert("state".to_owned(), format!("{left:?}"));
+            continue;
+        }
+        let mut hash = DefaultHasher::new();
+        match about.is_symlink() {
+            true => fs::read_link(&path).unwrap().hash(&mut hash),
+            false => fs::read(&path).unwrap_or_default().hash(&mut hash),
+        }
+        let mode = about.permissions().mode();
+        let name = path
+            .strip_prefix(machine.at(""))
+            .unwrap()
+            .display()
+            .to_string();
+        let kind = (mode, about.uid(), about.gid(), hash.finish());
+        found.insert(name, format!("{kind:?}"));
+        if about.is_dir() {
+            let entries = fs::read_dir(path).unwrap();
+            paths.extend(entries.map(|entry| entry.unwrap().path()));
+        }
+    }
+    found
+}
+
+/// The state before `apply`.
+struct Before(BTreeMap<String, String>);
+
+impl Before {
+    fn of(machine: &Machine) -> Before {
+        let mut files = files(machine);
+        files.insert("state".to_owned(), "[]".to_owned());
+        Before(files)
+    }
+
+    /// Asserts that the machine is as before: files, units, the kubelet.
+    #[track_caller]
+    fn is_back(&self, machine: &Machine, when: &str) {
+        let mut files = files(machine);
+        files.entry("state".to_owned()).or_insert("[]".to_owned());
+        let changed: Vec<_> = files
+            .iter()
+            .filter(|(path, now)| self.0.get(*path) != Some(now))
+            .collect();
+        assert!(changed.is_empty(), "{when}: {changed:?}");
+        assert_eq!(files.len(), self.0.len(), "{when}");
+        assert_eq!(machine.show("kubelet", "ActiveState"), "active", "{when}");
+        let units = machine.systemctl(&[
+            "list-units",
+            "--all",
+            "--plain",
+            "--no-legend",
+            "criswitch*",
+        ]);
+        assert_eq!(units, "", "{when}");
+    }
+}
+
+fn process(machine: &Machine, unit: &str) -> String {
+    machine.show(unit, "MainPID")
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
+    let machine = node().await;
+    let runc = Client::new(&machine.shared().join("runc.sock"));
+    let pod = runc.run_pod("runc", "web").await.unwrap();
+    let before = Before::of(&machine);
+    let kubelet = process(&machine, "kubelet");
+    let check = format!("{CONFIG}{NODE}mode = 'check'\n");
+    fs::write(machine.at(SPEC), check).unwrap();
+    assert_eq!(call(&machine, &APPLY).await.status.code(), Some(2));
+    before.is_back(&machine, "check");
+    fs::write(machine.at(SPEC), format!("{CONFIG}{NODE}")).unwrap();
+    let shown = succeeds(&machine, &APPLY).await;
+    assert!(
+        shown.ends_with("installed; criswitch node undo takes it back\n"),
+        "{shown}"
+    );
+    assert_eq!(machine.client().pods().await.unwrap()[0].id, pod);
+    let processes = || ["kubelet", "criswitch"].map(|unit| process(&machine, unit));
+    let running = processes();
+    assert_ne!(running[0], kubelet);
+    succeeds(&machine, &["status", "--ready"]).await;
+    // Twice changes and restarts nothing.
+    let installed = files(&machine);
+    let shown = succeeds(&machine, &APPLY).await;
+    assert!(shown.ends_with("ready: nothing would change\n"), "{shown}");
+    assert_eq!(processes(), running);
+    assert_eq!(files(&machine), installed);
+    assert!(
+        !machine
+            .at("etc/systemd/system/criswitch-recover.service")
+            .exists()
+    );
+    // Drift has names.
+    machine.systemctl(&["stop", "kubelet", "criswitch.socket", "criswitch.service"]);
+    let drifted = status(&machine).await;
+    assert_eq!(drifted["state"], "drifted");
+    let what: Vec<_> = drifted["drifted"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|what| what.as_str().unwrap())
+        .collect();
+    assert!(
+        what[0].starts_with("criswitch: ")
+            && what[1] == "kubelet.service: kubelet.service is inactive",
+        "{what:?}"
+    );
+    machine.systemctl(&["start", "kubelet"]);
+    succeeds(&machine, &["status", "--ready"]).await;
+    succeeds(&machine, &["undo"]).await;
+    before.is_back(&machine, "undo");
+    assert_eq!(status(&machine).await["state"], "undone");
+    assert_eq!(runc.pods().await.unwrap()[0].id, pod);
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_step_that_fails_is_undone_and_named() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
+    let output = call(&machine, &APPLY).await;
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let words = "step verify has failed, and all changes are undone: not within 2s: ";
+    assert!(said(&output).contains(words), "{}", said(&output));
+    before.is_back(&machine, "failed");
+    let failed = status(&machine).await;
+    assert_eq!(failed["state"], "failed");
+    assert_eq!(failed["failure"]["step"], "verify");
+    assert_eq!(
+        call(&machine, &["status", "--ready"]).await.status.code(),
+        Some(1)
+    );
+    // A configuration that criswitch rejects at its start.
+    fs::remove_file(machine.at("run/kubelet-rejects-criswitch")).unwrap();
+    let drop_in = machine.at("etc/systemd/system/criswitch.service.d");
+    fs::write(
+        drop_in.join("10-test.conf"),
+        "[Service]\nExecStartPre=false\n",
+    )
+    .unwrap();
+    let kubelet = process(&machine, "kubelet");
+    let output = call(&machine, &APPLY).await;
+    assert!(
+        said(&output).contains("step start has failed"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(process(&machine, "kubelet"), kubelet);
+    fs::remove_file(drop_in.join("10-test.conf")).unwrap();
+    before.is_back(&machine, "failed start");
+}
+
+/// Runs a command that ends at this moment. Returns whether it has ended before, and its output.
+async fn cut(machine: &Machine, arguments: &[&str], moment: usize) -> (bool, String) {
+    let moment = moment.to_string();
+    let cut = ["--here", "--end-at", &moment];
+    let output = call(machine, &[arguments, &cut].concat()).await;
+    (output.status.success(), said(&output))
+}
+
+/// Undoes an interrupted command as after the end of the unit, or as at a boot, and then an `apply` that is whole.
+async fn recover(machine: &Machine, moment: usize) {
+    let unit = "criswitch-recover.service";
+    let link = format!("etc/systemd/system/multi-user.target.wants/{unit}");
+    match machine.at(&link).exists() && moment % 2 == 1 {
+        true => {
+            machine.systemctl(&["daemon-reload"]);
+            machine.systemctl(&["start", unit]);
+        }
+        false => _ = succeeds(machine, &["undo", "--here", "--interrupted"]).await,
+    }
+    if status(machine).await["state"] == "installed" {
+        succeeds(machine, &["undo", "--here"]).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_apply_that_ends_at_any_moment_leaves_a_node_as_before() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    // Before the first action, only files have changed.
+    let mut moment = 10;
+    while !cut(&machine, &APPLY, moment)
+        .await
+        .1
+        .contains("start: systemctl")
+    {
+        recover(&machine, moment).await;
+        moment += 10;
+    }
+    recover(&machine, moment).await;
+    for moment in moment - 10.. {
+        let (is_whole, shown) = cut(&machine, &APPLY, moment).await;
+        recover(&machine, moment).await;
+        before.is_back(&machine, &format!("{moment}: {shown}"));
+        if is_whole {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_undo_that_ends_at_any_moment_leaves_a_node_as_before() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    for moment in 0.. {
+        succeeds(&machine, &[&APPLY[..], &["--here"]].concat()).await;
+        let (is_whole, shown) = cut(&machine, &["undo"], moment).await;
+        recover(&machine, moment).await;
+        before.is_back(&machine, &format!("{moment}: {shown}"));
+        if is_whole {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    for moment in ["30", "70"] {
+        let output = call(&machine, &[&APPLY[..], &["--end-at", moment]].concat()).await;
+        let words = "criswitch-apply.service ended with the result signal 9";
+        assert!(said(&output).contains(words), "{}", said(&output));
+        before.is_back(&machine, &said(&output));
+        assert_eq!(
+            status(&machine).await["failure"]["why"],
+            "the command was interrupted"
+        );
+    }
+    let script =
+        "rm /run/criswitch-apply.log; /root/criswitch node apply --spec /root/spec.toml & pid=$!
+        until [ -e /run/criswitch-apply.log ]; do :; done; kill -KILL $pid";
+    machine.command("bash", &["-c", script]).output().unwrap();
+    until(async || status(&machine).await["state"] == "installed").await;
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_node_is_uninstalled_once_no_pod_needs_criswitch() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    let specify = |generation: u32, more: &str| {
+        let text = format!("# {more}\n{CONFIG}{NODE}generation = {generation}\n");
+        fs::write(machine.at(SPEC), text).unwrap();
+    };
+    specify(3, "");
+    succeeds(&machine, &APPLY).await;
+    let kubelet = process(&machine, "kubelet");
+    specify(4, "changed");
+    succeeds(&machine, &APPLY).await;
+    assert_eq!(status(&machine).await["generation"], 4);
+    // Only criswitch restarts for its configuration.
+    assert_eq!(process(&machine, "kubelet"), kubelet);
+    specify(3, "");
+    let output = call(&machine, &APPLY).await;
+    assert_eq!(output.status.code(), Some(1));
+    let words = "refused generation: specification: the specification has the generation 3, and 4 was applied here";
+    assert!(said(&output).contains(words), "{}", said(&output));
+    let client = machine.client();
+    let pod = client.run_pod("kata", "boxed").await.unwrap();
+    let installed = files(&machine);
+    let output = call(&machine, &["uninstall"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let words = "default/boxed: runs on /home/backends/kata.sock, which the kubelet would not ask any more\n";
+    assert!(said(&output).contains(words), "{}", said(&output));
+    assert_eq!(files(&machine), installed);
+    client.remove_pod(&pod).await.unwrap();
+    succeeds(&machine, &["uninstall"]).await;
+    before.is_back(&machine, "uninstall");
+    assert_eq!(
+        succeeds(&machine, &["uninstall"]).await,
+        "nothing to undo\n"
+    );
+}
