@@ -48,10 +48,10 @@ async fn answer(
     unread: &Budget,
     log: &CallLog,
 ) -> Result<Reply, Failed> {
-    let request = read(switch, row, request, unread).await?;
+    let mut request = read(switch, row, request, unread).await?;
     log.received(request.body.len());
     log.is_for(&request.message());
-    started(switch.start_by, &request).await;
+    started(switch, &mut request).await;
     let target = resolve::target(switch, &request).await?;
     log.goes_to(&target, &request.live);
     handlers::note_handler(&switch.owners(), &request, &target);
@@ -88,8 +88,9 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
 }
 
 /// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
-/// other calls at most for [`BRIEF_WAIT`].
-async fn started(start_by: Instant, request: &Request) {
+/// other calls at most for [`BRIEF_WAIT`]. A reload may add backends meanwhile, so the call then has the new table.
+async fn started(switch: &Switch, request: &mut Request) {
+    let start_by = switch.start_by;
     if Instant::now() >= start_by {
         return;
     }
@@ -99,6 +100,7 @@ async fn started(start_by: Instant, request: &Request) {
     };
     let awaited = plan::awaited(request);
     join_all(awaited.iter().map(|backend| backend.started(latest))).await;
+    request.live = switch.live();
 }
 
 async fn read(

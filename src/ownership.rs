@@ -194,7 +194,8 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, requested at `asked`. The backend owns every item of the
-    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`.
+    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`. Also
+    /// returns the result of [`Owners::own`].
     ///
     /// # Errors
     /// If the list is malformed or too large; then nothing is learned from it.
@@ -209,7 +210,7 @@ impl Owners {
         let now = self.clock;
         let removed = self.removals.since(asked);
         let of = (backend, self.whole.get(&(kind, backend)).copied());
-        let learned = match kind {
+        let (mut learned, drops) = match kind {
             Kind::Pod => learn(&mut self.pods.by_id, of, now, list, &removed, &PodShape),
             Kind::Container => {
                 let shape = ContainerShape(&self.pods.by_id);
@@ -217,11 +218,15 @@ impl Owners {
             }
         }?;
         self.changes += u64::from(learned.changes);
+        if drops {
+            (learned.own, learned.dropped) = self.without_others(kind, backend, list, asked)?;
+        }
         Ok(learned)
     }
 
     /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and
-    /// the items of other backends. Returns `None` if the list has no such items.
+    /// the items of other backends. Keeps the items of a backend that joined after `asked`, because a merged list of
+    /// that moment has no part of that backend. Returns `None` if the list has no items to drop.
     ///
     /// # Errors
     /// If the list is malformed or too large.
@@ -232,15 +237,36 @@ impl Owners {
         list: &[u8],
         asked: Mark,
     ) -> Result<Option<Bytes>, Unlearned> {
+        let (own, _) = self.without_others(kind, backend, list, asked)?;
+        Ok(own)
+    }
+
+    fn without_others(
+        &self,
+        kind: Kind,
+        backend: BackendId,
+        list: &[u8],
+        asked: Mark,
+    ) -> Result<(Option<Bytes>, usize), Unlearned> {
         let removed = self.removals.since(asked);
-        let (own, _) = match kind {
-            Kind::Pod => own(&self.pods.by_id, backend, list, &removed, &PodShape),
+        let is_later = |owner, first| first > asked.0 && self.has_joined_since(owner, asked);
+        match kind {
+            Kind::Pod => {
+                let pods = &self.pods.by_id;
+                own(pods, backend, list, &removed, &PodShape, is_later)
+            }
             Kind::Container => {
                 let shape = ContainerShape(&self.pods.by_id);
-                own(&self.containers, backend, list, &removed, &shape)
+                own(&self.containers, backend, list, &removed, &shape, is_later)
             }
-        }?;
-        Ok(own)
+        }
+    }
+
+    /// Whether the first complete lists of `backend` were learned after `asked`.
+    fn has_joined_since(&self, backend: BackendId, Mark(asked): Mark) -> bool {
+        let whole = |kind| self.whole.get(&(kind, backend));
+        let is_later = |lists: &WholeLists| lists.first > asked;
+        whole(Kind::Pod).is_some() && whole(Kind::Container).is_none_or(is_later)
     }
 
     /// Forgets the items that a complete list of `backend` lacked. If another backend lists such an item, that backend

@@ -76,8 +76,16 @@ pub(super) trait Shape<T> {
     /// A hash of the item's names and its time of creation. If two backends are sockets of one runtime, both list the
     /// same names and time.
     fn print(&self, item: &[u8]) -> u64;
+    /// The owner of the item's pod, and when the owner first returned or listed the pod. `None` if the item is a pod, or
+    /// its pod is unknown.
+    fn pods_owner(&self, _item: &[u8]) -> Option<(BackendId, u64)> {
+        None
+    }
     /// Whether the item is part of another backend's pod.
-    fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool;
+    fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool {
+        self.pods_owner(item)
+            .is_some_and(|(owner, _)| owner != backend)
+    }
 }
 
 impl<T> Entry<T> {
@@ -136,7 +144,8 @@ pub(super) fn claim<T>(
     })
 }
 
-/// Learns all items of a list, or none if the list is invalid. `whole` has the times of the complete lists of
+/// Learns all items of a list, or none if the list is invalid. Also returns whether the list repeats items, or has items
+/// of other backends. `whole` has the times of the complete lists of
 /// `backend`.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
@@ -145,11 +154,10 @@ pub(super) fn learn<T>(
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
-) -> Result<LearnedList, Unlearned> {
+) -> Result<(LearnedList, bool), Unlearned> {
     let mut claims = Vec::new();
     let before = entries.len();
     let (mut changes, mut changed) = (false, Changed::new());
-    // Whether the list repeats items, or has items of other backends.
     let mut drops = false;
     for (id, item) in items(list)? {
         match entries.get_mut(id) {
@@ -211,21 +219,19 @@ pub(super) fn learn<T>(
     if new > 0 {
         changed.insert(backend);
     }
-    let (own, dropped) = match drops {
-        true => own(entries, backend, list, removed, shape)?,
-        false => (None, 0),
-    };
-    Ok(LearnedList {
+    let learned = LearnedList {
         claims,
-        own,
-        dropped,
+        own: None,
+        dropped: 0,
         new,
         changes: changes || new > 0 || drops,
         changed,
-    })
+    };
+    Ok((learned, drops))
 }
 
-/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Also returns
+/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Keeps an item
+/// of another backend if `is_later`, which gets the owner and the time when the owner first had the item. Also returns
 /// the number of items that were dropped. Returns `None` if it is 0.
 pub(super) fn own<T>(
     entries: &Entries<T>,
@@ -233,13 +239,15 @@ pub(super) fn own<T>(
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
+    is_later: impl Fn(BackendId, u64) -> bool,
 ) -> Result<(Option<Bytes>, usize), Unlearned> {
     let mut seen = Ids::default();
     let mut dropped = Vec::new();
+    let is_anothers = |(owner, first)| owner != backend && !is_later(owner, first);
     for (place, (id, item)) in items(list)?.into_iter().enumerate() {
-        let is_dropped = shape.is_in_others_pod(item, backend)
+        let is_dropped = shape.pods_owner(item).is_some_and(is_anothers)
             || match entries.get(id) {
-                Some(entry) => entry.backend != backend || !seen.insert(id),
+                Some(entry) => is_anothers((entry.backend, entry.first)) || !seen.insert(id),
                 None => is_removed_from_another(removed, id, backend),
             };
         if is_dropped {

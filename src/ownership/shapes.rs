@@ -46,10 +46,6 @@ impl Shape<PodNames> for PodShape {
     fn print(&self, pod: &[u8]) -> u64 {
         hash_of(pod, &[pod_sandbox::METADATA, pod_sandbox::CREATED_AT])
     }
-
-    fn is_in_others_pod(&self, _: &[u8], _: BackendId) -> bool {
-        false
-    }
 }
 
 /// Reads a listed `Container`. The known pods show the owner and the uid of the container's pod.
@@ -74,9 +70,9 @@ impl Shape<InPod> for ContainerShape<'_> {
         )
     }
 
-    fn is_in_others_pod(&self, container: &[u8], backend: BackendId) -> bool {
-        let pod = self.0.get(pod_of(container));
-        pod.is_some_and(|pod| pod.backend != backend)
+    fn pods_owner(&self, container: &[u8]) -> Option<(BackendId, u64)> {
+        let pod = self.0.get(pod_of(container))?;
+        Some((pod.backend, pod.first))
     }
 }
 

@@ -195,6 +195,29 @@ fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
 }
 
 #[test]
+fn a_list_keeps_an_item_of_a_backend_that_joined_after_the_list_was_requested() {
+    for (joins_later, kept) in [(true, ["web"].as_slice()), (false, &[])] {
+        let mut owners = Owners::default();
+        let join = |owners: &mut Owners| {
+            let asked = owners.mark();
+            listed(owners, B, &pods(&[("web", 1)]));
+            owners.settle(Kind::Pod, B, asked);
+            owners.settle(Kind::Container, B, asked);
+        };
+        let before = owners.mark();
+        join(&mut owners);
+        let asked = if joins_later { before } else { owners.mark() };
+        let list = pods(&[("web", 1)]);
+        let learned = owners.learn(Kind::Pod, A, &list, asked).unwrap();
+        let own = learned.own.unwrap_or(list.into());
+        let ids = protobuf::fields(&own).flatten();
+        let ids = ids.map(|pod| protobuf::string(pod.bytes().unwrap(), &[1]).unwrap());
+        assert_eq!(ids.collect::<Vec<_>>(), kept);
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(B)));
+    }
+}
+
+#[test]
 fn a_backend_that_lists_an_id_only_after_another_had_it_disputes_nothing() {
     let mut owners = Owners::default();
     listed(&mut owners, A, &pods(&[("web", 1)]));

@@ -1,7 +1,7 @@
 //! A model of criswitch's owners of pods and containers: a plain list of rows, which each query searches from end to
 //! end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use arbitrary::{Result, Unstructured};
 use criswitch::codec::cri;
@@ -186,6 +186,7 @@ impl Model {
         let kind = kind(u)?;
         let (mark, asked) = self.asked(u)?;
         self.owners.settle(kind, backend, mark);
+        self.moments += 1;
         self.wholes.push(Whole {
             kind,
             backend,
@@ -311,12 +312,16 @@ impl Model {
             return Ok(());
         }
         let learned = self.owners.learn(kind, backend, list, mark).unwrap();
-        let mut own = Vec::new();
-        for (id, more) in seen {
-            if self.see(kind, &id, backend, asked, more) {
-                own.push(id);
-            }
+        for (id, more) in &seen {
+            self.see(kind, id, backend, asked, more.clone());
         }
+        let mut before = HashSet::new();
+        let own = seen.iter().filter(|(id, (.., pod))| {
+            let is_known = self.of(kind).any(|row| row.id == *id);
+            let is_shown = self.is_shown(kind, id, pod, (backend, asked));
+            is_shown && (!is_known || before.insert(id))
+        });
+        let own: Vec<_> = own.map(|(id, _)| id.as_str()).collect();
         let shown = learned.own.as_deref().unwrap_or(list);
         let items = criswitch::codec::protobuf::all_bytes(shown, &[1])
             .unwrap()
@@ -328,7 +333,7 @@ impl Model {
         Ok(())
     }
 
-    /// Learns an item of a list. Returns whether the client sees the item.
+    /// Learns an item of a list.
     fn see(
         &mut self,
         kind: Kind,
@@ -336,21 +341,15 @@ impl Model {
         backend: BackendId,
         asked: u64,
         (print, names, pod): (String, PodNames, String),
-    ) -> bool {
+    ) {
         let learned = self.moments;
         let removed = self.was_removed(id, asked);
-        let owner_of_pod = self
-            .of(Kind::Pod)
-            .find(|row| kind == Kind::Container && row.id == pod)
-            .map(|row| row.backend);
+        let owner_of_pod = self.pod_of(kind, &pod).map(|row| row.backend);
+        let is_in_others_pod = owner_of_pod.is_some_and(|owner| owner != backend);
         let last = self.wholes_of(kind, backend).map(|whole| whole.asked).max();
         let mut rows = self.rows.iter_mut();
         match rows.find(|row| (row.kind, row.id.as_str()) == (kind, id)) {
-            Some(row)
-                if row.backend == backend && owner_of_pod.is_some_and(|owner| owner != backend) =>
-            {
-                false
-            }
+            Some(row) if row.backend == backend && is_in_others_pod => {}
             Some(row) if row.backend == backend => {
                 if row.rival.is_some() {
                     row.print = print;
@@ -362,7 +361,6 @@ impl Model {
                         row.names.handler = names.handler;
                     }
                 }
-                is_new
             }
             Some(row) => {
                 let before = row.rival.as_ref().filter(|rival| rival.backend == backend);
@@ -373,31 +371,55 @@ impl Model {
                     print,
                     late,
                 });
-                false
             }
-            None if owner_of_pod.is_some_and(|owner| owner != backend) => false,
-            None if removed => self
-                .removed_at(id, asked)
-                .is_none_or(|owner| owner == backend),
-            None => {
-                {
-                    self.rows.push(Row {
-                        kind,
-                        id: id.to_owned(),
-                        backend,
-                        created: false,
-                        rival: None,
-                        first: learned,
-                        learned,
-                        print,
-                        names,
-                        made: 0,
-                        pod,
-                    });
-                }
-                true
-            }
+            None if is_in_others_pod || removed => {}
+            None => self.rows.push(Row {
+                kind,
+                id: id.to_owned(),
+                backend,
+                created: false,
+                rival: None,
+                first: learned,
+                learned,
+                print,
+                names,
+                made: 0,
+                pod,
+            }),
         }
+    }
+
+    /// The pod of a container.
+    fn pod_of(&self, kind: Kind, pod: &str) -> Option<&Row> {
+        let mut pods = self.of(Kind::Pod);
+        pods.find(|row| kind == Kind::Container && row.id == pod)
+    }
+
+    /// Whether the client sees an item of a list that criswitch asked for at `asked`: it is not another backend's, or the
+    /// other backend had no full lists before `asked`.
+    fn is_shown(
+        &self,
+        kind: Kind,
+        id: &str,
+        pod: &str,
+        (backend, asked): (BackendId, u64),
+    ) -> bool {
+        let has_joined_since = |owner| {
+            let first = self.wholes_of(Kind::Container, owner).next();
+            let has_pods = self.wholes_of(Kind::Pod, owner).next().is_some();
+            has_pods && first.is_none_or(|first| first.learned > asked)
+        };
+        let is_anothers = |row: &Row| {
+            row.backend != backend && !(row.first > asked && has_joined_since(row.backend))
+        };
+        let row = self.of(kind).find(|row| row.id == id);
+        let is_removed = || {
+            let owner = self.removed_at(id, asked);
+            row.is_none() && owner.is_some_and(|owner| owner != backend)
+        };
+        !self.pod_of(kind, pod).is_some_and(is_anothers)
+            && !row.is_some_and(is_anothers)
+            && !is_removed()
     }
 
     /// The owner of an id that was removed since `asked`. If the id was removed several times, the first removal

@@ -97,6 +97,36 @@ async fn the_first_lists_wait_for_backends_that_start_later_in_any_order() {
     }
 }
 
+#[tokio::test]
+async fn a_first_list_has_the_pods_of_a_backend_that_a_reload_adds_while_it_waits() {
+    let keys = "start_wait = \"1h\"";
+    let mut rig = node("", ["runc", "kata", "new"].map(Sim::new)).await;
+    rig.run("runc", "plain").await;
+    rig.run("kata", "boxed").await;
+    rig.run("new", "late").await;
+    rig.sim("kata").stop().await;
+    let (sims, state) = (rig.sims.clone(), rig.state_directory());
+    rig.restart_switch_with(|directory| {
+        std::fs::remove_dir_all(state).unwrap();
+        text(keys, &sims[..2], directory)
+    })
+    .await;
+    let mut first = std::pin::pin!(rig.pods());
+    tokio::select! {
+        _ = &mut first => panic!("answered without kata"),
+        () = started(rig.sim("runc")) => {}
+    }
+    let added = started(rig.sim("new"));
+    let outcome = rig.reload(|directory| text(keys, &sims, directory));
+    outcome.result.unwrap();
+    tokio::select! {
+        _ = &mut first => panic!("answered without kata"),
+        () = added => {}
+    }
+    rig.sim("kata").start();
+    assert_eq!(names(&first.await.unwrap()), ["boxed", "late", "plain"]);
+}
+
 /// Waits until criswitch has listed the runtime. criswitch lists images last.
 async fn started(sim: &Sim) {
     let lists = sim.calls("ListImages").len();
