@@ -34,7 +34,7 @@ faults        -            3    cargo test --quiet --profile suite --locked --te
 clients       root,network 0.5  tests/system/clients/run.sh
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
-units         root,network 2    tests/system/systemd/run.sh
+units         root,network 4    tests/system/systemd/run.sh
 package       root,network 8    test_package
 metrics       root,go      2    tests/system/prometheus/run.sh
 comparison    root,go      3    benches/compare/run.sh --smoke

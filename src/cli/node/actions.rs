@@ -32,6 +32,7 @@ const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 /// The limit on the size of lists.
 const MAX_LIST: usize = 64 << 20;
+const RESTART: &str = "restart";
 /// The exit status of systemctl for a unit that does not exist.
 const NO_UNIT: i32 = 5;
 /// The directories with criswitch's state, and the part that belongs to the journal.
@@ -118,12 +119,17 @@ impl<'a> Runner<'a> {
 
     fn work(&mut self, work: &Work) -> anyhow::Result<()> {
         match work {
+            Work::Systemctl(arguments)
+                if self.is_boot && arguments.contains(&RESTART.to_owned()) =>
+            {
+                // criswitch waits for this process, too.
+                let no_wait = ["--no-block".to_owned()];
+                systemctl(&[&no_wait, arguments.as_slice()].concat())
+            }
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
-            Work::Restart { unit, .. } if self.is_boot => {
-                let words = ["--no-block", "try-restart", unit];
-                systemctl(&words.map(str::to_owned))
-            }
+            // The kubelet waits for this process, and starts with its previous files.
+            Work::Restart { .. } if self.is_boot => Ok(()),
             Work::Serve { .. } | Work::Verify { .. } if self.is_boot => Ok(()),
             Work::Serve {
                 endpoint,
@@ -138,7 +144,7 @@ impl<'a> Runner<'a> {
             }),
             Work::Restart { unit, pods_of } => {
                 self.before = pods(pods_of).ok();
-                systemctl(&["restart".to_owned(), unit.clone()])
+                systemctl(&[RESTART.to_owned(), unit.clone()])
             }
             Work::Verify {
                 unit,

@@ -1,11 +1,12 @@
 //! `criswitch node apply`, `undo`, `uninstall` and `status`: the changes of a plan, all or none.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use criswitch::config::specification::Mode;
+use criswitch::config::{Config, DEFAULT_PATH};
 use criswitch::platform::kernel;
 use serde_json::json;
 
@@ -222,7 +223,7 @@ impl Uninstall {
         let root = Root::of(&directory);
         let journal = Journal::read(&root)?;
         let needing = match root.is_this_machine() {
-            true => needing(&journal),
+            true => needing(&journal)?,
             false => Vec::new(),
         };
         if !needing.is_empty() {
@@ -246,35 +247,27 @@ impl Uninstall {
 }
 
 /// The pods that the kubelet would lose with its previous runtime, and backends whose pods are not known.
-fn needing(journal: &Journal<'_>) -> Vec<String> {
-    let previous = journal.works().find_map(|work| match work {
+fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
+    let previous = journal.works().filter_map(|work| match work {
         Work::Restart { pods_of, .. } => Some(pods_of),
         _ => None,
     });
-    let Some(previous) = previous else {
-        return Vec::new();
+    // The first generation is the last one here.
+    let Some(previous) = previous.last() else {
+        return Ok(Vec::new());
     };
-    let backends = journal.works().flat_map(|work| match work {
-        Work::Serve { backends, .. } => backends.as_slice(),
-        _ => &[],
+    let config = Config::load(Path::new(DEFAULT_PATH))?;
+    let sockets = config.table.backends.iter();
+    let sockets = sockets.map(|backend| backend.socket.to_string());
+    let others = sockets.filter(|socket| !same(socket, previous));
+    let lines = others.flat_map(|socket| match actions::pods(&socket) {
+        Ok(pods) => pods
+            .into_values()
+            .map(|pod| format!("{pod}: runs on {socket}, which the kubelet would not ask any more"))
+            .collect(),
+        Err(error) => vec![format!("unknown: the pods of {error:#}")],
     });
-    let mut others: Vec<_> = backends
-        .filter(|backend| !same(backend, previous))
-        .collect();
-    others.sort();
-    others.dedup();
-    let lines = others
-        .into_iter()
-        .flat_map(|backend| match actions::pods(backend) {
-            Ok(pods) => pods
-                .into_values()
-                .map(|pod| {
-                    format!("{pod}: runs on {backend}, which the kubelet would not ask any more")
-                })
-                .collect(),
-            Err(error) => vec![format!("unknown: the pods of {error:#}")],
-        });
-    lines.collect()
+    Ok(lines.collect())
 }
 
 impl Status {

@@ -60,7 +60,8 @@ pub(super) fn run() -> anyhow::Result<Verdict> {
 fn follow() -> anyhow::Result<()> {
     let mut output = None;
     loop {
-        let is_last = !is_active()?;
+        // systemd does not answer while it executes itself again.
+        let is_last = is_active().is_ok_and(|is_active| !is_active);
         if output.is_none() {
             output = File::open(OUTPUT).ok();
         }

@@ -36,6 +36,7 @@ settle_time = '200ms'
 accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-pod', 'kubelet-version', 'kubelet-files',
     'young-pod', 'admission', 'eviction', 'readiness']
 ";
+const RECOVER: &str = "criswitch-recover.service";
 const SPEC: &str = "root/spec.toml";
 
 /// A node with a kubelet that uses runc, and the program of criswitch in /root.
@@ -268,17 +269,26 @@ async fn cut(machine: &Machine, arguments: &[&str], moment: usize) -> (bool, Str
     (output.status.success(), said(&output))
 }
 
-/// Undoes an interrupted command as after the end of the unit, or as at a boot, and then an `apply` that is whole.
+/// Starts the kubelet and the unit that undoes an interrupted command, as a boot does.
+fn boot(machine: &Machine) {
+    machine.systemctl(&["daemon-reload"]);
+    let stop = ["stop", "kubelet.service", "criswitch.service"];
+    machine.command("systemctl", &stop).output().unwrap();
+    machine.systemctl(&["start", RECOVER, "kubelet.service"]);
+}
+
+/// Undoes an interrupted command as after the end of the unit, or as at a boot.
 async fn recover(machine: &Machine, moment: usize) {
-    let unit = "criswitch-recover.service";
-    let link = format!("etc/systemd/system/multi-user.target.wants/{unit}");
+    let link = format!("etc/systemd/system/multi-user.target.wants/{RECOVER}");
     match machine.at(&link).exists() && moment % 2 == 1 {
-        true => {
-            machine.systemctl(&["daemon-reload"]);
-            machine.systemctl(&["start", unit]);
-        }
+        true => boot(machine),
         false => _ = succeeds(machine, &["undo", "--here", "--interrupted"]).await,
     }
+}
+
+/// Undoes an `apply` or its rest, whatever was interrupted.
+async fn go_back(machine: &Machine, moment: usize) {
+    recover(machine, moment).await;
     if status(machine).await["state"] == "installed" {
         succeeds(machine, &["undo", "--here"]).await;
     }
@@ -296,13 +306,13 @@ async fn an_apply_that_ends_at_any_moment_leaves_a_node_as_before() {
         .1
         .contains("start: systemctl")
     {
-        recover(&machine, moment).await;
+        go_back(&machine, moment).await;
         moment += 10;
     }
-    recover(&machine, moment).await;
+    go_back(&machine, moment).await;
     for moment in moment - 10.. {
         let (is_whole, shown) = cut(&machine, &APPLY, moment).await;
-        recover(&machine, moment).await;
+        go_back(&machine, moment).await;
         before.is_back(&machine, &format!("{moment}: {shown}"));
         if is_whole {
             break;
@@ -318,12 +328,48 @@ async fn an_undo_that_ends_at_any_moment_leaves_a_node_as_before() {
     for moment in 0.. {
         succeeds(&machine, &[&APPLY[..], &["--here"]].concat()).await;
         let (is_whole, shown) = cut(&machine, &["undo"], moment).await;
-        recover(&machine, moment).await;
+        go_back(&machine, moment).await;
         before.is_back(&machine, &format!("{moment}: {shown}"));
         if is_whole {
             break;
         }
     }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_upgrade_that_fails_goes_back_without_the_kubelet() {
+    let machine = node().await;
+    succeeds(&machine, &APPLY).await;
+    let (installed, kubelet) = (files(&machine), process(&machine, "kubelet"));
+    fs::write(machine.at("root/bad"), "#!/bin/sh\nexit 1\n").unwrap();
+    let upgrade = [&APPLY[..], &["--program", "/root/bad"]].concat();
+    let output = call(&machine, &upgrade).await;
+    let words = "step start has failed, and all changes are undone: ";
+    assert!(said(&output).contains(words), "{}", said(&output));
+    assert_eq!(process(&machine, "kubelet"), kubelet);
+    assert_eq!(status(&machine).await["state"], "failed");
+    machine.client().pods().await.unwrap();
+    // At a boot, criswitch waits for the unit that undoes the upgrade.
+    let actions = || {
+        let journal = machine.at("var/lib/criswitch/node/journal");
+        fs::read_to_string(journal)
+            .unwrap()
+            .matches("{\"act\"")
+            .count()
+    };
+    let before = actions();
+    for moment in 10.. {
+        cut(&machine, &upgrade, moment).await;
+        if actions() > before {
+            break;
+        }
+        recover(&machine, 0).await;
+    }
+    boot(&machine);
+    assert_eq!(files(&machine), installed);
+    until(async || machine.show("criswitch", "ActiveState") == "active").await;
+    assert_eq!(machine.show("kubelet", "ActiveState"), "active");
 }
 
 #[tokio::test]
