@@ -66,24 +66,28 @@ fn systemctl(step: &str, words: &[&str]) -> Action {
     action(step, Work::Systemctl(words))
 }
 
-/// The actions that let criswitch run with its new files, and back.
+/// The actions that let criswitch run with its new files, and back. For a machine that does not run, these are the actions
+/// of an undo after its boot.
 fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
     let changes = planned.iter().flat_map(|planned| &planned.changes);
     let change = |place: &str| changes.clone().find(|change| change.place.ends_with(place));
     let start = planned.iter().find(|planned| planned.step == "start");
-    let Some(start) = start.and_then(|start| start.changes.first()) else {
-        return Actions::default();
+    let start = start.and_then(|start| start.changes.first());
+    let verb = match start {
+        Some(start) => start.what.as_str(),
+        None if !facts.root.runs() && !planned.is_empty() => "start",
+        None => return Actions::default(),
     };
     let call = |words: &[&str]| systemctl("start", words);
     let socket = change("/criswitch.socket");
     // A changed socket unit listens after its restart only.
-    let units: &[&str] = match start.what == "restart" && socket.is_none() {
+    let units: &[&str] = match verb == "restart" && socket.is_none() {
         true => &["criswitch.service"],
         false => &["criswitch.socket", "criswitch.service"],
     };
-    let forward = call(&[&[start.what.as_str()], units].concat());
+    let forward = call(&[&[verb], units].concat());
     let reload = call(&["daemon-reload"]);
-    let (before_undo, after_undo) = match start.what.as_str() {
+    let (before_undo, after_undo) = match verb {
         "restart" => (Vec::new(), vec![reload.clone(), forward.clone()]),
         _ => {
             let is_new = socket.is_some_and(|change| change.what == "create");
@@ -111,7 +115,10 @@ fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
 
 /// The actions that let the kubelet run with its new files, and back.
 fn kubelet_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
-    let restarts = planned.iter().any(|planned| planned.step == "restart");
+    let restarts = match facts.root.runs() {
+        true => planned.iter().any(|planned| planned.step == "restart"),
+        false => !planned.is_empty(),
+    };
     let (Ok(layout), true) = (&facts.layout, restarts) else {
         return Actions::default();
     };

@@ -374,6 +374,26 @@ async fn an_upgrade_that_fails_goes_back_without_the_kubelet() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_image_that_has_booted_is_judged_and_undone_like_a_node() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    let spec = format!("{CONFIG}{NODE}").replace("accept = [", "accept = ['backend', ");
+    fs::write(machine.at(SPEC), spec).unwrap();
+    // The same files, without processes.
+    let image = "mkdir /mnt && mount --rbind / /mnt && mount --make-rprivate /mnt && umount --lazy /mnt/proc";
+    machine.runs("bash", &["-c", image]);
+    succeeds(&machine, &[&APPLY[..], &["--root", "/mnt"]].concat()).await;
+    machine.runs("umount", &["--recursive", "--lazy", "/mnt"]);
+    assert_eq!(status(&machine).await["state"], "drifted");
+    machine.systemctl(&["daemon-reload"]);
+    machine.systemctl(&["restart", "kubelet"]);
+    succeeds(&machine, &["status", "--ready"]).await;
+    succeeds(&machine, &["undo"]).await;
+    before.is_back(&machine, "undo");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
     let machine = node().await;
     let before = Before::of(&machine);
