@@ -256,6 +256,18 @@ impl Config {
 }
 
 impl Handler {
+    /// A row without a file, for a handler that `backend` reports.
+    pub fn auto_registered(name: &str, backend: BackendId) -> Handler {
+        Handler {
+            name: name.to_owned(),
+            backend,
+            backend_handler: name.to_owned(),
+            origin: None,
+            kind: None,
+            scheduling: Scheduling::default(),
+        }
+    }
+
     /// The name of the handler's RuntimeClass.
     pub fn class(&self) -> &str {
         self.scheduling.class.as_deref().unwrap_or(&self.name)

@@ -54,17 +54,21 @@ pub(super) fn text(
     Ok(parts.join("\n"))
 }
 
-/// The problems that the probes found, one in each line.
-fn wrong(table: &Table, probes: &[Probe]) -> String {
+/// The faults that the probes found, one in each line.
+fn probe_faults(table: &Table, probes: &[Probe]) -> String {
     let kinds = [
         failures,
         other_switches,
         missing_handlers,
         other_drivers,
         common_pods,
-        unexpected_users,
     ];
     kinds.map(|lines| lines(table, probes)).concat()
+}
+
+/// The problems that the probes found, one in each line: the faults and the warnings.
+fn wrong(table: &Table, probes: &[Probe]) -> String {
+    probe_faults(table, probes) + &unexpected_users(table, probes)
 }
 
 /// The problems that the probes and the check of the machine found, as JSON. `-o json`, `-o yaml` and `-o name` use
@@ -115,16 +119,8 @@ pub(super) fn state_directories(config: &Config) -> [Directories; 2] {
 /// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is
 /// only a warning, which does not count.
 pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
-    let kinds = [
-        failures,
-        other_switches,
-        missing_handlers,
-        other_drivers,
-        common_pods,
-    ];
-    let count = |probes| kinds.map(|lines| lines(&config.table, probes).lines().count());
-    let of_probes = probes.map_or(0, |probes| count(probes).iter().sum());
-    of_probes + node.map_or(0, |node| node.problems().len())
+    let count = |probes| probe_faults(&config.table, probes).lines().count();
+    probes.map_or(0, count) + node.map_or(0, |node| node.problems().len())
 }
 
 /// The last line of the text output for a valid configuration.

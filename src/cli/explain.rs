@@ -13,7 +13,7 @@ use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler as Row, State};
 use criswitch::codec::cri::PodSandbox;
 use criswitch::compatibility::Kind;
-use criswitch::config::{Config, Handler, Problems, Scheduling, Table};
+use criswitch::config::{Config, Handler, Problems, Table};
 use criswitch::ownership::BackendId;
 use serde_json::Value;
 
@@ -186,7 +186,9 @@ impl Node {
         let mut backends = table.backends.iter();
         let backend = backends.find(|it| it.auto_register && socket(it.id) == its);
         match backend {
-            Some(backend) if row.origin == AUTO_REGISTERED => Ok(registered(&row.name, backend.id)),
+            Some(backend) if row.origin == AUTO_REGISTERED => {
+                Ok(Handler::auto_registered(&row.name, backend.id))
+            }
             _ => Err("the file has changed since the last reload; run criswitch reload".to_owned()),
         }
     }
@@ -252,18 +254,6 @@ impl Node {
     }
 }
 
-/// The row of a handler that criswitch registers automatically.
-fn registered(name: &str, backend: BackendId) -> Handler {
-    Handler {
-        name: name.to_owned(),
-        backend,
-        backend_handler: name.to_owned(),
-        kind: None,
-        origin: None,
-        scheduling: Scheduling::default(),
-    }
-}
-
 /// Adds a row for each handler that criswitch registers automatically.
 fn add_registered(table: &mut Table, probes: &[Probe]) {
     let answers = table.backends.iter().zip(probes);
@@ -274,7 +264,7 @@ fn add_registered(table: &mut Table, probes: &[Probe]) {
             let is_new =
                 table.handler(name).is_none() && rows.iter().all(|row: &Handler| row.name != name);
             if is_new {
-                rows.push(registered(name, backend.id));
+                rows.push(Handler::auto_registered(name, backend.id));
             }
         }
     }

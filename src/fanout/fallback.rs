@@ -160,13 +160,8 @@ impl Part<'_> {
     /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
     /// cannot be served.
     fn renamed_list(self, list: List) -> Option<Bytes> {
-        let Part {
-            switch,
-            call,
-            backend,
-            ..
-        } = self;
-        let message = whole_list(&switch.owners(), list, backend, &call.message())?;
+        let (switch, backend) = (self.switch, self.backend);
+        let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
         let renamed = View::of(switch).shown(list, backend, &message).ok()?;
         Some(renamed.unwrap_or(message))
     }
@@ -174,13 +169,7 @@ impl Part<'_> {
     /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too
     /// old. Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
     fn last_stats(self, listing: &Listing) -> Option<Bytes> {
-        let Part {
-            switch,
-            call,
-            backend,
-            ..
-        } = self;
-        let list = listing.list;
+        let (switch, backend, list) = (self.switch, self.backend, listing.list);
         let most = match list {
             // Descriptors have no age limit, because clients keep the descriptors that they received, and samples must
             // fit these descriptors.
@@ -188,7 +177,7 @@ impl Part<'_> {
             _ => backend.stale_lists().min(STALE_STATS),
         };
         let message = cached(list, backend, most)?;
-        let message = still_owned(&switch.owners(), call, listing, backend.id, &message)?;
+        let message = still_owned(&switch.owners(), self.call, listing, backend.id, &message)?;
         if message.is_empty() && !listing.is_whole {
             return None;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::backend::known::Report;
 use crate::codec::protobuf;
-use crate::config::{Handler, Scheduling, Table, is_label};
+use crate::config::{Handler, Table, is_label};
 use crate::ownership::BackendId;
 use crate::rpc::fields::{runtime_handler, status_response};
 
@@ -59,9 +59,8 @@ pub(crate) fn extended(
                 backends,
             });
         }
-        table
-            .handlers
-            .extend(taker.map(|taker| handler(&name, taker)));
+        let row = taker.map(|taker| Handler::auto_registered(&name, taker));
+        table.handlers.extend(row);
     }
     table.handlers.sort_by(|a, b| a.name.cmp(&b.name));
     (table, disputed)
@@ -94,17 +93,6 @@ fn offers(
         }
     }
     offers
-}
-
-fn handler(name: &str, backend: BackendId) -> Handler {
-    Handler {
-        name: name.to_owned(),
-        backend,
-        backend_handler: name.to_owned(),
-        origin: None,
-        kind: None,
-        scheduling: Scheduling::default(),
-    }
 }
 
 /// The handlers in `status` that a RuntimeClass can name, at most [`MOST`]; none if `status` cannot be decoded.

@@ -31,6 +31,21 @@ fn shows(files: &str, expected: Expect) {
     assert_eq!(outcome.code, i32::from(!is_good), "{shown}");
 }
 
+/// Checks that the kubelet uses criswitch by kubeadm's configuration file, and that nothing is wrong.
+#[track_caller]
+fn is_valid(files: &str) {
+    shows(
+        files,
+        expect![[r#"
+            kubelet not running kubelet.service
+            runtime unix:///run/criswitch/criswitch.sock /var/lib/kubelet/config.yaml
+            images - -
+            cgroups - -
+            configuration is valid
+        "#]],
+    );
+}
+
 const CRISWITCH: &str = "unix:///run/criswitch/criswitch.sock";
 
 #[test]
@@ -109,16 +124,7 @@ containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
 #[test]
 fn a_drop_in_of_kubeadm_may_set_a_flag() {
-    shows(
-        KUBEADM,
-        expect![[r#"
-        kubelet not running kubelet.service
-        runtime unix:///run/criswitch/criswitch.sock /var/lib/kubelet/config.yaml
-        images - -
-        cgroups - -
-        configuration is valid
-    "#]],
-    );
+    is_valid(KUBEADM);
     let flag = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
     let own =
         ">>> /etc/systemd/system/kubelet.service.d/0-containerd.conf\n[Service]\nEnvironment=";
@@ -154,16 +160,7 @@ fn a_masked_drop_in_and_a_drop_in_in_a_later_directory_do_not_count() {
     let flag = "ExecStart=\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=/run/x.sock";
     let folder = "/systemd/system/kubelet.service.d/20-x.conf";
     let files = format!("{KUBEADM}>>> /usr/lib{folder}\n{flag}\n>>> /run{folder}\n\n");
-    shows(
-        &files,
-        expect![[r#"
-        kubelet not running kubelet.service
-        runtime unix:///run/criswitch/criswitch.sock /var/lib/kubelet/config.yaml
-        images - -
-        cgroups - -
-        configuration is valid
-    "#]],
-    );
+    is_valid(&files);
 }
 
 #[test]
@@ -496,16 +493,7 @@ ExecStart=/usr/local/bin/rke2 agent --container-runtime-endpoint={CRISWITCH}
 #[test]
 fn the_kubelet_reads_the_first_document_and_no_key_twice() {
     let documents = format!("{KUBEADM}---\nimageServiceEndpoint: /run/x.sock\n");
-    shows(
-        &documents,
-        expect![[r#"
-        kubelet not running kubelet.service
-        runtime unix:///run/criswitch/criswitch.sock /var/lib/kubelet/config.yaml
-        images - -
-        cgroups - -
-        configuration is valid
-    "#]],
-    );
+    is_valid(&documents);
     let twice = format!("{KUBEADM}containerRuntimeEndpoint: /run/x.sock\n");
     shows(
         &twice,

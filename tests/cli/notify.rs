@@ -116,7 +116,7 @@ async fn a_reload_during_the_shutdown_does_not_report_ready_again() {
     let client = Client::new(&listen);
     sim.hold("RunPodSandbox");
     let call = tokio::spawn(async move { client.run_pod("", "web").await });
-    sim.until(|journal| journal.held == ["RunPodSandbox"]).await;
+    sim.until_held("RunPodSandbox").await;
     daemon.signal("TERM");
     notified(&socket, "STOPPING=1").await;
     daemon.signal("HUP");

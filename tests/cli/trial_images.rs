@@ -35,6 +35,14 @@ pub(crate) async fn end(process: Child) -> (Option<i32>, String) {
     )
 }
 
+/// Checks that the try fails and leaves nothing.
+async fn fails(node: Node, process: Child) {
+    let (code, stdout) = end(process).await;
+    assert_eq!(code, Some(1), "{stdout}");
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
 #[tokio::test]
 async fn ctrl_c_during_each_step_or_a_closed_terminal_removes_the_pod() {
     let node = node().await;
@@ -71,10 +79,7 @@ async fn ctrl_c_while_the_pod_is_created_waits_for_its_id_and_removes_it() {
     node.new.until_done("RunPodSandbox").await;
     interrupt(&process);
     node.new.release("RunPodSandbox");
-    let (code, stdout) = end(process).await;
-    assert_eq!(code, Some(1), "{stdout}");
-    assert_nothing_is_left(&node);
-    node.end().await;
+    fails(node, process).await;
 }
 
 #[tokio::test]
@@ -88,10 +93,7 @@ async fn a_pod_that_exists_although_its_creation_failed_is_found_by_its_label_an
     node.new.stop().await;
     node.new.release("RunPodSandbox");
     node.new.start();
-    let (code, stdout) = end(process).await;
-    assert_eq!(code, Some(1), "{stdout}");
-    assert_nothing_is_left(&node);
-    node.end().await;
+    fails(node, process).await;
 }
 
 #[tokio::test]
@@ -113,10 +115,7 @@ async fn a_pod_whose_container_is_starting_is_removed_later() {
         node.new.heal(rpc);
     }
     node.new.release("StartContainer");
-    let (code, stdout) = end(process).await;
-    assert_eq!(code, Some(1), "{stdout}");
-    assert_nothing_is_left(&node);
-    node.end().await;
+    fails(node, process).await;
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
+use super::misbehaving::{Misbehaving, Misbehaviour};
 use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in, sockets};
 
 /// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch.
@@ -47,6 +48,22 @@ impl Rig {
         let sims: Vec<Sim> = sims.into_iter().collect();
         let table = table_of(&sims);
         Rig::with_config(sims, |directory| table.replace("DIRECTORY", directory)).await
+    }
+
+    /// Starts criswitch with the default backend `runc`, and with a backend `bad` that can misbehave. `keys` are the
+    /// other keys of the configuration.
+    pub async fn beside_bad(runc: Sim, keys: &str, bad: Misbehaviour) -> (Rig, Misbehaving) {
+        let mut serving = None;
+        let rig = Rig::with_config([runc], |directory| {
+            serving = Some(Misbehaving::serve_on(
+                &Path::new(directory).join("bad.sock"),
+                bad,
+            ));
+            format!(
+                "default_handler = 'runc'\n{keys}\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{directory}/bad.sock'"
+            )
+        });
+        (rig.await, serving.unwrap())
     }
 
     /// Starts criswitch with this configuration. `text` gets the directory and returns the configuration without

@@ -190,6 +190,11 @@ impl Sim {
         self.until(|journal| journal.held.contains(&reply)).await;
     }
 
+    /// Waits until one call is held, a call of this RPC.
+    pub async fn until_held(&self, rpc: &str) {
+        self.until(|journal| journal.held == [rpc]).await;
+    }
+
     /// Lets held calls continue.
     pub fn release(&self, rpc: &str) {
         self.edit(|journal| {

@@ -1,7 +1,5 @@
 //! A misbehaving backend makes only the calls fail that need this backend.
 
-use std::path::Path;
-
 use criswitch::codec::cri;
 use criswitch::limits::MAX_CALLS;
 use http_body_util::BodyExt;
@@ -30,18 +28,8 @@ async fn beside(misbehaviour: Misbehaviour) -> Beside {
 }
 
 async fn beside_with(list_timeout: &str, misbehaviour: Misbehaviour) -> Beside {
-    let mut bad = None;
-    let rig = Rig::with_config([Sim::new("runc")], |directory| {
-        let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, misbehaviour));
-        format!(
-            "default_handler = 'runc'\nlist_timeout = '{list_timeout}'\n
-            [handlers]\nrunc = '{directory}/runc.sock'\nbad = '{}'",
-            socket.display()
-        )
-    });
-    let rig = rig.await;
-    let bad = bad.unwrap();
+    let keys = format!("list_timeout = '{list_timeout}'");
+    let (rig, bad) = Rig::beside_bad(Sim::new("runc"), &keys, misbehaviour).await;
     let (pod, container) = rig.run("runc", "web").await;
     assert_eq!(ids(&list(&rig).await).len(), 2, "both are listed");
     bad.misbehave();

@@ -43,9 +43,7 @@ async fn give_up(rig: &Rig, headers: &[(&str, &str)]) {
     rig.sim("kata").hold("RunPodSandbox");
     let client = (**rig).raw().await;
     let path = path("RunPodSandbox");
-    let held = rig
-        .sim("kata")
-        .until(|journal| journal.held == ["RunPodSandbox"]);
+    let held = rig.sim("kata").until_held("RunPodSandbox");
     tokio::select! {
         _ = client.begin(&path, headers, run_web()) => panic!("no reply is sent"),
         () = held => {}

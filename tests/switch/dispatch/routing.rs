@@ -112,7 +112,7 @@ async fn a_call_cancelled_by_its_client_ends_at_the_backend_too() {
     kata.hold("StopContainer");
     tokio::select! {
         _ = rig.stop(&container) => panic!("answered while held"),
-        () = kata.until(|journal| journal.held == ["StopContainer"]) => {}
+        () = kata.until_held("StopContainer") => {}
     }
     kata.until(|journal| journal.cancelled == ["StopContainer"])
         .await;

@@ -213,8 +213,7 @@ async fn the_first_lists_do_not_wait_for_a_backend_that_a_reload_removes() {
         // This call is sent after the list, on the same connection. When the call returns, criswitch has received the
         // list.
         rig.try_run("nosuch", "web").await.unwrap_err();
-        kata.until(|journal| journal.held == ["RuntimeConfig"])
-            .await;
+        kata.until_held("RuntimeConfig").await;
         tokio::time::pause();
         let begun = Instant::now();
         let outcome = rig.reload(|directory| text(keys, &sims[..1], directory));

@@ -115,7 +115,7 @@ async fn a_merged_list_has_the_same_order_whichever_backend_answers_first() {
         kata.hold(rpc);
         let list = send(&rig, rpc, frame_raw(b""));
         let release = async {
-            kata.until(|journal| journal.held == [rpc]).await;
+            kata.until_held(rpc).await;
             kata.release(rpc);
         };
         let (reply, ()) = tokio::join!(list, release);

@@ -123,7 +123,7 @@ async fn a_runtime_configuration_that_the_client_cancels_is_sent_again() {
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
     kata.hold("UpdateRuntimeConfig");
-    let asked = kata.until(|journal| journal.held == ["UpdateRuntimeConfig"]);
+    let asked = kata.until_held("UpdateRuntimeConfig");
     tokio::select! {
         shown = set_cidr(&rig, "10.1.0.0/16") => panic!("{shown:?}"),
         _ = asked => {}
@@ -442,7 +442,7 @@ async fn an_old_default_is_asked_once_for_its_cgroup_driver_while_a_new_default_
     old.fail("RuntimeConfig", Status::unimplemented("too old"));
     old.hold("RuntimeConfig");
     let change = async {
-        old.until(|journal| journal.held == ["RuntimeConfig"]).await;
+        old.until_held("RuntimeConfig").await;
         rig.sim("new").start();
         faults::until_state(&rig, "new", "ready").await;
         old.release("RuntimeConfig");

@@ -202,7 +202,7 @@ async fn a_default_that_is_always_late_with_status_is_asked_again_and_stays_read
             tokio::time::resume();
         }
         // The clients' calls were cancelled. One call in the background continues until its reply.
-        runc.until(|journal| journal.held == ["Status"]).await;
+        runc.until_held("Status").await;
         runc.release("Status");
         runc.until(|journal| journal.held.is_empty()).await;
         later(TRUST * 2 / 3).await;

@@ -442,7 +442,7 @@ async fn stats_of_a_single_backend_are_waited_for() {
     for rpc in STATS {
         crio.hold(rpc);
         let release = async {
-            crio.until(|journal| journal.held == [rpc]).await;
+            crio.until_held(rpc).await;
             crio.release(rpc);
         };
         let (reply, ()) = tokio::join!(all(&rig, rpc), release);

@@ -359,8 +359,7 @@ async fn a_stream_cancelled_by_its_client_ends_at_every_backend() {
     let call = send(&rig, "StreamContainers", frame_raw(b""));
     let held = async {
         for sim in &rig.sims {
-            sim.until(|journal| journal.held == ["StreamContainers"])
-                .await;
+            sim.until_held("StreamContainers").await;
         }
     };
     tokio::select! {

@@ -73,13 +73,12 @@ async fn a_removal_by_a_backend_that_then_died_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn a_creation_that_its_backend_did_not_begin_is_not_sent_again() {
+async fn a_creation_is_not_sent_again_when_its_backend_dies_during_the_call() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     kata.hold("RunPodSandbox");
     let dies = async {
-        kata.until(|journal| journal.held == ["RunPodSandbox"])
-            .await;
+        kata.until_held("RunPodSandbox").await;
         kata.stop().await;
         kata.release("RunPodSandbox");
         kata.start();

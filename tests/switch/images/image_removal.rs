@@ -346,9 +346,7 @@ async fn an_error_counts_if_the_store_still_has_the_image_or_does_not_say_that_i
     assert_eq!(having(&rig), ["docker"]);
     docker.hold("RemoveImage");
     let released = async {
-        docker
-            .until(|journal| journal.held == ["RemoveImage"])
-            .await;
+        docker.until_held("RemoveImage").await;
         docker.fail("ImageStatus", Status::unknown("busy"));
         docker.release("RemoveImage");
     };

@@ -195,7 +195,7 @@ async fn a_pull_everywhere_waits_for_every_backend() {
     gvisor.hold("PullImage");
     let pulled = pull(&rig, image_spec(APP), None);
     let release = async {
-        gvisor.until(|journal| journal.held == ["PullImage"]).await;
+        gvisor.until_held("PullImage").await;
         gvisor.release("PullImage");
     };
     let (pulled, ()) = tokio::join!(pulled, release);

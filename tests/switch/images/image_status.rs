@@ -1,6 +1,5 @@
 //! `ImageStatus` calls that name no pod. After a wrong reply the kubelet would run a container as the wrong user.
 
-use std::path::Path;
 use std::time::Duration;
 
 use criswitch::codec::cri;
@@ -9,7 +8,7 @@ use tonic::{Code, Status};
 use crate::calls::stopped;
 use crate::faults::{node, until_state};
 use crate::kubelet::{Kubelet, asked, forget};
-use crate::support::misbehaving::{Misbehaving, thief};
+use crate::support::misbehaving::thief;
 use crate::support::{Rig, Sim, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
@@ -237,21 +236,9 @@ async fn an_unknown_pod_that_does_not_pull_gets_no_user_if_images_differ() {
 
 #[tokio::test]
 async fn a_backend_cannot_set_the_user_of_another_backends_pod() {
-    let mut bad = None;
-    let rig = Rig::with_config(
-        [Sim::new("runc").stores(image("sha256:11", 1000))],
-        |directory| {
-            let socket = Path::new(directory).join("bad.sock");
-            bad = Some(Misbehaving::serve_on(&socket, thief));
-            let bad = socket.display();
-            format!(
-                "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'"
-            )
-        },
-    );
-    let rig = rig.await;
+    let runc = Sim::new("runc").stores(image("sha256:11", 1000));
+    let (rig, bad) = Rig::beside_bad(runc, "", thief).await;
     until_state(&rig, "bad", "ready").await;
-    let bad = bad.unwrap();
     bad.misbehave();
     rig.run_pod("runc", "web").await;
     rig.pods().await.unwrap();

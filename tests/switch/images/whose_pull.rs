@@ -1,15 +1,13 @@
 //! A pod's pulls, with their credentials, go to the pod's backend. Another backend cannot get them by listing a pod
 //! with the same uid.
 
-use std::path::Path;
-
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
 use crate::faults::{directly, node, runc_and_kata, until_state};
 use crate::kubelet::{Kubelet, asked};
 use crate::questions::settled;
-use crate::support::misbehaving::{Misbehaving, STOLEN, thief};
+use crate::support::misbehaving::{STOLEN, thief};
 use crate::support::{Rig, Sim};
 
 const APP: &str = "registry.k8s.io/app:1";
@@ -45,18 +43,8 @@ fn names(failed: &Status, words: &[&str]) {
 
 #[tokio::test]
 async fn a_pod_keeps_its_pulls_whatever_pods_another_backend_lists() {
-    let mut bad = None;
-    let rig = Rig::with_config([Sim::new("runc").image(APP)], |directory| {
-        let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, thief));
-        let bad = socket.display();
-        format!(
-            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'"
-        )
-    });
-    let rig = rig.await;
+    let (rig, bad) = Rig::beside_bad(Sim::new("runc").image(APP), "", thief).await;
     until_state(&rig, "bad", "ready").await;
-    let bad = bad.unwrap();
     bad.misbehave();
     rig.run_pod("runc", "web").await;
     rig.pods().await.unwrap();

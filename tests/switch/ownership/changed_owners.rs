@@ -147,8 +147,7 @@ async fn a_call_that_waits_for_the_owner_goes_to_the_backend_that_has_the_pod_th
     kata.forget();
     kata.hold("ListPodSandbox");
     kata.start();
-    kata.until(|journal| journal.held == ["ListPodSandbox"])
-        .await;
+    kata.until_held("ListPodSandbox").await;
     let client = Client::clone(&rig);
     let stopping = tokio::spawn(async move { client.stop_pod(&pod).await });
     // A later call of the same connection is answered, so criswitch has the earlier call.

@@ -12,7 +12,7 @@ use crate::faults::{backends_ready, state_of, status, until_state};
 use crate::logged::Logged;
 use crate::questions::settled;
 use crate::session::events::{events, listening, next};
-use crate::support::misbehaving::{Misbehaving, POD, thief};
+use crate::support::misbehaving::{POD, thief};
 use crate::support::{Client, IMAGE, Rig, Sim, connect, frame, frame_raw, sockets};
 use crate::topology::reloads::reload;
 use crate::wait::until;
@@ -338,17 +338,8 @@ async fn a_symbolic_link_to_a_socket_is_the_same_backend() {
 
 #[tokio::test]
 async fn a_short_id_that_is_also_a_whole_id_of_another_backend_is_ambiguous() {
-    let mut bad = None;
-    let rig = Rig::with_config([Sim::new("runc").next_ids([POD])], |directory| {
-        let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, |_| None));
-        let rows = format!(
-            "runc = '{directory}/runc.sock'\nbad = '{}'",
-            socket.display()
-        );
-        format!("default_handler = 'runc'\n[handlers]\n{rows}")
-    })
-    .await;
+    let runc = Sim::new("runc").next_ids([POD]);
+    let (rig, _bad) = Rig::beside_bad(runc, "", |_| None).await;
     until_state(&rig, "bad", "ready").await;
     let pod = rig.run_pod("runc", "web").await;
     assert!(pod.starts_with(POD) && pod.len() == 64, "{pod}");
@@ -356,7 +347,6 @@ async fn a_short_id_that_is_also_a_whole_id_of_another_backend_is_ambiguous() {
     assert_eq!(refused.code(), Code::Unknown, "{refused}");
     assert!(refused.message().contains("Multiple IDs"), "{refused}");
     rig.stop_pod(&pod).await.unwrap();
-    drop(bad);
 }
 
 #[tokio::test]
@@ -463,20 +453,10 @@ async fn a_claim_ends_with_the_first_list_that_was_requested_after_it_and_lacks_
 #[tokio::test]
 async fn a_pod_with_the_uid_of_another_backends_pod_is_reported_and_its_events_are_dropped() {
     let logged = Logged::here();
-    let mut bad = None;
-    let rig = Rig::with_config([Sim::new("runc")], |directory| {
-        let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, thief));
-        let rows = format!(
-            "runc = '{directory}/runc.sock'\nbad = '{}'",
-            socket.display()
-        );
-        format!("default_handler = 'runc'\n[handlers]\n{rows}")
-    })
-    .await;
+    let (rig, bad) = Rig::beside_bad(Sim::new("runc"), "", thief).await;
     until_state(&rig, "bad", "ready").await;
     rig.run_pod("runc", "web").await;
-    bad.as_ref().unwrap().misbehave();
+    bad.misbehave();
     let mut events = events(&rig).await.unwrap();
     until(async || state_of(&rig, "bad").await["droppedItems"] == 1).await;
     let pod = rig.run_pod("runc", "new").await;

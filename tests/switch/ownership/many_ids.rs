@@ -1,7 +1,5 @@
 //! The number of pods and containers that criswitch remembers for a backend is limited, whatever the backend lists.
 
-use std::path::Path;
-
 use criswitch::ownership::MOST;
 use tonic::Code;
 
@@ -12,17 +10,8 @@ use crate::support::{RawReply, Rig, Sim, frame_raw};
 
 /// A runtime with one pod, and a misbehaving one whose streams are longer than a cached list may be.
 async fn beside(misbehaviour: Misbehaviour) -> (Rig, Misbehaving) {
-    let mut bad = None;
-    let rig = Rig::with_config([Sim::new("runc")], |directory| {
-        let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, misbehaviour));
-        format!(
-            "default_handler = 'runc'\nmax_message = '1MiB'\n
-            [handlers]\nrunc = '{directory}/runc.sock'\nbad = '{}'",
-            socket.display()
-        )
-    });
-    let (rig, bad) = (rig.await, bad.unwrap());
+    let keys = "max_message = '1MiB'";
+    let (rig, bad) = Rig::beside_bad(Sim::new("runc"), keys, misbehaviour).await;
     rig.run("runc", "web").await;
     rig.pods().await.unwrap();
     bad.misbehave();

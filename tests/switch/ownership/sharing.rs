@@ -35,9 +35,7 @@ async fn a_hundred_concurrent_calls_for_unknown_ids_share_one_query_while_four_r
     rig.sim("runc").hold("ListPodSandbox");
     let first = status(&rig, "nobodys");
     let others = async {
-        rig.sim("runc")
-            .until(|journal| journal.held == ["ListPodSandbox"])
-            .await;
+        rig.sim("runc").until_held("ListPodSandbox").await;
         let misses = (0..100).map(async |n| status(&rig, &format!("nobodys-{n}")).await);
         let release = async {
             version(&rig).await;
@@ -83,7 +81,7 @@ async fn a_client_that_cancels_takes_the_answer_from_no_other_client() {
     runc.hold("ListPodSandbox");
     tokio::select! {
         _ = status(&rig, "nobodys") => panic!("answered while held"),
-        () = runc.until(|journal| journal.held == ["ListPodSandbox"]) => {}
+        () = runc.until_held("ListPodSandbox") => {}
     }
     let release = async {
         version(&rig).await;
@@ -101,7 +99,7 @@ async fn a_question_that_no_call_waits_for_ends_at_the_backends() {
     let call = ID_CALLS[0].send(&rig, "nobodys");
     tokio::select! {
         _ = call => panic!("answered while held"),
-        () = runc.until(|journal| journal.held == ["ListPodSandbox"]) => {}
+        () = runc.until_held("ListPodSandbox") => {}
     }
     runc.until(|journal| journal.cancelled == ["ListPodSandbox"])
         .await;

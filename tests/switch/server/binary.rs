@@ -131,9 +131,7 @@ async fn a_call_in_flight_at_sigterm_finishes() {
     let process = node.serve().await;
     node.runc.hold("RunPodSandbox");
     let end = async {
-        node.runc
-            .until(|journal| journal.held == ["RunPodSandbox"])
-            .await;
+        node.runc.until_held("RunPodSandbox").await;
         process.signal("TERM");
         until(async || !node.client.socket.exists()).await;
         node.runc.release("RunPodSandbox");

@@ -50,8 +50,7 @@ async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled(
     let path = |rpc| format!("/runtime.v1.RuntimeService/{rpc}");
     let first = call(1, &path("ListPodSandboxMetrics"));
     client.write_all(&first).await.unwrap();
-    kata.until(|journal| journal.held == ["ListPodSandboxMetrics"])
-        .await;
+    kata.until_held("ListPodSandboxMetrics").await;
     let given_up = (1..=GIVEN_UP).map(|number| {
         let stream = 2 * number + 1;
         let call = call(stream, &path("ListContainers"));

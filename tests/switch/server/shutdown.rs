@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::StreamExt;
 use tonic::Code;
 
-use crate::support::{Client, Journal, PATIENCE, Rig, Sim, connect, frame_raw};
+use crate::support::{Client, PATIENCE, Rig, Sim, connect, frame_raw};
 use crate::wait::until;
 use criswitch::codec::cri;
 use criswitch::platform::connect::Stream;
@@ -23,10 +23,6 @@ async fn ending(timeout: &str) -> Rig {
         )
     };
     Rig::with_config([Sim::new("runc"), Sim::new("kata")], text).await
-}
-
-fn stop_is_held(journal: &Journal) -> bool {
-    journal.held == ["StopContainer"]
 }
 
 /// Stops criswitch, which must end in time.
@@ -47,7 +43,7 @@ async fn a_call_in_flight_at_shutdown_finishes() {
     kata.hold("StopContainer");
     let call = client.stop(&container);
     let end = async {
-        kata.until(stop_is_held).await;
+        kata.until_held("StopContainer").await;
         let release = async {
             socket_is_gone(&client).await;
             kata.release("StopContainer");
@@ -67,7 +63,7 @@ async fn a_call_longer_than_the_shutdown_timeout_is_cancelled_at_the_backend_too
     kata.hold("StopContainer");
     let call = client.stop(&container);
     let end = async {
-        kata.until(stop_is_held).await;
+        kata.until_held("StopContainer").await;
         stop(&mut rig).await;
     };
     let (stopped, ()) = tokio::join!(call, end);
@@ -194,7 +190,7 @@ async fn new_calls_fail_while_others_finish_at_shutdown() {
     let path = "/runtime.v1.RuntimeService/StopContainer";
     let call = raw.call(path, &[], crate::support::frame(&request));
     let end = async {
-        kata.until(stop_is_held).await;
+        kata.until_held("StopContainer").await;
         let newcomers = async {
             socket_is_gone(&client).await;
             assert!(connect(&client.socket).await.is_err());

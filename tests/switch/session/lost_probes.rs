@@ -27,18 +27,8 @@ async fn wait(time: Duration) {
 
 /// The backend `bad` is unresponsive after two lost probes, and would answer the next one.
 async fn after_two_lost_probes() -> (Rig, Misbehaving) {
-    let mut bad = None;
-    let rig = Rig::with_config([Sim::new("runc")], |directory| {
-        let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, lost_version));
-        let socket = socket.display();
-        format!(
-            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'"
-        )
-    });
-    let rig = rig.await;
+    let (rig, bad) = Rig::beside_bad(Sim::new("runc"), "", lost_version).await;
     until_state(&rig, "bad", "ready").await;
-    let bad = bad.unwrap();
     bad.misbehave();
     wait(FOUND_OUT).await;
     assert_eq!(state_of(&rig, "bad").await["state"], "unresponsive");

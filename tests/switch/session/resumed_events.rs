@@ -193,8 +193,7 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     let kata = rig.sim("kata");
     kata.hold("RuntimeConfig");
     kata.start();
-    kata.until(|journal| journal.held == ["RuntimeConfig"])
-        .await;
+    kata.until_held("RuntimeConfig").await;
     // This pod is created after criswitch has listed the backend, and before criswitch opens the backend's event stream.
     let direct = Client::new(&kata.socket());
     direct.run_pod("kata", "late").await.unwrap();

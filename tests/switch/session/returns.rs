@@ -27,8 +27,7 @@ async fn a_backend_that_is_back_is_ready_when_it_has_been_listed_and_not_before(
     let kata = rig.sim("kata");
     kata.hold("ListContainers");
     kata.start();
-    kata.until(|journal| journal.held == ["ListContainers"])
-        .await;
+    kata.until_held("ListContainers").await;
     assert_eq!(state_of(&rig, "kata").await["state"], "down");
     kata.release("ListContainers");
     until_state(&rig, "kata", "ready").await;
@@ -44,8 +43,7 @@ async fn lists_come_from_cache_until_the_backend_is_ready_and_not_afterwards() {
     // criswitch calls `RuntimeConfig` after it has listed the backend, and before the backend is ready.
     kata.hold("RuntimeConfig");
     kata.start();
-    kata.until(|journal| journal.held == ["RuntimeConfig"])
-        .await;
+    kata.until_held("RuntimeConfig").await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     kata.release("RuntimeConfig");
     let shown = until_state(&rig, "kata", "ready").await;

@@ -33,8 +33,7 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     kata.hold("ListPodSandbox");
     let rig = Rig::start([Sim::new("runc"), kata]).await;
     let kata = rig.sim("kata");
-    kata.until(|journal| journal.held == ["ListPodSandbox"])
-        .await;
+    kata.until_held("ListPodSandbox").await;
     assert_eq!(state_of(&rig, "kata").await["state"], "connecting");
     kata.release("ListPodSandbox");
     until_state(&rig, "kata", "ready").await;

@@ -132,8 +132,7 @@ async fn a_pod_created_after_a_restart_by_an_earlier_call_is_in_lists_filtered_b
     runc.hold("RunPodSandbox");
     let client = Client::new(&rig.socket);
     let end = async {
-        runc.until(|journal| journal.held == ["RunPodSandbox"])
-            .await;
+        runc.until_held("RunPodSandbox").await;
         rig.restart_switch().await;
     };
     let (failed, ()) = tokio::join!(client.run_pod("runc", "web"), end);

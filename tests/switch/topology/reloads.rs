@@ -35,6 +35,14 @@ pub async fn old_alone() -> Rig {
     .await
 }
 
+/// The rows of both handlers.
+pub const BOTH: &str = "runc = \"old\"\nkata = \"new\"";
+
+/// Adds the handler kata, which routes to the runtime new.
+pub fn add_kata(rig: &Rig) -> Changes {
+    reload(rig, "runc", BOTH, &["old", "new"])
+}
+
 /// Reloads with another routing table.
 pub fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Changes {
     let outcome = rig.reload(|directory| table(default, handlers, backends, directory));
@@ -70,12 +78,7 @@ pub fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
 async fn a_new_handler_takes_pods_and_running_pods_continue() {
     let rig = old_alone().await;
     let (before, container) = rig.run("runc", "before").await;
-    let changes = reload(
-        &rig,
-        "runc",
-        "runc = \"old\"\nkata = \"new\"",
-        &["old", "new"],
-    );
+    let changes = add_kata(&rig);
     assert_eq!(changes.handlers_added, ["kata"]);
     assert_eq!(changes.backends_added, ["new"]);
     let after = run_when_ready(&rig, "kata", "after").await;
@@ -87,12 +90,7 @@ async fn a_new_handler_takes_pods_and_running_pods_continue() {
 #[tokio::test]
 async fn a_removed_handler_takes_no_new_pods_and_its_pods_continue() {
     let rig = old_alone().await;
-    reload(
-        &rig,
-        "runc",
-        "runc = \"old\"\nkata = \"new\"",
-        &["old", "new"],
-    );
+    add_kata(&rig);
     let pod = run_when_ready(&rig, "kata", "web").await;
     let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
     assert_eq!(changes.handlers_removed, ["kata"]);
@@ -179,7 +177,7 @@ async fn a_backend_with_a_creation_in_flight_is_retained_for_its_pod() {
     old.hold("RunPodSandbox");
     let run = rig.try_run("runc", "slow");
     let change = async {
-        old.until(|journal| journal.held == ["RunPodSandbox"]).await;
+        old.until_held("RunPodSandbox").await;
         let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
         assert_eq!(changes.backends_removed, Vec::<String>::new());
         until_state(&rig, "new", "ready").await;
@@ -197,12 +195,7 @@ async fn a_backend_with_a_creation_in_flight_is_retained_for_its_pod() {
 #[tokio::test]
 async fn a_call_in_flight_at_a_removed_backend_is_not_disturbed() {
     let rig = old_alone().await;
-    reload(
-        &rig,
-        "runc",
-        "runc = \"old\"\nkata = \"new\"",
-        &["old", "new"],
-    );
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     let new = rig.sim("new");
     new.hold("PullImage");
@@ -216,7 +209,7 @@ async fn a_call_in_flight_at_a_removed_backend_is_not_disturbed() {
         ..Default::default()
     });
     let change = async {
-        new.until(|journal| journal.held == ["PullImage"]).await;
+        new.until_held("PullImage").await;
         let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
         assert_eq!(changes.backends_removed, ["new"]);
         assert_eq!(backends_reported(&rig).await, ["old"]);
@@ -332,12 +325,7 @@ async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_i
     let rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.sim("new").stop().await;
-    reload(
-        &rig,
-        "runc",
-        "runc = \"old\"\nkata = \"new\"",
-        &["old", "new"],
-    );
+    add_kata(&rig);
     assert_eq!(names(&rig.pods().await.unwrap()), ["before"]);
     assert_eq!(state_of(&rig, "new").await["joined"], false);
     let refused = rig.try_run("kata", "web").await.unwrap_err();
@@ -356,12 +344,7 @@ async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_i
 async fn a_new_default_that_never_answered_does_not_answer_for_the_node_yet() {
     let rig = old_alone().await;
     rig.sim("new").stop().await;
-    let changes = reload(
-        &rig,
-        "kata",
-        "runc = \"old\"\nkata = \"new\"",
-        &["old", "new"],
-    );
+    let changes = reload(&rig, "kata", BOTH, &["old", "new"]);
     assert_eq!(changes.default_handler.unwrap().to, "kata");
     let version = rig
         .runtime()
@@ -388,7 +371,7 @@ async fn after_a_restart_a_new_default_that_never_answered_answers_for_the_node(
     let mut rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.sim("new").stop().await;
-    let handlers = "runc = \"old\"\nkata = \"new\"";
+    let handlers = BOTH;
     reload(&rig, "kata", handlers, &["old", "new"]);
     let ready = condition(&status(&rig).await, "RuntimeReady").status;
     assert!(ready, "the earlier default answers for the node");
@@ -418,12 +401,7 @@ async fn a_backend_that_hangs_and_owns_pods_is_retained_and_stays_in_lists() {
     let rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.pods().await.unwrap();
-    reload(
-        &rig,
-        "runc",
-        "runc = \"old\"\nkata = \"new\"",
-        &["old", "new"],
-    );
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     hang(rig.sim("old"));
     reload(&rig, "kata", "kata = \"new\"", &["new"]);

@@ -7,10 +7,8 @@ use tonic::{Code, Status};
 use crate::faults::{hang, names, state_of, until_state};
 use crate::session::events::{listening, next};
 use crate::support::{Client, PATIENCE, Rig, Sim};
-use crate::topology::reloads::{old_alone, reload, run_when_ready, table};
+use crate::topology::reloads::{BOTH, add_kata, old_alone, reload, run_when_ready, table};
 use crate::wait::until;
-
-const BOTH: &str = "runc = \"old\"\nkata = \"new\"";
 
 fn pull(handler: &str) -> cri::PullImageRequest {
     cri::PullImageRequest {
@@ -53,7 +51,7 @@ async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
 #[tokio::test]
 async fn a_call_in_flight_still_asks_a_backend_that_a_reload_removes() {
     let rig = old_alone().await;
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     let old = rig.sim("old");
     old.hold("ImageStatus");
@@ -64,7 +62,7 @@ async fn a_call_in_flight_still_asks_a_backend_that_a_reload_removes() {
         ..Default::default()
     });
     let change = async {
-        old.until(|journal| journal.held == ["ImageStatus"]).await;
+        old.until_held("ImageStatus").await;
         let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
         assert_eq!(changes.backends_removed, ["new"]);
         old.release("ImageStatus");
@@ -123,7 +121,7 @@ async fn a_backend_added_during_update_runtime_config_gets_the_configuration_too
 #[tokio::test]
 async fn a_late_reply_of_a_removed_backend_makes_it_the_owner_of_nothing() {
     let rig = old_alone().await;
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     let pod = run_when_ready(&rig, "kata", "web").await;
     reload(&rig, "runc", "runc = \"old\"", &["old"]);
     let new = rig.sim("new");
@@ -149,7 +147,7 @@ async fn a_late_reply_of_a_removed_backend_makes_it_the_owner_of_nothing() {
 #[tokio::test]
 async fn a_backend_is_retained_for_a_pod_that_a_failed_run_left() {
     let rig = old_alone().await;
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     let new = rig.sim("new");
     new.fail("RunPodSandbox", Status::unknown("no network"));
@@ -166,7 +164,7 @@ async fn a_backend_is_retained_for_a_pod_that_a_failed_run_left() {
 async fn the_last_pods_of_a_removed_backend_get_their_deletion_event() {
     let rig = old_alone().await;
     let lost = rig.run_pod("runc", "lost").await;
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     let mut events = listening(&rig).await;
     let old = rig.sim("old");
@@ -189,7 +187,7 @@ async fn the_last_pods_of_a_removed_backend_get_their_deletion_event() {
 async fn a_pod_removal_that_ends_its_backend_still_has_its_event() {
     let rig = old_alone().await;
     let pod = rig.run_pod("runc", "web").await;
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     let mut events = listening(&rig).await;
     reload(&rig, "kata", "kata = \"new\"", &["new"]);
@@ -214,7 +212,7 @@ async fn switch_has(rig: &Rig, name: &str) -> Option<bool> {
 #[tokio::test]
 async fn a_creation_that_was_never_sent_retains_no_backend() {
     let rig = old_alone().await;
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     rig.sim("new").stop().await;
     until_state(&rig, "new", "down").await;
@@ -228,7 +226,7 @@ async fn a_creation_that_was_never_sent_retains_no_backend() {
 async fn a_new_backend_that_hangs_gets_no_pod() {
     let rig = old_alone().await;
     hang(rig.sim("new"));
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     let run = rig.try_run("kata", "web");
     let refused = tokio::time::timeout(PATIENCE, run)
         .await
@@ -269,7 +267,7 @@ async fn a_pod_that_a_client_saw_in_a_stream_is_never_missing_in_a_later_list() 
     }
     assert_eq!(names(&seen), ["unanswered"]);
     old.hold("ListPodSandbox");
-    reload(&rig, "runc", BOTH, &["old", "new"]);
+    add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     old.stop().await;
     let refused = rig.pods().await.unwrap_err();

@@ -270,8 +270,7 @@ async fn systemd_waits_for_a_shutdown_that_takes_longer_than_the_units_limit() {
     let runc = machine.sim("runc").clone();
     runc.hold("RunPodSandbox");
     let end = async {
-        runc.until(|journal| journal.held == ["RunPodSandbox"])
-            .await;
+        runc.until_held("RunPodSandbox").await;
         machine.systemctl(&["restart", "--no-block", "criswitch.service"]);
         until(async || {
             machine
