@@ -62,7 +62,6 @@ async fn answer(
     Ok(reply)
 }
 
-/// Runs the plan of `call`.
 async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Failed> {
     match plan {
         Plan::One(backend) => forward::send(switch, call, &backend).await,

@@ -395,7 +395,6 @@ impl Work<'_> {
     }
 }
 
-/// The value of `--idle`.
 fn idle(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if time < LEAST_IDLE {

@@ -1,7 +1,4 @@
-//! The simulated runtime itself, called directly: the other tests rely on it.
+//! The faults of the simulated runtime itself, called directly.
 
 mod direct;
 mod faults;
-mod images;
-mod lists;
-mod pods;

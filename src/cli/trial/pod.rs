@@ -50,7 +50,6 @@ const COMMAND_LIMIT_S: i64 = 30;
 /// The least exit code of a process that a signal ended.
 const FIRST_SIGNAL: i32 = 129;
 
-/// The settings of a pod.
 pub(super) struct PodSettings<'a> {
     pub(super) handler: &'a str,
     /// The name of the handler's backend.

@@ -91,7 +91,6 @@ impl Steps {
         self.unprinted.take().map_or(Ok(()), Err)
     }
 
-    /// The last step.
     pub(super) fn last(&self) -> Option<&Step> {
         self.done.last()
     }

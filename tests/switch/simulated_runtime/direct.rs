@@ -27,14 +27,6 @@ impl Direct {
     pub async fn run_pod(&self, name: &str) -> Result<String, tonic::Status> {
         self.client.run_pod("", name).await
     }
-
-    /// Runs a pod with one running container.
-    pub async fn run(&self, name: &str) -> (String, String) {
-        let pod = self.run_pod(name).await.unwrap();
-        let container = self.create(&pod, name).await.unwrap();
-        self.start(&container).await.unwrap();
-        (pod, container)
-    }
 }
 
 impl Deref for Direct {

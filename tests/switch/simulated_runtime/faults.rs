@@ -38,7 +38,7 @@ async fn every_rpc_of_the_cri_is_implemented() {
     let raw = direct().raw().await;
     let mut answered = 0;
     for service in &set.file[0].service {
-        // A stream of events has no end, so this test omits `GetContainerEvents`. Another test reads such a stream.
+        // A stream of events has no end, so this test omits `GetContainerEvents`. The tests of events read such streams.
         let ends = |rpc: &&prost_types::MethodDescriptorProto| rpc.name() != "GetContainerEvents";
         for rpc in service.method.iter().filter(ends) {
             let path = format!("/runtime.v1.{}/{}", service.name(), rpc.name());
