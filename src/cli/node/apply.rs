@@ -211,7 +211,9 @@ impl Undo {
         if journal.failure.is_none() {
             journal.fail("the command was interrupted")?;
         }
-        shown(&journal.undo(&mut Runner::new(&root, self.boot))?)
+        let verdict = shown(&journal.undo(&mut Runner::new(&root, self.boot))?)?;
+        // Without a failure here, systemd would call a unit that was stopped successful.
+        Ok(if self.boot { verdict } else { Verdict::NotFine })
     }
 }
 
