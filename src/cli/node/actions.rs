@@ -113,7 +113,8 @@ impl<'a> Runner<'a> {
         let (step, what) = (&action.step, action.work.words());
         let seconds = started.elapsed().as_secs_f64();
         let end = if done.is_ok() { "done" } else { "failed" };
-        print(format!("{step}: {what}: {end} after {seconds:.1} s\n"))?;
+        // The machine does not depend on a disk that has room for the output.
+        print(format!("{step}: {what}: {end} after {seconds:.1} s\n")).ok();
         done
     }
 
