@@ -87,7 +87,8 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
 }
 
 /// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
-/// other calls at most for [`BRIEF_WAIT`]. A reload may add backends meanwhile, so the call then has the new table.
+/// other calls at most for [`BRIEF_WAIT`]. A reload may meanwhile add a backend that gets pods, so a list of pods or
+/// containers then has the new table.
 async fn started(switch: &Switch, request: &mut Request) {
     let start_by = switch.start_by;
     if Instant::now() >= start_by {
@@ -99,7 +100,9 @@ async fn started(switch: &Switch, request: &mut Request) {
     };
     let awaited = plan::awaited(request);
     join_all(awaited.iter().map(|backend| backend.started(latest))).await;
-    request.live = switch.live();
+    if request.row.list().is_some_and(|list| list.kind().is_some()) {
+        request.live = switch.live();
+    }
 }
 
 async fn read(
