@@ -326,11 +326,15 @@ impl Truth {
     /// Whether the backend has a pod or container that was created through criswitch or that criswitch knows.
     fn owns(&self, runtime: usize) -> bool {
         let mut things = self.things.iter();
-        // The items of a backend that is away may pass to another backend that lists all of them.
+        // The items of a backend that is away may pass to another backend that lists all of them. criswitch knows that an
+        // item has passed once the list of its owner shows it.
         let faulty = !self.relied_upon(runtime, Instant::now());
         things.any(|it| {
             let made = it.maker != 0 && !it.unanswered;
-            let owns = it.copies.is_empty() || it.owned && (made || !faulty);
+            let owns = match it.copies.is_empty() {
+                true => it.is_settled(Moment::MAX),
+                false => it.owned && (made || !faulty),
+            };
             it.backend == runtime && it.gone.is_none() && owns && (made || it.learned.is_some())
         })
     }
