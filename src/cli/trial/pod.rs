@@ -417,12 +417,13 @@ impl<'a> TrialPod<'a> {
         self.remove().await
     }
 
-    /// Finds the pod by its label, because the call that creates it returned no id. Waits until the backend answers,
-    /// because a cached list may lack the pod.
+    /// Finds the pod by its label, because the call that creates it returned no id. Waits until the backend answers before
+    /// and after a list, because a cached list may lack the pod.
     async fn find(&mut self) -> Result<(), Failure> {
         loop {
+            let answered = self.backend_answers().await;
             let listed = self.list().await;
-            if self.backend_answers().await {
+            if answered && self.backend_answers().await {
                 self.may_exist = false;
                 self.id = listed?;
                 return Ok(());
