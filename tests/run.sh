@@ -30,7 +30,7 @@ scripts       root,network 0.2  check_scripts
 partners      root,go      0.5  build_partners
 tests         root,network 6    run_tests
 documentation -            0.3  document
-faults        -            3    cargo test --quiet --profile suite --locked --test chaos
+faults        -            2    cargo test --quiet --profile suite --locked --example chaos
 clients       root,network 0.5  tests/system/clients/run.sh
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
@@ -38,9 +38,10 @@ units         root,network 4    tests/system/systemd/run.sh
 package       root,network 8    test_package
 metrics       root,go      2    tests/system/prometheus/run.sh
 comparison    root,go      3    benches/compare/run.sh --smoke
-demo          -            0.5  cargo run --quiet --profile demo --locked --example demo -- --once
+ahead         root,network 0.1  build_ahead
 runtimes      root,go      13   test_runtimes
 windows       root,network 6    test_windows
+demo          -            1.5  cargo run --quiet --profile demo --locked --example demo -- --once
 "
 QUICK="formatting lints quick-tests"
 
@@ -160,17 +161,21 @@ wait_for_partners() {
   [ -z "${PARTNERS:-}" ] || wait "$PARTNERS" || true
 }
 
-# Uses the binary of the package if the step before has built it. The real runtimes often wait, so the tests for Windows
-# are built meanwhile.
+# Uses the binary of the package if the step before has built it.
 test_runtimes() {
   wait_for_partners
-  chrt --idle 0 tests/system/windows/run.sh --build >"$CACHE/windows.log" 2>&1 &
-  WINDOWS=$!
   CRISWITCH=${PACKAGED:-} CRISWITCH_IMAGE=${PACKAGED_IMAGE:-} tests/system/runtimes/run.sh
 }
 
+# Builds the programs of the last steps in the background, because the real runtimes often wait.
+build_ahead() {
+  chrt --idle 0 bash -c 'tests/system/windows/run.sh --build; cargo build --quiet --profile demo --locked --example demo' \
+    >"$CACHE/ahead.log" 2>&1 &
+  AHEAD=$!
+}
+
 test_windows() {
-  [ -z "${WINDOWS:-}" ] || wait "$WINDOWS" || true
+  [ -z "${AHEAD:-}" ] || wait "$AHEAD" || true
   tests/system/windows/run.sh
 }
 

@@ -29,6 +29,8 @@
     clippy::unwrap_used
 )]
 
+#[cfg(test)]
+mod sabotage_noticed;
 mod shorten;
 mod simulation;
 

@@ -1,13 +1,10 @@
 //! The fault simulation fails if criswitch lacks one of its protections, and passes if criswitch has all of them.
-// No other crate can reach these items. A panic fails the test, as it should.
-#![allow(unreachable_pub, clippy::unwrap_used)]
-
-mod shorten;
-mod simulation;
 
 use clap::ValueEnum;
-use simulation::plan::Plan;
-use simulation::sabotage::Sabotage;
+
+use crate::simulation::plan::Plan;
+use crate::simulation::sabotage::Sabotage;
+use crate::{shorten, simulation};
 
 /// The largest number of seeds to try until the judge notices a sabotage.
 const SEEDS: u64 = 1000;
