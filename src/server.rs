@@ -289,7 +289,8 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     let client = Arc::new(Client::new(switch, user, unread));
     let calls = tower::service_fn(move |request| {
         let client = Arc::clone(&client);
-        async move { Ok(layers::answer(&client, request).await) }
+        // Boxed, because the start of a task copies its future several times.
+        async move { Ok(Box::pin(layers::answer(&client, request)).await) }
     });
     connection::serve(stream, calls, closing).await
 }

@@ -4,7 +4,7 @@
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}/compare. Exits with status 1 if a subject sent a wrong byte.
 #
 #   benches/compare/run.sh            all works and lives of pods on a real containerd, 5 rounds: as root, about an hour
-#   benches/compare/run.sh --smoke    one short round of a build without link-time optimization: checks the bytes
+#   benches/compare/run.sh --smoke    one short round of a debug build: checks the bytes
 #   benches/compare/run.sh --work unary --rounds 9
 #
 # CRISWITCH_STATIC names a static program of a release, which is then a subject, too.
@@ -17,7 +17,7 @@ PACKAGES=(nginx haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1 va
 main() {
   local profile=bench options=(--instructions "$@") sockets status=0
   if [ "${1:-}" = --smoke ]; then
-    profile=suite
+    profile=dev
     options=(--rounds 1 --divide 500)
   fi
   prepare_programs
