@@ -324,7 +324,9 @@ async fn merged(
         }
     }
     let list = call.listing().map(|listing| listing.list);
-    if has_changed && let Some(list) = list.filter(|list| list.has_owners()) {
+    // Two backends may have stats of a pod that criswitch does not know yet.
+    let is_each_once = |list: &List| list.has_owners() && (has_changed || list.is_stats());
+    if let Some(list) = list.filter(is_each_once) {
         each_once(list, &mut messages)?;
     }
     match parts.failure() {
@@ -362,7 +364,7 @@ fn part_again(
     Ok(Some(renamed.unwrap_or(part)))
 }
 
-/// Drops each item that an earlier part has too: the item has passed from one backend to another during the call.
+/// Drops each item that an earlier part has too.
 fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
     let mut seen = HashSet::new();
     for (backend, message) in messages {

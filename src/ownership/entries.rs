@@ -243,8 +243,11 @@ pub(super) fn own<T>(
 ) -> Result<(Option<Bytes>, usize), Unlearned> {
     let mut seen = Ids::default();
     let mut dropped = Vec::new();
-    let is_anothers = |(owner, first)| owner != backend && !is_later(owner, first);
     for (place, (id, item)) in items(list)?.into_iter().enumerate() {
+        // The list was requested before the item was removed.
+        let is_removed = removed.contains_key(id);
+        let is_anothers =
+            |(owner, first)| owner != backend && (is_removed || !is_later(owner, first));
         let is_dropped = shape.pods_owner(item).is_some_and(is_anothers)
             || match entries.get(id) {
                 Some(entry) => is_anothers((entry.backend, entry.first)) || !seen.insert(id),

@@ -195,8 +195,12 @@ fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
 }
 
 #[test]
-fn a_list_keeps_an_item_of_a_backend_that_joined_after_the_list_was_requested() {
-    for (joins_later, kept) in [(true, ["web"].as_slice()), (false, &[])] {
+fn a_list_keeps_an_item_that_was_not_removed_of_a_backend_that_joined_after_the_request() {
+    for (joins_later, is_removed, kept) in [
+        (true, false, ["web"].as_slice()),
+        (true, true, &[]),
+        (false, false, &[]),
+    ] {
         let mut owners = Owners::default();
         let join = |owners: &mut Owners| {
             let asked = owners.mark();
@@ -205,6 +209,9 @@ fn a_list_keeps_an_item_of_a_backend_that_joined_after_the_list_was_requested() 
             owners.settle(Kind::Container, B, asked);
         };
         let before = owners.mark();
+        if is_removed {
+            owners.forget(Kind::Pod, "web");
+        }
         join(&mut owners);
         let asked = if joins_later { before } else { owners.mark() };
         let list = pods(&[("web", 1)]);

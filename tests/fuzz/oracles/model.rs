@@ -409,9 +409,9 @@ impl Model {
             let has_pods = self.wholes_of(Kind::Pod, owner).next().is_some();
             has_pods && first.is_none_or(|first| first.learned > asked)
         };
-        let is_anothers = |row: &Row| {
-            row.backend != backend && !(row.first > asked && has_joined_since(row.backend))
-        };
+        let was_removed = self.was_removed(id, asked);
+        let is_later = |row: &Row| row.first > asked && has_joined_since(row.backend);
+        let is_anothers = |row: &Row| row.backend != backend && (was_removed || !is_later(row));
         let row = self.of(kind).find(|row| row.id == id);
         let is_removed = || {
             let owner = self.removed_at(id, asked);

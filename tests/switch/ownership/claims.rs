@@ -8,7 +8,7 @@ use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
-use crate::faults::{backends_ready, state_of, status, until_state};
+use crate::faults::{backends_ready, directly, state_of, status, until_state};
 use crate::logged::Logged;
 use crate::questions::settled;
 use crate::session::events::{events, listening, next};
@@ -313,6 +313,18 @@ async fn a_pod_not_listed_before_a_restart_keeps_its_owner_though_a_second_socke
     rig.pods().await.unwrap();
     rig.stop(&container).await.unwrap();
     rig.stop_pod(&pod).await.unwrap();
+}
+
+#[tokio::test]
+async fn stats_have_a_pod_once_that_two_sockets_list_before_criswitch_knows_it() {
+    let rig = behind_a_proxy().await;
+    until_state(&rig, "kata", "ready").await;
+    let pod = directly(rig.sim("runc")).run_pod("", "web").await.unwrap();
+    let request = cri::ListPodSandboxStatsRequest::default();
+    let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
+    let stats = stats.into_inner().stats.into_iter();
+    let ids: Vec<_> = stats.map(|its| its.attributes.unwrap().id).collect();
+    assert_eq!(ids, [pod]);
 }
 
 #[cfg(unix)] // A pipe has no links.
