@@ -156,14 +156,15 @@ build_partners() {
   PARTNERS=$!
 }
 
-# Waits for the builds in the background. If one of them failed, the step that needs it repeats it and shows the error.
-wait_for_partners() {
-  [ -z "${PARTNERS:-}" ] || wait "$PARTNERS" || true
+# wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
+# repeats it and shows the error.
+wait_for() {
+  [ -z "$1" ] || wait "$1" || true
 }
 
 # Uses the binary of the package if the step before has built it.
 test_runtimes() {
-  wait_for_partners
+  wait_for "${PARTNERS:-}"
   CRISWITCH=${PACKAGED:-} CRISWITCH_IMAGE=${PACKAGED_IMAGE:-} tests/system/runtimes/run.sh
 }
 
@@ -175,12 +176,12 @@ build_ahead() {
 }
 
 test_windows() {
-  [ -z "${AHEAD:-}" ] || wait "$AHEAD" || true
+  wait_for "${AHEAD:-}"
   tests/system/windows/run.sh
 }
 
 test_package() {
-  wait_for_partners
+  wait_for "${PARTNERS:-}"
   tests/system/package/run.sh || return
   PACKAGED=$(echo "$CACHE"/package/one/criswitch-*-linux-amd64)
   # The comparison measures this program, too.

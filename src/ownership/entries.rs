@@ -145,8 +145,7 @@ pub(super) fn claim<T>(
 }
 
 /// Learns all items of a list, or none if the list is invalid. Also returns whether the list repeats items, or has items
-/// of other backends. `whole` has the times of the complete lists of
-/// `backend`.
+/// of other backends. `whole` has the times of the complete lists of `backend`.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
     (backend, whole): (BackendId, Option<WholeLists>),

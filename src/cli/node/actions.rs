@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use criswitch::codec::admin::State;
 use criswitch::codec::cri::PodSandboxState;
 use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
@@ -23,6 +24,7 @@ use super::kubelet::Kubelet;
 use super::root::Root;
 use super::{last, same};
 use crate::cli::probe::{Probed, probe_all};
+use crate::cli::running::Running;
 use crate::cli::{block_on, print};
 
 /// The pause between two looks at a condition.
@@ -130,8 +132,9 @@ impl<'a> Runner<'a> {
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
             // The kubelet waits for this process, and starts with its previous files.
-            Work::Restart { .. } if self.is_boot => Ok(()),
-            Work::Serve { .. } | Work::Verify { .. } if self.is_boot => Ok(()),
+            Work::Restart { .. } | Work::Serve { .. } | Work::Verify { .. } if self.is_boot => {
+                Ok(())
+            }
             Work::Serve {
                 endpoint,
                 backends,
@@ -266,6 +269,12 @@ pub(super) fn pods(endpoint: &str) -> anyhow::Result<Pods> {
         (pod.id, format!("{}/{}", names.namespace, names.name))
     });
     Ok(named.collect())
+}
+
+/// The state of criswitch, which serves at an endpoint.
+pub(super) fn state(endpoint: &str) -> anyhow::Result<State> {
+    let socket = Address::parse(endpoint)?;
+    block_on(async { Running::connect(&socket).await?.state().await })
 }
 
 fn kept(before: &Pods, now: &Pods) -> anyhow::Result<()> {

@@ -1,12 +1,11 @@
 //! `criswitch node apply`, `undo`, `uninstall` and `status`: the changes of a plan, all or none.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use criswitch::config::specification::Mode;
-use criswitch::config::{Config, DEFAULT_PATH};
 use criswitch::platform::kernel;
 use serde_json::json;
 
@@ -15,7 +14,7 @@ use super::changes;
 use super::journal::{Generation, Journal, Left};
 use super::plan::{self, Source};
 use super::root::Root;
-use super::{same, stages, transient};
+use super::{stages, transient};
 use crate::cli::output::Output;
 use crate::cli::{Verdict, directory, print};
 
@@ -248,26 +247,34 @@ impl Uninstall {
     }
 }
 
-/// The pods that the kubelet would lose with its previous runtime, and backends whose pods are not known.
+/// The pods that criswitch lists, also those of backends without a row, and that the kubelet would lose with its previous
+/// runtime.
 fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
+    let endpoint = journal.works().find_map(|work| match work {
+        Work::Serve { endpoint, .. } => Some(endpoint),
+        _ => None,
+    });
     let previous = journal.works().filter_map(|work| match work {
         Work::Restart { pods_of, .. } => Some(pods_of),
         _ => None,
     });
     // The first generation is the last one here.
-    let Some(previous) = previous.last() else {
+    let (Some(endpoint), Some(previous)) = (endpoint, previous.last()) else {
         return Ok(Vec::new());
     };
-    let config = Config::load(Path::new(DEFAULT_PATH))?;
-    let sockets = config.table.backends.iter();
-    let sockets = sockets.map(|backend| backend.socket.to_string());
-    let others = sockets.filter(|socket| !same(socket, previous));
-    let lines = others.flat_map(|socket| match actions::pods(&socket) {
-        Ok(pods) => pods
-            .into_values()
-            .map(|pod| format!("{pod}: runs on {socket}, which the kubelet would not ask any more"))
-            .collect(),
-        Err(error) => vec![format!("unknown: the pods of {error:#}")],
+    let look = || -> anyhow::Result<_> {
+        let pods = actions::pods;
+        Ok((pods(previous)?, pods(endpoint)?, actions::state(endpoint)?))
+    };
+    let (kept, listed, state) = look().context(
+        "not all pods are known, and nothing has changed; criswitch node undo does not look at pods",
+    )?;
+    let others = listed.iter().filter(|(id, _)| !kept.contains_key(*id));
+    let lines = others.map(|(id, pod)| {
+        let mut backends = state.backends.iter();
+        let owner = backends.find(|backend| backend.pod_ids.contains(id));
+        let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
+        format!("{pod}: runs on {socket}, which the kubelet would not ask any more")
     });
     Ok(lines.collect())
 }
