@@ -66,7 +66,8 @@ has_all() {
 # Each mistake is one line on standard error, and leaves the folder as it was.
 reject_bad_input() {
   local folder=$HERE/rejected
-  rm -rf "$folder"
+  # A build that was killed leaves a folder.
+  rm -rf "$folder" "$HERE"/.release-*
   mkdir "$folder"
   rejected "unknown target sparc" release "$folder" sparc
   PATH=$(path_without nfpm) rejected "missing programs: nfpm;" release "$folder"
