@@ -237,8 +237,7 @@ impl Case<'_> {
     /// claimed it owns it until its next list.
     fn holders(&self, thing: &Thing) -> Vec<usize> {
         let is_lost = thing.gone.is_some() && thing.removal_reported.is_none();
-        let health = &self.truth.health;
-        let hostile = (0..RUNTIMES).filter(|at| is_lost && health[*at].was_hostile);
+        let hostile = self.truth.hostile().into_iter().filter(|_| is_lost);
         let holders = thing.holders(self.asked.begun).into_iter();
         holders.chain(hostile).collect()
     }

@@ -145,8 +145,12 @@ impl Case<'_> {
         let created = pod.maker != 0;
         let since = if created { 0 } else { pod.born };
         let mut tables = self.truth.tables.between(since, Moment::MAX);
+        // A hostile backend that has claimed the pod may own it after its removal.
+        let hostile = self.truth.hostile().into_iter();
+        let hostile = hostile.filter(|_| pod.gone.is_some());
+        let sources: Vec<_> = pod.sources().chain(hostile).collect();
         tables.any(|table| {
-            pod.sources().any(|backend| {
+            sources.iter().any(|&backend| {
                 let leads = |row: &&Handler| {
                     runtime_of(row) == backend && row.backend_handler == pod.handler
                 };

@@ -54,25 +54,31 @@ impl Truth {
     pub fn lose_all(&mut self, backend: usize) {
         self.drop_copies(backend);
         let now = self.tick();
+        let hostile = self.hostile();
         let its = self.things.iter_mut();
         for thing in its.filter(|it| it.backend == backend && it.gone.is_none()) {
             if !thing.pass(now, false) {
                 thing.gone = Some(now);
+                thing.leave_to(&hostile, now);
             }
         }
+    }
+
+    /// The backends that have ever claimed items of other backends, or imitated their ids.
+    pub fn hostile(&self) -> Vec<usize> {
+        let all = 0..self.health.len();
+        all.filter(|at| self.health[*at].was_hostile).collect()
     }
 
     /// criswitch forgets `backend` for an operator, or has removed it. Items that other backends list too are theirs
     /// now.
     pub fn forget_things(&mut self, backend: usize) {
         let now = self.tick();
-        let hostile = (0..self.health.len()).filter(|at| self.health[*at].was_hostile);
-        let hostile: Vec<_> = hostile.collect();
+        let hostile = self.hostile();
         let its = self.things.iter_mut();
         for thing in its.filter(|it| it.backend == backend && it.gone.is_none()) {
             if !thing.pass(now, true) {
-                // A backend that has claimed the thing may be its owner until the next list shows that it is not.
-                hostile.iter().for_each(|at| thing.leave(*at, now, true));
+                thing.leave_to(&hostile, now);
                 thing.shared = true;
                 (thing.learned, thing.shown) = (None, None);
                 (thing.forgotten, thing.unanswered) = (true, true);

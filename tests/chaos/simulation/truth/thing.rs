@@ -181,6 +181,12 @@ impl Thing {
         });
     }
 
+    /// The thing's owner has lost it. A hostile backend that has claimed it may own it until a list shows that it does not.
+    pub fn leave_to(&mut self, hostile: &[usize], now: Moment) {
+        hostile.iter().for_each(|at| self.leave(*at, now, true));
+        self.shared |= !hostile.is_empty();
+    }
+
     /// The thing passes to the first backend that lists a copy. Its own backend no longer lists it, or, if `stays`,
     /// criswitch has forgotten that backend. Returns whether there is a copy.
     pub fn pass(&mut self, now: Moment, stays: bool) -> bool {
