@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
@@ -21,11 +22,14 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::items::{self, container, pod};
+use crate::items::{self, container, pod, pod_id};
+use crate::run::FOURTH;
 use crate::support::frame;
 
 pub const PODS: usize = CONTAINERS / items::CONTAINERS_OF_A_POD;
 pub const CONTAINERS: usize = 500;
+/// The number of pods in a list that is very long.
+const MANY: usize = 100_000;
 
 type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -41,6 +45,39 @@ pub struct Backend {
 struct Faults {
     hung: AtomicBool,
     lists_hang: AtomicBool,
+    lists_many: OnceLock<ManyPods>,
+}
+
+/// Lists of [`MANY`] pods. The state of every pod changes from one list to the next.
+struct ManyPods {
+    lists: [Bytes; 2],
+    next: AtomicUsize,
+}
+
+impl ManyPods {
+    fn of(backend: usize) -> ManyPods {
+        let list = |state: cri::PodSandboxState| {
+            let pod = |at| cri::PodSandbox {
+                id: pod_id(backend, at),
+                state: state.into(),
+                ..Default::default()
+            };
+            let items = (0..MANY).map(pod).collect();
+            frame(&cri::ListPodSandboxResponse { items })
+        };
+        ManyPods {
+            lists: [
+                list(cri::PodSandboxState::SandboxReady),
+                list(cri::PodSandboxState::SandboxNotready),
+            ],
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    fn next(&self) -> Bytes {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.lists.len();
+        self.lists[at].clone()
+    }
 }
 
 impl Backend {
@@ -78,6 +115,11 @@ impl Backend {
     /// Makes the backend answer every call except lists from now on.
     pub fn hang_lists(&self) {
         self.faults.lists_hang.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the backend list [`MANY`] changing pods from now on.
+    pub fn list_many(&self) {
+        self.faults.lists_many.get_or_init(|| ManyPods::of(FOURTH));
     }
 }
 
@@ -124,6 +166,9 @@ impl Runtime {
         let rpc = head.uri.path().rsplit('/').next().unwrap_or_default();
         if rpc.starts_with("List") && self.faults.lists_hang.load(Ordering::Relaxed) {
             return std::future::pending().await;
+        }
+        if let ("ListPodSandbox", Some(many)) = (rpc, self.faults.lists_many.get()) {
+            return fine(many.next());
         }
         match self.replies.get(rpc) {
             Some(reply) if self.has(rpc, &request) => fine(reply.clone()),

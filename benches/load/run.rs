@@ -22,16 +22,23 @@ pub enum Trouble {
     None,
     Hangs,
     ListsHang,
+    ListsMany,
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 3] = [Trouble::None, Trouble::Hangs, Trouble::ListsHang];
+    pub const ALL: [Trouble; 4] = [
+        Trouble::None,
+        Trouble::Hangs,
+        Trouble::ListsHang,
+        Trouble::ListsMany,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Trouble::None => "none",
             Trouble::Hangs => "hangs",
             Trouble::ListsHang => "lists hang",
+            Trouble::ListsMany => "lists 100,000 pods",
         }
     }
 
@@ -40,6 +47,7 @@ impl Trouble {
             Trouble::None => {}
             Trouble::Hangs => backend.hang(),
             Trouble::ListsHang => backend.hang_lists(),
+            Trouble::ListsMany => backend.list_many(),
         }
     }
 }
