@@ -160,9 +160,7 @@ impl AdminCalls {
                 }
             };
             let late = Instant::now() + ADMIN_LIMIT;
-            let cut = switch
-                .ending
-                .cut(NAME, Some((late, errors::deadline(NAME, ADMIN_LIMIT))));
+            let cut = switch.ending.cut(NAME, Some((late, ADMIN_LIMIT)));
             let is_watch = request.uri().path() == WATCH_STATE;
             let unread = calls.unread;
             let served = async {

@@ -33,7 +33,7 @@ use crate::telemetry::counters::{Counts, Reason};
 pub(crate) async fn serve(
     switch: Arc<Switch>,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
     unread: Budget,
     log: Arc<CallLog>,
 ) -> Reply {
@@ -44,7 +44,7 @@ pub(crate) async fn serve(
 async fn answer(
     switch: &Arc<Switch>,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
     unread: &Budget,
     log: &CallLog,
 ) -> Result<Reply, Failed> {
@@ -108,7 +108,7 @@ async fn started(switch: &Switch, request: &mut Request) {
 async fn read(
     switch: &Switch,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
     unread: &Budget,
 ) -> Result<Request, Status> {
     let (head, body) = request.into_parts();

@@ -287,12 +287,9 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), h2::Error> {
     let closing = switch.ending.begun.clone().cancelled_owned();
     let client = Arc::new(Client::new(switch, user, unread));
-    let calls = tower::service_fn(move |request| {
-        let client = Arc::clone(&client);
-        // Boxed, because the start of a task copies its future several times.
-        async move { Ok(Box::pin(layers::answer(&client, request)).await) }
-    });
-    connection::serve(stream, calls, closing).await
+    // Boxed, because the start of a task copies its future several times.
+    let answer = |request| Box::pin(layers::answer(Arc::clone(&client), request));
+    connection::serve(stream, answer, closing).await
 }
 
 #[cfg(test)]

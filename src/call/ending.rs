@@ -28,15 +28,16 @@ pub(crate) struct Ending {
 pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 impl Ending {
-    /// Resolves at a call's deadline, if it has one, or when `shutdown_timeout` is over.
-    pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Status)>) -> Cut {
+    /// Resolves at a call's deadline, if it has one, or when `shutdown_timeout` is over. `deadline` is the moment, and
+    /// the timeout that led to it.
+    pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Duration)>) -> Cut {
         let over = Arc::clone(&self.over);
         Box::pin(async move {
             let late = async {
                 match deadline {
-                    Some((at, late)) => {
+                    Some((at, timeout)) => {
                         tokio::time::sleep_until(at).await;
-                        late
+                        errors::deadline(rpc, timeout)
                     }
                     None => pending().await,
                 }

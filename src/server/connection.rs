@@ -1,18 +1,16 @@
 //! One client's HTTP/2 connection, and the calls on it.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, TryFutureExt};
+use futures_util::FutureExt;
 use h2::server::{Connection, SendResponse};
 use h2::{Reason, SendStream};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tower::{Service, ServiceExt};
 
 use crate::call::reply::{Body, Reply};
 use crate::http2::IncomingBody;
@@ -24,23 +22,19 @@ const MAX_STREAMS: u32 = 2000;
 /// all requests that a client sent at once.
 const BEGUN_AT_ONCE: u32 = 4;
 
-/// Serves the calls on `io` with `service` until the client disconnects. When `closing` completes, sends GOAWAY, so
+/// Serves the calls on `io` with `answer` until the client disconnects. When `closing` completes, sends GOAWAY, so
 /// that the client makes no further calls, and serves the calls in flight to their end.
 ///
 /// # Errors
 /// If the connection breaks, or the client violates HTTP/2.
-pub(super) async fn serve<I, S>(
+pub(super) async fn serve<I, F>(
     io: I,
-    service: S,
+    answer: impl Fn(Box<http::Request<IncomingBody>>) -> F,
     closing: impl Future<Output = ()>,
 ) -> Result<(), h2::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    S: Service<http::Request<IncomingBody>, Response = Reply, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send + 'static,
+    F: Future<Output = Reply> + Send + 'static,
 {
     let mut connection: Connection<I, Bytes> = h2::server::Builder::new()
         .max_concurrent_streams(MAX_STREAMS)
@@ -66,11 +60,10 @@ where
                 return Ok(());
             };
             let (request, respond) = accepted?;
+            // Boxed, because a request passes many functions and is large.
+            let request = Box::new(request.map(|stream| IncomingBody::new(stream, None)));
             // All of a call runs in its task, so that a panic ends only this call.
-            let reply = service
-                .clone()
-                .oneshot(request.map(|stream| IncomingBody::new(stream, None)));
-            let reply = reply.unwrap_or_else(|never| match never {});
+            let reply = answer(request);
             // The task ends when the connection ends, because h2 then resets all streams. An error of `send` says only
             // that the client has cancelled the call or disconnected.
             tokio::spawn(send(reply, respond).map(drop));

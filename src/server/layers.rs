@@ -46,15 +46,18 @@ impl Client {
 
 /// Answers a request. Finds the row of a CRI request in the RPC table, and passes requests for the admin service to
 /// that service. Rejects unknown RPCs, and requests that are not gRPC.
-pub(super) async fn answer(client: &Client, request: http::Request<IncomingBody>) -> Reply {
+pub(super) async fn answer(
+    client: Arc<Client>,
+    request: Box<http::Request<IncomingBody>>,
+) -> Reply {
     let path = request.uri().path();
     if !is_grpc(&request) {
         client.switch.counts.refuse(Reason::NotGrpc);
         reply::not_grpc()
     } else if let Some(row) = rpc::find(path) {
-        limited(client, row, request).await
+        limited(&client, row, request).await
     } else if AdminCalls::has(path) {
-        Box::pin(client.admin.answer(request)).await
+        Box::pin(client.admin.answer(*request)).await
     } else {
         client.switch.counts.refuse(Reason::UnknownRpc);
         reply::of_status(&errors::no_such_rpc(path))
@@ -70,7 +73,7 @@ fn is_grpc(request: &http::Request<IncomingBody>) -> bool {
 async fn limited(
     client: &Client,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
 ) -> Reply {
     match client.switch.calls.place(row, client.user) {
         Ok(place) => logged(client, row, request, place).await,
@@ -85,7 +88,7 @@ async fn limited(
 async fn logged(
     client: &Client,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
     place: Places,
 ) -> Reply {
     let counts = &client.switch.counts;
@@ -100,7 +103,7 @@ async fn logged(
 async fn counted(
     client: &Client,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
     place: Places,
     log: Arc<CallLog>,
 ) -> Reply {
@@ -117,12 +120,12 @@ async fn counted(
 async fn in_time(
     client: &Client,
     row: &'static Row,
-    request: http::Request<IncomingBody>,
+    request: Box<http::Request<IncomingBody>>,
     log: Arc<CallLog>,
 ) -> Reply {
-    let timeout = log.timeout();
-    let deadline =
-        timeout.map(|timeout| (log.started() + timeout, errors::deadline(row.name, timeout)));
+    let deadline = log
+        .timeout()
+        .map(|timeout| (log.started() + timeout, timeout));
     let mut cut = client.switch.ending.cut(row.name, deadline);
     let (switch, unread) = (Arc::clone(&client.switch), client.unread.clone());
     let served = dispatch::serve(switch, row, request, unread, log);
