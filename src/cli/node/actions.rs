@@ -206,6 +206,13 @@ fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
     let output = Command::new("systemctl").args(arguments).output();
     let output = output.context("cannot start systemctl")?;
     let is_stop = arguments.first().is_some_and(|verb| verb == "stop");
+    if is_stop {
+        // A unit that has failed stays in systemd's list of units, also without its file. A unit that systemd does not
+        // know needs no reset.
+        let reset = ["reset-failed", "--quiet"].into_iter();
+        let reset = reset.chain(arguments.iter().skip(1).map(String::as_str));
+        Command::new("systemctl").args(reset).output().ok();
+    }
     if output.status.success() || (is_stop && output.status.code() == Some(NO_UNIT)) {
         return Ok(());
     }

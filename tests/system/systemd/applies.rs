@@ -217,6 +217,14 @@ async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
     );
     machine.systemctl(&["start", "kubelet"]);
     succeeds(&machine, &["status", "--ready"]).await;
+    // The undo also removes a unit that has failed.
+    let drop_in = machine.at("etc/systemd/system/criswitch.service.d/10-test.conf");
+    fs::write(&drop_in, "[Service]\nRestart=no\nExecStartPre=false\n").unwrap();
+    machine.systemctl(&["daemon-reload"]);
+    let restart = ["restart", "criswitch.service"];
+    machine.command("systemctl", &restart).output().unwrap();
+    assert_eq!(machine.show("criswitch", "ActiveState"), "failed");
+    fs::remove_file(drop_in).unwrap();
     succeeds(&machine, &["undo"]).await;
     before.is_back(&machine, "undo");
     assert_eq!(status(&machine).await["state"], "undone");
