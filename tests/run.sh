@@ -165,7 +165,7 @@ wait_for() {
 # Uses the binary of the package if the step before has built it.
 test_runtimes() {
   wait_for "${PARTNERS:-}"
-  CRISWITCH=${PACKAGED:-} CRISWITCH_IMAGE=${PACKAGED_IMAGE:-} tests/system/runtimes/run.sh
+  CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
 }
 
 # Builds the programs of the last steps in the background, because the real runtimes often wait.
@@ -186,7 +186,7 @@ test_package() {
   PACKAGED=$(echo "$CACHE"/package/one/criswitch-*-linux-amd64)
   # The comparison measures this program, too.
   export CRISWITCH_STATIC=$PACKAGED
-  PACKAGED_IMAGE=$(echo "$CACHE"/package/two/criswitch-*-image.tar)
+  PACKAGED_BUNDLE=$CACHE/package/bundle
 }
 
 document() {

@@ -122,15 +122,17 @@ image_id() {
     "$(cri imagefsinfo | jq -r '.status.imageFilesystems[].fsId.mountpoint')"
 }
 
-@test "the image of the release comes from a registry, and runs without root" {
-  [ -n "${CRISWITCH_IMAGE:-}" ] || skip "tests/run.sh has not built the image of the release"
-  skopeo copy --quiet --all --dest-tls-verify=false "oci-archive:$CRISWITCH_IMAGE" \
-    "docker://$(registry_address)/criswitch:release"
+@test "the bundle of the release loads its image into a registry and into containerd, and it runs without root" {
+  [ -n "${CRISWITCH_BUNDLE:-}" ] || skip "tests/run.sh has not built the bundle of the release"
+  version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$TOP/Cargo.toml" | head -n 1)
+  CONTAINERD_ADDRESS=$DIR/containerd-2.sock "$CRISWITCH_BUNDLE/load.sh" image
+  has_image 2 "localhost/criswitch:$version" || fail "containerd 2 has no image of load.sh"
+  "$CRISWITCH_BUNDLE/load.sh" registry "$(registry_address)/criswitch" --quiet --dest-tls-verify=false
   pod=$(run_pod runc images-release)
-  cri pull --pod-config "$DIR/pod-images-release.json" registry.test/criswitch:release
+  cri pull --pod-config "$DIR/pod-images-release.json" "registry.test/criswitch:$version"
   id=$(run_container "$pod" images-release release '' \
-    '.image.image = "registry.test/criswitch:release" | .command = ["/usr/bin/criswitch", "version"]')
+    ".image.image = \"registry.test/criswitch:$version\" | .command = [\"/usr/bin/criswitch\", \"version\"]")
   wait_for 15 "the end of the container" is_in_state "$id" CONTAINER_EXITED
-  has "output" "criswitch $(sed -n 's/^version = "\(.*\)"/\1/p' "$TOP/Cargo.toml" | head -n 1) " "$(cri logs "$id")"
+  has "output" "criswitch $version " "$(cri logs "$id")"
   equal "user" 65532 "$(cri inspect "$id" | jq .info.runtimeSpec.process.user.uid)"
 }
