@@ -210,7 +210,7 @@ pack() {
 }
 
 chart() {
-  cp -r deploy/chart "$WORK/criswitch"
+  cp -rL deploy/chart "$WORK/criswitch"
   pack "$WORK" criswitch | gzip --best --no-name >"$OUT/criswitch-$VERSION-chart.tgz"
 }
 

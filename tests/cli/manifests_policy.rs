@@ -1,8 +1,9 @@
 //! `criswitch manifests --policy`: the admission policies for kubectl.
 
 use criswitch::compatibility::{Effect, Kind, LIMITS};
-use expect_test::expect;
+use expect_test::{expect, expect_file};
 use serde_json::Value;
+use strum::VariantNames;
 
 use crate::{main_file, run, text};
 
@@ -180,5 +181,23 @@ fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
             "{}",
             limit.id
         );
+    }
+}
+
+/// The chart has the policies of each kind of runtime for a class with this name, which the chart replaces.
+#[test]
+fn the_chart_has_the_policies_of_each_kind() {
+    for kind in <Kind as VariantNames>::VARIANTS {
+        let table = format!(
+            "default_handler = 'row'\n[handlers]\nrow = {{ socket = '/run/row.sock', kind = '{kind}', class = 'class' }}"
+        );
+        let files = main_file(&table);
+        let printed = run(&["manifests", "--policy", "--config", text(&files.main())]).stdout;
+        let policies = printed
+            .replace("'class'", "'RUNTIME-CLASS'")
+            .replace("RuntimeClass class ", "RuntimeClass RUNTIME-CLASS ")
+            .replace("criswitch-class", "criswitch-RUNTIME-CLASS");
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/chart");
+        expect_file![format!("{chart}/files/policies/{kind}.yaml")].assert_eq(&policies);
     }
 }

@@ -56,6 +56,12 @@ build_partners() {
   build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-scheduler,kubectl} || return
   build_partner etcd "" go.etcd.io/etcd/server/v3 || return
   build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
+  build_helm 3 && build_helm 4
+}
+
+# build_helm VERSION: builds helm3 or helm4.
+build_helm() {
+  build_partner "helm$1" "" "helm.sh/helm/v$1/cmd/helm" && ln -sf helm "${PARTNERS_PATH%%:*}/helm$1"
 }
 
 # build_critest: builds critest, which is a test, beside crictl.

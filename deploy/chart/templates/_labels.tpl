@@ -1,0 +1,9 @@
+{{- /* The labels of every object. */ -}}
+{{- define "criswitch.labels" -}}
+app.kubernetes.io/name: criswitch
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: criswitch
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
