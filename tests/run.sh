@@ -39,6 +39,7 @@ package       root,network 8    test_package
 metrics       root,go      2    tests/system/prometheus/run.sh
 comparison    root,go      3    benches/compare/run.sh --smoke
 ahead         root,network 0.1  build_ahead
+node          root,go      4    test_node
 runtimes      root,go      13   test_runtimes
 windows       root,network 6    test_windows
 demo          -            1.5  cargo run --quiet --profile demo --locked --example demo -- --once
@@ -162,7 +163,12 @@ wait_for() {
   [ -z "$1" ] || wait "$1" || true
 }
 
-# Uses the binary of the package if the step before has built it.
+# These steps use the binary of the package if the step before has built it.
+test_node() {
+  wait_for "${PARTNERS:-}"
+  CRISWITCH=${PACKAGED:-} tests/system/node/run.sh
+}
+
 test_runtimes() {
   wait_for "${PARTNERS:-}"
   CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
@@ -195,7 +201,7 @@ document() {
 
 check_scripts() {
   install shellcheck || return
-  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.sh tests/system/runtimes/checks/* \
+  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.{sh,bash,bats} tests/system/runtimes/checks/* \
     package/*.sh package/scripts/* docs/pictures/draw.sh
 }
 

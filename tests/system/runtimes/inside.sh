@@ -7,7 +7,7 @@ set -u
 . "$REAL/setup.sh"
 
 main() {
-  if ! start_all; then
+  if [ "$CHECKS" = "$REAL/checks" ] && ! start_all; then
     show_logs "$DIR"/*.log
     printf 'the set-up failed\n0 passed, 1 failed\n'
     exit 1
@@ -25,7 +25,7 @@ LIMIT=20m
 # check [BATS-ARGUMENT...]: runs the checks and prints how many passed. A check that did not run counts as failed.
 check() {
   local planned passed
-  TMPDIR=$DIR timeout "$LIMIT" bats --tap --timing "$@" "$REAL/checks" | tee "$DIR/checks.tap"
+  TMPDIR=$DIR timeout "$LIMIT" bats --tap --timing "$@" "$CHECKS" | tee "$DIR/checks.tap"
   planned=$(sed -n 's/^1\.\.//p' "$DIR/checks.tap")
   passed=$(grep -c '^ok ' "$DIR/checks.tap")
   if [ -z "$planned" ] || [ "$planned" = 0 ]; then

@@ -16,6 +16,8 @@ set -u
 
 REAL=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TOP=$(cd "$REAL/../../.." && pwd)
+# The folder of the checks. Only the checks of this suite need its runtimes and its load client.
+CHECKS=${CHECKS:-$REAL/checks}
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 
 # shellcheck source=tests/system/runtimes/partners.sh
@@ -33,7 +35,7 @@ main() {
   DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
   BRIDGE=csw-${DIR##*-}
   SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
-  export REAL TOP DIR IMAGES CRISWITCH LOAD BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
+  export REAL TOP DIR CHECKS IMAGES CRISWITCH LOAD BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
@@ -61,6 +63,7 @@ build_switch() {
 
 # Builds the load client of the fault checks.
 build_load() {
+  [ "$CHECKS" = "$REAL/checks" ] || return 0
   LOAD=${CARGO_TARGET_DIR:-$TOP/target}/suite/examples/load
   (cd "$TOP" && cargo build --quiet --profile suite --locked --example load)
 }
@@ -84,8 +87,8 @@ clean_up() {
 
 # Succeeds once no cgroup of the suite's pods is left. At first, processes that are ending may still use a cgroup.
 remove_cgroups() {
-  find /sys/fs/cgroup -depth -path "*/${DIR##*/}*" -type d -exec rmdir {} + 2>/dev/null
-  [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "${DIR##*/}" 2>/dev/null)" ]
+  find /sys/fs/cgroup -depth -path "*${DIR##*/}*" -type d -exec rmdir {} + 2>/dev/null
+  [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "*${DIR##*/}*" 2>/dev/null)" ]
 }
 
 main "$@"

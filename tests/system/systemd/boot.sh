@@ -6,6 +6,7 @@
 #
 #   DIR/etc       /etc/criswitch inside, with BINARY
 #   DIR/units     more units and drop-ins
+#   DIR/prepare   a script that changes the root, its working directory, before the boot
 #   DIR/backends  /run/backends, /home/backends and /tmp/backends inside
 #   DIR/pid       the id of process 1, written at the boot
 set -eu
@@ -14,7 +15,7 @@ TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 SYSTEM=/usr/lib/systemd
 
 main() {
-  CGROUP=$(findmnt --noheadings --output TARGET --types cgroup2 | head -n 1)/criswitch-units-$$
+  CGROUP=$(findmnt --noheadings --output TARGET --types cgroup2 | head -n 1)/criswitch-units${DIR//\//-}
   mkdir "$CGROUP"
   trap clean_up EXIT
   trap 'exit 143' TERM INT HUP
@@ -48,6 +49,7 @@ inside() {
   fill_etc "$root/etc"
   fill_dev "$root/dev"
   cd "$root"
+  [ ! -e "$DIR/prepare" ] || "$DIR/prepare"
   pivot_root . old
   umount --lazy /old
   # Load neither the machine's units nor unit generators.

@@ -2,6 +2,9 @@
 # A cluster of one node: etcd, a kube-apiserver and the kubelet. Pods name their node, except where start_scheduler is
 # used.
 
+# The address of the kube-apiserver.
+API=${API:-127.0.0.1}
+
 # start_cluster: starts etcd and the kube-apiserver of a new cluster.
 start_cluster() {
   local folder=$DIR/cluster ports
@@ -17,15 +20,15 @@ start_cluster() {
     --listen-peer-urls "http://127.0.0.1:${ports[1]}" --initial-advertise-peer-urls "http://127.0.0.1:${ports[1]}" \
     --initial-cluster "default=http://127.0.0.1:${ports[1]}"
   # The cluster has no controllers: none creates service accounts, and none removes the taint from a new node.
-  start_program apiserver kube-apiserver --etcd-servers "http://127.0.0.1:${ports[0]}" --bind-address 127.0.0.1 \
+  start_program apiserver kube-apiserver --etcd-servers "http://127.0.0.1:${ports[0]}" --bind-address "$API" \
     --secure-port "${ports[2]}" --cert-dir "$folder" --service-cluster-ip-range 10.99.0.0/24 \
     --service-account-issuer https://cluster.test --service-account-signing-key-file "$folder/key" \
     --service-account-key-file "$folder/key" --token-auth-file "$folder/tokens" --authorization-mode AlwaysAllow \
-    --allow-privileged --disable-admission-plugins ServiceAccount,TaintNodesByCondition
+    --kubelet-preferred-address-types InternalIP --allow-privileged --disable-admission-plugins ServiceAccount,TaintNodesByCondition
   wait_for 60 "the kube-apiserver" api readyz || fail "$(tail -n 5 "$DIR"/{etcd,apiserver}.log)" || return
   api api/v1/namespaces POST <<<'{"metadata": {"name": "suite"}}' >/dev/null
   api apis/node.k8s.io/v1/runtimeclasses POST <<<'{"metadata": {"name": "boxed"}, "handler": "boxed"}' >/dev/null
-  render kubeconfig.yaml "$folder/kubeconfig" "PORT=${ports[2]}"
+  render kubeconfig.yaml "$folder/kubeconfig" "ADDRESS=$API" "PORT=${ports[2]}"
 }
 
 # api PATH [METHOD [CONTENT-TYPE]]: calls the kube-apiserver; methods other than GET and DELETE send standard input.
@@ -33,7 +36,7 @@ api() {
   local body=()
   case ${2:-GET} in POST | PUT | PATCH) body=(--data-binary @- -H "Content-Type: ${3:-application/json}") ;; esac
   curl -ksS --fail-with-body --max-time 20 -H 'Authorization: Bearer token' -X "${2:-GET}" "${body[@]}" \
-    "https://127.0.0.1:$(kept api.port)/$1"
+    "https://$API:$(kept api.port)/$1"
 }
 
 # start_node: starts the kubelet of the cluster with the criswitch `cluster`.
@@ -117,7 +120,7 @@ pod_gone() {
 # watch_node: records the node's conditions from now on.
 watch_node() {
   in_background "$BATS_TEST_TMPDIR/node" curl -ksSN -H 'Authorization: Bearer token' \
-    "https://127.0.0.1:$(kept api.port)/api/v1/nodes?watch=true"
+    "https://$API:$(kept api.port)/api/v1/nodes?watch=true"
   wait_for 20 "the node's first condition" test -s "$BATS_TEST_TMPDIR/node"
 }
 

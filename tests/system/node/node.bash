@@ -1,0 +1,121 @@
+# shellcheck shell=bash
+# A node: systemd as process 1 of namespaces, two containerds and a kubelet as units, joined to the kube-apiserver of
+# cluster.bash, which is outside of the node.
+
+NODE=$CHECKS
+TESTS=$(dirname "$NODE")
+# The addresses of the two ends of the link between the machine and the node.
+OUTSIDE=$SUBNET_PREFIX.0.1 INSIDE=$SUBNET_PREFIX.0.2
+# shellcheck disable=SC2034 # cluster.bash uses it.
+API=$OUTSIDE
+
+# start_link: makes the link, with the machine's address.
+start_link() {
+  ip link add "$BRIDGE-1" type veth peer name "$BRIDGE-2" && ip address add "$OUTSIDE/30" dev "$BRIDGE-1" &&
+    ip link set "$BRIDGE-1" up
+}
+
+# start_node_of_systemd: boots the node, which joins the cluster, with the images and the program of criswitch.
+start_node_of_systemd() {
+  local folder=$DIR/node image n
+  mkdir -p "$folder"/{backends,units,archives}
+  cp "$NODE"/*.service "$folder/units"
+  for image in pause busybox; do
+    skopeo copy -q "oci:$IMAGES/$image:1" "docker-archive:$folder/archives/$image.tar:registry.test/$image:1" || return
+  done
+  printf '#!/bin/bash\nset -eu\nDIR=%q INSIDE=%q\n. %q\n. %q\nfill_root\n' "$DIR" "$INSIDE" "$REAL/setup.sh" \
+    "$NODE/root.bash" >"$folder/prepare"
+  chmod +x "$folder/prepare"
+  # shellcheck disable=SC2016 # The inner shell expands these.
+  start_program node bash -euc '. "$1"; enter_cgroups; exec "$2" "$3"' bash "$NODE/root.bash" \
+    "$TESTS/systemd/boot.sh" "$folder"
+  wait_for 20 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/node.log")" || return
+  wait_for 60 "systemd" in_node systemctl is-system-running --wait || return
+  ip link set "$BRIDGE-2" name eth0 netns "$(cat "$folder/pid")" && in_node ip address add "$INSIDE/30" dev eth0 &&
+    in_node ip link set eth0 up || return
+  for n in 1 2; do
+    for image in pause busybox; do
+      in_node env "$(cat "$(root)/etc/containerd/$n.env")" ctr -a "/run/containerd-$n.sock" -n k8s.io images import \
+        "/opt/images/$image.tar" >/dev/null 2>&1 || return
+    done
+    render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$(root)/run/containerd-$n.sock"
+  done
+  cp "$CRISWITCH" "$(root)/root/criswitch"
+}
+
+# in_node COMMAND...: runs a command in the node.
+in_node() {
+  nsenter --target="$(cat "$DIR/node/pid")" --mount --pid --cgroup --net --root --wdns=/ "$@" </dev/null
+}
+
+# node ARGUMENT...: runs `criswitch node` in the node.
+node() {
+  in_node /root/criswitch node "$@"
+}
+
+# specify GENERATION: writes the specification of the node.
+specify() {
+  sed "s/@GENERATION@/$1/" "$NODE/spec.toml" >"$(root)/root/spec.toml"
+}
+
+# root: prints the path of the node's root.
+root() {
+  echo "/proc/$(cat "$DIR/node/pid")/root"
+}
+
+# everything: prints each pod and container of the containerds, with its attempt, times, state, process and the start of
+# the process.
+everything() {
+  local n kind id line
+  for n in 1 2; do
+    for kind in pods ps; do
+      for id in $(crictl_at "$n" "$kind" -q); do
+        crictl_at "$n" "inspect$([ "$kind" = ps ] || echo p)" "$id" | jq -r '[.status.id, .status.metadata.name,
+          .status.metadata.attempt, .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ")'
+      done
+    done
+  done | sort | while read -r line; do
+    echo "$line $(in_node cut -d ' ' -f 22 "/proc/${line##* }/stat")"
+  done
+}
+
+# files_of_node: prints every path below the directories that criswitch changes, with kind, mode, owner, target and hash,
+# without the journal.
+files_of_node() {
+  (
+    cd "$(root)" && find etc opt var/lib/criswitch var/lib/kubelet/*.* \( -path opt/partners -o -path opt/images \
+      -o -path var/lib/criswitch/node \) -prune -o -path var/lib/criswitch -o -printf '%y %m %U %G %l %p\n' \
+      -type f -exec sha256sum {} \; 2>/dev/null
+  ) | sort
+}
+
+# watch_heartbeats: records from now on when the API server gets a status of the node, and whether the node is Ready.
+watch_heartbeats() {
+  # shellcheck disable=SC2016 # The inner shell expands these.
+  in_background "$BATS_TEST_TMPDIR/beats" bash -c '. "$1"; heartbeats "$2" "$3"' bash "$NODE/node.bash" "$API" \
+    "$(kept api.port)"
+  wait_for 20 "the first status of the node" test -s "$BATS_TEST_TMPDIR/beats"
+}
+
+heartbeats() {
+  curl -ksSN -H 'Authorization: Bearer token' "https://$1:$2/api/v1/nodes?watch=true" |
+    jq --unbuffered -r '.object.status.conditions[] | select(.type == "Ready") | .status' |
+    while read -r status; do echo "$EPOCHREALTIME $status"; done
+}
+
+# longest_silence: prints for how long the node was not Ready at most, by the heartbeats until now, in seconds.
+longest_silence() {
+  awk '$2 == "True" {if (last && $1 - last > most) most = $1 - last; last = $1} END {printf "%.1f\n", most}' \
+    "$BATS_TEST_TMPDIR/beats"
+}
+
+# is_ready: succeeds when the node is Ready; a condition for wait_for.
+is_ready() {
+  api api/v1/nodes/node | jq -e '.status.conditions[] | select(.type == "Ready") | .status == "True"'
+}
+
+# same WHAT EXPECTED ACTUAL: compares two texts, and prints only the lines that differ.
+same() {
+  local differences
+  differences=$(diff <(echo "$2") <(echo "$3")) || fail "$1: $differences"
+}
