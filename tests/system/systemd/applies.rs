@@ -224,8 +224,8 @@ async fn a_running_node_is_set_up_once_and_taken_back_and_keeps_its_pods() {
     let restart = ["restart", "criswitch.service"];
     machine.command("systemctl", &restart).output().unwrap();
     assert_eq!(machine.show("criswitch", "ActiveState"), "failed");
-    fs::remove_file(drop_in).unwrap();
     succeeds(&machine, &["undo"]).await;
+    fs::remove_file(drop_in).unwrap();
     before.is_back(&machine, "undo");
     assert_eq!(status(&machine).await["state"], "undone");
     assert_eq!(runc.pods().await.unwrap()[0].id, pod);
