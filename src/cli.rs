@@ -108,9 +108,10 @@ Examples:
   criswitch explain -f pod.yaml    which handlers can run the pod
 
 Exit codes: 0 explained; with --file: each pod can run in its handler,
-1 with --file: a pod cannot run; or criswitch knows no such handler or
-pod, or the file cannot be read or has no pod, 69 criswitch is not
-running or not reachable, 78 the configuration is wrong.";
+1 with --file: a pod cannot run, or a part of the files is not judged;
+or criswitch knows no such handler or pod, or the file cannot be read or
+has no pod, 69 criswitch is not running or not reachable, 78 the
+configuration is wrong.";
 
 const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 78 the configuration is wrong.";

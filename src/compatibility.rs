@@ -18,7 +18,7 @@ use strum::AsRefStr;
 pub use families::{FAMILIES, Family};
 pub use kinds::{Kind, Program};
 pub use paths::HostPaths;
-pub use schema::{UnknownField, tests, unknown_fields};
+pub use schema::{UnknownField, is_pod_field, tests, unknown_fields};
 pub use table::LIMITS;
 pub use test::{About, Field, Is, Test};
 

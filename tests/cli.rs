@@ -48,6 +48,8 @@ mod everyday;
 mod explain;
 #[path = "cli/explain_files.rs"]
 mod explain_files;
+#[path = "cli/explain_objects.rs"]
+mod explain_objects;
 #[path = "cli/explain_running.rs"]
 mod explain_running;
 #[path = "cli/forget.rs"]
@@ -95,6 +97,9 @@ mod node_plan_layouts;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_rancher.rs"]
 mod node_rancher;
+#[cfg(unix)] // `check --node` is for Linux nodes.
+#[path = "cli/node_units.rs"]
+mod node_units;
 #[cfg(unix)] // systemd is a program of Linux.
 #[path = "cli/notify.rs"]
 mod notify;

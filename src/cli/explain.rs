@@ -4,6 +4,7 @@ mod facts;
 mod fit;
 mod handler;
 mod manifest;
+mod object;
 mod pod;
 
 use std::path::PathBuf;
@@ -38,8 +39,8 @@ pub(super) struct Explain {
     /// A handler, the id of a pod (its beginning is enough), or a pod as NAMESPACE/NAME.
     #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
     subject: Option<String>,
-    /// A file with pods or workloads as YAML: show which handlers of this node can run them. `-` is standard input. The
-    /// option can be repeated.
+    /// A file with pods or workloads as YAML or JSON, or a directory of such files: show which handlers of this node can run
+    /// them. `-` is standard input. The option can be repeated.
     #[arg(long = "file", short, value_name = "FILE", group = "what")]
     files: Vec<PathBuf>,
     /// Look for the facts about the node below this directory.

@@ -88,18 +88,20 @@ const EVERYDAY_VOLUMES: &[&str] = &[
     "projected",
     "secret",
 ];
-const OTHER_THAN_IMAGES: &[&str] = &[
-    "configMap",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "hostPath",
-    "image",
-    "name",
-    "nfs",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
+/// The volumes that runc and crun are known to pass on: all except images, and except the types that newer versions of
+/// Kubernetes do not mount.
+const MOUNTED_VOLUMES: &[&str] = &[
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cinder",
+    "csi",
+    "fc",
+    "flexVolume",
+    "gcePersistentDisk",
+    "iscsi",
+    "portworxVolume",
+    "vsphereVolume",
 ];
 /// CSI drivers that write ordinary files.
 const FILE_DRIVERS: &[&str] = &[
@@ -110,6 +112,12 @@ const FILE_DRIVERS: &[&str] = &[
 const CSI: &[&str] = &["spec.volumes[*].csi.driver"];
 /// Annotations that runtimes read.
 const RUNTIME_ANNOTATIONS: &[&str] = &[
+    "**.cri-o.io/**",
+    "**.crio.io**",
+    "**.noderesource.dev/**",
+    "**.nri.containerd.io/**",
+    "**.nri.io/**",
+    "**.resources.beta.kubernetes.io/**",
     "cdi.k8s.io/**",
     "dev.gvisor.**",
     "io.containerd.**",
@@ -117,7 +125,9 @@ const RUNTIME_ANNOTATIONS: &[&str] = &[
     "io.kubernetes.cri-o.**",
     "io.kubernetes.cri.**",
     "module.wasm.image/**",
+    "org.systemd.property.**",
     "run.oci.**",
+    "security.alpha.kubernetes.io/**sysctls",
 ];
 
 const fn rule(any: &'static [Test]) -> About {
@@ -198,13 +208,16 @@ pub const FAMILIES: &[Family] = &[
         ]),
     family("CSI volumes and other volumes than everyday ones", &[on(&["spec.volumes[*]"], Is::OtherKey(EVERYDAY_VOLUMES))], &[])
         .and(&[
-            (PLAIN, rule(&[on(&["spec.volumes[*]"], Is::OtherKey(OTHER_THAN_IMAGES))])),
+            (PLAIN, rule(&[on(&["spec.volumes[*]"], Is::Entry(MOUNTED_VOLUMES, &[]))])),
             (SANDBOXES, rule(&[on(CSI, Is::OneOf(FILE_DRIVERS))])),
         ]),
     family("volumes in block mode", &[on(BLOCK, Is::Present)], &[Kind::Runc, Kind::Crun, Kind::Kata]),
     family("mount propagation", &[on(PROPAGATION, Is::OneOf(&["Bidirectional", "HostToContainer"]))], PLAIN)
         .and(&[(KATA, rule(&[on(PROPAGATION, Is::OneOf(&["HostToContainer"]))]))]),
-    family("devices and extended resources", &[on(RESOURCES, Is::Entry(&["**/**"], &[]))], PLAIN),
+    family("devices and extended resources", &[
+        on(RESOURCES, Is::Entry(&["**/**"], &[])),
+        on(&["spec.containers[*].env[*]"], Is::All(&[("name", Is::OneOf(&["NVIDIA_VISIBLE_DEVICES"]))])),
+    ], PLAIN),
     family("resource claims", &[
         on(&["spec.resourceClaims[*].name"], Is::Present),
         on(&["spec.containers[*].resources.claims[*].name"], Is::Present),
@@ -227,11 +240,13 @@ pub const FAMILIES: &[Family] = &[
                 on(&["spec.os.name"], Is::OneOf(&["linux"])),
                 on(SELECTOR, Is::Entry(OS_LABELS, &["linux"])),
                 FOR_LINUX,
+                requires(&[("key", Is::OneOf(OS_LABELS)), ("operator", Is::OneOf(&["NotIn"])), ("values", Is::Includes("windows"))]),
             ])),
             (WINDOWS, rule(&[
                 on(&["spec.os.name"], Is::OneOf(&["windows"])),
                 on(SELECTOR, Is::Entry(OS_LABELS, &["windows"])),
                 FOR_WINDOWS,
+                requires(&[("key", Is::OneOf(OS_LABELS)), ("operator", Is::OneOf(&["NotIn"])), ("values", Is::Includes("linux"))]),
             ])),
             (ANY, rule(&[
                 on(SELECTOR, Is::Entry(ARCHITECTURE_LABELS, &[ARCHITECTURE])),

@@ -154,7 +154,7 @@ pub(super) const GUEST_DEVICES: HostPaths = like(STANDARD_DEVICES);
 /// Everything that runc and crun pass on unchanged. A device needs a privileged container, which is a limit.
 pub(super) const SHARED: HostPaths = HostPaths {
     except: &[TUN],
-    ..like(&["**"])
+    ..like(&["/**"])
 };
 /// /dev/net/tun for privileged containers.
 pub(super) const PRIVILEGED_TUN: HostPaths = HostPaths {

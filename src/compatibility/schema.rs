@@ -1,16 +1,17 @@
 //! The fields of a pod, as far as the rules of this module read them. A misspelt field means something to its author,
 //! but nothing to a rule, and kubectl rejects it.
 
+use super::table::RESOURCES;
 use super::test::{Is, Test, on};
 use super::{FAMILIES, LIMITS};
 
 /// A field that Kubernetes does not have.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnknownField {
-    /// The name, from `spec` on.
+    /// The name.
     pub name: String,
     /// The field that the author probably means.
-    pub near: Option<&'static str>,
+    pub near: Option<String>,
 }
 
 /// The names of the fields at each of these places, in Kubernetes 1.37.
@@ -48,6 +49,8 @@ const PLACES: &[(&[&str], &[&str])] = &[
     (&["spec.securityContext.sysctls[*]"], &["name", "value"]),
     (&["spec.os"], &["name"]),
     (&["spec.resources", "spec.containers[*].resources"], &["claims", "limits", "requests"]),
+    // Further resources have a `/` in their name.
+    (RESOURCES, &["cpu", "ephemeral-storage", "memory"]),
     (&["spec.resourceClaims[*]"], &["name", "resourceClaimName", "resourceClaimTemplateName"]),
     (&["spec.containers[*].volumeDevices[*]"], &["devicePath", "name"]),
     (&["spec.containers[*].volumeMounts[*]"], &[
@@ -65,6 +68,13 @@ const PLACES: &[(&[&str], &[&str])] = &[
     (&["spec.volumes[*].csi"], &["driver", "fsType", "nodePublishSecretRef", "readOnly", "volumeAttributes"]),
 ];
 
+/// Whether `spec` of a pod has a field with this name.
+pub fn is_pod_field(name: &str) -> bool {
+    PLACES
+        .first()
+        .is_some_and(|(_, names)| names.contains(&name))
+}
+
 /// The fields of the pod that Kubernetes does not have. `near` finds the name nearest to a misspelt one.
 pub fn unknown_fields(
     pod: &serde_json::Value,
@@ -74,9 +84,15 @@ pub fn unknown_fields(
         let found = on(fields, Is::OtherKey(known)).fields(pod).into_iter();
         found.map(move |field| (field.name, *known))
     });
+    let is_resource = |name: &str| {
+        let mut maps = [".limits[", ".requests["].iter();
+        let resource = maps.find_map(|map| Some(name.split_once(map)?.1));
+        resource.is_some_and(|it| it.contains('/') || it.starts_with("\"hugepages-"))
+    };
+    let places = places.filter(|(name, _)| !is_resource(name));
     let unknown = places.map(|(name, known)| {
         let end = name.rsplit(['.', '[']).next().unwrap_or_default();
-        let near = near(end.trim_matches(['"', ']']), known);
+        let near = near(end.trim_matches(['"', ']']), known).map(ToOwned::to_owned);
         UnknownField { name, near }
     });
     unknown.collect()

@@ -120,14 +120,20 @@ impl Test {
         let Some(field) = value.get(step.name) else {
             return;
         };
-        let dot = if at.is_empty() { "" } else { "." };
-        let at = format!("{at}{dot}{}", step.name);
+        let at = below(at, step.name);
         if !step.is_list {
             return self.search(pod, field, rest, &at, found);
         }
         for (index, item) in field.as_array().into_iter().flatten().enumerate() {
             self.search(pod, item, rest, &format!("{at}[{index}]"), found);
         }
+    }
+
+    /// The first value on the way to the fields that is no map or no list although Kubernetes needs one there, with what
+    /// Kubernetes needs. The test cannot look into such a value.
+    pub fn misfit<'p>(&self, pod: &'p Value) -> Option<(Field<'p>, &'static str)> {
+        let mut paths = self.fields.iter().flat_map(|field| paths(field));
+        paths.find_map(|path| misfit(pod, &path, ""))
     }
 
     /// A CEL expression that is true for the same pods. `object` is the pod, as the API server passes it to a
@@ -140,6 +146,28 @@ impl Test {
                 .collect(),
         )
     }
+}
+
+fn misfit<'p>(value: &'p Value, path: &[Step<'_>], at: &str) -> Option<(Field<'p>, &'static str)> {
+    let (step, rest) = path.split_first()?;
+    let is_not = |name, value, needed| Some((Field { name, value }, needed));
+    if !value.is_object() && !value.is_null() {
+        return is_not(at.to_owned(), value, "a map");
+    }
+    let (field, at) = (value.get(step.name)?, below(at, step.name));
+    let mut items = match (step.is_list, field) {
+        (false, _) => return misfit(field, rest, &at),
+        (true, Value::Null) => return None,
+        (true, Value::Array(items)) => items.iter().enumerate(),
+        (true, _) => return is_not(at, field, "a list"),
+    };
+    items.find_map(|(index, item)| misfit(item, rest, &format!("{at}[{index}]")))
+}
+
+/// The name of a field of the map `at`.
+fn below(at: &str, name: &str) -> String {
+    let dot = if at.is_empty() { "" } else { "." };
+    format!("{at}{dot}{name}")
 }
 
 fn any_of(parts: Vec<String>) -> String {

@@ -72,7 +72,7 @@ impl Three {
         }
     }
 
-    async fn explain(&self, files: &[&Path], more: &[&str]) -> Outcome {
+    pub(crate) async fn explain(&self, files: &[&Path], more: &[&str]) -> Outcome {
         let sockets = sockets::text(self.folder.path());
         let config = main_file(&self.table.replace("SOCKETS", &sockets));
         let (main, root) = (config.main(), self.folder.path().join("root"));
@@ -89,7 +89,7 @@ impl Three {
         serde_json::from_str(&outcome.stdout).unwrap()
     }
 
-    fn file(&self, name: &str, contents: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, contents: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, contents).unwrap();
@@ -97,20 +97,20 @@ impl Three {
     }
 
     /// The answers for a pod with this spec, besides its container.
-    async fn pod(&self, spec: &str) -> Value {
+    pub(crate) async fn pod(&self, spec: &str) -> Value {
         let pod =
             format!("{{ apiVersion: v1, kind: Pod, metadata: {{ name: p }}, spec: {{ {spec} }} }}");
         self.only_pod(&pod).await
     }
 
-    async fn only_pod(&self, yaml: &str) -> Value {
+    pub(crate) async fn only_pod(&self, yaml: &str) -> Value {
         let file = self.file("pod.yaml", yaml);
         self.json(&[&file]).await["pods"][0].clone()
     }
 }
 
 /// The row of a handler.
-fn of<'p>(pod: &'p Value, handler: &str) -> &'p Value {
+pub(crate) fn of<'p>(pod: &'p Value, handler: &str) -> &'p Value {
     let mut handlers = pod["handlers"].as_array().unwrap().iter();
     handlers.find(|it| it["handler"] == handler).unwrap()
 }

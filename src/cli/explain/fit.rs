@@ -295,10 +295,10 @@ impl PodFits {
     fn warnings(&self) -> impl Iterator<Item = String> {
         let fields = self.pod.unknown_fields.iter();
         fields.map(|field| {
-            let (prefix, name) = (&self.pod.prefix, &field.name);
-            let near = field.near.map(|near| format!("; did you mean {near}?"));
+            let (name, near) = (&field.name, field.near.as_ref());
+            let near = near.map(|near| format!("; did you mean {near}?"));
             let near = near.unwrap_or_default();
-            format!("warning: Kubernetes has no field {prefix}{name}, and kubectl rejects it{near}")
+            format!("warning: Kubernetes has no field {name}, and kubectl rejects it{near}")
         })
     }
 

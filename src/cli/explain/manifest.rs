@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use criswitch::compatibility::{self, Is, Test, UnknownField};
 use criswitch::config::problem::near;
 use serde_json::{Value, json};
+
+use super::object::{Object, at, misplaced};
 
 /// The largest file that is read, in bytes.
 const MOST: u64 = 16 << 20;
@@ -17,63 +19,15 @@ const STDIN: &str = "-";
 /// The way out for a template.
 const RENDER: &str = "render it first: helm template ... | criswitch explain -f -";
 
-/// The workloads of Kubernetes with a pod template, each with the path of the template.
-const TEMPLATES: [(&str, &str); 9] = [
-    ("Pod", ""),
-    ("Deployment", "spec.template"),
-    ("DaemonSet", "spec.template"),
-    ("StatefulSet", "spec.template"),
-    ("ReplicaSet", "spec.template"),
-    ("ReplicationController", "spec.template"),
-    ("Job", "spec.template"),
-    ("CronJob", "spec.jobTemplate.spec.template"),
-    ("PodTemplate", "template"),
+/// Fields that are strings, besides the fields of the rules.
+const STRINGS: &[&str] = &[
+    "spec.runtimeClassName",
+    "spec.volumes[*].hostPath.path",
+    "spec.volumes[*].hostPath.type",
+    "spec.containers[*].image",
 ];
-
-/// The groups of Kubernetes' own API. Objects of other groups have a controller that may create pods.
-const GROUPS: [&str; 20] = [
-    "admissionregistration.k8s.io",
-    "apiextensions.k8s.io",
-    "apiregistration.k8s.io",
-    "apps",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-];
-
-/// Fields with their types, besides the fields of the rules.
-const TYPES: [(&[&str], &str); 3] = [
-    (&["spec.runtimeClassName"], "a string"),
-    (
-        &[
-            "spec.volumes[*].hostPath.path",
-            "spec.volumes[*].hostPath.type",
-        ],
-        "a string",
-    ),
-    (
-        &[
-            "spec.containers",
-            "spec.initContainers",
-            "spec.ephemeralContainers",
-            "spec.volumes",
-        ],
-        "a list",
-    ),
-];
+/// The files that are read in a directory, as kubectl reads them.
+const ENDS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// The contents of the files.
 #[derive(Default)]
@@ -106,6 +60,8 @@ pub(super) struct Skipped {
     file: String,
     /// Whether the object has no pods for sure.
     pub(super) has_no_pods: bool,
+    /// Why the object is skipped.
+    why: String,
 }
 
 /// Reads the pods of all files.
@@ -115,7 +71,9 @@ pub(super) struct Skipped {
 pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
     let mut all = Manifests::default();
     for file in files {
-        all.add_file(file)?;
+        for file in files_of(file)? {
+            all.add_file(&file)?;
+        }
     }
     if all.pods.is_empty() {
         let names: Vec<_> = files.iter().map(|file| name_of(file)).collect();
@@ -123,12 +81,35 @@ pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
             names.join(", "),
             if names.len() == 1 { "has" } else { "have" },
         );
+        let skipped = all.skipped.iter().filter(|skipped| !skipped.has_no_pods);
+        let skipped: String = skipped.map(|it| format!("\n{}", it.line())).collect();
         bail!(
             "{names} {has} no pod; try a Pod, a Deployment, DaemonSet, StatefulSet, ReplicaSet, Job or CronJob, any object \
-             with a pod template, or a List of them"
+             with a pod template, or a List of them{skipped}"
         );
     }
     Ok(all)
+}
+
+/// The file, or the files of the directory.
+fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let shown = path.display();
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read {shown}"))?;
+    let is_kept = |path: &PathBuf| {
+        let end = path.extension().and_then(|end| end.to_str());
+        end.is_some_and(|end| ENDS.contains(&end)) && !path.is_dir()
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<_> = paths.filter(is_kept).collect();
+    files.sort();
+    ensure!(
+        !files.is_empty(),
+        "{shown} has no file whose name ends with .json, .yaml or .yml"
+    );
+    Ok(files)
 }
 
 fn name_of(path: &Path) -> String {
@@ -141,16 +122,27 @@ fn name_of(path: &Path) -> String {
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let most = MOST + 1;
-    match path == Path::new(STDIN) {
+    let read = match path == Path::new(STDIN) {
         true => io::stdin().lock().take(most).read_to_string(&mut text),
         false => fs::File::open(path)?.take(most).read_to_string(&mut text),
-    }?;
+    };
+    read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => io::Error::other(
+            "it is not UTF-8 text; if it is UTF-16, as PowerShell's `>` writes it, save it as UTF-8",
+        ),
+        _ => error,
+    })?;
     Ok(text)
 }
 
 /// The documents of a YAML file.
 fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
-    serde_saphyr::from_multiple(text).map_err(|error| {
+    // A file of the largest size may have so many documents and values.
+    let budget = serde_saphyr::budget! {
+        max_depth: 128, max_documents: 1 << 20, max_events: 1 << 24, max_nodes: 1 << 24,
+    };
+    let options = serde_saphyr::options! { budget: budget };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let (line, column) = error
             .location()
             .map_or((1, 1), |at| (at.line(), at.column()));
@@ -159,86 +151,12 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
             serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
                 format!("the key {key:?} occurs twice in one map")
             }
+            serde_saphyr::Error::Budget { .. } => "the file is nested too deeply or has too many values; split it".to_owned(),
             serde_saphyr::Error::DuplicateMappingKey { .. } => "a key occurs twice in one map".to_owned(),
             _ => "not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation".to_owned(),
         };
         anyhow!("{name}:{line}:{column}: {what}")
     })
-}
-
-/// An object of a file.
-struct Object<'o> {
-    file: &'o str,
-    value: &'o Value,
-    kind: &'o str,
-    api_version: &'o str,
-}
-
-impl<'o> Object<'o> {
-    /// A text of the object's metadata.
-    fn text(&self, field: &str) -> &'o str {
-        let value = self.value.get("metadata").and_then(|it| it.get(field));
-        value.and_then(Value::as_str).unwrap_or_default()
-    }
-
-    fn name(&self) -> String {
-        match (self.text("name"), self.text("generateName")) {
-            ("", generated) if !generated.is_empty() => format!("{generated}*"),
-            (name, _) => name.to_owned(),
-        }
-    }
-
-    /// Whether the object is of Kubernetes' own API.
-    fn is_built_in(&self) -> bool {
-        match self.api_version.split_once('/') {
-            Some((group, _)) => GROUPS.contains(&group),
-            None => true,
-        }
-    }
-
-    /// The paths of the pod templates.
-    fn templates(&self) -> Vec<String> {
-        let mut templates = TEMPLATES.iter();
-        match templates.find(|(kind, _)| *kind == self.kind && self.is_built_in()) {
-            Some((_, path)) => vec![(*path).to_owned()],
-            None if self.is_built_in() => Vec::new(),
-            None => {
-                let mut found = Vec::new();
-                shapes(self.value, "", &mut found);
-                // The containers of an object that is no pod itself are only a part of its pods.
-                found.retain(|path| !path.is_empty());
-                found
-            }
-        }
-    }
-}
-
-/// Adds the paths below `value` of everything in the shape of a pod template: a `spec` with a list of containers.
-fn shapes(value: &Value, at: &str, found: &mut Vec<String>) {
-    let containers = value.pointer("/spec/containers");
-    if containers.is_some_and(Value::is_array) {
-        found.push(at.to_owned());
-    }
-    let dot = if at.is_empty() { "" } else { "." };
-    match value {
-        Value::Object(map) => map
-            .iter()
-            .for_each(|(name, value)| shapes(value, &format!("{at}{dot}{name}"), found)),
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .for_each(|(index, value)| shapes(value, &format!("{at}[{index}]"), found)),
-        _ => {}
-    }
-}
-
-/// The value at a path such as `spec.items[0]`.
-fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    let pointer = path.replace(['.', '['], "/").replace(']', "");
-    match pointer.as_str() {
-        "" => Some(value),
-        pointer => value.pointer(&format!("/{pointer}")),
-    }
 }
 
 impl Manifests {
@@ -263,10 +181,18 @@ impl Manifests {
         }
         let text = |field: &str| value.get(field).and_then(Value::as_str);
         let Some(kind) = text("kind").or(listed) else {
-            bail!("the object has no `kind`");
+            bail!(
+                "the object has no `kind`, so it is none of Kubernetes; try the output of helm template or kubectl kustomize \
+                 for a chart or a kustomization"
+            );
         };
         if let (Some(listed), Some(items)) = (kind.strip_suffix("List"), value.get("items")) {
             let listed = Some(listed).filter(|listed| !listed.is_empty());
+            let found = type_of(items);
+            ensure!(
+                ["a list", "null"].contains(&found),
+                "items of the {kind} is {found}, not a list"
+            );
             let mut items = items.as_array().into_iter().flatten();
             return items.try_for_each(|item| self.add(file, item, listed));
         }
@@ -276,13 +202,18 @@ impl Manifests {
             kind,
             api_version: text("apiVersion").unwrap_or_default(),
         };
-        if let ("RuntimeClass", Some(handler)) = (kind, text("handler")) {
+        // node.k8s.io/v1alpha1 had the handler in `spec`.
+        let old = value
+            .pointer("/spec/runtimeHandler")
+            .and_then(Value::as_str);
+        if let ("RuntimeClass", Some(handler)) = (kind, text("handler").or(old)) {
             self.classes.insert(object.name(), handler.to_owned());
             return Ok(());
         }
         let templates = object.templates();
-        if templates.is_empty() {
-            self.skipped.push(Skipped::of(&object));
+        let doubt = object.doubt(&templates);
+        if templates.is_empty() || doubt.is_some() {
+            self.skipped.push(Skipped::of(&object, doubt));
         }
         for path in templates {
             self.pods.push(Manifest::of(&object, &path)?);
@@ -301,25 +232,25 @@ impl Manifest {
         let Some(pod) = pod else {
             bail!("{kind} {name:?} has no {prefix}spec");
         };
-        check(pod, &prefix)?;
+        let is_template = check(pod, &prefix)? || name.contains("{{");
+        ensure!(
+            !is_template,
+            "{kind} {name:?} looks like a template; {RENDER}"
+        );
         let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
         ensure!(
             containers.is_some_and(|all| !all.is_empty()),
             "{kind} {name:?} has no containers in {prefix}spec.containers"
         );
-        let class = pod
-            .pointer("/spec/runtimeClassName")
-            .and_then(Value::as_str);
-        let images = containers.into_iter().flatten();
-        let images = images.filter_map(|container| container.get("image")?.as_str());
-        let texts = images.chain(class).chain([name.as_str()]);
-        ensure!(
-            !texts.into_iter().any(|text| text.contains("{{")),
-            "{kind} {name:?} looks like a template; {RENDER}"
-        );
         let mut unknown_fields = compatibility::unknown_fields(pod, near);
         // A pod template of a custom resource may have more fields than a pod.
         unknown_fields.retain(|field| object.is_built_in() || field.near.is_some());
+        for field in &mut unknown_fields {
+            field.name.insert_str(0, &prefix);
+        }
+        if object.is_built_in() {
+            unknown_fields.extend(misplaced(object.value, path));
+        }
         Ok(Manifest {
             object: kind.to_owned(),
             namespace: object.text("namespace").to_owned(),
@@ -332,13 +263,14 @@ impl Manifest {
 }
 
 impl Skipped {
-    fn of(object: &Object<'_>) -> Skipped {
+    fn of(object: &Object<'_>, doubt: Option<String>) -> Skipped {
         Skipped {
             api_version: object.api_version.to_owned(),
             object: object.kind.to_owned(),
             name: object.name(),
             file: object.file.to_owned(),
-            has_no_pods: object.is_built_in(),
+            has_no_pods: doubt.is_none(),
+            why: doubt.unwrap_or_default(),
         }
     }
 
@@ -352,10 +284,11 @@ impl Skipped {
     /// The line about an object that may have pods.
     pub(super) fn line(&self) -> String {
         format!(
-            "skipped: {} ({}) in {}: it has no pod template that criswitch knows, but its controller may create pods",
+            "skipped: {} ({}) in {}: {}",
             self.title(),
             self.api_version,
-            self.file
+            self.file,
+            self.why
         )
     }
 
@@ -370,18 +303,36 @@ impl Skipped {
     }
 }
 
-/// Checks the types of the fields that the rules are about. A value of a wrong type would meet no rule.
-fn check(pod: &Value, prefix: &str) -> anyhow::Result<()> {
-    let tests = compatibility::tests();
-    let types = tests.filter_map(|test| Some((test.fields, needed(test.is)?)));
-    for (fields, needed) in TYPES.into_iter().chain(types) {
-        let is = Is::Present;
-        for field in (Test { fields, is }).fields(pod) {
+/// Checks the types of the fields that the rules are about. A value of a wrong type would meet no rule. Whether one of
+/// the fields has a placeholder of a template.
+fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
+    let strings = Test {
+        fields: STRINGS,
+        is: Is::OneOf(&[]),
+    };
+    let tests: Vec<_> = compatibility::tests().chain([strings]).collect();
+    let is = Is::Present;
+    let found = tests.iter().flat_map(|test| {
+        let present = Test { is, ..*test }.fields(pod);
+        present.into_iter().chain(test.fields(pod))
+    });
+    // An image with a parameter is judged as any other image.
+    let mut texts = found.filter_map(|field| Some((field.value.as_str()?, field.name)));
+    if texts
+        .any(|(text, name)| text.contains("{{") || text.contains("${") && !name.ends_with(".image"))
+    {
+        return Ok(true);
+    }
+    for test in &tests {
+        let fields = Test { is, ..*test }.fields(pod).into_iter();
+        let needed = needed(test.is).into_iter();
+        let wrong = fields.zip(needed.cycle()).chain(test.misfit(pod));
+        for (field, needed) in wrong {
             let (name, found) = (&field.name, type_of(field.value));
             ensure!(found == needed, "{prefix}{name} is {found}, not {needed}");
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The type of the values that can meet the condition; `None` if it is any type.

@@ -53,7 +53,7 @@ impl Rancher {
     /// Whether `program` is k3s or RKE2 and has files on the machine.
     pub(super) fn is_installed(program: &str, root: &Root<'_>) -> bool {
         let paths = [config(program), data(program).join("agent")];
-        paths.iter().any(|path| root.at(path).exists())
+        paths.iter().any(|path| root.real(path).exists())
     }
 
     /// Reads the configuration.

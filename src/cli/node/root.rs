@@ -11,6 +11,9 @@ use super::{Finding, report};
 /// Texts of files that have not been written yet.
 pub(super) type Planned = BTreeMap<PathBuf, String>;
 
+/// The limit on links that are followed one after another. Linux has the same limit.
+const MAX_LINKS: u8 = 40;
+
 /// A machine.
 #[derive(Clone, Copy)]
 pub(super) struct Root<'a> {
@@ -40,6 +43,36 @@ impl Root<'_> {
         self.directory.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The same, and follows the links on the way below the root of the checked machine. This machine may have other files
+    /// at the targets of absolute links.
+    pub(super) fn real(&self, path: &Path) -> PathBuf {
+        match self.directory == Path::new("/") {
+            true => path.to_owned(),
+            false => self.follow(path, MAX_LINKS),
+        }
+    }
+
+    fn follow(&self, path: &Path, links: u8) -> PathBuf {
+        let mut at = self.directory.to_owned();
+        let mut parts = path.strip_prefix("/").unwrap_or(path).components();
+        while let Some(part) = parts.next() {
+            let folder = at.clone();
+            at.push(part);
+            if links > 0
+                && let Ok(target) = std::fs::read_link(&at)
+            {
+                let folder = folder.strip_prefix(self.directory).unwrap_or(&folder);
+                return self.follow(&folder.join(target).join(parts.as_path()), links - 1);
+            }
+        }
+        at
+    }
+
+    /// Whether the file exists.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.real(Path::new(path)).exists()
+    }
+
     /// Whether the machine has processes; a mounted image has none.
     pub(super) fn runs(&self) -> bool {
         let processes = std::fs::read_dir(self.at(Path::new("/proc")));
@@ -64,7 +97,7 @@ impl Root<'_> {
 
     /// The names in a directory; none if it does not exist.
     pub(super) fn names_in(&self, folder: &Path) -> io::Result<Vec<String>> {
-        let entries = match std::fs::read_dir(self.at(folder)) {
+        let entries = match std::fs::read_dir(self.real(folder)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
@@ -79,7 +112,7 @@ impl Root<'_> {
         if let Some(text) = self.planned.and_then(|planned| planned.get(path)) {
             return Ok(Some(text.clone()));
         }
-        match std::fs::read(self.at(path)) {
+        match std::fs::read(self.real(path)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
         }
@@ -92,7 +125,7 @@ impl Root<'_> {
 
     /// The files with one of these extensions in a directory and its subdirectories, in the order of their names.
     pub(super) fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten();
+        let entries = std::fs::read_dir(self.real(folder)).into_iter().flatten();
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
         let planned = self.planned.into_iter().flat_map(BTreeMap::keys);
         let planned = planned
@@ -107,7 +140,7 @@ impl Root<'_> {
         };
         let paths = paths
             .into_iter()
-            .flat_map(|path| match self.at(&path).is_dir() {
+            .flat_map(|path| match self.real(&path).is_dir() {
                 true => self.files_in(&path, ends),
                 false => vec![path],
             });

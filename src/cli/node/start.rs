@@ -18,6 +18,15 @@ const KUBEADM_UNIT: &str = "
     EnvironmentFile=-/etc/sysconfig/kubelet
     ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS";
 
+/// Programs that start the command after them unchanged.
+const WRAPPERS: [&str; 1] = ["kubenswrapper"];
+/// The scripts of the kubelet for service managers other than systemd.
+const SCRIPTS: [&str; 3] = [
+    "/etc/init.d/kubelet",
+    "/etc/service/kubelet/run",
+    "/etc/sv/kubelet/run",
+];
+
 /// A program that is, contains or starts the kubelet.
 pub(super) struct Program {
     pub(super) name: &'static str,
@@ -81,6 +90,15 @@ impl Start {
         let before = findings.len();
         let units: Vec<_> = PROGRAMS.iter().flat_map(|its| its.units).copied().collect();
         let start = Start::of_units(&units, root, findings);
+        if start.is_none()
+            && let Some(script) = SCRIPTS.iter().find(|script| root.has(script))
+        {
+            unknown(
+                findings,
+                script,
+                "looked at this script, which starts the kubelet",
+            );
+        }
         if start.is_some() || findings.len() > before {
             return start;
         }
@@ -124,8 +142,14 @@ impl Start {
     /// The command line of the first of these units that has one. Enabled units come before others.
     fn of_units(units: &[&str], root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
         let units = units.iter().map(|name| Unit::read(root, name));
-        let units = units.filter(|unit| !unit.values("ExecStart").is_empty());
-        let unit = units.min_by_key(|unit| !unit.is_enabled(root))?;
+        let units = units.filter(|unit| unit.is_there || unit.starts());
+        let is_last = |unit: &Unit| (!unit.starts(), !unit.is_enabled(root));
+        let unit = units.min_by_key(is_last)?;
+        if !unit.starts() {
+            let what = "this unit is masked or has no ExecStart=, so systemd does not start it";
+            unknown(findings, &unit.name, what);
+            return None;
+        }
         let words = unit.command(root, findings);
         let command = words.first().map(|word| word.text.clone());
         let start = Start::new(words, &unit.name, None);
@@ -166,8 +190,7 @@ impl Start {
 
     /// The kubelet of kubeadm, k3s or RKE2 on a machine that has its files but no unit.
     fn of_files(root: &Root<'_>) -> Option<Start> {
-        let exists = |file: &&str| root.at(Path::new(file)).exists();
-        if KUBEADM_FILES.iter().any(exists) {
+        if KUBEADM_FILES.iter().any(|file| root.has(file)) {
             let unit = Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())]);
             return Start::new(unit.command(root, &mut Vec::new()), "", None);
         }
@@ -178,12 +201,22 @@ impl Start {
 
     /// `None` if these words do not run a kubelet. k3s sets its command line to one word, such as `/bin/k3s server`.
     fn new(words: Vec<Word>, from: &str, pid: Option<u32>) -> Option<Start> {
-        let mut parts = words.iter().flat_map(|word| word.text.split(' '));
+        let parts = words.iter().flat_map(|word| word.text.split(' '));
+        let mut parts = parts.skip_while(|part| WRAPPERS.iter().any(|name| part.ends_with(name)));
         let name = Path::new(parts.next()?).file_name()?;
         let role = parts.next().unwrap_or_default();
         let program = PROGRAMS
             .iter()
             .find(|its| name == its.name && (its.roles.is_empty() || its.roles.contains(&role)))?;
+        let given = flags(&words);
+        let has = |flag| {
+            given
+                .iter()
+                .any(|it| it.name == flag && it.value != "false")
+        };
+        if has("disable-agent") || role == "controller" && !has("enable-worker") && !has("single") {
+            return None;
+        }
         let rancher = program.flags == Flags::Rancher;
         Some(Start {
             program,
@@ -192,7 +225,7 @@ impl Start {
             rancher: rancher.then(|| Given {
                 program: program.name,
                 variables: Vec::new(),
-                flags: flags(&words),
+                flags: given,
             }),
             words,
         })
@@ -218,16 +251,20 @@ impl Start {
         match self.program.flags {
             Flags::Kubelet | Flags::Rancher => {}
             Flags::K0s => {
-                let more = last(&given, &["kubelet-extra-args"]);
-                let more = more.map(|more| flags(&words(&more.value, &more.from)));
-                if let Some(socket) = last(&given, &["cri-socket"])
+                // The flags of k0s itself are not for the kubelet.
+                let own = std::mem::take(&mut given);
+                if let Some(socket) = last(&own, &["cri-socket"])
                     && let Some((kind, path)) = socket.value.split_once(':')
                 {
                     let before = format!("--cri-socket={kind}:");
                     let name = "container-runtime-endpoint";
                     given.push(Setting::new(name, &before, path, &socket.from));
                 }
-                given.extend(more.into_iter().flatten());
+                let more = last(&own, &["kubelet-extra-args"]);
+                given.extend(
+                    more.into_iter()
+                        .flat_map(|more| flags(&words(&more.value, &more.from))),
+                );
             }
             Flags::File(flag) => {
                 let file = last(&given, &[flag]).map_or("", |file| &file.value);

@@ -43,6 +43,10 @@ pub(super) struct Unit {
     lines: Vec<(String, Word)>,
     /// The files that exist and cannot be read.
     unreadable: Vec<PathBuf>,
+    /// Whether the machine has a file of the unit, be it one that masks the unit.
+    pub(super) is_there: bool,
+    /// Whether the file of the unit is empty, as a link to /dev/null is. systemd does not start such a unit.
+    is_masked: bool,
 }
 
 impl Unit {
@@ -50,6 +54,10 @@ impl Unit {
     pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
         let asked = root.is_this_machine().then(|| reported_files(name));
         let files = asked.flatten().unwrap_or_else(|| files(root, name));
+        let own = files.first().filter(|file| file.ends_with(name));
+        let text = own.map(|own| root.text(own).map(Option::unwrap_or_default));
+        let is_masked = matches!(&text, Some(Ok(text)) if text.trim().is_empty());
+        let is_there = own.is_some();
         let is_readable = |file: &PathBuf| root.text(file).is_ok();
         let (files, unreadable): (Vec<_>, _) = files.into_iter().partition(is_readable);
         let texts = files.iter().filter_map(|file| {
@@ -58,6 +66,8 @@ impl Unit {
         });
         Unit {
             unreadable,
+            is_there,
+            is_masked,
             ..Unit::new(name, texts)
         }
     }
@@ -72,6 +82,8 @@ impl Unit {
             name: name.to_owned(),
             lines: lines.collect(),
             unreadable: Vec::new(),
+            is_there: false,
+            is_masked: false,
         }
     }
 
@@ -98,10 +110,16 @@ impl Unit {
     /// Whether the unit has files, and one of the usual targets starts it.
     pub(super) fn is_enabled(&self, root: &Root<'_>) -> bool {
         let wants = ["multi-user", "sockets"].map(|target| {
-            let link = format!("/etc/systemd/system/{target}.target.wants/{}", self.name);
-            std::fs::symlink_metadata(root.at(Path::new(&link))).is_ok()
+            let links = format!("/etc/systemd/system/{target}.target.wants");
+            let links = root.names_in(Path::new(&links)).unwrap_or_default();
+            links.contains(&self.name)
         });
         !self.lines.is_empty() && wants.contains(&true)
+    }
+
+    /// Whether systemd can start the unit.
+    pub(super) fn starts(&self) -> bool {
+        !self.is_masked && !self.values("ExecStart").is_empty()
     }
 
     /// The values of a key. In systemd, an empty value clears the values before it.
@@ -152,7 +170,7 @@ impl Unit {
             let path = text.trim_start_matches('-');
             match root.text(Path::new(path)) {
                 Ok(Some(file)) => {
-                    let pairs = assignments(&file).into_iter();
+                    let pairs = assignments(&in_lines(&file)).into_iter();
                     found.extend(pairs.map(|(name, value)| {
                         let quoted = value.starts_with(['"', '\'']).then(|| words(&value, path));
                         let word = quoted.and_then(|words| words.into_iter().next());
@@ -189,8 +207,11 @@ impl Unit {
 /// The file of a unit and its drop-ins, in the order in which systemd reads them.
 fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
     let kind = name.rsplit('.').next().unwrap_or_default();
-    let unit = DIRECTORIES.map(|directory| Path::new(directory).join(name));
-    let unit = unit.into_iter().find(|unit| root.at(unit).exists());
+    let unit = DIRECTORIES.into_iter().find_map(|directory| {
+        let names = root.names_in(Path::new(directory)).unwrap_or_default();
+        let has = names.iter().any(|it| it == name);
+        has.then(|| Path::new(directory).join(name))
+    });
     let mut drop_ins: Vec<_> = [name, kind]
         .iter()
         .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")))
@@ -212,6 +233,29 @@ fn reported_files(name: &str) -> Option<Vec<PathBuf>> {
     let (unit, drop_ins) = (value("FragmentPath=")?, value("DropInPaths=")?);
     let files = unit.split_whitespace().chain(drop_ins.split_whitespace());
     Some(files.map(PathBuf::from).collect())
+}
+
+/// The text of an environment file with each value on one line: a value in quotes may have line breaks.
+fn in_lines(text: &str) -> String {
+    let (mut whole, mut quote) = (String::new(), None);
+    let (mut before, mut is_escaped, mut is_comment) = ('\n', false, false);
+    for char in text.chars() {
+        is_comment = quote.is_none()
+            && char != '\n'
+            && (is_comment || before == '\n' && "#;".contains(char));
+        match quote {
+            None if before == '=' && !is_comment && "\"'".contains(char) => quote = Some(char),
+            Some(open) if open == char && !is_escaped => quote = None,
+            _ => {}
+        }
+        is_escaped = char == '\\' && !is_escaped;
+        let is_inside = quote.is_some() && char == '\n';
+        whole.push(if is_inside { ' ' } else { char });
+        if char == '\n' || !char.is_whitespace() {
+            before = char;
+        }
+    }
+    whole
 }
 
 /// The keys and values of a unit or of an environment file. A line that ends with `\` goes on in the next line that is

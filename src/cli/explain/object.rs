@@ -1,0 +1,198 @@
+//! An object of a manifest: its pod templates, what its pods may have besides, and the fields at a wrong place.
+
+use criswitch::compatibility::{self, UnknownField};
+use criswitch::config::problem::near;
+use serde_json::Value;
+
+/// The workloads of Kubernetes with a pod template, each with the path of the template.
+const TEMPLATES: [(&str, &str); 9] = [
+    ("Pod", ""),
+    ("Deployment", "spec.template"),
+    ("DaemonSet", "spec.template"),
+    ("StatefulSet", "spec.template"),
+    ("ReplicaSet", "spec.template"),
+    ("ReplicationController", "spec.template"),
+    ("Job", "spec.template"),
+    ("CronJob", "spec.jobTemplate.spec.template"),
+    ("PodTemplate", "template"),
+];
+
+/// The groups of Kubernetes' own API. Objects of other groups have a controller that may create pods.
+const GROUPS: [&str; 20] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "apps",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "networking.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "scheduling.k8s.io",
+    "storage.k8s.io",
+];
+
+/// Fields by which a part of a custom resource reaches out of its pods.
+const REACHING: [&str; 6] = [
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostPath",
+    "privileged",
+    "runtimeClassName",
+];
+/// An object of a file.
+pub(super) struct Object<'o> {
+    pub(super) file: &'o str,
+    pub(super) value: &'o Value,
+    pub(super) kind: &'o str,
+    pub(super) api_version: &'o str,
+}
+
+impl<'o> Object<'o> {
+    /// A text of the object's metadata.
+    pub(super) fn text(&self, field: &str) -> &'o str {
+        let value = self.value.get("metadata").and_then(|it| it.get(field));
+        value.and_then(Value::as_str).unwrap_or_default()
+    }
+
+    pub(super) fn name(&self) -> String {
+        match (self.text("name"), self.text("generateName")) {
+            ("", generated) if !generated.is_empty() => format!("{generated}*"),
+            (name, _) => name.to_owned(),
+        }
+    }
+
+    /// Whether the object is of Kubernetes' own API.
+    pub(super) fn is_built_in(&self) -> bool {
+        match self.api_version.split_once('/') {
+            Some((group, _)) => GROUPS.contains(&group),
+            None => true,
+        }
+    }
+
+    /// The paths of the pod templates.
+    pub(super) fn templates(&self) -> Vec<String> {
+        let mut templates = TEMPLATES.iter();
+        match templates.find(|(kind, _)| *kind == self.kind && self.is_built_in()) {
+            Some((_, path)) => vec![(*path).to_owned()],
+            None if self.is_built_in() => Vec::new(),
+            // The containers of an object that is no pod itself are only a part of its pods.
+            None => self.shapes().filter(|path| !path.is_empty()).collect(),
+        }
+    }
+
+    /// The paths of everything in the shape of a pod template.
+    fn shapes(&self) -> impl Iterator<Item = String> {
+        let mut found = Vec::new();
+        shapes(self.value, "", &mut found);
+        found.into_iter()
+    }
+
+    /// Why the object may have pods that are in none of these templates; `None` if it has no other pods for sure.
+    pub(super) fn doubt(&self, templates: &[String]) -> Option<String> {
+        if self.kind == "Kustomization" {
+            return Some(
+                "it has no pods; try kubectl kustomize DIR | criswitch explain -f -".to_owned(),
+            );
+        }
+        if self.is_built_in() {
+            // A ControllerRevision has a former pod template of a DaemonSet or StatefulSet.
+            let is_workload = self.kind != "ControllerRevision" && self.shapes().next().is_some();
+            let kinds = TEMPLATES.map(|(kind, _)| kind);
+            let near = kinds
+                .into_iter()
+                .find(|kind| near(self.kind, &[&kind.to_lowercase()]).is_some());
+            let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+            let why = format!("Kubernetes has no such kind with pods{near}");
+            return (templates.is_empty() && is_workload).then_some(why);
+        }
+        match templates.is_empty() {
+            true => Some("it has no pod template that criswitch knows, but its controller may create pods".to_owned()),
+            false => reaching(self.value)
+                .map(|field| format!("it has {field} outside of a whole pod template, and its controller may create such pods")),
+        }
+    }
+}
+
+/// A field by which a part of the object reaches out of its pods, outside of the pod templates.
+fn reaching(value: &Value) -> Option<&'static str> {
+    let is_template = value
+        .pointer("/spec/containers")
+        .is_some_and(Value::is_array);
+    let own = REACHING
+        .into_iter()
+        .find(|field| value.get(field).is_some());
+    let (map, list) = (value.as_object(), value.as_array());
+    let mut below = map
+        .into_iter()
+        .flat_map(|map| map.values())
+        .chain(list.into_iter().flatten());
+    match is_template {
+        true => None,
+        false => own.or_else(|| below.find_map(reaching)),
+    }
+}
+
+/// Adds the paths below `value` of everything in the shape of a pod template: a `spec` with a list of containers.
+fn shapes(value: &Value, at: &str, found: &mut Vec<String>) {
+    let containers = value.pointer("/spec/containers");
+    if containers.is_some_and(Value::is_array) {
+        found.push(at.to_owned());
+    }
+    let dot = if at.is_empty() { "" } else { "." };
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .for_each(|(name, value)| shapes(value, &format!("{at}{dot}{name}"), found)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(index, value)| shapes(value, &format!("{at}[{index}]"), found)),
+        _ => {}
+    }
+}
+
+/// The value at a path such as `spec.items[0]`.
+pub(super) fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    let pointer = path.replace(['.', '['], "/").replace(']', "");
+    match pointer.as_str() {
+        "" => Some(value),
+        pointer => value.pointer(&format!("/{pointer}")),
+    }
+}
+
+/// The fields of a pod's `spec` that are at another place of the object, with the right place. `path` is that of the pod.
+pub(super) fn misplaced(object: &Value, path: &str) -> Vec<UnknownField> {
+    let mut places = vec![String::new(), "metadata".to_owned()];
+    for (end, _) in path.match_indices('.').chain([(path.len(), "")]) {
+        let place = path.get(..end).filter(|place| !place.is_empty());
+        places.extend(
+            place
+                .into_iter()
+                .flat_map(|place| [place.to_owned(), format!("{place}.metadata")]),
+        );
+    }
+    let dot = |path: &str| if path.is_empty() { "" } else { "." };
+    let fields = places.iter().flat_map(|place| {
+        let keys = at(object, place).and_then(Value::as_object);
+        let keys = keys.into_iter().flatten().map(|(key, _)| key);
+        // A Job has a field of this name too.
+        let keys =
+            keys.filter(|key| compatibility::is_pod_field(key) && *key != "activeDeadlineSeconds");
+        keys.map(move |key| UnknownField {
+            name: format!("{place}{}{key}", dot(place)),
+            near: Some(format!("{path}{}spec.{key}", dot(path))),
+        })
+    });
+    fields.collect()
+}

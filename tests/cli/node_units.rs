@@ -1,0 +1,161 @@
+//! `criswitch check --node` on units that are masked, linked or written for another service manager, and on programs that
+//! start no kubelet.
+
+use std::os::unix::fs::symlink;
+
+use crate::machine::Machine;
+use crate::node_layouts::machine;
+
+const TABLE: &str =
+    "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'";
+/// A kubelet with criswitch in its configuration.
+const KUBELET: &str = "
+>>> /usr/lib/systemd/system/kubelet.service
+[Service]
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml $KUBELET_EXTRA_ARGS
+>>> /var/lib/kubelet/config.yaml
+containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+";
+const CRIO: &str =
+    "the kubelet's container runtime endpoint is unix:///run/crio.sock, not criswitch";
+
+/// Checks the problem that the output shows; no problem if the text is empty.
+#[track_caller]
+fn says(machine: &Machine, problem: &str) {
+    let outcome = machine.check(TABLE, &[]);
+    assert!(outcome.stdout.contains(problem), "{}", outcome.stdout);
+    assert_eq!(
+        outcome.code,
+        i32::from(!problem.is_empty()),
+        "{}",
+        outcome.stdout
+    );
+}
+
+#[test]
+fn a_quoted_value_of_an_environment_file_may_have_line_breaks() {
+    for (value, problem) in [
+        (
+            "\"--v=2\n--container-runtime-endpoint=unix:///run/crio.sock\"",
+            CRIO,
+        ),
+        (
+            "'--v=2\n  --container-runtime-endpoint=unix:///run/crio.sock\n'",
+            CRIO,
+        ),
+        (
+            "\"--v=2\"\n--container-runtime-endpoint=unix:///run/crio.sock",
+            "",
+        ),
+        (
+            "\n# A=\"\nKUBELET_EXTRA_ARGS=\n#\"--container-runtime-endpoint=unix:///run/crio.sock\"",
+            "",
+        ),
+    ] {
+        let file = format!("{KUBELET}>>> /etc/default/kubelet\nKUBELET_EXTRA_ARGS={value}\n");
+        says(&machine(&file), problem);
+    }
+}
+
+#[test]
+fn a_unit_that_systemd_does_not_start_is_unknown() {
+    says(&machine(KUBELET), "");
+    let problem = "kubelet.service: unknown: this unit is masked or has no ExecStart=";
+    let masked = machine(KUBELET);
+    symlink(
+        "/dev/null",
+        masked.at("/etc/systemd/system/kubelet.service"),
+    )
+    .unwrap();
+    says(&masked, problem);
+    let drop_in = ">>> /etc/systemd/system/kubelet.service.d/a.conf\n[Service]\nExecStart=\n";
+    says(&machine(&format!("{KUBELET}{drop_in}")), problem);
+    let k3s = ">>> /etc/systemd/system/k3s.service\n[Service]\nExecStart=/usr/local/bin/k3s server \
+               --container-runtime-endpoint=/run/criswitch/criswitch.sock\n";
+    let masked = machine(&format!("{KUBELET}{k3s}"));
+    symlink(
+        "/dev/null",
+        masked.at("/etc/systemd/system/kubelet.service"),
+    )
+    .unwrap();
+    says(&masked, "");
+}
+
+#[test]
+fn links_of_a_mounted_image_lead_to_files_of_the_image() {
+    let linked = machine(KUBELET).with("/opt/a.conf", "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n");
+    let drop_in = linked.at("/etc/systemd/system/kubelet.service.d/a.conf");
+    symlink("/opt/link/a.conf", drop_in).unwrap();
+    symlink("../opt", linked.at("/opt/link")).unwrap();
+    says(&linked, CRIO);
+    let config = machine(KUBELET).without("/var/lib/kubelet/config.yaml");
+    let config = config.with(
+        "/etc/kubelet.yaml",
+        "containerRuntimeEndpoint: unix:///run/crio.sock\n",
+    );
+    symlink(
+        "/etc/kubelet.yaml",
+        config.at("/var/lib/kubelet/config.yaml"),
+    )
+    .unwrap();
+    says(&config, CRIO);
+    let round = machine(KUBELET).without("/var/lib/kubelet/config.yaml");
+    symlink(
+        "/var/lib/kubelet/config.yaml",
+        round.at("/var/lib/kubelet/config.yaml"),
+    )
+    .unwrap();
+    says(&round, "/var/lib/kubelet/config.yaml: ");
+}
+
+#[test]
+fn a_script_of_another_service_manager_is_unknown() {
+    let config = ">>> /var/lib/kubelet/config.yaml\ncontainerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
+    says(&machine(config), "");
+    let script = "/etc/init.d/kubelet";
+    let machine = machine(config).with(script, "#!/sbin/openrc-run\n");
+    says(
+        &machine,
+        "/etc/init.d/kubelet: unknown: looked at this script, which starts the kubelet",
+    );
+}
+
+#[test]
+fn a_program_that_starts_no_kubelet_or_has_flags_of_its_own_is_not_read_as_a_kubelet() {
+    let unit = |name: &str, command: &str| {
+        let unit = format!("[Service]\nExecStart=/usr/local/bin/{command}\n");
+        Machine::bare().with(&format!("/etc/systemd/system/{name}.service"), &unit)
+    };
+    let worker = "k0s controller --enable-worker --config=/etc/k0s/k0s.yaml";
+    for (name, command, problem) in [
+        (
+            "k0scontroller",
+            "k0s controller --config=/etc/k0s/k0s.yaml",
+            "unknown: looked at ExecStart=",
+        ),
+        (
+            "k3s",
+            "k3s server --disable-agent",
+            "unknown: looked at ExecStart=",
+        ),
+        (
+            "k0scontroller",
+            worker,
+            "try --cri-socket=remote:unix:///run/criswitch/criswitch.sock",
+        ),
+        (
+            "kubelet",
+            "kubenswrapper /usr/bin/kubelet --container-runtime-endpoint=/run/crio.sock",
+            "endpoint is /run/crio.sock, not",
+        ),
+        (
+            "kubelet",
+            "kubenswrapper /usr/bin/kubelet --container-runtime-endpoint=/run/criswitch/criswitch.sock",
+            "",
+        ),
+    ] {
+        let machine = unit(name, command).with("/etc/k0s/k0s.yaml", "spec: {}\n");
+        says(&machine, problem);
+    }
+}
