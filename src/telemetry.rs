@@ -5,4 +5,5 @@ pub(crate) mod log_limit;
 pub mod log_queue;
 pub mod redact;
 pub mod rejections;
+pub mod stops;
 pub(crate) mod trace;

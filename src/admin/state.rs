@@ -60,6 +60,7 @@ pub(super) fn now(switch: &Switch) -> Result<admin::State, Status> {
             .into_iter()
             .map(rejection)
             .collect(),
+        stopped_containers: switch.counts.stops.all(),
     })
 }
 

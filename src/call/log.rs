@@ -137,6 +137,9 @@ impl CallLog {
         }
         match target {
             Target::Owner(_, kind, id) | Target::Miss(kind, id) => {
+                if self.row.name == rpc::STOP_CONTAINER.name {
+                    self.counts.stops.note(id);
+                }
                 self.id.set((*kind, id.clone())).ok();
             }
             Target::Handler(handler) => {

@@ -16,7 +16,9 @@ mod stages;
 mod start;
 mod steps;
 mod transient;
+mod tries;
 mod unit;
+mod workloads;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -15,6 +15,7 @@ use criswitch::codec::admin::{
 use criswitch::codec::cri::image_service_client::ImageServiceClient;
 use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch::codec::cri::{
+    Container, ContainerStatus, ContainerStatusRequest, ListContainersRequest,
     ListPodSandboxRequest, PodSandbox, StatusRequest, StatusResponse, VersionRequest,
     VersionResponse,
 };
@@ -132,9 +133,32 @@ impl Running {
                 "lists wait for backend {name} ({socket}), which has not answered a list since criswitch started"
             );
         }
+        self.listed_pods().await
+    }
+
+    async fn listed_pods(&self) -> anyhow::Result<Vec<PodSandbox>> {
         let mut runtime = self.runtime.clone();
         let pods = runtime.list_pod_sandbox(ListPodSandboxRequest::default());
         Ok(self.answer("ListPodSandbox", pods).await?.items)
+    }
+
+    /// Every pod and container that the daemon or runtime lists.
+    pub(super) async fn workloads(&self) -> anyhow::Result<(Vec<PodSandbox>, Vec<Container>)> {
+        let mut runtime = self.runtime.clone();
+        let containers = runtime.list_containers(ListContainersRequest::default());
+        let containers = self.answer("ListContainers", containers).await?.containers;
+        Ok((self.listed_pods().await?, containers))
+    }
+
+    /// The status of a container.
+    pub(super) async fn container_status(&self, id: &str) -> anyhow::Result<ContainerStatus> {
+        let mut runtime = self.runtime.clone();
+        let status = runtime.container_status(ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        });
+        let status = self.answer("ContainerStatus", status).await?.status;
+        Ok(status.unwrap_or_default())
     }
 
     pub(super) async fn reload(&self) -> anyhow::Result<ReloadResponse> {

@@ -467,6 +467,7 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
     let mut json = serde_json::to_value(&daemon.state)?;
     let health = health(daemon);
     if let Some(json) = json.as_object_mut() {
+        json.remove("stoppedContainers");
         json.insert("criswitch".to_owned(), json!(true));
         json.insert("health".to_owned(), health.json());
         json.insert("problems".to_owned(), json!(health.problems()));

@@ -35,11 +35,14 @@ use cost::Cost;
 use images::Candidate;
 use isolation::Observed;
 use measure::Measurement;
+pub(super) use pod::NAMESPACE;
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Pods, Stopped};
 use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
+/// The end of each failure for which the user must name an image.
+pub(super) const NAME_IMAGE: &str = "--image IMAGE";
 /// The number of pods that are created if something else, such as a kubelet, stops the pods of a try.
 const ATTEMPTS: usize = 3;
 /// The least `--idle`.
@@ -426,7 +429,7 @@ async fn start_container(
         }
     }
     Err(Failure::new(format!(
-        "these images have no shell: {}; name an image with a shell: --image IMAGE",
+        "these images have no shell: {}; name an image with a shell: {NAME_IMAGE}",
         without_shell.join(", ")
     )))
 }

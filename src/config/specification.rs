@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use strum::VariantArray;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -39,6 +40,8 @@ pub struct Specification {
     pub kubelet_timeout: Duration,
     /// How long the kubelet must serve until its restart counts as a success.
     pub settle_time: Duration,
+    /// Whether and how the handlers are tried before the kubelet uses criswitch.
+    pub tries: Tries,
     /// The number of the specification: one with a lower number is not applied after it.
     pub generation: Option<u64>,
     /// The text of the node's configuration file. `None` to keep the file that the node has, else to discover one.
@@ -56,6 +59,30 @@ pub enum Mode {
     Install,
 }
 
+/// A try of each handler.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    VariantArray,
+    strum::AsRefStr,
+    Serialize,
+    Deserialize,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Tries {
+    /// With a pod in the pod network.
+    #[default]
+    PodNetwork,
+    /// With a pod in the network of the host.
+    HostNetwork,
+    /// No try.
+    Off,
+}
+
 /// A key of the table `[node]`.
 struct NodeKey {
     name: &'static str,
@@ -67,15 +94,17 @@ struct NodeKey {
 }
 
 #[rustfmt::skip]
-const KEYS: [NodeKey; 7] = [
+const KEYS: [NodeKey; 8] = [
     NodeKey { name: "mode", is_array: false, example: "\"check\" or \"install\"", set: mode },
     NodeKey { name: "version", is_array: false, example: "\"0.1.0\"", set: version },
     NodeKey { name: "machine_id", is_array: false, example: MACHINE_ID, set: machine_id },
     NodeKey { name: "accept", is_array: true, example: "[\"admission\"]", set: accept },
     NodeKey { name: "kubelet_timeout", is_array: false, example: "\"20s\"", set: kubelet_timeout },
     NodeKey { name: "settle_time", is_array: false, example: "\"5s\"", set: settle_time },
+    NodeKey { name: "try", is_array: false, example: TRIES, set: tries },
     NodeKey { name: "generation", is_array: false, example: "7", set: generation },
 ];
+const TRIES: &str = "\"pod-network\", \"host-network\" or \"off\"";
 const MACHINE_ID: &str = "the 32 hex digits of /etc/machine-id";
 
 impl Default for Specification {
@@ -87,6 +116,7 @@ impl Default for Specification {
             accept: Vec::new(),
             kubelet_timeout: KUBELET_TIMEOUT,
             settle_time: SETTLE_TIME,
+            tries: Tries::default(),
             generation: None,
             configuration: None,
         }
@@ -212,6 +242,13 @@ fn mode(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(),
         )
     };
     specification.mode = *known.ok_or_else(unknown)?;
+    Ok(())
+}
+
+fn tries(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
+    let known = Tries::VARIANTS.iter().find(|tries| tries.as_ref() == text);
+    let unknown = || wrong(format!("{text:?} is not a kind of try"), TRIES);
+    specification.tries = *known.ok_or_else(unknown)?;
     Ok(())
 }
 

@@ -97,6 +97,13 @@ pub const LIST_PODS: Row = runtime(
     All(POD_FILTER, Concat(Fails, LastKnown)),
     Listed(List::Pods),
 );
+/// `StopContainer`.
+pub const STOP_CONTAINER: Row = runtime(
+    "StopContainer",
+    Change,
+    Owner(Container, REQUESTED_ID, Ok),
+    ChangeState(&[STOPPED]),
+);
 /// `ListContainers`.
 pub const LIST_CONTAINERS: Row = runtime(
     "ListContainers",
@@ -196,7 +203,7 @@ pub const ROWS: &[Row] = &[
     runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Listed(List::Pods)),
     runtime("CreateContainer", Change, OwnerWithImage(CONTAINER_POD), OwnContainer(NEW_CONTAINER)),
     runtime("StartContainer", Change, Owner(Container, REQUESTED_ID, NotFound), ChangeState(&[STARTED])),
-    runtime("StopContainer", Change, Owner(Container, REQUESTED_ID, Ok), ChangeState(&[STOPPED])),
+    STOP_CONTAINER,
     runtime("RemoveContainer", Change, Owner(Container, REQUESTED_ID, Ok), Forget),
     LIST_CONTAINERS,
     runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Listed(List::Containers)),

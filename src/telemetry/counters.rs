@@ -15,6 +15,7 @@ use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
 use crate::telemetry::rejections::Rejections;
+use crate::telemetry::stops::Stops;
 
 /// The limit on handlers whose `RunPodSandbox` calls are counted separately. Each reload may add new handlers.
 const MOST_HANDLERS: usize = 4096;
@@ -72,6 +73,8 @@ pub struct Counts {
     pub pods: Ended<Arc<str>>,
     /// The last pods that were not created.
     pub rejections: Rejections,
+    /// The last containers that clients stopped.
+    pub stops: Stops,
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
     refused: [AtomicU64; Reason::VARIANTS.len()],

@@ -181,6 +181,24 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
 }
 
 #[test]
+fn the_number_of_a_specification_that_changes_nothing_counts() {
+    let machine = image();
+    let (root, program) = (text(machine.root()), machine.at("/program"));
+    for (generation, code) in [(3, 0), (4, 0), (3, 1), (4, 0)] {
+        let files = main_file(&format!("{SPEC}generation = {generation}\n"));
+        let (spec, program) = (files.main(), text(&program));
+        let apply = ["node", "apply", "--root", root, "--program", program];
+        let outcome = run(&[&apply[..], &["--spec", text(&spec)]].concat());
+        assert_eq!(outcome.code, code, "{generation}: {}", outcome.stdout);
+    }
+    assert_eq!(status(&machine)["generation"], 4);
+    succeeds(&machine, "undo");
+    assert_eq!(status(&machine)["generation"], 3);
+    succeeds(&machine, "undo");
+    assert_eq!(status(&machine)["state"], "undone");
+}
+
+#[test]
 fn an_apply_or_undo_that_ends_at_any_moment_leaves_a_machine_as_before_or_as_after() {
     let machine = image();
     let before = state(machine.root(), true);

@@ -152,9 +152,10 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
         units          /etc/systemd/system/kubelet.service.d/10-criswitch.conf        create
         configuration  /etc/criswitch/criswitch.toml                                  create
         start          criswitch.socket, criswitch.service                            start
+        try            handlers                                                       start a pod of each, and remove it
         endpoint       /var/lib/kubelet/config.yaml                                   replace: the kubelet's endpoint unix:///run/containerd/containerd.sock becomes unix:///run/criswitch/criswitch.sock
         restart        kubelet.service                                                restart the kubelet (process 812); containers keep running
-        verify         kubelet                                                        the kubelet is healthy within 20s, and each pod still runs
+        verify         kubelet                                                        the kubelet is healthy within 20s, and all that ran still runs
 
         accepted kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
         accepted daemon-reload: kubelet.service: whether systemd has read the unit as it is on disk is not known; try systemctl daemon-reload
@@ -163,7 +164,7 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
         accepted eviction: default/web: whether a short NotReady of the node evicts the pods depends on their tolerationSeconds; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
         accepted readiness: default/web: with a kubelet 1.31 to 1.34, pods with a readiness probe are not ready from its restart until their first probe; try kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE
 
-        would change: 7 steps
+        would change: 8 steps
     "#]].assert_eq(&outcome.stdout);
     assert_eq!(outcome.code, 2);
     finds(&machine, "", expect![[r#"
@@ -409,6 +410,7 @@ machine-id = 'x'
 machine_id = 'x'
 accept = ['admision', 'layout']
 kubelet_timeout = '20'
+try = 'on'
 ",
     );
     let path = files.main();
@@ -423,6 +425,7 @@ kubelet_timeout = '20'
         spec.toml:11:11: "admision" is no finding that can be accepted; try "admission"
         spec.toml:11:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
         spec.toml:12:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
+        spec.toml:13:7: "on" is not a kind of try; try "pod-network", "host-network" or "off"
     "#]].assert_eq(&outcome.stderr.replace(text(&path), "spec.toml"));
     assert_eq!(outcome.code, 78);
     let (_, names) = outcome.stderr.split_once("try one of ").unwrap();
@@ -476,6 +479,7 @@ async fn programs_get_the_same() {
         "units",
         "configuration",
         "start",
+        "try",
         "endpoint",
         "restart",
         "verify",

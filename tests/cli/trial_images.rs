@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use tonic::Status;
 
 use crate::reload::Node;
+use crate::support::{Client, Journal};
 use crate::text;
 use crate::trial::{assert_nothing_is_left, node, try_on};
 
@@ -202,6 +203,24 @@ async fn a_pod_that_something_else_stops_is_tried_again() {
     assert_eq!(code, Some(0), "{stdout}");
     let again = "because something else, such as a kubelet, stopped the pod";
     assert!(stdout.contains(again), "{stdout}");
+    assert_eq!(node.new.calls("RunPodSandbox").len(), 2);
+    assert_nothing_is_left(&node);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_end_is_shown_late_is_tried_again() {
+    let node = node().await;
+    node.new
+        .fail("StartContainer", Status::unknown("connection refused"));
+    let process = start(&node);
+    let is_looked_at = |journal: &Journal| journal.calls_of("PodSandboxStatus").count() >= 2;
+    node.new.until(is_looked_at).await;
+    node.new.heal("StartContainer");
+    let kubelet = Client::new(&node.new.socket());
+    kubelet.stop_pod(&node.new.pods()[0].id).await.unwrap();
+    let (code, stdout) = end(process).await;
+    assert_eq!(code, Some(0), "{stdout}");
     assert_eq!(node.new.calls("RunPodSandbox").len(), 2);
     assert_nothing_is_left(&node);
     node.end().await;

@@ -6,6 +6,7 @@ use criswitch::limits::{MAX_ADMIN_CALLS, MAX_ADMIN_REQUEST};
 use http::Request;
 use http_body::Body;
 use http_body_util::Full;
+use serde_json::json;
 use tonic::{Code, Streaming};
 
 use crate::calls::stopped;
@@ -98,4 +99,15 @@ async fn an_admin_reply_counts_in_the_clients_memory_until_the_client_reads_it()
     until(async || rig.unread() > 0).await;
     drop(reply);
     until(async || rig.unread() == 0).await;
+}
+
+#[tokio::test]
+async fn the_state_names_the_containers_that_clients_stopped() {
+    let rig = runc_and_kata().await;
+    let (_, ended) = rig.run("runc", "ended").await;
+    let (_, stopped) = rig.run("kata", "stopped").await;
+    rig.sim("runc").exit(&ended, 0);
+    rig.stop(&stopped).await.unwrap();
+    let state = rig.state().await;
+    assert_eq!(state["stoppedContainers"], json!([stopped]));
 }

@@ -2,7 +2,6 @@
 //!
 //! On a machine that does not run, an action does nothing.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,18 +11,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use criswitch::codec::admin::State;
-use criswitch::codec::cri::PodSandboxState;
-use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
-use criswitch::ownership::BackendIds;
+use criswitch::config::specification::Tries;
 use criswitch::platform::remove;
 use serde::{Deserialize, Serialize};
 
 use super::changes::moment;
 use super::kubelet::Kubelet;
 use super::root::Root;
+use super::tries;
+use super::workloads::{self, Workloads};
 use super::{last, same};
-use crate::cli::probe::{Probed, probe_all};
 use crate::cli::running::Running;
 use crate::cli::{block_on, print};
 
@@ -32,8 +30,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long the health endpoint of the kubelet may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
-/// The limit on the size of lists.
-const MAX_LIST: usize = 64 << 20;
 const RESTART: &str = "restart";
 /// The exit status of systemctl for a unit that does not exist.
 const NO_UNIT: i32 = 5;
@@ -71,6 +67,10 @@ pub(super) enum Work {
         backends: Vec<String>,
         within: Duration,
     },
+    /// Try each handler of criswitch at this endpoint.
+    Try { endpoint: String, how: Tries },
+    /// Remove the pods that an interrupted try has left on these backends.
+    RemoveTried { backends: Vec<String> },
     /// Restart the kubelet. Its pods are those of this endpoint.
     Restart { unit: String, pods_of: String },
     /// Wait until the kubelet serves with this endpoint, and has kept its pods.
@@ -84,16 +84,13 @@ pub(super) enum Work {
     Forget,
 }
 
-/// The names of pods that run, by their ids.
-type Pods = BTreeMap<String, String>;
-
 /// Runs actions.
 pub(super) struct Runner<'a> {
     root: &'a Root<'a>,
     /// Whether the machine boots: the kubelet has not started, and waits for this process.
     is_boot: bool,
-    /// The pods of the kubelet before its restart.
-    before: Option<Pods>,
+    /// The pods and containers of the kubelet before its restart.
+    before: Option<Workloads>,
 }
 
 impl<'a> Runner<'a> {
@@ -132,9 +129,17 @@ impl<'a> Runner<'a> {
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
             // The kubelet waits for this process, and starts with its previous files.
-            Work::Restart { .. } | Work::Serve { .. } | Work::Verify { .. } if self.is_boot => {
+            Work::Restart { .. }
+            | Work::Serve { .. }
+            | Work::Try { .. }
+            | Work::RemoveTried { .. }
+            | Work::Verify { .. }
+                if self.is_boot =>
+            {
                 Ok(())
             }
+            Work::Try { endpoint, how } => tries::all(endpoint, *how),
+            Work::RemoveTried { backends } => tries::remove(backends),
             Work::Serve {
                 endpoint,
                 backends,
@@ -142,12 +147,12 @@ impl<'a> Runner<'a> {
             } => wait(*within, Duration::ZERO, || {
                 serves(endpoint)?;
                 for backend in backends {
-                    kept(&pods(backend)?, &pods(endpoint)?)?;
+                    workloads::kept(&workloads::at(backend)?, endpoint)?;
                 }
                 Ok(String::new())
             }),
             Work::Restart { unit, pods_of } => {
-                self.before = pods(pods_of).ok();
+                self.before = workloads::at(pods_of).ok();
                 systemctl(&[RESTART.to_owned(), unit.clone()])
             }
             Work::Verify {
@@ -160,7 +165,7 @@ impl<'a> Runner<'a> {
                 uses(self.root, endpoint)?;
                 let before = self.before.as_ref();
                 let before = before.context("the pods before the restart are not known")?;
-                kept(before, &pods(endpoint)?)?;
+                workloads::kept(before, endpoint)?;
                 Ok(process)
             }),
         }
@@ -172,6 +177,8 @@ impl Work {
         match self {
             Work::Systemctl(arguments) => format!("systemctl {}", arguments.join(" ")),
             Work::Serve { endpoint, .. } => format!("criswitch serves {endpoint}"),
+            Work::Try { .. } => "each handler starts pods".to_owned(),
+            Work::RemoveTried { .. } => "remove the pods of a try".to_owned(),
             Work::Restart { unit, .. } => format!("systemctl restart {unit}"),
             Work::Verify { unit, endpoint, .. } => {
                 format!("{unit} serves with {endpoint} and has kept its pods")
@@ -258,46 +265,14 @@ pub(super) fn pause() -> anyhow::Result<()> {
     })
 }
 
-/// The answers at an endpoint.
-fn ask(endpoint: &str) -> anyhow::Result<Probed> {
-    let socket = Address::parse(endpoint)?;
-    let backend = BackendConfig::without_row(BackendIds::default().issue(), endpoint, &socket);
-    let answer = probe_all(&[backend], MAX_LIST)?.pop();
-    let answer = answer.context("no answer")?;
-    answer.map_err(|cause| anyhow::anyhow!("{endpoint}: {cause}"))
-}
-
-/// The pods that run at an endpoint.
-pub(super) fn pods(endpoint: &str) -> anyhow::Result<Pods> {
-    let pods = ask(endpoint)?.pods.into_iter();
-    let running = pods.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
-    let named = running.map(|pod| {
-        let names = pod.metadata.unwrap_or_default();
-        (pod.id, format!("{}/{}", names.namespace, names.name))
-    });
-    Ok(named.collect())
-}
-
 /// The state of criswitch, which serves at an endpoint.
 pub(super) fn state(endpoint: &str) -> anyhow::Result<State> {
     let socket = Address::parse(endpoint)?;
     block_on(async { Running::connect(&socket).await?.state().await })
 }
 
-fn kept(before: &Pods, now: &Pods) -> anyhow::Result<()> {
-    let missing = before.iter().filter(|(id, _)| !now.contains_key(*id));
-    let missing: Vec<_> = missing.map(|(_, name)| name.as_str()).collect();
-    ensure!(
-        missing.is_empty(),
-        "pods that ran before do not run: {}",
-        missing.join(", ")
-    );
-    Ok(())
-}
-
 fn serves(endpoint: &str) -> anyhow::Result<()> {
-    ensure!(ask(endpoint)?.is_switch, "{endpoint} is not criswitch");
-    Ok(())
+    state(endpoint).map(drop)
 }
 
 /// Checks that a unit is active. Returns its main process.
@@ -388,21 +363,5 @@ mod tests {
         let error = health("HTTP/1.0 500 Internal Server Error\r\n\r\n").unwrap_err();
         assert!(error.to_string().contains("500 Internal"), "{error}");
         assert!(health("").is_err());
-    }
-
-    #[test]
-    fn a_pod_that_is_missing_is_named() {
-        let pods = |ids: &[&str]| -> Pods {
-            let pods = ids
-                .iter()
-                .map(|id| ((*id).to_owned(), format!("default/{id}")));
-            pods.collect()
-        };
-        kept(&pods(&["a"]), &pods(&["a", "b"])).unwrap();
-        let error = kept(&pods(&["a", "b"]), &pods(&["b"])).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "pods that ran before do not run: default/a"
-        );
     }
 }

@@ -14,7 +14,7 @@ use super::changes;
 use super::journal::{Generation, Journal, Left};
 use super::plan::{self, Source};
 use super::root::Root;
-use super::{stages, transient};
+use super::{stages, transient, workloads};
 use crate::cli::output::Output;
 use crate::cli::{Verdict, directory, print};
 
@@ -138,13 +138,19 @@ impl Apply {
         let facts = self.source.facts(&specification, &directory)?;
         let plan = plan::Plan::of(&facts);
         print(plan.text()?)?;
-        if plan.verdict() != Verdict::WouldChange || specification.mode == Mode::Check {
+        let number = specification.generation.unwrap_or(facts.number);
+        let changes = match plan.verdict() {
+            Verdict::WouldChange => true,
+            // The journal gets the number of a specification that changes nothing, too.
+            Verdict::Fine => number > facts.number,
+            _ => false,
+        };
+        if !changes || specification.mode == Mode::Check {
             return Ok(plan.verdict());
         }
         let own = std::env::current_exe().and_then(fs::read);
         let recover = stages::recover(&facts, own.context("the program cannot be read")?);
         let new = stages::of(&facts, &plan.steps, &recover);
-        let number = specification.generation.unwrap_or(facts.number);
         let mut journal = Journal::open(&root)?;
         let version = env!("CARGO_PKG_VERSION");
         let applied = journal.apply(version, number, &new, &mut Runner::new(&root, false));
@@ -263,18 +269,24 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let look = || -> anyhow::Result<_> {
-        let pods = actions::pods;
-        Ok((pods(previous)?, pods(endpoint)?, actions::state(endpoint)?))
+        let at = workloads::at;
+        Ok((at(previous)?, at(endpoint)?, actions::state(endpoint)?))
     };
     let (kept, listed, state) = look().context(
         "not all pods are known, and nothing has changed; criswitch node undo does not look at pods",
     )?;
-    let others = listed.iter().filter(|(id, _)| !kept.contains_key(*id));
+    let pods = listed
+        .iter()
+        .filter(|(_, its)| its.runs && its.pod.is_none());
+    let others = pods.filter(|(id, _)| !kept.contains_key(*id));
     let lines = others.map(|(id, pod)| {
         let mut backends = state.backends.iter();
         let owner = backends.find(|backend| backend.pod_ids.contains(id));
         let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
-        format!("{pod}: runs on {socket}, which the kubelet would not ask any more")
+        format!(
+            "{}: runs on {socket}, which the kubelet would not ask any more",
+            pod.name
+        )
     });
     Ok(lines.collect())
 }

@@ -87,7 +87,7 @@ fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
     };
     let forward = call(&[&[verb], units].concat());
     let reload = call(&["daemon-reload"]);
-    let (before_undo, after_undo) = match verb {
+    let (mut before_undo, after_undo) = match verb {
         "restart" => (Vec::new(), vec![reload.clone(), forward.clone()]),
         _ => {
             let is_new = socket.is_some_and(|change| change.what == "create");
@@ -101,13 +101,20 @@ fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
     };
     let wanted = facts.wanted.iter();
     let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
+    let backends: Vec<_> = backends.map(|backend| backend.socket.to_string()).collect();
     let serve = Work::Serve {
         endpoint: facts.endpoint.clone(),
-        backends: backends.map(|backend| backend.socket.to_string()).collect(),
+        backends: backends.clone(),
         within: facts.specification.kubelet_timeout,
     };
+    let mut forward = vec![reload, forward, action("start", serve)];
+    if planned.iter().any(|planned| planned.step == "try") {
+        let (endpoint, how) = (facts.endpoint.clone(), facts.specification.tries);
+        forward.push(action("try", Work::Try { endpoint, how }));
+        before_undo.insert(0, action("try", Work::RemoveTried { backends }));
+    }
     Actions {
-        forward: vec![reload, forward, action("start", serve)],
+        forward,
         before_undo,
         after_undo,
     }

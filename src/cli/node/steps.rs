@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use criswitch::config::specification::Tries;
 use criswitch::config::{DEFAULT_LISTEN, DEFAULT_PATH};
 use criswitch::platform::files;
 
@@ -66,11 +67,12 @@ pub(super) enum Content {
 }
 
 #[rustfmt::skip]
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step { name: "binary", changes: binary },
     Step { name: "units", changes: units },
     Step { name: "configuration", changes: configuration },
     Step { name: "start", changes: start },
+    Step { name: "try", changes: tries },
     Step { name: "endpoint", changes: endpoint },
     Step { name: "restart", changes: restart },
     Step { name: "verify", changes: verify },
@@ -163,6 +165,22 @@ fn start(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
     )
 }
 
+fn tries(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
+    let how = match facts.specification.tries {
+        Tries::Off => return Vec::new(),
+        Tries::PodNetwork => "",
+        Tries::HostNetwork => " with the host network",
+    };
+    match has(before, "start") {
+        true => action(
+            facts,
+            "handlers",
+            format!("start a pod of each{how}, and remove it"),
+        ),
+        false => Vec::new(),
+    }
+}
+
 fn endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
@@ -196,7 +214,7 @@ fn verify(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
         return Vec::new();
     }
     let limit = criswitch::config::duration_text(facts.specification.kubelet_timeout);
-    let what = format!("the kubelet is healthy within {limit}, and each pod still runs");
+    let what = format!("the kubelet is healthy within {limit}, and all that ran still runs");
     action(facts, "kubelet", what)
 }
 

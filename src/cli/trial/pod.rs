@@ -26,7 +26,7 @@ use super::steps::Steps;
 use crate::cli::running::Running;
 
 /// The namespace of the pods.
-pub(super) const NAMESPACE: &str = "criswitch-try";
+pub(in crate::cli) const NAMESPACE: &str = "criswitch-try";
 /// The label of the pods. Its value is the uid of the pod.
 pub(super) const LABEL: &str = "io.criswitch.try";
 /// The limit on all calls that remove a pod after a failure.
@@ -39,6 +39,9 @@ const LOG_LIMIT: Duration = Duration::from_secs(10);
 const LOG_PERIOD: Duration = Duration::from_millis(20);
 /// The time between two lists of a backend that does not answer.
 const FIND_PERIOD: Duration = Duration::from_millis(500);
+/// The time within which a runtime shows the end of a pod, and the time between two looks.
+const END_LIMIT: Duration = Duration::from_secs(2);
+const END_PERIOD: Duration = Duration::from_millis(50);
 /// The name of the container, and of its log.
 const CONTAINER: &str = "try";
 const LOG: &str = "try.log";
@@ -327,12 +330,18 @@ impl<'a> TrialPod<'a> {
         Ok(())
     }
 
-    /// Whether the pod or its container ended although criswitch did not stop it.
+    /// Whether the pod or its container ended although criswitch did not stop it. A runtime shows the end a moment after
+    /// calls for the pod fail.
     pub(super) async fn was_stopped(&self) -> bool {
         if self.id.is_none() {
             return false;
         }
-        self.container_was_killed().await || self.pod_has_ended().await
+        let shown = async {
+            while !self.container_was_killed().await && !self.pod_has_ended().await {
+                tokio::time::sleep(END_PERIOD).await;
+            }
+        };
+        tokio::time::timeout(END_LIMIT, shown).await.is_ok()
     }
 
     async fn container_was_killed(&self) -> bool {

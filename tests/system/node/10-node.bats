@@ -5,6 +5,9 @@ load ../runtimes/checks/kubelet.bash
 load node.bash
 load ../runtimes/checks/cluster.bash
 
+# The number of moments between two at which an apply is killed.
+STRIDE=${CRISWITCH_STRIDE:-20}
+
 setup_file() {
   start_link
   start_cluster
@@ -15,8 +18,8 @@ setup_file() {
     wait_for 90 "the pod $name" pod_is "$name" "$RUNS and ([.status.containerStatuses[].ready] | all)"
   done
   specify 1
-  # A plan refuses a node whose pods have just started.
-  wait_for 20 "a plan that refuses nothing" would_change
+  # A plan rejects a node whose pods have just started.
+  wait_for 20 "a plan that rejects nothing" would_change
   files_of_node | keep_as files
 }
 
@@ -37,7 +40,7 @@ would_change() {
 }
 
 # disturb_nothing COMMAND...: runs the command. No pod or container may change, the pod `web` must answer each request,
-# a stream from a runtime must go on, and the node must be Ready at the end.
+# a stream from a runtime must go on, and the node must stay Ready.
 disturb_nothing() {
   local codes=$BATS_TEST_TMPDIR/codes address before out
   address=$(api api/v1/namespaces/suite/pods/web | jq -r .status.podIP)
@@ -50,10 +53,13 @@ disturb_nothing() {
     -w '%{http_code}\n' --rate 50/s "http://$address:8080/passwd?[1-1000000]"
   wait_for 20 "the first reply of web" test -s "$codes"
   before=$(everything)
+  # Four pods and five containers.
+  [ "$(wc -l <<<"$before")" -ge 9 ] || fail "not everything is listed: $before" || return
   out=$("$@" 2>&1) || fail "$*: $out" || return
   echo "$out" | sed -n 's/^\(.*: done after .*\)/# \1/p' >&3
   wait_for 20 "the node to be ready" is_ready
-  same "pods and containers" "$before" "$(everything)"
+  lacks "the statuses of the node" False "$(cat "$BATS_TEST_TMPDIR/beats")" || return
+  same "pods and containers" "$before" "$(everything)" || return
   goes_on runtime || return
   kill "$BACKGROUND"
   equal "replies of web" "200" "$(sort -u "$codes")"
@@ -113,6 +119,44 @@ processes() {
   same "the files" "$(kept files)" "$(files_of_node)"
 }
 
+@test "an apply that is killed while it tries a handler leaves no pod and no file" {
+  in_background "$BATS_TEST_TMPDIR/apply" nsenter --target="$(cat "$DIR/node/pid")" --mount --pid --net --root --wdns=/ \
+    /root/criswitch node apply --spec /root/spec.toml
+  wait_for 60 "a pod of a try" is_tried 1
+  in_node systemctl kill --signal=KILL criswitch-apply.service
+  wait_for 60 "the end of the undo" is_undone
+  same "the files" "$(kept files)" "$(files_of_node)"
+  for n in 1 2; do
+    ! is_tried "$n" || fail "a pod is left"
+  done
+}
+
+# is_tried N: succeeds when containerd N has a pod of a try; a condition for wait_for.
+is_tried() {
+  crictl_at "$1" pods --namespace criswitch-try -q | grep .
+}
+
+# is_undone: succeeds when no change is under way; a condition for wait_for.
+is_undone() {
+  node status | grep -E '^(failed|notInstalled|undone)' && ! in_node systemctl is-active criswitch-apply.service
+}
+
+@test "an apply that is killed between two of its changes leaves the node as before" {
+  local before moment cuts=0
+  before=$(everything)
+  # The first moments are before any change.
+  for ((moment = 30; ; moment += STRIDE)); do
+    ! node apply --spec /root/spec.toml --end-at "$moment" >"$BATS_TEST_TMPDIR/apply" 2>&1 || break
+    grep -q 'ended with the result signal 9' "$BATS_TEST_TMPDIR/apply" || fail "$(cat "$BATS_TEST_TMPDIR/apply")"
+    same "the files after the moment $moment" "$(kept files)" "$(files_of_node)"
+    cuts=$((cuts + 1))
+  done
+  wait_for 20 "the node to be ready" is_ready
+  same "pods and containers" "$before" "$(everything)"
+  echo "# $cuts cuts, up to moment $moment" >&3
+  node uninstall >/dev/null
+}
+
 @test "apply installs criswitch" {
   disturb_nothing node apply --spec /root/spec.toml
   node status --ready
@@ -123,6 +167,18 @@ processes() {
   before=$(processes kubelet criswitch)
   has "apply" "nothing would change" "$(node apply --spec /root/spec.toml)"
   equal "the processes" "$before" "$(processes kubelet criswitch)"
+}
+
+@test "a pod that ends on its own while the kubelet restarts is not lost" {
+  in_node /root/criswitch node undo >/dev/null
+  # shellcheck disable=SC2016 # The shell of the pod expands these.
+  create_pod job "" '.spec.restartPolicy = "Never" | .spec.hostNetwork = true | .spec.containers[0].command =
+    ["sh", "-c", "while wget -q -O /dev/null http://127.0.0.1:10248/healthz; do sleep 0.1; done"]'
+  wait_for 60 "the pod job" pod_is job "$RUNS"
+  wait_for 20 "a plan that rejects nothing" would_change
+  node apply --spec /root/spec.toml >/dev/null
+  wait_for 20 "the end of the job" pod_is job '.status.phase == "Succeeded"'
+  delete_pod job
 }
 
 @test "an upgrade restarts criswitch only, and streams through the kubelet go on" {

@@ -28,9 +28,10 @@ socket=$(sed -n 's|^containerRuntimeEndpoint: unix://||p' /var/lib/kubelet/confi
 sleep infinity &
 wait
 ";
-/// Accepts what a simulated kubelet cannot show.
+/// Accepts what a simulated kubelet cannot show, and what simulated runtimes outside of the machine cannot do.
 const NODE: &str = "
 [node]
+try = 'off'
 kubelet_timeout = '2s'
 settle_time = '200ms'
 accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-pod', 'kubelet-version', 'kubelet-files',
