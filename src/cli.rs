@@ -114,7 +114,8 @@ has no pod, 69 criswitch is not running or not reachable, 78 the
 configuration is wrong.";
 
 const MANIFESTS_CODES: &str = "\
-Exit codes: 0 printed, 78 the configuration is wrong.";
+Exit codes: 0 printed, 1 the file after --existing cannot be read or has
+no RuntimeClasses, 78 the configuration is wrong.";
 
 const RELOAD_CODES: &str = "\
 Exit codes: 0 applied, 1 criswitch uses a different file, or did not

@@ -7,6 +7,8 @@ mod manifest;
 mod object;
 mod pod;
 
+pub(super) use manifest::text;
+
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};

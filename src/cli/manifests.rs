@@ -3,13 +3,14 @@
 pub(super) mod policy;
 
 use std::path::Path;
-use std::{fs, io};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use criswitch::config::{Config, Handler, Table, Toleration};
 use criswitch::node_labels::handler_key;
 use criswitch::platform::paths::NODE_LABELS;
 use serde_json::{Map, Value, json};
+
+use super::explain;
 
 /// The labels of every object. Their value is `criswitch`.
 const LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"];
@@ -58,17 +59,28 @@ impl Objects {
 /// If the file cannot be read, or is not YAML.
 pub(super) fn clashes(config: &Config, file: &Path) -> anyhow::Result<String> {
     let shown = file.display();
-    let text = match file == Path::new("-") {
-        true => io::read_to_string(io::stdin().lock()),
-        false => fs::read_to_string(file),
-    };
-    let text = text.with_context(|| format!("cannot read {shown}"))?;
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&explain::text(file)?)
         .map_err(|_| anyhow!("{shown} is not valid YAML or JSON"))?;
-    let lists = documents.iter().filter_map(|list| list["items"].as_array());
-    let objects = documents.iter().chain(lists.flatten());
-    let classes = objects.filter(|object| object["kind"] == "RuntimeClass");
-    let clashes = classes.filter_map(|object| {
+    let documents = documents.iter().filter(|document| !document.is_null());
+    let mut documents = documents.peekable();
+    let no_list = || {
+        anyhow!(
+            "{shown} has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml"
+        )
+    };
+    documents.peek().ok_or_else(no_list)?;
+    let is_class = |object: &Value| object["kind"] == "RuntimeClass";
+    let mut classes = Vec::new();
+    for document in documents {
+        match document["items"].as_array() {
+            // The items of a RuntimeClassList have no kind.
+            Some(items) if document["kind"] == "RuntimeClassList" => classes.extend(items),
+            Some(items) => classes.extend(items.iter().filter(|item| is_class(item))),
+            None if is_class(document) => classes.push(document),
+            None => return Err(no_list()),
+        }
+    }
+    let clashes = classes.into_iter().filter_map(|object| {
         let text = |pointer| object.pointer(pointer)?.as_str();
         let (name, handler) = (text("/metadata/name")?, text("/handler")?);
         let mut rows = config.table.handlers.iter();

@@ -1,6 +1,6 @@
 //! Warnings of `criswitch check` about valid settings that are probably mistakes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{BackendConfig, Config, Origin, disk, keys, value};
 use crate::platform::users;
@@ -107,11 +107,16 @@ impl Config {
     fn unread_files(&self) -> Vec<String> {
         let files = disk::not_drop_ins(&self.path.with_file_name("conf.d"));
         let warn = |file: &PathBuf| {
-            let renamed = file.with_extension("toml");
+            // A file such as a.toml.bak is a copy of a drop-in: with a new name it would count twice.
+            let is_copy = Path::new(file.file_stem().unwrap_or_default()).extension()
+                == Some("toml".as_ref());
+            let hint = match is_copy {
+                true => "moving it to a different directory".to_owned(),
+                false => format!("renaming it to {}", file.with_extension("toml").display()),
+            };
             format!(
-                "{}: criswitch does not read this file, because its name does not end in .toml; try renaming it to {}",
-                file.display(),
-                renamed.display()
+                "{}: criswitch does not read this file, because its name does not end in .toml; try {hint}",
+                file.display()
             )
         };
         files.iter().map(warn).collect()

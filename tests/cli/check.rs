@@ -101,6 +101,7 @@ fn check_warns_of_files_in_the_directory_of_drop_ins_that_it_does_not_read() {
         ("conf.d/40-d.yaml", b""),
         ("conf.d/.50-e.toml.swp", b""),
         ("conf.d/60-f.toml~", b""),
+        ("conf.d/70-g.toml.bak", b""),
     ]);
     let outcome = run(&["check", "--config", text(&files.main())]);
     let shown = files.stable(&outcome.stdout);
@@ -109,7 +110,8 @@ fn check_warns_of_files_in_the_directory_of_drop_ins_that_it_does_not_read() {
         read conf.d/10-a.toml
         conf.d/20-b.conf: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/20-b.toml
         conf.d/30-c.TOML: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/30-c.toml
-        conf.d/40-d.yaml: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/40-d.toml"#]].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
+        conf.d/40-d.yaml: criswitch does not read this file, because its name does not end in .toml; try renaming it to conf.d/40-d.toml
+        conf.d/70-g.toml.bak: criswitch does not read this file, because its name does not end in .toml; try moving it to a different directory"#]].assert_eq(&lines.collect::<Vec<_>>().join("\n"));
 }
 
 #[test]

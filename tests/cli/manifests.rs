@@ -125,6 +125,46 @@ fn manifests_warns_of_runtime_classes_of_the_cluster_with_a_different_handler() 
 }
 
 #[test]
+fn a_file_without_a_list_of_runtime_classes_is_no_proof_that_no_class_clashes() {
+    let files = main_file(TABLE);
+    let (main, file) = (files.main(), files.main().with_file_name("classes.yaml"));
+    let no_list =
+        "has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml";
+    for (existing, code, says) in [
+        ("", 1, no_list),
+        ("image: x\n", 1, no_list),
+        ("kind: List\nitems: []\n", 0, ""),
+        (
+            "kind: RuntimeClassList\nitems: [{ metadata: { name: gvisor }, handler: runsc }]\n",
+            0,
+            "which is immutable",
+        ),
+        (
+            "kind: RuntimeClass\nmetadata: { name: gvisor }\nhandler: runsc\n",
+            0,
+            "which is immutable",
+        ),
+    ] {
+        std::fs::write(&file, existing).unwrap();
+        let outcome = run(&[
+            "manifests",
+            "--existing",
+            text(&file),
+            "--config",
+            text(&main),
+        ]);
+        assert_eq!(outcome.code, code, "{existing}");
+        assert!(outcome.stderr.contains(says), "{}", outcome.stderr);
+        assert_eq!(
+            outcome.stderr.is_empty(),
+            says.is_empty(),
+            "{}",
+            outcome.stderr
+        );
+    }
+}
+
+#[test]
 fn the_json_is_a_list_of_the_same_runtime_classes() {
     let files = main_file(TABLE);
     let outcome = run(&["manifests", "--json", "--config", text(&files.main())]);

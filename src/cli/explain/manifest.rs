@@ -119,19 +119,29 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-fn text(path: &Path) -> io::Result<String> {
+/// The text of a file or, for `-`, of standard input.
+///
+/// # Errors
+/// The file cannot be read, is no text, or is too large.
+pub(in crate::cli) fn text(path: &Path) -> anyhow::Result<String> {
+    let name = name_of(path);
     let mut text = String::new();
     let most = MOST + 1;
     let read = match path == Path::new(STDIN) {
         true => io::stdin().lock().take(most).read_to_string(&mut text),
-        false => fs::File::open(path)?.take(most).read_to_string(&mut text),
+        false => fs::File::open(path).and_then(|file| file.take(most).read_to_string(&mut text)),
     };
-    read.map_err(|error| match error.kind() {
+    let read = read.map_err(|error| match error.kind() {
         ErrorKind::InvalidData => io::Error::other(
             "it is not UTF-8 text; if it is UTF-16, as PowerShell's `>` writes it, save it as UTF-8",
         ),
         _ => error,
-    })?;
+    });
+    read.with_context(|| format!("cannot read {name}"))?;
+    ensure!(
+        text.len() as u64 <= MOST,
+        "{name} is larger than 16 MiB; split it"
+    );
     Ok(text)
 }
 
@@ -162,11 +172,7 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
 impl Manifests {
     fn add_file(&mut self, path: &Path) -> anyhow::Result<()> {
         let name = name_of(path);
-        let text = text(path).with_context(|| format!("cannot read {name}"))?;
-        ensure!(
-            text.len() as u64 <= MOST,
-            "{name} is larger than 16 MiB; split it"
-        );
+        let text = text(path)?;
         for (index, document) in documents(&name, &text)?.iter().enumerate() {
             let added = self.add(&name, document, None);
             added.with_context(|| format!("{name}: document {}", index + 1))?;
