@@ -35,11 +35,11 @@ clients       root,network 0.5  tests/system/clients/run.sh
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
 units         root,network 4    tests/system/systemd/run.sh
-package       root,network 8    test_package
 metrics       root,go      2    tests/system/prometheus/run.sh
+node          root,go      4    test_node
+package       root,network 8    test_package
 comparison    root,go      3    benches/compare/run.sh --smoke
 ahead         root,network 0.1  build_ahead
-node          root,go      4    test_node
 runtimes      root,go      13   test_runtimes
 windows       root,network 6    test_windows
 demo          -            1.5  cargo run --quiet --profile demo --locked --example demo -- --once
@@ -152,9 +152,10 @@ run_tests() {
 # leave. Debian's packages are installed first, because two programs cannot install packages at once.
 build_partners() {
   tests/system/runtimes/run.sh --install && tests/system/package/run.sh --install || return
-  chrt --idle 0 bash -c 'tests/system/runtimes/run.sh --build; tests/system/package/run.sh --build' \
-    >"$CACHE/partners.log" 2>&1 &
+  chrt --idle 0 tests/system/runtimes/run.sh --build >"$CACHE/partners.log" 2>&1 &
   PARTNERS=$!
+  chrt --idle 0 tests/system/package/run.sh --build >"$CACHE/releases.log" 2>&1 &
+  RELEASES=$!
 }
 
 # wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
@@ -163,12 +164,13 @@ wait_for() {
   [ -z "$1" ] || wait "$1" || true
 }
 
-# These steps use the binary of the package if the step before has built it.
+# Uses the debug binary, which the tests before have built.
 test_node() {
   wait_for "${PARTNERS:-}"
-  CRISWITCH=${PACKAGED:-} tests/system/node/run.sh
+  cargo build --quiet --locked && CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch tests/system/node/run.sh
 }
 
+# Uses the binary and the bundle of the package if that step has built them.
 test_runtimes() {
   wait_for "${PARTNERS:-}"
   CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
@@ -187,7 +189,7 @@ test_windows() {
 }
 
 test_package() {
-  wait_for "${PARTNERS:-}"
+  wait_for "${RELEASES:-}"
   tests/system/package/run.sh || return
   PACKAGED=$(echo "$CACHE"/package/one/criswitch-*-linux-amd64)
   # The comparison measures this program, too.

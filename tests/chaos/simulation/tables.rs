@@ -72,8 +72,8 @@ pub struct Tables {
     pub places: Places,
     /// Every id that a backend has had in this instance.
     pub ids: Vec<BackendId>,
-    /// The backends that criswitch has removed, each with the moment of its removal.
-    left: Vec<(Moment, usize)>,
+    /// The backends that criswitch has removed or forgotten, each with the moment.
+    pub left: Vec<(Moment, usize)>,
     /// Whether an operator made criswitch forget a backend.
     pub forgotten: [bool; RUNTIMES],
     /// The default backends so far, each with its first moment.
@@ -102,7 +102,7 @@ impl Tables {
         }
     }
 
-    /// Whether criswitch has removed a backend after `from`.
+    /// Whether criswitch has removed or forgotten a backend after `from`.
     pub fn has_left(&self, runtime: usize, from: Moment) -> bool {
         let mut left = self.left.iter();
         left.any(|(at, gone)| *gone == runtime && *at > from)

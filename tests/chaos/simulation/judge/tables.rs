@@ -108,7 +108,9 @@ impl Case<'_> {
     /// Whether the backend was joined during the whole call. Calls to all backends include only joined backends.
     pub(super) fn sure(&self, backend: usize) -> bool {
         match self.places(backend) {
-            [Some(then), Some(now)] => then.id == now.id && then.joined && now.joined,
+            [Some(then), Some(now)] => {
+                then.id == now.id && then.joined && now.joined && !self.has_left(backend)
+            }
             _ => false,
         }
     }
@@ -124,7 +126,7 @@ impl Case<'_> {
         self.places(backend).iter().any(Option::is_some) || self.has_left(backend)
     }
 
-    /// Whether criswitch has removed the backend since the call began, including a backend that was added after the
+    /// Whether criswitch has removed or forgotten the backend since the call began, including a backend that was added after the
     /// call began.
     fn has_left(&self, backend: usize) -> bool {
         self.truth.tables.has_left(backend, self.asked.begun)

@@ -90,6 +90,8 @@ impl Truth {
     pub fn forgotten(&mut self, backend: usize) {
         self.forget_things(backend);
         self.tables.forgotten[backend] = true;
+        let now = self.tick();
+        self.tables.left.push((now, backend));
         self.listings.retain(|listing| listing.backend != backend);
         let images = self.images.iter_mut().filter(|it| it.backend == backend);
         images.for_each(|image| image.shown = None);
