@@ -48,10 +48,12 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,
     };
-    Some(if truth.started {
-        bound
-    } else {
+    // A call after a start may wait for a backend that has been forgotten since.
+    let is_at_start = !truth.started || truth.tables.forgotten.contains(&true);
+    Some(if is_at_start {
         bound + truth.start_wait
+    } else {
+        bound
     })
 }
 
