@@ -154,6 +154,7 @@ is_undone() {
   wait_for 20 "the node to be ready" is_ready
   same "pods and containers" "$before" "$(everything)"
   echo "# $cuts cuts, up to moment $moment" >&3
+  [ "$cuts" -gt 0 ] || fail "no apply was killed"
   node uninstall >/dev/null
 }
 

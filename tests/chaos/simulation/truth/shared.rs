@@ -92,11 +92,26 @@ impl Truth {
         self.tables.forgotten[backend] = true;
         let now = self.tick();
         self.tables.left.push((now, backend));
+        self.unlearn_lost(backend);
         self.listings.retain(|listing| listing.backend != backend);
         let images = self.images.iter_mut().filter(|it| it.backend == backend);
         images.for_each(|image| image.shown = None);
         if let Some(place) = &mut self.tables.places[backend] {
             (place.joined, place.made_ready) = (false, false);
+        }
+    }
+
+    /// criswitch forgets what `backend` has lost since its last list, before it can notice the loss.
+    fn unlearn_lost(&mut self, backend: usize) {
+        let its = self.things.iter_mut().filter(|it| it.backend == backend);
+        for thing in its.filter(|it| it.removal_reported.is_none()) {
+            let mut lists = self.listings.iter().filter(|listing| {
+                listing.backend == backend && listing.list.kind() == Some(thing.kind)
+            });
+            let mut is_told = |gone| lists.any(|it| it.at > gone && it.delivered.is_some());
+            if thing.gone.is_some_and(|gone| !is_told(gone)) {
+                thing.learned = None;
+            }
         }
     }
 
