@@ -108,8 +108,8 @@ impl Truth {
             let mut lists = self.listings.iter().filter(|listing| {
                 listing.backend == backend && listing.list.kind() == Some(thing.kind)
             });
-            let mut is_told = |gone| lists.any(|it| it.at > gone && it.delivered.is_some());
-            if thing.gone.is_some_and(|gone| !is_told(gone)) {
+            let mut is_shown = |gone| lists.any(|it| it.at > gone && it.delivered.is_some());
+            if thing.gone.is_some_and(|gone| !is_shown(gone)) {
                 thing.learned = None;
             }
         }
