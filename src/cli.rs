@@ -23,6 +23,7 @@ mod notify;
 mod output;
 mod pods;
 mod probe;
+mod program;
 mod reload;
 mod routes;
 mod running;
@@ -313,6 +314,10 @@ struct Manifests {
     /// runtimeclasses -o yaml; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     existing: Option<PathBuf>,
+    /// The same, and ask the cluster with kubectl, or with this program.
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "kubectl")]
+    #[arg(conflicts_with_all = ["policy", "existing"])]
+    kubectl: Option<PathBuf>,
 }
 
 /// The result of a command that ran to its end.
@@ -473,15 +478,18 @@ impl Manifests {
             true => Objects::Policies,
             false => Objects::RuntimeClasses,
         };
+        // If the classes of the cluster are unknown, `kubectl apply` must not read objects either.
+        let clashes = match (&self.existing, &self.kubectl) {
+            (Some(file), _) => manifests::clashes_in(&config, file)?,
+            (None, Some(kubectl)) => manifests::clashes_at(&config, kubectl)?,
+            (None, None) => String::new(),
+        };
         print(match self.output.encoding() {
             Some(Encoding::Json) => objects.json(&config),
             _ => objects.yaml(&config)?,
         })?;
-        if let Some(file) = &self.existing {
-            terminal::complain(&manifests::clashes(&config, file)?);
-        }
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
-        terminal::complain(&objects.left_out(&config));
+        terminal::complain(&(clashes + &objects.left_out(&config)));
         Ok(Verdict::Fine)
     }
 }

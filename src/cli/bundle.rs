@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
@@ -23,14 +22,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
+use super::program::output;
 use super::{Daemon, Verdict, block_on, check, print, terminal};
 
 /// The time that a part may take. `check --probe` waits for each backend.
 const PART_LIMIT: Duration = Duration::from_secs(30);
 /// The largest part in bytes. The rest of a longer part is omitted.
 const PART_BYTES: u64 = 8 << 20;
-/// The largest message of a command that fails, in bytes.
-const MESSAGE_BYTES: u64 = 4 << 10;
 const FOLDER: &str = "criswitch-bundle";
 const SCRAPE: &[u8] = b"GET /metrics HTTP/1.0\r\nhost: node\r\n\r\n";
 const LOG: [&str; 4] = [
@@ -100,14 +98,26 @@ impl Bundle {
         let mut log = Command::new("journalctl");
         log.args(LOG);
         Ok(vec![
-            part("version.json", async |text| output(version, text).await).await,
+            part("version.json", async |text| {
+                output(version, PART_BYTES, text).await
+            })
+            .await,
             part("config.toml", async |text| configuration(path, text)).await,
-            part("check.json", async |text| output(check, text).await).await,
-            part("status.json", async |text| output(status, text).await).await,
-            part("status.txt", async |text| output(table, text).await).await,
+            part("check.json", async |text| {
+                output(check, PART_BYTES, text).await
+            })
+            .await,
+            part("status.json", async |text| {
+                output(status, PART_BYTES, text).await
+            })
+            .await,
+            part("status.txt", async |text| {
+                output(table, PART_BYTES, text).await
+            })
+            .await,
             part("metrics.txt", async |text| metrics(path, text).await).await,
             part("state.txt", async |text| state_files(path, text)).await,
-            part("log.txt", async |text| output(log, text).await).await,
+            part("log.txt", async |text| output(log, PART_BYTES, text).await).await,
         ])
     }
 }
@@ -138,35 +148,6 @@ impl Part {
         let problem = self.problem.as_deref().unwrap_or("ok").trim_end();
         let seconds = self.took.as_secs_f64();
         format!("{:<12} {seconds:>5.1} s  {problem}\n", self.name)
-    }
-}
-
-/// Appends the output of a command. An exit code other than 0 is an error with the message of the command.
-async fn output(mut command: Command, text: &mut Vec<u8>) -> anyhow::Result<()> {
-    let name = command.as_std().get_program().display().to_string();
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn();
-    let mut child = child.with_context(|| format!("cannot start {name}"))?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let mut message = Vec::new();
-    let (_, _, ended) = tokio::join!(
-        read(stdout, PART_BYTES, text),
-        read(stderr, MESSAGE_BYTES, &mut message),
-        child.wait()
-    );
-    let ended = ended?;
-    let message = String::from_utf8_lossy(&message);
-    let message = message.lines().next().unwrap_or_default();
-    ensure!(ended.success(), "{ended} {message}");
-    Ok(())
-}
-
-/// Reads at most `limit` bytes. After that it closes the pipe, so that the writer ends, too.
-async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u8>) {
-    if let Some(pipe) = pipe {
-        // An error ends the text.
-        pipe.take(limit).read_to_end(text).await.ok();
     }
 }
 

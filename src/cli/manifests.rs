@@ -3,14 +3,25 @@
 pub(super) mod policy;
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow, ensure};
 use criswitch::config::{Config, Handler, Table, Toleration};
 use criswitch::node_labels::handler_key;
 use criswitch::platform::paths::NODE_LABELS;
 use serde_json::{Map, Value, json};
+use tokio::process::Command;
+use tokio::time::timeout;
 
-use super::explain;
+use super::program::output;
+use super::{block_on, explain};
+
+/// The arguments with which kubectl prints the RuntimeClasses of its cluster.
+const GET: [&str; 4] = ["get", "runtimeclasses", "-o", "json"];
+/// The time that kubectl may take.
+const KUBECTL_LIMIT: Duration = Duration::from_secs(15);
+/// The output of kubectl must be smaller.
+const KUBECTL_BYTES: u64 = 8 << 20;
 
 /// The labels of every object. Their value is `criswitch`.
 const LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"];
@@ -52,14 +63,49 @@ impl Objects {
     }
 }
 
-/// One line for each RuntimeClass of the cluster that `kubectl apply` cannot replace: the handler of a RuntimeClass is
-/// immutable. `file` has the objects of the cluster, as `kubectl get runtimeclasses -o yaml` prints them.
+/// The clashes with the RuntimeClasses in a file with the output of `kubectl get runtimeclasses -o yaml`.
 ///
 /// # Errors
-/// If the file cannot be read, or is not YAML.
-pub(super) fn clashes(config: &Config, file: &Path) -> anyhow::Result<String> {
-    let shown = file.display();
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&explain::text(file)?)
+/// If the file cannot be read, or has no RuntimeClasses.
+pub(super) fn clashes_in(config: &Config, file: &Path) -> anyhow::Result<String> {
+    clashes(config, file, &explain::text(file)?)
+}
+
+/// The clashes with the RuntimeClasses of the cluster that `kubectl` uses.
+///
+/// # Errors
+/// If kubectl does not print the RuntimeClasses in time.
+pub(super) fn clashes_at(config: &Config, kubectl: &Path) -> anyhow::Result<String> {
+    let unknown = || {
+        let program = kubectl.display();
+        format!(
+            "the RuntimeClasses of the cluster are unknown: {program} {}",
+            GET.join(" ")
+        )
+    };
+    let text = block_on(answer(kubectl)).with_context(unknown)?;
+    clashes(config, kubectl, &text).with_context(unknown)
+}
+
+/// The RuntimeClasses of the cluster, as kubectl prints them.
+async fn answer(kubectl: &Path) -> anyhow::Result<String> {
+    let mut command = Command::new(kubectl);
+    command.args(GET);
+    let mut text = Vec::new();
+    let asked = timeout(KUBECTL_LIMIT, output(command, KUBECTL_BYTES, &mut text)).await;
+    ensure!(
+        (text.len() as u64) < KUBECTL_BYTES,
+        "the output is larger than {KUBECTL_BYTES} bytes"
+    );
+    asked.map_err(|_| anyhow!("no answer in {} s", KUBECTL_LIMIT.as_secs()))??;
+    Ok(String::from_utf8(text)?)
+}
+
+/// One line for each RuntimeClass of the cluster that `kubectl apply` cannot replace: the handler of a RuntimeClass is
+/// immutable. `text` has the objects of the cluster, and comes from `place`.
+fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> {
+    let shown = place.display();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)
         .map_err(|_| anyhow!("{shown} is not valid YAML or JSON"))?;
     let documents = documents.iter().filter(|document| !document.is_null());
     let mut documents = documents.peekable();
@@ -192,4 +238,21 @@ fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     fields
         .filter_map(|(name, value)| Some((name.to_owned(), value?)))
         .collect()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::answer;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubectl_without_an_answer_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let kubectl = folder.path().join("kubectl");
+        std::fs::write(&kubectl, "#!/bin/sh\nexec tail -f /dev/null\n").unwrap();
+        std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).unwrap();
+        let error = answer(&kubectl).await.unwrap_err();
+        assert_eq!(error.to_string(), "no answer in 15 s");
+    }
 }

@@ -1,10 +1,14 @@
 //! `criswitch manifests`: the RuntimeClasses for kubectl.
 
+#[cfg(unix)]
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use expect_test::expect;
 use serde_json::{Value, json};
 
+#[cfg(unix)]
+use crate::command;
 use crate::{main_file, run, text};
 
 const TABLE: &str = r#"
@@ -162,6 +166,86 @@ fn a_file_without_a_list_of_runtime_classes_is_no_proof_that_no_class_clashes() 
             outcome.stderr
         );
     }
+}
+
+/// Runs `criswitch manifests --kubectl` with a kubectl that is this script.
+#[cfg(unix)]
+fn with_kubectl(script: &str) -> std::process::Output {
+    let files = main_file(TABLE);
+    let programs = files.main().with_file_name("bin");
+    std::fs::create_dir(&programs).unwrap();
+    let kubectl = programs.join("kubectl");
+    std::fs::write(&kubectl, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut manifests = command(&["manifests", "--config", text(&files.main()), "--kubectl"]);
+    manifests.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+    manifests.env("KUBECONFIG", "/own/kubeconfig");
+    manifests.output().unwrap()
+}
+
+#[cfg(unix)] // The program is a script.
+#[test]
+fn kubectl_is_asked_for_the_runtime_classes_of_its_cluster() {
+    let class = r#"echo '{"kind": "List", "items": [{"kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}]}'"#;
+    let asked =
+        r#"[ "$KUBECONFIG: $*" = "/own/kubeconfig: get runtimeclasses -o json" ] || exit 3"#;
+    let output = with_kubectl(&format!("{asked}\n{class}"));
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{warned}");
+    assert!(
+        warned.contains(r#"RuntimeClass "gvisor" exists with the handler "runsc""#),
+        "{warned}"
+    );
+    assert_eq!(warned.lines().count(), 1, "{warned}");
+    let classes = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(classes.matches("kind: RuntimeClass").count(), 3);
+    let output = with_kubectl(r#"echo '{"kind": "List", "items": []}'"#);
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[cfg(unix)] // The program is a script.
+#[test]
+fn without_an_answer_of_the_cluster_manifests_fails_and_prints_no_objects() {
+    let unknown = "criswitch: the RuntimeClasses of the cluster are unknown: kubectl get runtimeclasses -o json: ";
+    let refused = "echo 'E1126 couldn.t get current server API group list' >&2
+        echo 'The connection to the server was refused' >&2; exit 1";
+    for (script, cause) in [
+        (
+            refused,
+            "exit status: 1 The connection to the server was refused",
+        ),
+        (
+            "exit 0",
+            "kubectl has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml",
+        ),
+        ("echo '{'", "kubectl is not valid YAML or JSON"),
+        (
+            "head -c 9000000 /dev/zero",
+            "the output is larger than 8388608 bytes",
+        ),
+    ] {
+        let output = with_kubectl(script);
+        let failed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(failed, format!("{unknown}{cause}\n"));
+        assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
+    }
+}
+
+#[test]
+fn a_kubectl_that_does_not_exist_is_named() {
+    let files = main_file(TABLE);
+    let outcome = run(&[
+        "manifests",
+        "--config",
+        text(&files.main()),
+        "--kubectl",
+        "/no/kubectl",
+    ]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    let cause = "/no/kubectl get runtimeclasses -o json: cannot start /no/kubectl: ";
+    assert!(outcome.stderr.contains(cause), "{}", outcome.stderr);
+    let outcome = run(&["manifests", "--policy", "--kubectl"]);
+    assert_eq!(outcome.code, 64);
 }
 
 #[test]

@@ -176,6 +176,22 @@ by_the_table() {
   done <"$BATS_TEST_TMPDIR/effects"
 }
 
+@test "manifests --kubectl warns of a class of the cluster with a different handler" {
+  # The cluster has the class `boxed` with the handler `boxed`.
+  printf 'default_handler = "runc"\n[handlers]\nrunc = { socket = "/run/a.sock", class = "boxed" }\n' >"$DIR/boxed.toml"
+  export KUBECONFIG=$DIR/cluster/kubeconfig
+  run --separate-stderr "$CRISWITCH" manifests --kubectl --config "$DIR/boxed.toml"
+  equal "the exit status" 0 "$status"
+  # shellcheck disable=SC2154 # bats sets it.
+  has "the warning" 'RuntimeClass "boxed" exists with the handler "boxed", which is immutable' "$stderr"
+  run --separate-stderr "$CRISWITCH" manifests --kubectl --config "$DIR/policies.toml"
+  equal "the exit status and the warnings" "0 " "$status $stderr"
+  sed 's/127.0.0.1:[0-9]*/127.0.0.1:1/' "$KUBECONFIG" >"$DIR/no-cluster"
+  KUBECONFIG=$DIR/no-cluster run --separate-stderr "$CRISWITCH" manifests --kubectl --config "$DIR/policies.toml"
+  equal "the exit status and the objects" "1 " "$status $output"
+  has "the failure" "the RuntimeClasses of the cluster are unknown" "$stderr"
+}
+
 # documented CLASS ACTION: prints the number of limits with this action in policies that docs/compatibility.md has for the
 # kind of runtime of the class.
 documented() {
