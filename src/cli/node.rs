@@ -239,10 +239,12 @@ fn unknown(findings: &mut Vec<Finding>, place: impl fmt::Display, what: impl fmt
 }
 
 /// Whether two addresses name the same socket. `/var/run` is a link to `/run` on every machine, so the two paths are
-/// equal.
+/// equal. A path with a slash at its end names a directory, and a connection to it fails.
 fn same(one: &str, other: &str) -> bool {
-    let path = |text| {
-        let path = Address::parse(text).ok()?.path().to_owned();
+    let path = |text: &str| {
+        let is_directory = text.ends_with('/') || text.ends_with("/.");
+        let address = Address::parse(text).ok().filter(|_| !is_directory)?;
+        let path = address.path().to_owned();
         let in_run = path.strip_prefix("/var/run").ok();
         Some(in_run.map_or(path.clone(), |rest| Path::new("/run").join(rest)))
     };

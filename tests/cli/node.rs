@@ -101,6 +101,25 @@ fn a_kubelet_that_calls_another_runtime_is_reported_with_the_place_of_the_settin
 }
 
 #[test]
+fn an_endpoint_with_a_slash_at_its_end_is_not_the_socket() {
+    for end in ["/", "//", "/."] {
+        let socket = format!("unix:///run/criswitch/criswitch.sock{end}");
+        let flag = format!("--container-runtime-endpoint={socket}");
+        let machine = Machine::good()
+            .running("812", &["kubelet", &flag])
+            .with("/etc/crictl.yaml", &format!("runtime-endpoint: {socket}\n"));
+        let outcome = machine.check(TABLE, &["-o", "json"]);
+        let shown: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let findings = shown["node"]["findings"].as_array().unwrap();
+        let found = findings.iter().map(|it| it["what"].as_str().unwrap());
+        let kubelet =
+            format!("the kubelet's container runtime endpoint is {socket}, not criswitch");
+        let crictl = format!("crictl's runtime-endpoint is {socket}, not criswitch");
+        assert_eq!(found.collect::<Vec<_>>(), [kubelet, crictl]);
+    }
+}
+
+#[test]
 fn a_flag_wins_over_the_configuration_and_the_last_of_two_flags_wins() {
     let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
     let flags = [

@@ -204,6 +204,29 @@ fn k3s_or_rke2_before_its_first_start_is_found_by_its_files() {
 }
 
 #[test]
+fn k3s_with_docker_has_the_socket_of_cri_dockerd_by_default() {
+    let words = "uses its default runtime endpoint unix:///run/k3s/cri-dockerd/cri-dockerd.sock, not criswitch";
+    let with = |flag: &str, file: &str| {
+        let unit = format!("[Service]\nExecStart=/usr/local/bin/k3s agent {flag}\n");
+        let machine = machine().with("/etc/systemd/system/k3s-agent.service", &unit);
+        let outcome = machine
+            .with("/etc/rancher/k3s/config.yaml", file)
+            .check(TABLE, &[]);
+        assert_eq!(outcome.code, 1, "{}", outcome.stdout);
+        outcome.stdout.replace('\n', " ").contains(words)
+    };
+    assert!(with("--docker", ""));
+    assert!(with("--docker --debug", ""));
+    assert!(with("", "docker: true"));
+    assert!(!with("", "docker: false"));
+    assert!(!with("--docker=false", "docker: true"));
+    assert!(!with(
+        "--container-runtime-endpoint=/run/x.sock --docker",
+        ""
+    ));
+}
+
+#[test]
 fn the_crictl_configuration_of_k3s_is_checked_if_there_is_no_other() {
     let own = drop_in("unix:///run/criswitch/criswitch.sock");
     let machine = k3s()

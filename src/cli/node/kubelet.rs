@@ -16,6 +16,8 @@ pub(super) type SettingNames = [&'static str; 2];
 pub(super) const RUNTIME: SettingNames = ["container-runtime-endpoint", "containerRuntimeEndpoint"];
 /// The text before the runtime endpoint in the configuration.
 pub(super) const RUNTIME_KEY: &str = "containerRuntimeEndpoint: ";
+/// The socket of the cri-dockerd that k3s starts with `--docker`.
+const CRI_DOCKERD: &str = "unix:///run/k3s/cri-dockerd/cri-dockerd.sock";
 const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
 const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
 const SYSCTLS: SettingNames = ["allowed-unsafe-sysctls", "allowedUnsafeSysctls"];
@@ -57,7 +59,13 @@ impl Kubelet {
         let (settings, place) = found.unzip();
         let setting = |names: SettingNames| last(settings.as_ref()?, &names).cloned();
         let default = |((before, place), start): ((_, String), &Start)| {
-            Setting::new("", before, start.program.default, &place)
+            let has_docker = rancher.as_ref().is_some_and(Rancher::has_docker);
+            let socket = if has_docker {
+                CRI_DOCKERD
+            } else {
+                start.program.default
+            };
+            Setting::new("", before, socket, &place)
         };
         Kubelet {
             runtime: setting(RUNTIME),

@@ -122,6 +122,12 @@ impl Rancher {
             .join(format!("00-{}-defaults.conf", self.program))
     }
 
+    /// Whether k3s starts cri-dockerd in place of containerd.
+    pub(super) fn has_docker(&self) -> bool {
+        let docker = self.flags.iter().rfind(|flag| flag.name == "docker");
+        docker.is_some_and(|docker| docker.value != "false")
+    }
+
     /// The path of crictl's configuration, which k3s or RKE2 overwrites at each start.
     pub(super) fn crictl(&self) -> PathBuf {
         self.data.join("agent/etc/crictl.yaml")
