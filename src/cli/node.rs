@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use criswitch::config::Config;
 use criswitch::config::address::Address;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Verdict;
@@ -34,7 +35,7 @@ use super::columns::columns;
 use super::output::Encoding;
 use super::probe::{Probe, cgroup_driver, probe_of};
 use super::terminal;
-use kubelet::Kubelet;
+use kubelet::{CGROUP_DRIVER, IMAGES, Kubelet, RUNTIME};
 use rancher::Rancher;
 use root::Root;
 
@@ -91,11 +92,13 @@ pub(super) struct Node {
 }
 
 /// A setting, and the file or process that has it.
-#[derive(Clone)]
+#[derive(Clone, Serialize)]
 struct Setting {
     /// The key in the file, or the flag without its dashes.
+    #[serde(skip)]
     name: String,
     /// The text before the value in the file or on the command line.
+    #[serde(skip)]
     before: String,
     value: String,
     from: String,
@@ -257,9 +260,9 @@ impl Node {
         let kubelet = &self.kubelet;
         let settings = [
             ("kubelet", kubelet.runs.as_ref()),
-            ("runtime", kubelet.runtime.as_ref()),
-            ("images", kubelet.images.as_ref()),
-            ("cgroups", kubelet.cgroup_driver.as_ref()),
+            ("runtime", kubelet.set(RUNTIME)),
+            ("images", kubelet.set(IMAGES)),
+            ("cgroups", kubelet.set(CGROUP_DRIVER)),
             ("crictl", self.crictl.as_ref()),
         ];
         let rows = settings.map(|(name, setting)| {
@@ -293,11 +296,11 @@ impl Node {
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,
-                "runtimeEndpoint": setting_json(self.kubelet.runtime.as_ref()),
-                "imageEndpoint": setting_json(self.kubelet.images.as_ref()),
-                "cgroupDriver": setting_json(self.kubelet.cgroup_driver.as_ref()),
+                "runtimeEndpoint": self.kubelet.set(RUNTIME),
+                "imageEndpoint": self.kubelet.set(IMAGES),
+                "cgroupDriver": self.kubelet.set(CGROUP_DRIVER),
             },
-            "crictl": { "runtimeEndpoint": setting_json(self.crictl.as_ref()) },
+            "crictl": { "runtimeEndpoint": self.crictl },
             "findings": findings.collect::<Vec<_>>(),
         })
     }
@@ -312,13 +315,6 @@ impl Finding {
 
 fn advice(hint: &str) -> Option<&str> {
     (!hint.is_empty()).then_some(hint)
-}
-
-fn setting_json(setting: Option<&Setting>) -> Value {
-    setting.map_or(
-        Value::Null,
-        |setting| json!({ "value": setting.value, "from": setting.from }),
-    )
 }
 
 impl Setting {

@@ -18,8 +18,8 @@ pub(super) const RUNTIME: SettingNames = ["container-runtime-endpoint", "contain
 pub(super) const RUNTIME_KEY: &str = "containerRuntimeEndpoint: ";
 /// The socket of the cri-dockerd that k3s starts with `--docker`.
 const CRI_DOCKERD: &str = "unix:///run/k3s/cri-dockerd/cri-dockerd.sock";
-const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
-const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
+pub(super) const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
+pub(super) const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
 const SYSCTLS: SettingNames = ["allowed-unsafe-sysctls", "allowedUnsafeSysctls"];
 
 pub(super) struct Kubelet {
@@ -27,10 +27,6 @@ pub(super) struct Kubelet {
     pub(super) runs: Option<Setting>,
     /// The id of the kubelet's process; `None` if the kubelet does not run.
     pub(super) pid: Option<u32>,
-    pub(super) runtime: Option<Setting>,
-    pub(super) images: Option<Setting>,
-    pub(super) cgroup_driver: Option<Setting>,
-    sysctls: Option<Setting>,
     /// The command line that starts the kubelet; `None` if it is unknown.
     pub(super) start: Option<Start>,
     /// All settings in files and flags, of which the last with a name wins.
@@ -57,7 +53,6 @@ impl Kubelet {
             _ => settings(start, root, findings),
         });
         let (settings, place) = found.unzip();
-        let setting = |names: SettingNames| last(settings.as_ref()?, &names).cloned();
         let default = |((before, place), start): ((_, String), &Start)| {
             let has_docker = rancher.as_ref().is_some_and(Rancher::has_docker);
             let socket = if has_docker {
@@ -68,10 +63,6 @@ impl Kubelet {
             Setting::new("", before, socket, &place)
         };
         Kubelet {
-            runtime: setting(RUNTIME),
-            images: setting(IMAGES),
-            cgroup_driver: setting(CGROUP_DRIVER),
-            sysctls: setting(SYSCTLS),
             unset: place.zip(start.as_ref()).map(default),
             runs: start.as_ref().map(Start::shown),
             pid: start.as_ref().and_then(|start| start.pid),
@@ -82,36 +73,36 @@ impl Kubelet {
         }
     }
 
+    /// The setting that counts, if the kubelet has it.
+    pub(super) fn set(&self, names: SettingNames) -> Option<&Setting> {
+        last(&self.settings, &names)
+    }
+
     /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet was
     /// found or a file of it could not be read.
     pub(super) fn allowed_sysctls(&self) -> Option<Vec<String>> {
-        let names = self
-            .sysctls
-            .as_ref()
-            .map(|setting| setting.value.split(','));
-        let names = names
-            .into_iter()
-            .flatten()
-            .map(|name| name.trim().to_owned());
+        let set = self.set(SYSCTLS).into_iter();
+        let names = set.flat_map(|set| set.value.split(','));
+        let names = names.map(|name| name.trim().to_owned());
         (self.runs.is_some() && !self.partial).then(|| names.collect())
     }
 
     /// The runtime endpoint that the kubelet uses now; `None` if that is unknown.
     pub(super) fn endpoint(&self) -> Option<&str> {
         let default = self.unset.as_ref().filter(|_| !self.partial);
-        let endpoint = self.runtime.as_ref().or(default)?;
+        let endpoint = self.set(RUNTIME).or(default)?;
         Some(&endpoint.value)
     }
 
     /// Checks that the kubelet calls criswitch and no other runtime.
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
-        if let (None, Some(unset), false) = (&self.runtime, &self.unset, self.partial) {
+        if let (None, Some(unset), false) = (self.set(RUNTIME), &self.unset, self.partial) {
             let default = &unset.value;
             let what =
                 format!("the kubelet uses its default runtime endpoint {default}, not criswitch");
             report(findings, &unset.from, what, unset.instead(switch));
         }
-        if let Some(runtime) = &self.runtime {
+        if let Some(runtime) = self.set(RUNTIME) {
             let hint = runtime.instead(switch);
             let from = self.place(&runtime.from);
             let runtime = Setting {
@@ -121,7 +112,7 @@ impl Kubelet {
             let name = "the kubelet's container runtime endpoint";
             judge(Some(&runtime), name, switch, hint, findings);
         }
-        if let Some(images) = &self.images {
+        if let Some(images) = self.set(IMAGES) {
             let hint = format!(
                 "removing {}",
                 images.before.trim_end_matches(['=', ':', ' '])
@@ -154,7 +145,7 @@ impl Kubelet {
     /// Checks that the kubelet's cgroup driver is that of the default backend. A kubelet that asks the runtime for the
     /// driver uses the reply; an older kubelet uses its own setting.
     pub(super) fn judge_cgroup_driver(&self, theirs: &str, findings: &mut Vec<Finding>) {
-        if let Some(ours) = &self.cgroup_driver
+        if let Some(ours) = self.set(CGROUP_DRIVER)
             && ours.value != theirs
         {
             let what = format!(

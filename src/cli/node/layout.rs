@@ -84,7 +84,7 @@ fn is_plain(kubelet: &Kubelet) -> bool {
 
 /// The flag with the endpoint, if it is in such a file.
 fn flag(kubelet: &Kubelet, is_there: fn(&Path) -> bool) -> Option<Setting> {
-    let runtime = kubelet.runtime.as_ref().filter(|_| is_plain(kubelet))?;
+    let runtime = kubelet.set(RUNTIME).filter(|_| is_plain(kubelet))?;
     let is_flag = runtime.name == RUNTIME[0] && is_there(Path::new(&runtime.from));
     is_flag.then(|| runtime.clone())
 }
@@ -202,10 +202,7 @@ impl Layout {
             return;
         }
         let after = Kubelet::read(&root.with(&self.changes), findings);
-        let from = after
-            .runtime
-            .as_ref()
-            .map_or("kubelet", |runtime| &runtime.from);
+        let from = after.set(RUNTIME).map_or("kubelet", |set| &set.from);
         let endpoint = after.endpoint().unwrap_or("unknown");
         if !same(endpoint, switch) {
             let files: Vec<_> = self

@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use criswitch::platform::remove;
 
 use super::actions::pause;
+use super::unit::properties;
 use crate::cli::{Verdict, print};
 
 const UNIT: &str = "criswitch-apply.service";
@@ -99,12 +100,7 @@ fn is_active() -> anyhow::Result<bool> {
 
 /// A property of the unit.
 fn show(property: &str) -> anyhow::Result<String> {
-    let property = format!("--property={property}");
-    let mut systemctl = Command::new("systemctl");
-    let output = systemctl
-        .args(["show", "--value", &property, UNIT])
-        .output();
-    let output = output.context("cannot start systemctl")?;
-    ensure!(output.status.success(), "systemd does not answer systemctl");
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let asked = properties(UNIT, [property]);
+    let [value] = asked.context("systemd does not answer systemctl")?;
+    Ok(value)
 }

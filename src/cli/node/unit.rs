@@ -94,17 +94,8 @@ impl Unit {
 
     /// Whether a unit of this machine has files that systemd has not read yet; `None` if no systemd answers.
     pub(super) fn needs_reload(name: &str) -> Option<bool> {
-        let mut systemctl = Command::new("systemctl");
-        let asked = systemctl.args(["show", "--value", "--property=NeedDaemonReload", name]);
-        let output = asked
-            .output()
-            .ok()
-            .filter(|output| output.status.success())?;
-        match String::from_utf8_lossy(&output.stdout).trim() {
-            "no" => Some(false),
-            "yes" => Some(true),
-            _ => None,
-        }
+        let [needs] = properties(name, ["NeedDaemonReload"])?;
+        Some(needs == "yes")
     }
 
     /// Whether the unit has files, and one of the usual targets starts it.
@@ -224,15 +215,22 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
 
 /// The files of a unit of this machine, as systemd reports them; `None` if no systemd answers.
 fn reported_files(name: &str) -> Option<Vec<PathBuf>> {
-    let properties = ["--property=FragmentPath", "--property=DropInPaths"];
-    let mut systemctl = Command::new("systemctl");
-    let output = systemctl.arg("show").args(properties).arg(name).output();
-    let output = output.ok().filter(|output| output.status.success())?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let value = |key| text.lines().find_map(|line| line.strip_prefix(key));
-    let (unit, drop_ins) = (value("FragmentPath=")?, value("DropInPaths=")?);
+    let [unit, drop_ins] = properties(name, ["FragmentPath", "DropInPaths"])?;
     let files = unit.split_whitespace().chain(drop_ins.split_whitespace());
     Some(files.map(PathBuf::from).collect())
+}
+
+/// The values of these properties of a unit of this machine; `None` if no systemd answers.
+pub(super) fn properties<const N: usize>(unit: &str, names: [&str; N]) -> Option<[String; N]> {
+    let asked = names.map(|name| format!("--property={name}"));
+    let mut systemctl = Command::new("systemctl");
+    let output = systemctl.arg("show").args(asked).arg(unit).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut pairs = text.lines().filter_map(|line| line.split_once('='));
+    let values = names.map(|name| pairs.clone().find(|(its, _)| *its == name));
+    pairs.next()?;
+    Some(values.map(|pair| pair.map_or_else(String::new, |(_, value)| value.to_owned())))
 }
 
 /// The text of an environment file with each value on one line: a value in quotes may have line breaks.

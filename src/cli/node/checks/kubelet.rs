@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use super::Found;
-use crate::cli::node::kubelet::files_of;
+use crate::cli::node::kubelet::{IMAGES, files_of};
 use crate::cli::node::plan::Facts;
 use crate::cli::node::start::Flags;
 use crate::cli::node::steps::{KUBELET_DROP_IN, Planned};
@@ -31,7 +31,7 @@ pub(super) fn layout(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
 pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let mut findings: Vec<Finding> = Vec::new();
     let name = "the kubelet's image service endpoint";
-    let images = facts.kubelet.images.as_ref();
+    let images = facts.kubelet.set(IMAGES);
     judge(images, name, &facts.endpoint, "removing it", &mut findings);
     findings.iter().map(Found::from).collect()
 }
