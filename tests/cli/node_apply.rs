@@ -341,6 +341,40 @@ fn an_apply_that_fails_undoes_what_it_has_changed() {
 }
 
 #[test]
+#[allow(clippy::print_stderr)]
+fn a_full_disk_does_not_prevent_an_undo() {
+    let (machine, disk, files) = (image(), tempfile::tempdir().unwrap(), main_file(SPEC));
+    let script = r#"
+        root=$1 disk=$2 criswitch=$3 spec=$4
+        mount -t tmpfs -o size=32m none "$disk" && cp -a "$root/." "$disk" || exit 99
+        files() {
+            (cd "$disk" && find . -path ./var/lib/criswitch -prune -o -path ./filler -o -printf '%p %y %m %l\n' \
+                -type f -exec sha256sum {} + | sort)
+        }
+        before=$(files)
+        "$criswitch" node apply --root "$disk" --program "$disk/program" --spec "$spec" || exit 2
+        [ "$before" != "$(files)" ] || exit 3
+        ! head -c 64m /dev/zero >"$disk/filler" || exit 4
+        "$criswitch" node undo --root "$disk" || exit 5
+        after=$(files)
+        [ "$before" = "$after" ] || { echo "$before" "$after"; exit 6; }"#;
+    let output = Command::new("unshare")
+        .args(["--mount", "bash", "-c", script, "-", text(machine.root())])
+        .args([
+            text(disk.path()),
+            env!("CARGO_BIN_EXE_criswitch"),
+            text(&files.main()),
+        ])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    if output.status.code() == Some(99) {
+        return eprintln!("not tried, no file system can be mounted here: {shown}");
+    }
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+}
+
+#[test]
 fn only_one_process_changes_a_machine() {
     let machine = image();
     let journal = File::create(machine.at("/var/lib/criswitch/node/journal")).unwrap();

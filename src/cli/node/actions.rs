@@ -20,6 +20,7 @@ use super::changes::moment;
 use super::kubelet::Kubelet;
 use super::root::Root;
 use super::tries;
+use super::unit::properties;
 use super::workloads::{self, Workloads};
 use super::{last, same};
 use crate::cli::running::Running;
@@ -173,7 +174,7 @@ impl<'a> Runner<'a> {
 }
 
 impl Work {
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         match self {
             Work::Systemctl(arguments) => format!("systemctl {}", arguments.join(" ")),
             Work::Serve { endpoint, .. } => format!("criswitch serves {endpoint}"),
@@ -277,14 +278,10 @@ fn serves(endpoint: &str) -> anyhow::Result<()> {
 
 /// Checks that a unit is active. Returns its main process.
 fn active(unit: &str) -> anyhow::Result<String> {
-    let properties = ["--property=ActiveState", "--property=MainPID"];
-    let mut systemctl = Command::new("systemctl");
-    let output = systemctl.arg("show").args(properties).arg(unit).output();
-    let text = String::from_utf8_lossy(&output?.stdout).into_owned();
-    let value = |key| text.lines().find_map(|line| line.strip_prefix(key));
-    let state = value("ActiveState=").unwrap_or("unknown");
+    let asked = properties(unit, ["ActiveState", "MainPID"]);
+    let [state, process] = asked.context("systemd does not answer systemctl")?;
     ensure!(state == "active", "{unit} is {state}");
-    Ok(value("MainPID=").unwrap_or_default().to_owned())
+    Ok(process)
 }
 
 /// Checks that the kubelet is healthy, and uses an endpoint.

@@ -47,6 +47,9 @@ struct Target {
     /// End after this number of changes of the machine, as a crash would.
     #[arg(long, hide = true)]
     end_at: Option<usize>,
+    /// Show the boundaries between steps, and stop at the one of this number until SIGCONT.
+    #[arg(long, hide = true)]
+    stop_at: Option<usize>,
 }
 
 /// The arguments of `criswitch node apply`.
@@ -120,6 +123,9 @@ impl Target {
         }
         if let Some(moment) = self.end_at {
             changes::end_at(moment);
+        }
+        if let Some(boundary) = self.stop_at {
+            changes::stop_at(boundary);
         }
         Ok(Where::Here(directory))
     }

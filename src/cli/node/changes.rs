@@ -9,6 +9,7 @@ use criswitch::platform::{Attributes, create_new, files, process, remove};
 use serde::{Deserialize, Serialize};
 
 use super::root::Root;
+use crate::cli::print;
 
 pub(super) const PRIVATE: u32 = 0o600;
 
@@ -18,6 +19,28 @@ static CUT: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Ends this process at the moment of this number, as a crash would.
 pub(super) fn end_at(moment: usize) {
     CUT.store(moment, Ordering::Relaxed);
+}
+
+/// The boundary at which the process stops, for tests of interruptions.
+static STOP: AtomicUsize = AtomicUsize::new(usize::MAX);
+static BOUNDARIES: AtomicUsize = AtomicUsize::new(0);
+
+/// Shows the boundaries between steps from now on, and stops this process at the one of this number until SIGCONT.
+pub(super) fn stop_at(boundary: usize) {
+    STOP.store(boundary, Ordering::Relaxed);
+}
+
+/// A boundary between two steps: the next one is this one.
+pub(super) fn boundary(next: &str) {
+    let stop = STOP.load(Ordering::Relaxed);
+    if stop == usize::MAX {
+        return;
+    }
+    let number = BOUNDARIES.fetch_add(1, Ordering::Relaxed);
+    print(format!("boundary {number}: {next}\n")).ok();
+    if number == stop {
+        process::stop();
+    }
 }
 
 /// A moment between two changes of the machine.
@@ -117,6 +140,14 @@ impl Files<'_> {
         file.write_all(bytes)?;
         file.sync_all()?;
         Ok(name.to_owned())
+    }
+
+    /// The bytes of the file in this state.
+    pub(super) fn size(&self, state: &State) -> io::Result<u64> {
+        match state {
+            State::File { content, .. } => Ok(fs::metadata(self.directory.join(content))?.len()),
+            State::Absent | State::Link(_) => Ok(0),
+        }
     }
 
     /// Makes a change.

@@ -10,18 +10,20 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use criswitch::platform::files;
+use criswitch::platform::{create_new, files, remove};
 use serde::{Deserialize, Serialize};
 
 use super::actions::{Action, Actions, Runner, Work};
 use super::changes::{
-    FileChange, Files, New, PRIVATE, make_directories, missing, moment, sync_directory,
+    FileChange, Files, New, PRIVATE, boundary, make_directories, missing, moment, sync_directory,
 };
 use super::root::Root;
 
 /// The directory of the journal and of the contents.
 pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
 const JOURNAL: &str = "journal";
+/// The bytes that an undo needs beside the previous contents: its records, and the directories of files.
+const UNDO_BYTES: u64 = 64 << 10;
 pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
 
 #[derive(Serialize, Deserialize)]
@@ -201,6 +203,7 @@ impl<'a> Journal<'a> {
         new: &[NewStage<'_>],
         runner: &mut Runner<'_>,
     ) -> anyhow::Result<()> {
+        boundary("the journal");
         let generation = self.generations.len();
         let mut names = (0..).map(|index| format!("{generation}-{index}"));
         let mut planned = |(step, path, new): &(&str, PathBuf, New<'_>)| {
@@ -217,6 +220,7 @@ impl<'a> Journal<'a> {
             })
         });
         let stages = stages.collect::<anyhow::Result<Vec<_>>>()?;
+        self.reserve(&stages)?;
         sync_directory(&self.files.directory.join(JOURNAL))?;
         self.write(Record::Begin(Generation {
             at: now(),
@@ -227,6 +231,7 @@ impl<'a> Journal<'a> {
         for (number, stage) in stages.iter().enumerate() {
             self.make(number, stage, runner)?;
         }
+        boundary("the end");
         for stage in stages.iter().filter(|stage| stage.is_temporary) {
             self.undo_files(stage)?;
             for action in &stage.actions.after_undo {
@@ -236,6 +241,32 @@ impl<'a> Journal<'a> {
         self.write(Record::Complete)
     }
 
+    /// The file that keeps room on the disk for the undo of a generation.
+    fn room(&self, generation: usize) -> PathBuf {
+        self.files.directory.join(format!("{generation}-room"))
+    }
+
+    /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo.
+    fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
+        let changes = stages.iter().flat_map(|stage| &stage.changes);
+        let sizes = changes.map(|change| self.files.size(&change.before));
+        let bytes = sizes.sum::<io::Result<u64>>()? + UNDO_BYTES;
+        let path = self.room(self.generations.len());
+        let kept = remove(&path).and_then(|()| {
+            let mut file = create_new(&path, PRIVATE)?;
+            io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
+            file.sync_all()
+        });
+        kept.context("cannot keep room for an undo")
+    }
+
+    /// Gives up the room for the undo of the last generation, which begins now.
+    fn use_room(&self) {
+        let last = self.generations.len().saturating_sub(1);
+        // Without room, the next write fails and is reported.
+        remove(&self.room(last)).ok();
+    }
+
     fn make(
         &mut self,
         number: usize,
@@ -243,12 +274,16 @@ impl<'a> Journal<'a> {
         runner: &mut Runner<'_>,
     ) -> anyhow::Result<()> {
         for change in &stage.changes {
+            if self.step != change.step {
+                boundary(&change.step);
+            }
             self.step.clone_from(&change.step);
             let made = self.files.make(change);
             made.with_context(|| format!("cannot change {}", change.path.display()))?;
         }
         for action in &stage.actions.forward {
             let step = action.step.clone();
+            boundary(&action.work.words());
             self.write(Record::Act {
                 stage: number,
                 step,
@@ -265,6 +300,7 @@ impl<'a> Journal<'a> {
             step: self.step.clone(),
             why: why.to_owned(),
         };
+        self.use_room();
         self.write(Record::Failed(failure.clone()))?;
         Ok(failure)
     }
@@ -275,15 +311,25 @@ impl<'a> Journal<'a> {
         let Some(generation) = self.generations.last().cloned() else {
             return Ok(left);
         };
+        boundary("the undo");
+        let is_interrupted = self.is_open;
+        self.use_room();
         self.write(Record::Undo)?;
-        let temporary = generation.stages.iter().filter(|stage| stage.is_temporary);
-        for change in temporary.flat_map(|stage| &stage.changes) {
-            let made = self.files.make(change);
-            made.with_context(|| format!("cannot change {}", change.path.display()))?;
+        for stage in generation.stages.iter().filter(|stage| stage.is_temporary) {
+            match self.make_again(stage) {
+                Err(error) if !is_interrupted => {
+                    self.undo_files(stage)?;
+                    self.write(Record::Complete)?;
+                    return Err(error);
+                }
+                // An undo that a power cut would interrupt is better than none.
+                _ => {}
+            }
         }
         let mut run = |actions: &[Action], problems: &mut Vec<String>| {
             for action in actions {
                 moment();
+                boundary(&action.work.words());
                 if let Err(error) = runner.run(action) {
                     problems.push(format!("{}: {error:#}", action.step));
                 }
@@ -295,6 +341,7 @@ impl<'a> Journal<'a> {
             if let Some(actions) = actions {
                 run(&actions.before_undo, &mut left.problems);
             }
+            boundary("the files of a stage");
             left.files = self.undo_files(stage)?;
             if !left.files.is_empty() {
                 // A kubelet that still uses criswitch needs it.
@@ -305,11 +352,26 @@ impl<'a> Journal<'a> {
             }
         }
         let problems = left.problems.clone();
+        boundary("the end of the undo");
         self.write(Record::Undone {
             at: now(),
             problems,
         })?;
         Ok(left)
+    }
+
+    /// Makes those changes of a stage that are not there.
+    fn make_again(&self, stage: &Stage) -> anyhow::Result<()> {
+        for change in &stage.changes {
+            let is_made = self.files.is_at(&change.after, &change.path)?;
+            let made = if is_made {
+                Ok(())
+            } else {
+                self.files.make(change)
+            };
+            made.with_context(|| format!("cannot change {}", change.path.display()))?;
+        }
+        Ok(())
     }
 
     /// Undoes the files of a stage. Returns those that somebody else has changed.

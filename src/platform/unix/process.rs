@@ -23,6 +23,12 @@ pub fn kill() -> ! {
     std::process::abort()
 }
 
+/// Stops this process until it gets SIGCONT.
+pub fn stop() {
+    let own = rustix::process::getpid();
+    rustix::process::kill_process(own, rustix::process::Signal::STOP).ok();
+}
+
 /// Handles the signals that end criswitch. The future completes at the first one. Needs a tokio runtime.
 ///
 /// # Errors

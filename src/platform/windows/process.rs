@@ -18,6 +18,9 @@ pub fn kill() -> ! {
     std::process::abort()
 }
 
+/// Does nothing: no test stops this process on Windows.
+pub fn stop() {}
+
 /// The registry key of this boot. It is volatile: Windows drops it when the machine restarts.
 const BOOT_KEY: &str = r"SOFTWARE\criswitch\boot";
 /// The value with a random id of this boot.
