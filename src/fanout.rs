@@ -27,8 +27,8 @@ use crate::forward;
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
-use crate::ownership::{BackendId, MOST, Owners};
-use crate::rpc::filter::first_of_each;
+use crate::ownership::{BackendId, MOST, Mark, Owners};
+use crate::rpc::filter::{filter, first_of_each};
 use crate::rpc::{self, Lacking, List, Merge};
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, readable};
@@ -296,6 +296,7 @@ async fn merged(
     backends: &[Arc<Backend>],
     merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Unsent, Failed> {
+    let begun = switch.owners().mark();
     let before = switch.owners().changes();
     let shares = backends.iter().map(|backend| async move {
         let mut reply = None;
@@ -317,7 +318,7 @@ async fn merged(
         let (share, reply) = share?;
         if let Some(message) = parts.add(share) {
             let message = match has_changed {
-                true => part_again(switch, call, backend, reply)?.unwrap_or(message),
+                true => part_again(switch, call, backend, (begun, reply), message)?,
                 false => message,
             };
             messages.push((Arc::clone(backend), message));
@@ -339,19 +340,21 @@ async fn merged(
     }
 }
 
-/// Makes the part of a backend in a list of pods or containers again, after the answers of all backends were learned:
-/// meanwhile items may have passed from one backend to another. Without a `reply` of the backend the part is cached.
-/// Returns `None` for any other call.
+/// Makes the part `message` of a backend in a list of pods or containers again, after the answers of all backends were
+/// learned: meanwhile items may have passed from one backend to another. The merged list was begun at `begun`. Without a
+/// `reply` of the backend the part is cached. The part of any other call stays as it is.
 fn part_again(
     switch: &Switch,
     call: &Call,
     backend: &Backend,
-    reply: Option<(Bytes, Asked)>,
-) -> Result<Option<Bytes>, Failed> {
+    (begun, reply): (Mark, Option<(Bytes, Asked)>),
+    message: Bytes,
+) -> Result<Bytes, Failed> {
     let list = call.listing().map(|listing| listing.list);
     let Some((list, kind)) = list.and_then(|list| Some((list, list.kind()?))) else {
-        return Ok(None);
+        return Ok(message);
     };
+    let is_cached = reply.is_none();
     let part = match reply {
         Some((reply, asked)) => {
             let own = switch.owners().own(kind, backend.id, &reply, asked.mark);
@@ -360,8 +363,17 @@ fn part_again(
         }
         None => fallback::cached_again(&switch.owners(), &switch.question, call, list, backend)?,
     };
-    let renamed = View::of(switch).shown(list, backend, &part)?;
-    Ok(Some(renamed.unwrap_or(part)))
+    let part = View::of(switch)
+        .shown(list, backend, &part)?
+        .unwrap_or(part);
+    if !is_cached {
+        return Ok(part);
+    }
+    // The merged list has no part of a backend that joined meanwhile.
+    let owners = switch.owners();
+    let has_passed = |id: &str| owners.has_passed_since(kind, id, begun);
+    let passed = filter(list, &message, &[], has_passed).map_err(|it| backend.malformed(&it))?;
+    Ok([part, passed].concat().into())
 }
 
 /// Drops each item that an earlier part has too.

@@ -262,6 +262,15 @@ impl Owners {
         }
     }
 
+    /// Whether this item has passed to a backend that joined after `asked`.
+    pub(crate) fn has_passed_since(&self, kind: Kind, id: &str, asked: Mark) -> bool {
+        let owner = match kind {
+            Kind::Pod => self.pods.by_id.get(id).map(|pod| (pod.backend, pod.first)),
+            Kind::Container => self.containers.get(id).map(|it| (it.backend, it.first)),
+        };
+        owner.is_some_and(|(owner, first)| first > asked.0 && self.has_joined_since(owner, asked))
+    }
+
     /// Whether the first complete lists of `backend` were learned after `asked`.
     fn has_joined_since(&self, backend: BackendId, Mark(asked): Mark) -> bool {
         let whole = |kind| self.whole.get(&(kind, backend));

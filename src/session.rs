@@ -155,11 +155,10 @@ async fn life(
     wire: &Wire,
     ready: &mut Option<Instant>,
 ) -> String {
-    let connected = Instant::now();
     loop {
         tokio::select! {
             biased;
-            made_ready = until_answered(|| sync::make_ready(switch, backend, wire, connected)) => match made_ready {
+            made_ready = until_answered(|| sync::make_ready(switch, backend, wire)) => match made_ready {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
                     backend.join();

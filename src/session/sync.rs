@@ -24,7 +24,7 @@ use crate::switch::act::act;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
 
-/// A backend with cached lists becomes ready if its lists fail until this time after the connect. A runtime that has just
+/// A backend with cached lists becomes ready if its lists fail or have no answer for this long. A runtime that has just
 /// started may answer its first lists with errors.
 const LISTS_MAY_FAIL: Duration = Duration::from_secs(5);
 /// The time between two lists until then.
@@ -42,18 +42,17 @@ pub(crate) async fn make_ready(
     switch: &Switch,
     backend: &Arc<Backend>,
     wire: &Wire,
-    connected: Instant,
 ) -> Result<(), Status> {
     backend
         .record
         .learn(|known| known.connected = Some(Instant::now()));
     version(backend, wire).await?;
-    let listed = list(switch, backend, wire, connected).await;
+    let listed = list(switch, backend, wire).await;
     match &listed {
         Ok(()) if switch.live().backend(backend.id).is_ok() => switch.question.listed(backend.id),
         Ok(()) => {}
-        // One bad container may fail a list for good. The cached lists have the pods, and the backend may still answer
-        // calls for them.
+        // One bad container may fail or delay a list for good. The cached lists have the pods, and the backend may still
+        // answer calls for them.
         Err(_) if has_cached_lists(backend) => {
             backend.record.miss(&rpc::LIST_PODS);
             backend.record.miss(&rpc::LIST_CONTAINERS);
@@ -91,21 +90,22 @@ pub(crate) async fn make_ready(
     Ok(())
 }
 
-/// Lists the pods and containers of a backend. Repeats lists that fail until [`LISTS_MAY_FAIL`] after the time
-/// `connected`, if there are cached lists.
+/// Lists the pods and containers of a backend. If there are cached lists, repeats lists that fail, but only for
+/// [`LISTS_MAY_FAIL`].
 ///
 /// # Errors
-/// The error of the last list.
-async fn list(
-    switch: &Switch,
-    backend: &Arc<Backend>,
-    wire: &Wire,
-    connected: Instant,
-) -> Result<(), Status> {
+/// The error of the last list, or `Unavailable` if there are cached lists and a list has no answer.
+async fn list(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
+    let end = Instant::now() + LISTS_MAY_FAIL;
     loop {
-        let listed = OwnCalls::new(switch, backend, Some(wire)).list().await;
-        let may_fail = !has_cached_lists(backend) || connected.elapsed() >= LISTS_MAY_FAIL;
-        if listed.is_ok() || may_fail {
+        let listed = OwnCalls::new(switch, backend, Some(wire)).list();
+        if !has_cached_lists(backend) {
+            return listed.await;
+        }
+        let listed = tokio::time::timeout_at(end, listed).await;
+        let cause = || format!("it did not answer its lists within {LISTS_MAY_FAIL:?}");
+        let listed = listed.unwrap_or_else(|_| Err(backend.unavailable(&cause())));
+        if listed.is_ok() || Instant::now() >= end {
             return listed;
         }
         tokio::time::sleep(LIST_PAUSE).await;

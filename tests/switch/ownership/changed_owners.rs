@@ -110,6 +110,34 @@ async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_
 }
 
 #[tokio::test]
+async fn a_list_has_a_cached_pod_that_passes_to_a_backend_that_joins_during_the_call() {
+    let twin = |name| Sim::new(name).seed("same");
+    let sims = [Sim::new("runc"), twin("kata"), twin("gvisor")];
+    let rows = "runc = \"runc\"\nkata = \"kata\"";
+    let first = |directory: &str| table("runc", rows, &["runc", "kata"], directory);
+    let rig = Rig::with_config(sims, first).await;
+    let pod = directly(rig.sim("kata")).run_pod("", "web").await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    // kata is late with this list, so the next list has its cached part at once.
+    rig.sim("kata").hold("ListPodSandbox");
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    rig.sim("runc").hold("ListPodSandbox");
+    let client = Client::clone(&rig);
+    let listing = tokio::spawn(async move { client.pods().await });
+    rig.sim("runc").until_held("ListPodSandbox").await;
+    let copy = directly(rig.sim("gvisor")).run_pod("", "web").await;
+    assert_eq!(copy.unwrap(), pod);
+    let rows = format!("{rows}\ngvisor = \"gvisor\"");
+    reload(&rig, "runc", &rows, &["runc", "kata", "gvisor"]);
+    until_state(&rig, "gvisor", "ready").await;
+    rig.sim("kata").forget();
+    rig.sim("kata").release("ListPodSandbox");
+    until(async || state_of(&rig, "gvisor").await["pods"] == 1).await;
+    rig.sim("runc").release("ListPodSandbox");
+    assert_eq!(names(&listing.await.unwrap().unwrap()), ["web"]);
+}
+
+#[tokio::test]
 async fn no_event_reports_a_pod_as_deleted_while_another_backend_has_it() {
     let [moved, gone] = ["a", "f"].map(|digit| digit.repeat(64));
     let kata = Sim::new("kata").next_ids([&*moved, &*gone]);

@@ -51,6 +51,23 @@ async fn lists_come_from_cache_until_the_backend_is_ready_and_not_afterwards() {
 }
 
 #[tokio::test]
+async fn a_backend_whose_lists_hang_after_a_connect_serves_its_pods_with_its_cached_lists() {
+    let rig = runc_and_kata().await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    stopped(&rig, "kata").await;
+    rig.sim("kata").hold("ListContainers");
+    rig.sim("kata").start();
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    assert_eq!(rig.containers().await.unwrap().len(), 1);
+    rig.stop_pod(&pod).await.unwrap();
+    rig.sim("kata").release("ListContainers");
+    wait::until(async || state_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
+}
+
+#[tokio::test]
 async fn a_backend_whose_lists_fail_after_a_connect_serves_its_pods_with_its_cached_lists() {
     let mut rig = runc_and_kata().await;
     let (pod, _) = rig.run("kata", "web").await;
