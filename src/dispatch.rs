@@ -18,14 +18,14 @@ use crate::call::{Call, Failed, Request};
 use crate::codec::frames;
 use crate::errors;
 use crate::fanout::images::{self, find, remove};
-use crate::fanout::{self, status};
+use crate::fanout::{self, status, streams};
 use crate::forward;
 use crate::http2::IncomingBody;
 use crate::limits::REQUEST_LIMIT;
 use crate::limits::budget::{Budget, Unread};
 use crate::rpc::Row;
 use crate::switch::saved::BRIEF_WAIT;
-use crate::switch::{Switch, handlers, learn};
+use crate::switch::{Switch, handlers, learn, subscribers};
 use crate::telemetry::counters::{Counts, Reason};
 
 /// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The reply counts towards
@@ -56,7 +56,8 @@ async fn answer(
     log.goes_to(&target, &request.live);
     handlers::note_handler(&switch.owners(), &request, &target);
     learn::learn_names(&mut switch.owners(), &request, &target);
-    let (call, plan) = plan::plan(request, target)?;
+    let is_alone = plan::may_go_to_all(request.row) && fanout::is_alone(switch, &request).await;
+    let (call, plan) = plan::plan(request, target, is_alone)?;
     let Unsent { reply, shows } = run(switch, &call, plan).await?;
     call.may_show(&shows).await?;
     Ok(reply)
@@ -74,7 +75,17 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
             .map_err(|failed| failed.of_handler(&handler)),
         Plan::CreateContainer(owner) => images::create_container(switch, call, &owner).await,
         Plan::Version(backend) => Ok(Box::pin(status::version_of(call, &backend)).await?.into()),
-        Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, backends)).await,
+        Plan::Alone(only) => Box::pin(fanout::send_alone(switch, call, &only)).await,
+        Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, &backends)).await,
+        Plan::Interleave(backends, how, instead) => {
+            Ok(streams::interleave(switch, call, backends, how, instead)?.into())
+        }
+        Plan::Status => Ok(Box::pin(status::status(switch, call)).await?.into()),
+        Plan::UpdateRuntimeConfig(backends) => {
+            let (last, live) = (&switch.runtime_config, switch.live());
+            Box::pin(fanout::update_runtime_config(last, &live, call, &backends)).await
+        }
+        Plan::Events => Ok(subscribers::events(switch).into()),
         Plan::FindImage(stores) => Box::pin(find::find_image(switch, call, &stores)).await,
         Plan::FindImageForPod(stores) => {
             let found = find::find_for_some_pod(&switch.pod_requests, call, &stores);

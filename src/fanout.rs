@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::backend::state::State;
 use crate::call::reply::{self, Reply, Unsent};
-use crate::call::{Call, Failed, named};
+use crate::call::{Call, Failed, Request, named};
 use crate::codec::protobuf::Malformed;
 use crate::errors;
 use crate::fanout::fallback::Part;
@@ -33,7 +33,7 @@ use crate::rpc::{self, Lacking, List, Merge};
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, readable};
 use crate::switch::view::View;
-use crate::switch::{Switch, handlers, labels, subscribers};
+use crate::switch::{Switch, handlers, labels};
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
 
@@ -100,15 +100,6 @@ impl Parts {
     }
 }
 
-/// Whether a call that is merged by `how` fails if there is no backend to call. `Status`, `Events` and
-/// `UpdateRuntimeConfig` handle that case themselves.
-fn is_of_what_all_have(how: &Merge) -> bool {
-    !matches!(
-        how,
-        Merge::Status | Merge::Events | Merge::UpdateRuntimeConfig
-    )
-}
-
 /// Backends that get the runtime configuration again if the client cancels the call before all of them have answered.
 struct Unanswered<'a>(&'a [Arc<Backend>]);
 
@@ -156,92 +147,85 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
 /// A backend and its encoded part of a merged reply.
 type Message = (Arc<Backend>, Bytes);
 
-/// Sends `call` to all of `backends` and merges their replies into one.
-pub(crate) async fn merge(
+/// Whether the reply of a single backend to a call for all passes as it is: no other backend takes part in merged calls, and clients
+/// received no label keys and use no names of handlers that the reply lacks. Before metrics are rewritten to the label
+/// keys that clients received, asks each backend for its metric descriptors, unless they are known.
+pub(crate) async fn is_alone(switch: &Switch, request: &Request) -> bool {
+    let joined = request.live.joined();
+    let list = request.row.list();
+    if list == Some(List::PodMetrics) && (joined.len() > 1 || switch.given.lock().is_some()) {
+        Box::pin(join_all(
+            joined.iter().map(|it| ask_descriptors(switch, it)),
+        ))
+        .await;
+    }
+    let [only] = joined.as_slice() else {
+        return false;
+    };
+    match list {
+        Some(List::PodMetrics) => !labels::must_fit(switch.given.lock().as_ref(), only),
+        // The messages of a stream pass without being decoded.
+        Some(list) if request.row.streams() => {
+            !handlers::must_rename(&switch.live(), &switch.owners(), list, only.id)
+        }
+        _ => true,
+    }
+}
+
+/// Sends `call` to the only backend, and returns its reply as it is.
+pub(crate) async fn send_alone(
     switch: &Arc<Switch>,
     call: &Call,
-    how: &'static Merge,
-    backends: Vec<Arc<Backend>>,
+    only: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    if backends.is_empty() && is_of_what_all_have(how) {
-        return Err(errors::no_backend().into());
+    let windows = match call.row.streams() {
+        true => Some(windows(&switch.counts, call, 1)?),
+        false => None,
+    };
+    let mut unsent = only.patiently(forward::send(switch, call, only)).await?;
+    if call.row.list() == Some(List::MetricDescriptors)
+        && let Some(own) = labels::descriptors(only)
+    {
+        // A later reload may add backends. Their metric samples must then fit the descriptors that the client receives
+        // now.
+        labels::give_descriptors(&switch.given, &switch.live(), &own);
     }
-    let list = call.listing().map(|listing| listing.list);
-    let mut alone = call.live.is_alone();
-    if list == Some(List::PodMetrics) {
-        know_descriptors(switch, &backends).await;
-        let given = switch.given.lock().clone();
-        alone = alone
-            && !backends
-                .iter()
-                .any(|only| labels::must_fit(given.as_ref(), only));
+    if let Some(windows) = windows {
+        unsent.reply = reply::holding(unsent.reply, windows);
     }
-    match (how, backends.as_slice()) {
-        (Merge::Status, _) => Ok(status::status(switch, call).await?.into()),
-        (Merge::UpdateRuntimeConfig, _) => {
-            let (last, live) = (&switch.runtime_config, switch.live());
-            update_runtime_config(last, &live, call, &backends).await
-        }
-        (Merge::Events, _) => Ok(subscribers::events(switch).into()),
-        (Merge::Interleave(instead), _) => {
-            // Data that the client has not read waits in the HTTP/2 windows of the backends' streams, so these windows
-            // count as the client's unread memory.
-            let windows = windows(&switch.counts, call, backends.len())?;
-            let must_rename = |only: &Backend| {
-                let (live, owners) = (switch.live(), switch.owners());
-                list.is_some_and(|list| handlers::must_rename(&live, &owners, list, only.id))
-            };
-            let mut unsent = match backends.as_slice() {
-                [only] if alone && !must_rename(only) => {
-                    only.patiently(forward::send(switch, call, only)).await?
-                }
-                _ => streams::interleave(switch, call, backends, how, instead).into(),
-            };
-            unsent.reply = reply::holding(unsent.reply, windows);
-            Ok(unsent)
-        }
-        (_, [only]) if alone => {
-            let unsent = only.patiently(forward::send(switch, call, only)).await?;
-            if list == Some(List::MetricDescriptors)
-                && let Some(own) = labels::descriptors(only)
-            {
-                // A later reload may add backends. Their metric samples must then fit the descriptors that the client
-                // receives now.
-                labels::give_descriptors(&switch.given, &switch.live(), &own);
-            }
-            Ok(unsent)
-        }
-        (Merge::RuntimeConfig, _) => Ok(runtime_config(call, &backends).await?.into()),
-        (Merge::Concat(..), _) => {
-            merged(switch, call, how, &backends, |all| Ok(all.to_vec())).await
-        }
-        (Merge::Distinct(keys, ..), _) => {
+    Ok(unsent)
+}
+
+/// Sends `call` to all of `backends` and merges their replies into one.
+pub(crate) async fn merge(
+    switch: &Switch,
+    call: &Call,
+    how: &Merge,
+    backends: &[Arc<Backend>],
+) -> Result<Unsent, Failed> {
+    match how {
+        Merge::RuntimeConfig => Ok(runtime_config(call, backends).await?.into()),
+        Merge::Concat(..) => merged(switch, call, how, backends, |all| Ok(all.to_vec())).await,
+        Merge::Distinct(keys, ..) => {
             let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
-            merged(switch, call, how, &backends, distinct).await
+            merged(switch, call, how, backends, distinct).await
         }
-        (Merge::Descriptors, _) => {
+        Merge::Descriptors => {
             let descriptors = |all: &[Bytes]| {
                 let merged = labels::union(all)?;
                 labels::give_descriptors(&switch.given, &switch.live(), &merged);
                 Ok(vec![merged])
             };
-            merged(switch, call, how, &backends, descriptors).await
+            merged(switch, call, how, backends, descriptors).await
         }
-        (Merge::Images, _) => {
+        Merge::Images => {
             let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
-            merged(switch, call, how, &backends, images).await
+            merged(switch, call, how, backends, images).await
         }
-    }
-}
-
-/// Before metrics are rewritten to the label keys that clients received, asks each backend for its metric descriptors,
-/// unless they are known.
-async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
-    if backends.len() > 1 || switch.given.lock().is_some() {
-        let asked = backends
-            .iter()
-            .map(|backend| ask_descriptors(switch, backend));
-        join_all(asked).await;
+        // Unreachable: these calls have plans of their own.
+        Merge::Status | Merge::Events | Merge::UpdateRuntimeConfig | Merge::Interleave(_) => {
+            Err(errors::impossible(call.row.name).into())
+        }
     }
 }
 
@@ -267,7 +251,7 @@ async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
 }
 
 /// Reserves memory for the HTTP/2 windows of `streams` streams, because the client may leave all of them unread.
-fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Reservation, Status> {
+pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
     if held.grow(streams * STREAM_WINDOW as usize).is_err() {
         counts.refuse(Reason::Unread);
@@ -451,7 +435,7 @@ fn one_message(
 /// `UpdateRuntimeConfig` succeeds if each reachable backend applies the configuration. A backend that is away gets the
 /// configuration when it answers again. Even a reply with an error waits until the state file of each backend has the
 /// new configuration or is removed, so that no restart restores an older one.
-async fn update_runtime_config(
+pub(crate) async fn update_runtime_config(
     last: &Mutex<Option<Bytes>>,
     live: &Live,
     call: &Call,

@@ -495,11 +495,6 @@ impl Owners {
         (count(Kind::Pod), count(Kind::Container))
     }
 
-    /// Whether `backend` owns a pod.
-    pub(crate) fn runs_pods(&self, backend: BackendId) -> bool {
-        self.count_of(Kind::Pod, backend) > 0
-    }
-
     /// The number of items of this kind that `backend` owns.
     pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
         match kind {

@@ -10,8 +10,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -139,7 +141,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             connection.await.ok();
             return None;
         }
-        cause = life(switch, backend, &wire, &mut ready) => cause,
+        cause = life(OwnCalls::new(switch, backend, Some(&wire)), &wire, &mut ready) => cause,
         () = replaced(backend, file) => "its socket was replaced by a new file".to_owned(),
     };
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
@@ -149,16 +151,14 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
 /// Makes the connection ready and watches the backend. If the backend hangs and then answers again, makes the
 /// connection ready again. If a call that makes the connection ready fails, returns the error, and the connection must
 /// be closed.
-async fn life(
-    switch: &Arc<Switch>,
-    backend: &Arc<Backend>,
-    wire: &Wire,
-    ready: &mut Option<Instant>,
-) -> String {
+async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> String {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     loop {
         tokio::select! {
             biased;
-            made_ready = until_answered(|| sync::make_ready(switch, backend, wire)) => match made_ready {
+            made_ready = until_answered(|| sync::make_ready(own)) => match made_ready {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
                     backend.join();
@@ -166,14 +166,14 @@ async fn life(
                     tokio::select! {
                         biased;
                         () = hang(backend, wire) => {}
-                        never = know_images(switch, backend, wire) => match never {},
-                        never = keep_whole(switch, backend, wire, &rpc::LIST_PODS) => match never {},
-                        never = keep_whole(switch, backend, wire, &rpc::LIST_CONTAINERS) => match never {},
-                        never = ask_on(switch, backend, wire) => match never {},
-                        never = resend_runtime_config(switch, backend, wire) => match never {},
+                        never = know_images(own) => match never {},
+                        never = keep_whole(own, &rpc::LIST_PODS) => match never {},
+                        never = keep_whole(own, &rpc::LIST_CONTAINERS) => match never {},
+                        never = ask_on(own) => match never {},
+                        never = resend_runtime_config(&switch.runtime_config, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
                         never = handlers::know_handlers(&switch.owners, backend, wire) => match never {},
-                        never = look_for_the_end(switch, backend, wire) => match never {},
+                        never = look_for_the_end(own) => match never {},
                     }
                 }
                 Err(status) => return backend.cause(&status),
@@ -233,34 +233,27 @@ async fn hang(backend: &Backend, wire: &Wire) {
 }
 
 async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
-    sync::version(backend, wire).await
+    sync::version(backend, Some(wire)).await
 }
 
 /// Lists the images of a backend that is ready, and lists them again when the cached list lacks images. The list may be
 /// long, so pods do not wait for it: until it arrives, only the cached list of images is missing.
-async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
+async fn know_images(own: OwnCalls<'_>) -> Infallible {
     // If the backend was late with this list, `ask_on` requests it again.
-    if !backend.record.known().is_late_with(&rpc::LIST_IMAGES) {
-        until_answered(|| OwnCalls::new(switch, backend, Some(wire)).list_images())
-            .await
-            .ok();
+    if !own.backend.record.known().is_late_with(&rpc::LIST_IMAGES) {
+        until_answered(|| own.list_images()).await.ok();
     }
-    keep_whole(switch, backend, wire, &rpc::LIST_IMAGES).await
+    keep_whole(own, &rpc::LIST_IMAGES).await
 }
 
 /// Requests a list again when the cached list lacks items that clients may know: an image that was pulled, or a pod or
 /// container that was not created through criswitch.
-async fn keep_whole(
-    switch: &Arc<Switch>,
-    backend: &Arc<Backend>,
-    wire: &Wire,
-    row: &'static Row,
-) -> Infallible {
+async fn keep_whole(own: OwnCalls<'_>, row: &'static Row) -> Infallible {
     let mut seen = 0;
     loop {
-        seen = backend.saving.changed_after(seen).await;
-        if fallback::lacks(&switch.owners(), backend, row) {
-            answered(switch, backend, wire, row).await;
+        seen = own.backend.saving.changed_after(seen).await;
+        if fallback::lacks(&own.switch.owners(), own.backend, row) {
+            answered(own, row).await;
         }
         tokio::time::sleep(LISTS_APART).await;
     }
@@ -268,14 +261,17 @@ async fn keep_whole(
 
 /// Repeats each call that the backend did not answer in time, until the backend answers. One call of each RPC is in
 /// flight at a time, so a call that hangs delays no other RPC.
-async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
+async fn ask_on(own: OwnCalls<'_>) -> Infallible {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<&str> = Vec::new();
     loop {
         for Absence { row, .. } in backend.record.known().late {
             if !under_way.contains(&row.name) {
                 under_way.push(row.name);
-                asked.push(answered(switch, backend, wire, row));
+                asked.push(answered(own, row));
             }
         }
         tokio::select! {
@@ -294,30 +290,26 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
 }
 
 /// Repeats a call until the backend answers it without an error.
-async fn answered(
-    switch: &Arc<Switch>,
-    backend: &Arc<Backend>,
-    wire: &Wire,
-    row: &'static Row,
-) -> &'static Row {
+async fn answered(own: OwnCalls<'_>, row: &'static Row) -> &'static Row {
     let mut failures = 0;
-    while until_answered(|| sync::answers(switch, backend, wire, row))
-        .await
-        .is_err()
-    {
+    while until_answered(|| sync::answers(own, row)).await.is_err() {
         failures += 1;
-        tokio::time::sleep(pause(&backend.name(), failures)).await;
+        tokio::time::sleep(pause(&own.backend.name(), failures)).await;
     }
     row
 }
 
 /// Sends the kubelet's runtime configuration to a backend that missed it. Retries until the backend accepts the
 /// configuration.
-async fn resend_runtime_config(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+async fn resend_runtime_config(
+    config: &Mutex<Option<Bytes>>,
+    backend: &Backend,
+    wire: &Wire,
+) -> Infallible {
     loop {
         backend.nudges.owed.notified().await;
         let mut failures = 0;
-        let replay = || sync::replay_runtime_config(&switch.runtime_config, backend, wire);
+        let replay = || sync::replay_runtime_config(config, backend, Some(wire));
         while let Err(failed) = until_answered(replay).await {
             if failures == 0 {
                 let (name, cause) = (backend.name(), failed.code_and_text());
@@ -350,13 +342,11 @@ async fn replaced(backend: &Backend, file: Option<FileId>) {
 
 /// Every [`LOOK_EVERY`], lists a backend that the configuration no longer names. The backend is removed when it has no
 /// more pods.
-async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+async fn look_for_the_end(own: OwnCalls<'_>) -> Infallible {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if !switch.live().names(backend.id) {
-            until_answered(|| OwnCalls::new(switch, backend, Some(wire)).list())
-                .await
-                .ok();
+        if !own.switch.live().names(own.backend.id) {
+            until_answered(|| own.list()).await.ok();
         }
     }
 }

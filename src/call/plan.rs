@@ -12,7 +12,7 @@ use crate::codec::{frames, protobuf};
 use crate::config::Handler;
 use crate::errors;
 use crate::ownership::BackendId;
-use crate::rpc::{Goes, ImageRule, Kind, Merge, Silent, Unknown};
+use crate::rpc::{Goes, ImageRule, Kind, Merge, Row, Silent, Unknown};
 
 /// The plan of a call.
 pub(crate) enum Plan {
@@ -29,8 +29,19 @@ pub(crate) enum Plan {
     CreateContainer(Arc<Backend>),
     /// Reply with the default backend's version, or with its last known version if the backend is slow.
     Version(Arc<Backend>),
+    /// Send the call to the only backend, whose reply passes as it is.
+    Alone(Arc<Backend>),
     /// Send the call to several backends, and merge their replies.
     Merge(Vec<Arc<Backend>>, &'static Merge),
+    /// Send the call to several backends, and pass the messages of their streams on. A backend without this RPC gets the
+    /// call of the row.
+    Interleave(Vec<Arc<Backend>>, &'static Merge, &'static Row),
+    /// Reply with the merged status of all backends.
+    Status,
+    /// Send the runtime configuration to these backends and to new ones.
+    UpdateRuntimeConfig(Vec<Arc<Backend>>),
+    /// Subscribe the client to the events of all backends.
+    Events,
     /// Look for an image in the stores of these backends, for a client that names no pod.
     FindImage(Vec<Arc<Backend>>),
     /// Look for an image in the stores that an unknown pod may use.
@@ -43,11 +54,16 @@ pub(crate) enum Plan {
     Absent(Reply),
 }
 
-/// The plan for `request`, which goes to `target`.
+/// The plan for `request`, which goes to `target`. `is_alone` says whether the reply of a single backend passes as it is.
 ///
 /// # Errors
-/// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed.
-pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan), Status> {
+/// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed, or
+/// if there is no backend to call.
+pub(crate) fn plan(
+    mut request: Request,
+    target: Target,
+    is_alone: bool,
+) -> Result<(Call, Plan), Status> {
     let started_with = lesson::started_with(&request, &target);
     if let Target::Handler(handler) = &target {
         with_backends_name(&mut request, handler);
@@ -57,9 +73,9 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
     let plan = match target {
         Target::Miss(kind, id) => Plan::Absent(of_absent(&call, kind, &id)?),
         Target::SomePod(stores) => Plan::FindImageForPod(stores),
-        Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id)?,
-        Target::Handler(handler) => to_handler(&call, &handler)?,
-        Target::Backends(ids) => to_several(&call, &ids)?,
+        Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id, is_alone)?,
+        Target::Handler(handler) => to_handler(&call, &handler, is_alone)?,
+        Target::Backends(ids) => to_several(&call, &ids, is_alone)?,
         // Unreachable: `dispatch::resolve` asks all backends for the pod, and returns another target.
         Target::UnknownPod(_) => return Err(errors::impossible(call.row.name)),
     };
@@ -87,22 +103,44 @@ pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
     }
 }
 
-fn to_one(call: &Call, id: BackendId) -> Result<Plan, Status> {
+/// Whether a call of this RPC may go to all backends.
+pub(crate) fn may_go_to_all(row: &Row) -> bool {
+    matches!(row.goes, Goes::All(..) | Goes::Image(..))
+}
+
+fn to_one(call: &Call, id: BackendId, is_alone: bool) -> Result<Plan, Status> {
     let backend = Arc::clone(call.live.backend(id)?);
-    Ok(match &call.row.goes {
-        Goes::Default => Plan::Version(backend),
-        Goes::OwnerWithImage(_) => Plan::CreateContainer(backend),
-        Goes::All(_, merge) => Plan::Merge(vec![backend], merge),
-        _ => Plan::One(backend),
+    match &call.row.goes {
+        Goes::Default => Ok(Plan::Version(backend)),
+        Goes::OwnerWithImage(_) => Ok(Plan::CreateContainer(backend)),
+        Goes::All(_, merge) => merged(vec![backend], merge, is_alone),
+        _ => Ok(Plan::One(backend)),
+    }
+}
+
+/// The plan for a call that is merged by `how`.
+fn merged(
+    mut backends: Vec<Arc<Backend>>,
+    how: &'static Merge,
+    is_alone: bool,
+) -> Result<Plan, Status> {
+    Ok(match how {
+        Merge::Status => Plan::Status,
+        Merge::Events => Plan::Events,
+        Merge::UpdateRuntimeConfig => Plan::UpdateRuntimeConfig(backends),
+        _ if backends.is_empty() => return Err(errors::no_backend()),
+        _ if is_alone && backends.len() == 1 => Plan::Alone(backends.remove(0)),
+        Merge::Interleave(instead) => Plan::Interleave(backends, how, instead),
+        _ => Plan::Merge(backends, how),
     })
 }
 
 /// The plan for a call to the backend of a handler. A list or removal of images is planned like a call to several
 /// backends, because these plans also serve cached lists and handle an unimplemented RPC.
-fn to_handler(call: &Call, row: &Handler) -> Result<Plan, Status> {
+fn to_handler(call: &Call, row: &Handler, is_alone: bool) -> Result<Plan, Status> {
     match (&call.row.goes, &call.lesson) {
         (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => {
-            to_several(call, &[row.backend])
+            to_several(call, &[row.backend], is_alone)
         }
         (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => Ok(Plan::CreatePod {
             backend: Arc::clone(call.live.backend(row.backend)?),
@@ -113,20 +151,18 @@ fn to_handler(call: &Call, row: &Handler) -> Result<Plan, Status> {
     }
 }
 
-fn to_several(call: &Call, ids: &[BackendId]) -> Result<Plan, Status> {
+fn to_several(call: &Call, ids: &[BackendId], is_alone: bool) -> Result<Plan, Status> {
     // A backend missing from the call's table is an error, never an empty list.
     let backends = ids.iter().map(|id| call.live.backend(*id).cloned());
     let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
     match (&call.row.goes, backends.as_slice()) {
         (Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)), _) => {
-            Ok(Plan::Merge(backends, merge))
+            merged(backends, merge, is_alone)
         }
         (Goes::Image(_, ImageRule::Find(_)), _) => Ok(Plan::FindImage(backends)),
         (Goes::Image(_, ImageRule::Pull(_)), [only]) => Ok(Plan::One(Arc::clone(only))),
         (Goes::Image(_, ImageRule::Pull(_)), _) => Ok(Plan::PullImage(backends)),
-        (Goes::Image(_, ImageRule::Remove), [only]) if call.live.is_alone() => {
-            Ok(Plan::One(Arc::clone(only)))
-        }
+        (Goes::Image(_, ImageRule::Remove), [only]) if is_alone => Ok(Plan::One(Arc::clone(only))),
         (Goes::Image(_, ImageRule::Remove), _) => Ok(Plan::RemoveImage(backends)),
         // Unreachable: no other RPC goes to several backends.
         _ => Err(errors::impossible(call.row.name)),

@@ -19,91 +19,107 @@ use crate::topology::Live;
 /// The target of a request. Waits for an owner that is not connected: its lists, which come before it is ready, may show
 /// that it lost the item, and that another backend has it.
 pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
-    let target = known_target(switch, request).await?;
+    let search = Search { switch, request };
+    let target = search.known_target().await?;
     if let Target::Owner(owner, ..) = &target
         && !request.row.is_list()
         && let Ok(owner) = request.live.backend(*owner)
         && !owner.is_connected()
         && owner.wire().await.is_ok()
     {
-        return known_target(switch, request).await;
+        return search.known_target().await;
     }
     Ok(target)
 }
 
-/// The target of a request by what is known now. Asks all backends if the id has no known owner.
-async fn known_target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
-    let row = request.row;
-    let target = with_known(switch, &request.live, |known| {
-        known.route(row, &request.message())
-    })
-    .map_err(|unroutable| rejected(&switch.counts, request, unroutable))?;
-    match target {
-        Target::Miss(kind, id) => after_miss(switch, request, kind, id).await,
-        Target::UnknownPod(uid) => after_unknown_pod(switch, request, &uid).await,
-        target => Ok(target),
-    }
+/// The search for the target of a request.
+struct Search<'a> {
+    switch: &'a Arc<Switch>,
+    request: &'a Request,
 }
 
-/// Asks all backends for the pod of a pull, and returns the target of the pull. Fails if a backend does not answer,
-/// because this backend may have the pod.
-async fn after_unknown_pod(
-    switch: &Arc<Switch>,
-    request: &Request,
-    uid: &str,
-) -> Result<Target, Status> {
-    let answered = ask_all(switch).await;
-    answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
-    with_known(switch, &request.live, |known| known.after_unknown_pod(uid))
-        .map_err(|unroutable| rejected(&switch.counts, request, unroutable))
-}
-
-/// Asks all backends for an id without a known owner, and returns the target of the call. Does not ask for a complete
-/// id that a client removed through criswitch.
-async fn after_miss(
-    switch: &Arc<Switch>,
-    request: &Request,
-    kind: Kind,
-    id: String,
-) -> Result<Target, Status> {
-    let removed = switch.owners().removals.owner_of(&id);
-    let had = removed.filter(|backend| request.live.backend(*backend).is_ok());
-    if let Some(backend) = had.filter(|_| !may_be_short(&id)) {
-        return Ok(Target::Owner(backend, kind, id));
-    }
-    let answered = ask_all(switch).await;
-    let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
-        .map_err(|unroutable| rejected(&switch.counts, request, unroutable))?;
-    let are_whole =
-        || fallback::lists_are_whole(&switch.live(), &switch.owners(), &switch.question);
-    match (&target, answered) {
-        // The request has the complete id, so the answer of a silent backend cannot change the target.
-        (Target::Owner(_, _, full), _) if *full == id => Ok(target),
-        // The id in this list call is short, and a silent backend may have an id with the same beginning. So call all
-        // backends; the cached list replaces the reply of a silent backend.
-        (Target::Owner(..), Err(_)) if request.row.is_list() => {
-            Ok(Target::Backends(request.live.all()))
+impl Search<'_> {
+    /// The target by what is known now. Asks all backends if the id has no known owner.
+    async fn known_target(&self) -> Result<Target, Status> {
+        let (row, message) = (self.request.row, self.request.message());
+        match self.with_known(|known| known.route(row, &message))? {
+            Target::Miss(kind, id) => self.after_miss(kind, id).await,
+            Target::UnknownPod(uid) => self.after_unknown_pod(&uid).await,
+            target => Ok(target),
         }
-        // Clients get complete merged lists, and only one id in these lists begins with this text. So the short id is
-        // unambiguous.
-        (Target::Owner(..), Err(_)) if are_whole() => Ok(target),
-        (Target::Owner(..), Err(unanswered)) => {
-            Err(errors::short_id_unknown(kind, &id, &unanswered))
-        }
-        (_, Err(unanswered)) => match had {
-            // A client removed this id through criswitch, and only this backend had it. So the call needs no other
-            // backend.
-            Some(backend) => Ok(Target::Owner(backend, kind, id)),
-            None => Err(errors::owner_unknown(kind, &id, &unanswered)),
-        },
-        (_, Ok(())) => Ok(target),
     }
-}
 
-async fn ask_all(switch: &Arc<Switch>) -> Result<(), Status> {
-    let asked = Arc::clone(switch);
-    let query = async move { own::list_every(&asked).await };
-    switch.question.ask(query).await
+    /// Asks all backends for the pod of a pull, and returns the target of the pull. Fails if a backend does not answer,
+    /// because this backend may have the pod.
+    async fn after_unknown_pod(&self, uid: &str) -> Result<Target, Status> {
+        let answered = self.ask_all().await;
+        answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
+        self.with_known(|known| known.after_unknown_pod(uid))
+    }
+
+    /// Asks all backends for an id without a known owner, and returns the target of the call. Does not ask for a
+    /// complete id that a client removed through criswitch.
+    async fn after_miss(&self, kind: Kind, id: String) -> Result<Target, Status> {
+        let Search { switch, request } = self;
+        let removed = switch.owners().removals.owner_of(&id);
+        let had = removed.filter(|backend| request.live.backend(*backend).is_ok());
+        if let Some(backend) = had.filter(|_| !may_be_short(&id)) {
+            return Ok(Target::Owner(backend, kind, id));
+        }
+        let answered = self.ask_all().await;
+        let target = self.with_known(|known| known.after_miss(kind, &id))?;
+        let are_whole =
+            || fallback::lists_are_whole(&switch.live(), &switch.owners(), &switch.question);
+        match (&target, answered) {
+            // The request has the complete id, so the answer of a silent backend cannot change the target.
+            (Target::Owner(_, _, full), _) if *full == id => Ok(target),
+            // The id in this list call is short, and a silent backend may have an id with the same beginning. So call
+            // all backends; the cached list replaces the reply of a silent backend.
+            (Target::Owner(..), Err(_)) if request.row.is_list() => {
+                Ok(Target::Backends(request.live.all()))
+            }
+            // Clients get complete merged lists, and only one id in these lists begins with this text. So the short id
+            // is unambiguous.
+            (Target::Owner(..), Err(_)) if are_whole() => Ok(target),
+            (Target::Owner(..), Err(unanswered)) => {
+                Err(errors::short_id_unknown(kind, &id, &unanswered))
+            }
+            (_, Err(unanswered)) => match had {
+                // A client removed this id through criswitch, and only this backend had it. So the call needs no other
+                // backend.
+                Some(backend) => Ok(Target::Owner(backend, kind, id)),
+                None => Err(errors::owner_unknown(kind, &id, &unanswered)),
+            },
+            (_, Ok(())) => Ok(target),
+        }
+    }
+
+    async fn ask_all(&self) -> Result<(), Status> {
+        let asked = Arc::clone(self.switch);
+        let query = async move { own::list_every(&asked).await };
+        self.switch.question.ask(query).await
+    }
+
+    /// Finds the target by what criswitch knows.
+    fn with_known(
+        &self,
+        find: impl FnOnce(Knowledge<'_>) -> Result<Target, Unroutable>,
+    ) -> Result<Target, Status> {
+        let (switch, live) = (self.switch, &self.request.live);
+        let joined = live.backends.iter().filter(|backend| backend.has_joined());
+        let owners = switch.owners();
+        let found = find(Knowledge {
+            table: &live.table,
+            default_backend: live.default_backend(),
+            all: &live.all(),
+            owners: &owners,
+            complete: switch
+                .question
+                .have_listed(joined.map(|backend| backend.id)),
+        });
+        drop(owners);
+        found.map_err(|unroutable| rejected(&switch.counts, self.request, unroutable))
+    }
 }
 
 fn rejected(counts: &Counts, request: &Request, unroutable: Unroutable) -> Status {
@@ -128,20 +144,6 @@ fn rejected(counts: &Counts, request: &Request, unroutable: Unroutable) -> Statu
             errors::doubled_pod(&uid, &names)
         }
     }
-}
-
-fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Knowledge<'_>) -> T) -> T {
-    let joined = live.backends.iter().filter(|backend| backend.has_joined());
-    let owners = switch.owners();
-    use_it(Knowledge {
-        table: &live.table,
-        default_backend: live.default_backend(),
-        all: &live.all(),
-        owners: &owners,
-        complete: switch
-            .question
-            .have_listed(joined.map(|backend| backend.id)),
-    })
 }
 
 fn unknown_handler(handler: &str, live: &Live) -> Status {

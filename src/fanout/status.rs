@@ -197,7 +197,13 @@ async fn request_status(
         Err(late(backend))
     })?;
     let status = backend.message(&answer)?;
-    Ok((keep_status(backend, status)?, answer))
+    keep_status(backend, &status)?;
+    let said = StatusAnswer {
+        backend: Arc::clone(backend),
+        status,
+        silent: None,
+    };
+    Ok((said, answer))
 }
 
 /// Caches a status if criswitch can read each part that the merged status uses: a malformed part would make the merged
@@ -205,20 +211,15 @@ async fn request_status(
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.
-pub(crate) fn keep_status(backend: &Arc<Backend>, status: Bytes) -> Result<StatusAnswer, Status> {
-    let said = StatusAnswer {
-        backend: Arc::clone(backend),
-        status,
-        silent: None,
-    };
-    let kept = merged::without_info(&said.status);
+pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<(), Status> {
+    let kept = merged::without_info(status);
     let kept = kept.map_err(|fault| backend.malformed(&fault))?;
     if let Some(cause) = merged::oversized(&kept) {
         return Err(backend.bad_reply(&cause));
     }
-    merged::readable(&said.status).map_err(|fault| backend.malformed(&fault))?;
+    merged::readable(status).map_err(|fault| backend.malformed(&fault))?;
     backend.learn_saved(|known| known.say_status(kept));
-    Ok(said)
+    Ok(())
 }
 
 /// criswitch's own entry in the output of `crictl info`.

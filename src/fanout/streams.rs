@@ -32,13 +32,17 @@ use crate::switch::view::View;
 
 /// A stream with the messages of all `backends` in the order of arrival. A backend that does not implement the stream
 /// gets the unary list call `instead`.
+///
+/// # Errors
+/// `ResourceExhausted` if the HTTP/2 windows of these streams exceed the memory for unread replies.
 pub(crate) fn interleave(
     switch: &Arc<Switch>,
     call: &Call,
     backends: Vec<Arc<Backend>>,
     how: &'static Merge,
     instead: &'static Row,
-) -> Reply {
+) -> Result<Reply, Status> {
+    let windows = fanout::windows(&switch.counts, call, backends.len())?;
     let parts = Arc::new(Mutex::new((backends.len(), Parts::default())));
     let has_owners = call.listing().is_some_and(|it| it.list.has_owners());
     let seen = Arc::default();
@@ -64,7 +68,8 @@ pub(crate) fn interleave(
         };
         stream::try_unfold(feed, Feed::next).boxed()
     });
-    reply::of_frames(until_failure(stream::select_all(feeds)))
+    let frames = until_failure(stream::select_all(feeds));
+    Ok(reply::holding(reply::of_frames(frames), windows))
 }
 
 /// Reads a backend's stream and drops the messages. Only the end of the stream proves that the backend answers such

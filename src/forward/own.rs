@@ -42,9 +42,9 @@ pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
 /// The calls that criswitch makes itself to one backend. `wire` is needed while the backend is not ready.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnCalls<'a> {
-    switch: &'a Switch,
-    backend: &'a Backend,
-    wire: Option<&'a Wire>,
+    pub(crate) switch: &'a Switch,
+    pub(crate) backend: &'a Backend,
+    pub(crate) wire: Option<&'a Wire>,
 }
 
 impl<'a> OwnCalls<'a> {

@@ -56,7 +56,7 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
         tokio::select! {
             biased;
             () = switch.subscribers.listened(false) => {}
-            () = follow_streams(&switch, &backend) => return,
+            () = follow_streams(OwnCalls::new(&switch, &backend, None)) => return,
         }
     }
 }
@@ -64,7 +64,10 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
 /// Opens the backend's stream, and opens it again whenever it ends. If subscribers may have missed events before a
 /// stream, they first get the state of each pod. If the backend is removed while no stream is open, subscribers get a
 /// deletion event for each of its pods.
-async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
+async fn follow_streams(own: OwnCalls<'_>) {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     let away = !matches!(backend.connection.link().state, State::Ready(_));
     let mut before = away.then(|| Baseline::now(switch, backend));
     let mut ends = Ends::default();
@@ -78,7 +81,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         let ended = tokio::select! {
             biased;
             () = closed_for_a_while(backend) => break,
-            ended = follow_stream(switch, backend, &mut before, &asked) => ended,
+            ended = follow_stream(own, &mut before, &asked) => ended,
         };
         let now = Baseline::now(switch, backend);
         before = Some(match before.take() {
@@ -99,7 +102,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         }
     }
     if let Some(before) = before {
-        send_deletions(switch, backend, &before, &BTreeSet::new()).await;
+        send_deletions(own, &before, &BTreeSet::new()).await;
     }
 }
 
@@ -113,18 +116,17 @@ async fn closed_for_a_while(backend: &Backend) {
 /// since `before` when the stream begins: the state of each pod, and a deletion event for each removed pod. After that
 /// `before` is `None`.
 async fn follow_stream(
-    switch: &Arc<Switch>,
-    backend: &Arc<Backend>,
+    own: OwnCalls<'_>,
     before: &mut Option<Baseline>,
     asked: &Inquiry,
 ) -> Result<(), Failed> {
     let sent = async {
         if let Some(before) = before {
-            send_state(switch, backend, before, asked).await;
+            send_state(own, before, asked).await;
         }
         *before = None;
     };
-    let mut streamed = std::pin::pin!(send_events(switch, backend, asked));
+    let mut streamed = std::pin::pin!(send_events(own, asked));
     tokio::select! {
         biased;
         result = &mut streamed => result,
@@ -170,11 +172,10 @@ impl Inquiry {
 }
 
 /// Sends the events of the backend to subscribers as they arrive.
-async fn send_events(
-    switch: &Arc<Switch>,
-    backend: &Arc<Backend>,
-    asked: &Inquiry,
-) -> Result<(), Failed> {
+async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
         if is_about_another(&mut switch.owners(), backend.id, &message) {
@@ -242,12 +243,10 @@ fn log_unsent(backend: &Backend, code: Code) {
 }
 
 /// Sends a deletion event for each pod of `before` that is not in `now` and that no other backend has.
-async fn send_deletions(
-    switch: &Switch,
-    backend: &Backend,
-    before: &Baseline,
-    now: &BTreeSet<String>,
-) {
+async fn send_deletions(own: OwnCalls<'_>, before: &Baseline, now: &BTreeSet<String>) {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     if !before.gone(&switch.owners(), backend.id, now).is_empty() {
         // A pod lives on if its runtime now serves the socket of another backend.
         own::list_every(switch).await.ok();
@@ -262,25 +261,20 @@ async fn send_deletions(
 }
 
 /// Sends an event with the state of each pod of the backend, and a deletion event for each pod that it no longer has.
-async fn send_state(
-    switch: &Arc<Switch>,
-    backend: &Arc<Backend>,
-    before: &Baseline,
-    asked: &Inquiry,
-) {
+async fn send_state(own: OwnCalls<'_>, before: &Baseline, asked: &Inquiry) {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     // The stream has no event of a pod that was created just before the stream was requested, and criswitch may not
     // know this pod yet. So criswitch lists the pods first.
-    while steadily(backend, || OwnCalls::new(switch, backend, None).list())
-        .await
-        .is_none()
-    {
+    while steadily(backend, || own.list()).await.is_none() {
         tokio::time::sleep(RETRY).await;
     }
-    let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
-    send_deletions(switch, backend, before, &now).await;
+    let now: BTreeSet<String> = known_pods(&View::of(switch), backend).into_keys().collect();
+    send_deletions(own, before, &now).await;
     for id in now {
         asked.begin(&id);
-        let event = steadily(backend, || state_of(switch, backend, &id)).await;
+        let event = steadily(backend, || state_of(own, &id)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
             send_made(&switch.subscribers, backend, event).await;
         }
@@ -311,7 +305,10 @@ where
 
 /// Makes an event with a pod's state from the pod's `PodSandboxStatus`. If the reply has no statuses of containers,
 /// queries each container.
-async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
+async fn state_of(own: OwnCalls<'_>, id: &str) -> Result<Bytes, Failed> {
+    let OwnCalls {
+        switch, backend, ..
+    } = own;
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
     let read = |fault: Malformed| backend.malformed(&fault);
     let status =

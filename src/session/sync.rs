@@ -1,7 +1,6 @@
 //! The calls that criswitch itself makes to a backend. After each connect criswitch makes all of them. Later it repeats
 //! each call that the backend did not answer in time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +18,6 @@ use crate::fanout::{status, streams};
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
-use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
@@ -38,16 +36,17 @@ const LONGEST_VERSION: usize = 64 << 10;
 /// # Errors
 /// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration does
 /// not reach the backend. In spite of any other failure the backend becomes ready.
-pub(crate) async fn make_ready(
-    switch: &Switch,
-    backend: &Arc<Backend>,
-    wire: &Wire,
-) -> Result<(), Status> {
+pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
+    let OwnCalls {
+        switch,
+        backend,
+        wire,
+    } = own;
     backend
         .record
         .learn(|known| known.connected = Some(Instant::now()));
     version(backend, wire).await?;
-    let listed = list(switch, backend, wire).await;
+    let listed = list(own).await;
     match &listed {
         Ok(()) if switch.live().backend(backend.id).is_ok() => switch.question.listed(backend.id),
         Ok(()) => {}
@@ -76,7 +75,7 @@ pub(crate) async fn make_ready(
     // criswitch sends it when the backend is ready.
     let (others, _) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
-        tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
+        tokio::time::timeout(backend.list_timeout(), first_status(own)),
     );
     others.unwrap_or_else(|_| {
         backend.nudges.owed.notify_one();
@@ -95,10 +94,11 @@ pub(crate) async fn make_ready(
 ///
 /// # Errors
 /// The error of the last list, or `Unavailable` if there are cached lists and a list has no answer.
-async fn list(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
+async fn list(own: OwnCalls<'_>) -> Result<(), Status> {
+    let backend = own.backend;
     let end = Instant::now() + LISTS_MAY_FAIL;
     loop {
-        let listed = OwnCalls::new(switch, backend, Some(wire)).list();
+        let listed = own.list();
         if !has_cached_lists(backend) {
             return listed.await;
         }
@@ -123,9 +123,9 @@ fn has_cached_lists(backend: &Backend) -> bool {
 ///
 /// # Errors
 /// The error of the call.
-pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
+pub(crate) async fn version(backend: &Backend, wire: Option<&Wire>) -> Result<(), Status> {
     let answer = backend
-        .ask_own(Some(wire), &rpc::VERSION, frames::frame(&[]))
+        .ask_own(wire, &rpc::VERSION, frames::frame(&[]))
         .await?;
     let version = backend.message(&answer)?;
     if version.len() > LONGEST_VERSION {
@@ -145,12 +145,8 @@ pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status
 /// # Errors
 /// The error of a call that lists pods, containers or images without a stream. Any other call fails only with
 /// `Unavailable`. `Status` never fails here, because clients request it again.
-pub(crate) async fn answers(
-    switch: &Switch,
-    backend: &Arc<Backend>,
-    wire: &Wire,
-    row: &'static Row,
-) -> Result<(), Failed> {
+pub(crate) async fn answers(own: OwnCalls<'_>, row: &'static Row) -> Result<(), Failed> {
+    let OwnCalls { backend, wire, .. } = own;
     let row = match row.merge() {
         Some(Merge::Interleave(list)) => match streams::read_to_end(backend, row).await {
             Err(failed) if failed.code() == Code::Unimplemented => list,
@@ -158,16 +154,13 @@ pub(crate) async fn answers(
         },
         _ => row,
     };
-    let own = OwnCalls::new(switch, backend, Some(wire));
     match row.list() {
         Some(List::Images) => own.list_images().await?,
         Some(list) if list.is_stats() => unless_silent(own.ask_stats(row, list).await)?,
         Some(list) => own.list_kind(list, row).await?,
-        None if row.name == rpc::STATUS.name => first_status(switch, backend, wire)
-            .await
-            .unwrap_or_default(),
+        None if row.name == rpc::STATUS.name => first_status(own).await.unwrap_or_default(),
         None => {
-            let asked = backend.ask_own(Some(wire), row, frames::frame(&[])).await;
+            let asked = backend.ask_own(wire, row, frames::frame(&[])).await;
             unless_silent(asked.map(drop).map_err(Failed::from))?;
         }
     }
@@ -176,17 +169,26 @@ pub(crate) async fn answers(
 
 /// Requests a backend's status and caches it. The cached status is served when a later reply is slow. The status also
 /// names the backend's handlers, which should be known before pods come.
-async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
+async fn first_status(own: OwnCalls<'_>) -> Result<(), Status> {
+    let OwnCalls {
+        switch,
+        backend,
+        wire,
+    } = own;
     let answer = backend
-        .ask_own(Some(wire), &rpc::STATUS, frames::frame(&[]))
+        .ask_own(wire, &rpc::STATUS, frames::frame(&[]))
         .await?;
-    status::keep_status(backend, backend.message(&answer)?)?;
+    status::keep_status(backend, &backend.message(&answer)?)?;
     act(switch, backend, Learned::of_status()).map(drop)
 }
 
 /// Logs an error if the cgroup driver of a backend differs from the default backend's. The kubelet uses the default
 /// backend's driver for the whole node.
-async fn compare_cgroup_driver(live: &Live, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+async fn compare_cgroup_driver(
+    live: &Live,
+    backend: &Backend,
+    wire: Option<&Wire>,
+) -> Result<(), Status> {
     let driver = reported_cgroup_driver(backend, wire).await;
     backend.record.learn(|known| known.cgroup_driver = driver);
     let default = live.backend(live.default_backend())?;
@@ -210,12 +212,12 @@ async fn compare_cgroup_driver(live: &Live, backend: &Backend, wire: &Wire) -> R
 pub(crate) async fn replay_runtime_config(
     config: &Mutex<Option<Bytes>>,
     backend: &Backend,
-    wire: &Wire,
+    wire: Option<&Wire>,
 ) -> Result<(), Failed> {
     let config = config.lock().clone();
     let Some(config) = config else { return Ok(()) };
     let row = &rpc::UPDATE_RUNTIME_CONFIG;
-    let answer = backend.ask_own(Some(wire), row, config).await?;
+    let answer = backend.ask_own(wire, row, config).await?;
     match answer.code() {
         Code::Ok | Code::Unimplemented => Ok(()),
         _ => Err(Failed::Answer(Box::new(answer))),
@@ -239,9 +241,9 @@ pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, S
 
 /// Requests a backend's cgroup driver. Returns `None` if the call fails or the reply cannot be read: the backend can
 /// still serve pods.
-async fn reported_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
+async fn reported_cgroup_driver(backend: &Backend, wire: Option<&Wire>) -> Option<u64> {
     let answer = backend
-        .ask_own(Some(wire), &rpc::RUNTIME_CONFIG, frames::frame(&[]))
+        .ask_own(wire, &rpc::RUNTIME_CONFIG, frames::frame(&[]))
         .await;
     let driver = match answer {
         Ok(answer) if answer.code() != Code::Ok => return None,

@@ -218,7 +218,7 @@ pub(super) fn next(
 ) -> Next {
     let connect = |row: &_| Backend::new(row, switch.max_message, switch.dialer.clone());
     let keep = |backend: &Backend| is_needed(&switch.question, &switch.owners(), backend);
-    let runs_pods = |id| switch.owners().runs_pods(id);
+    let runs_pods = |id| switch.owners().count(id).0 > 0;
     before.next(config, identities, ids, connect, keep, runs_pods)
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn auto_register(switch: &Switch) {
     if before.auto_registering().next().is_none() {
         return;
     }
-    let after = before.registered_again(|id| switch.owners().runs_pods(id));
+    let after = before.registered_again(|id| switch.owners().count(id).0 > 0);
     warn_of_disputes(&before, &after);
     if after.table == before.table && after.disputed == before.disputed {
         return;
@@ -319,7 +319,7 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
         tracing::info!(backend = %name, socket = %backend.socket, "backend is removed: it has no pods and containers any more");
         forget_backend(switch, backend);
     }
-    let left = live.with_only(&left, |id| switch.owners().runs_pods(id));
+    let left = live.with_only(&left, |id| switch.owners().count(id).0 > 0);
     switch.set_live(left);
 }
 

@@ -150,7 +150,7 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
         held.extend(handlers.into_iter().map(|name| AutoRegisteredHandler {
             name,
             backend: backend.id,
-            runs_pods: switch.owners().runs_pods(backend.id),
+            runs_pods: switch.owners().count(backend.id).0 > 0,
         }));
     }
     // After a kill between two saves, two backends may have the same handler. The backend that runs pods comes first

@@ -92,7 +92,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
     let backend = &image.backend;
     let by_id = (image.by == By::Form).then(|| call.with_string(IMAGE_REFERENCE, &image.id));
     let call = by_id.as_ref().unwrap_or(call);
-    let mut result = match container_of(switch, image).await {
+    let mut result = match container_of(OwnCalls::new(switch, backend, None), image).await {
         Ok(Some(container)) => {
             let name = backend.name();
             return Err(errors::image_in_use(reference, &name, &container));
@@ -118,9 +118,8 @@ async fn is_absent(call: &Call, backend: &Arc<Backend>) -> bool {
 }
 
 /// The id of a container that uses the image, from a fresh list of the store's containers.
-async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, Status> {
-    let backend = &image.backend;
-    let own = OwnCalls::new(switch, backend, None);
+async fn container_of(own: OwnCalls<'_>, image: &Meant) -> Result<Option<String>, Status> {
+    let backend = own.backend;
     let listed = own.list_kind(List::Containers, &rpc::LIST_CONTAINERS);
     backend.patiently(listed).await?;
     let known = backend.record.known();

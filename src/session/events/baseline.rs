@@ -24,7 +24,7 @@ pub(super) struct Baseline {
 impl Baseline {
     pub(super) fn now(switch: &Switch, backend: &Backend) -> Baseline {
         let at = switch.owners().mark();
-        let pods = known_pods(switch, backend);
+        let pods = known_pods(&View::of(switch), backend);
         Baseline { pods, at }
     }
 
@@ -65,10 +65,9 @@ impl Baseline {
 /// Returns the pods that the backend owns, each as a `PodSandboxStatus` that is not ready, with the fields from the
 /// backend's last list. The handlers are translated to the names that clients use, because criswitch forgets the
 /// handler of a pod that is removed.
-pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
+pub(super) fn known_pods(view: &View<'_>, backend: &Backend) -> HashMap<String, Bytes> {
     let lists = backend.record.known().lists;
     let listed = lists.message(List::Pods).unwrap_or_default();
-    let view = View::of(switch);
     let renamed = view.shown(List::Pods, backend, &listed);
     let listed = renamed.ok().flatten().unwrap_or(listed);
     let mut listed: HashMap<&str, &[u8]> = protobuf::fields(&listed)
