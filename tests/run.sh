@@ -30,13 +30,14 @@ scripts       root,network 0.2  check_scripts
 partners      root,go      0.5  build_partners
 tests         root,network 6    run_tests
 documentation -            0.3  document
-faults        -            2    cargo test --quiet --profile suite --locked --example chaos
+beside        -            0.1  begin_faults
 clients       root,network 0.5  tests/system/clients/run.sh
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
 units         root,network 4    tests/system/systemd/run.sh
 metrics       root,go      2    tests/system/prometheus/run.sh
 node          root,go      4    test_node
+faults        -            2    test_faults
 package       root,network 8    test_package
 comparison    root,go      3    benches/compare/run.sh --smoke
 ahead         root,network 0.1  build_ahead
@@ -163,6 +164,23 @@ build_partners() {
 wait_for() {
   [ -z "$1" ] || wait "$1" || true
 }
+
+# Starts the fault simulation in the background, because the next steps often wait. Its clock is paused, so a busy machine
+# does not matter to it.
+begin_faults() {
+  { chrt --idle --pid 0 "$BASHPID" && simulate; } >"$CACHE/faults.log" 2>&1 &
+  FAULTS=$!
+}
+
+test_faults() {
+  [ -n "${FAULTS:-}" ] || { simulate; return; }
+  local code=0
+  wait "$FAULTS" || code=$?
+  cat "$CACHE/faults.log"
+  return "$code"
+}
+
+simulate() { cargo test --quiet --profile suite --locked --example chaos; }
 
 # Uses the debug binary, which the tests before have built.
 test_node() {
