@@ -2,13 +2,12 @@
 # the same pods work on runc and crun, or the other way round. docs/compatibility.md names these limits as confirmed.
 
 load helpers.bash
+load limits.bash
 
 setup_file() {
   have_images
+  have_probe
   shared_folder
-  mkdir -p "$DIR/tools"
-  gcc -static -Os -o "$DIR/tools/probe" "$REAL/images/probe.c"
-  chmod 4755 "$DIR/tools/probe"
 }
 
 setup() {
@@ -28,36 +27,6 @@ teardown_file() {
 shared_folder() {
   mkdir -p "$DIR/shared" && mount -t tmpfs tmpfs "$DIR/shared" && mount --make-shared "$DIR/shared" &&
     mkdir "$DIR/shared/below"
-}
-
-# runs HANDLER SHELL-COMMAND [POD-FILTER [CONTAINER-FILTER]]: runs a pod with a container, waits for the end of the
-# container, and prints its output. If the pod or container is not created or started, prints `refused:` and the reason.
-runs() {
-  local name=$CASE-$1 pod id out
-  pod=$(cri runp --runtime "$1" "$(pod_config "$name" "${3:-.}")" 2>&1 </dev/null) || { echo "refused: $pod"; return; }
-  id=$(cri create --no-pull "$pod" "$(container_config "$name" "$2" "${4:-.}")" "$DIR/pod-$name.json" 2>&1 </dev/null) ||
-    { echo "refused: $id"; return; }
-  out=$(cri start "$id" 2>&1 </dev/null) || { echo "refused: $out"; return; }
-  wait_for 30 "the end of the container" is_in_state "$id" CONTAINER_EXITED || return
-  cut -d' ' -f4- "$DIR/logs/$name/$name.log"
-}
-
-# works_on_others EXPECTED ARGUMENT...: checks that runs prints this part on runc and on crun.
-works_on_others() {
-  local expected=$1 handler
-  for handler in runc crun; do
-    has "$handler" "$expected" "$(runs "$handler" "${@:2}")" || return
-  done
-}
-
-# namespace KIND: the jq filter for a pod that shares this namespace with the node.
-namespace() {
-  echo ".linux.security_context.namespace_options.$1 = 2"
-}
-
-# mounts PATH [JQ-OBJECT]: the jq filter for a container with this path of the node at /node.
-mounts() {
-  echo ".mounts = [{host_path: \"$1\", container_path: \"/node\"} + ${2:-{\}}]"
 }
 
 @test "gvisor-host-network: a pod has no network interface of the node" {

@@ -14,6 +14,7 @@ setup_file() {
   mkdir -p "$DIR/manifests" "$DIR/features.d"
   have_images
   start_cluster
+  api apis/node.k8s.io/v1/runtimeclasses POST <<<'{"metadata": {"name": "gvisor"}, "handler": "gvisor"}' >/dev/null
   start_switch cluster
   start_node
   # publish_at adds images to this copy of the busybox image, and only then copies them to the registry.
@@ -202,6 +203,73 @@ restart() {
       start_switch "$program" || return
     fi
   done
+}
+
+# is_rejected POD REASON: succeeds when the kubelet has rejected the pod for this reason; a condition for
+# wait_for.
+is_rejected() {
+  pod_is "$1" ".status.phase == \"Failed\" and .status.reason == \"$2\""
+}
+
+# only_without REASON FILTER OTHER: checks that the kubelet rejects the pod of the filter for the reason in each class,
+# and that the pod of the other filter runs in each class.
+only_without() {
+  local class name
+  for class in "" boxed gvisor; do
+    name=${class:-plain}
+    create_pod "no-$name" "$class" "$2" && create_pod "yes-$name" "$class" "$3" || return
+  done
+  for name in plain boxed gvisor; do
+    wait_for 60 "the rejection of no-$name" is_rejected "no-$name" "$1" &&
+      wait_for 60 "the pod yes-$name" pod_is "yes-$name" "$RUNS" || return
+  done
+  remove_all_pods
+}
+
+# has_sysctl NAME VALUE: the jq filter for a pod with this sysctl.
+has_sysctl() {
+  echo ".spec.securityContext.sysctls = [{name: \"$1\", value: \"$2\"}]"
+}
+
+@test "unsafe-sysctls: the kubelet rejects a sysctl that it does not allow, and takes a safe one" {
+  only_without SysctlForbidden "$(has_sysctl net.core.somaxconn 1024)" "$(has_sysctl net.ipv4.tcp_syncookies 1)"
+}
+
+@test "windows-pods: the kubelet rejects a pod for Windows, and takes one for Linux" {
+  only_without PodOSNotSupported '.spec.os.name = "windows"' '.spec.os.name = "linux"'
+}
+
+@test "other-architecture: the kubelet rejects a pod for a different architecture" {
+  local own
+  own=$(api api/v1/nodes/node | jq -r '.metadata.labels["kubernetes.io/arch"]')
+  only_without NodeAffinity '.spec.nodeSelector = {"kubernetes.io/arch": "s390x"}' \
+    ".spec.nodeSelector = {\"kubernetes.io/arch\": \"$own\"}"
+}
+
+@test "supplemental-groups: the kubelet rejects the policy Strict, because one backend does not report the feature" {
+  only_without SupplementalGroupsPolicyNotSupported '.spec.securityContext.supplementalGroupsPolicy = "Strict"' \
+    '.spec.securityContext.supplementalGroupsPolicy = "Merge"'
+}
+
+# not_of_node NAMESPACE SYSCTL VALUE: checks that no pod with this namespace of the node gets the sysctl, and that a pod
+# with one of its own gets it. The kubelet of the suite allows only safe sysctls.
+not_of_node() {
+  local class
+  for class in "" boxed gvisor; do
+    ! create_pod "no-${class:-plain}" "$class" "$(has_sysctl "$2" "$3") | .spec.$1 = true" 2>"$BATS_TEST_TMPDIR/said" ||
+      wait_for 60 "the rejection" is_rejected "no-${class:-plain}" SysctlForbidden || return
+    create_pod "yes-${class:-plain}" "$class" "$(has_sysctl "$2" "$3")" || return
+    wait_for 60 "the pod yes-${class:-plain}" pod_is "yes-${class:-plain}" "$RUNS" || return
+  done
+  remove_all_pods
+}
+
+@test "host-network-sysctls: no pod sets a sysctl of the network of the node" {
+  not_of_node hostNetwork net.ipv4.tcp_syncookies 1
+}
+
+@test "host-ipc-sysctls: no pod sets a sysctl of the IPC namespace of the node" {
+  not_of_node hostIPC kernel.shm_rmid_forced 0
 }
 
 # From here on, pods of the class boxed need the label of their handler.
