@@ -37,9 +37,6 @@ pub struct Key {
     pub table: &'static str,
     /// The name. It begins with the table's name if the key occurs once in a configuration, such as `log.level`.
     pub name: &'static str,
-    /// An earlier name; empty if there is none. A file with the earlier name is rejected, and the error has the new
-    /// name.
-    old_name: &'static str,
     /// The kind of value.
     pub kind: KeyKind,
     /// The default value, without quotes for a string.
@@ -139,11 +136,6 @@ pub fn of_table(table: &str) -> impl Iterator<Item = &'static Key> {
 /// The key with this name in a table, or at the top level if `table` is empty.
 pub(super) fn written(table: &str, name: &str) -> Option<&'static Key> {
     of_table(table).find(|key| key.own_name() == name)
-}
-
-/// The key of a table whose earlier name was `name`.
-pub(super) fn renamed(table: &str, name: &str) -> Option<&'static Key> {
-    of_table(table).find(|key| !name.is_empty() && key.old_name == name)
 }
 
 impl Key {

@@ -201,8 +201,7 @@ impl Walk<'_> {
     /// Whether an entry of `table` is a misplaced top-level key, the commonest mistake in TOML. A misplaced key is
     /// reported and still read. An entry that can be a row is not misplaced: a handler may be named `watch`.
     fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
-        let key = keys::written("", entry.key).or_else(|| keys::renamed("", entry.key));
-        if key.is_none() || can_be_row(table, entry) {
+        if keys::written("", entry.key).is_none() || can_be_row(table, entry) {
             return false;
         }
         let what = format!("{:?} is a top-level key, not a key of [{table}]", entry.key);
@@ -220,8 +219,8 @@ impl Walk<'_> {
     }
 
     fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
-        let Some(key) = self.known(table, entry) else {
-            return;
+        let Some(key) = keys::written(table, entry.key) else {
+            return self.unknown(table, entry);
         };
         let value = self.value(key, entry);
         let name = At {
@@ -231,21 +230,6 @@ impl Walk<'_> {
         if let Err(first) = add(&mut self.written.keys, name, value) {
             self.twice(entry, format_args!("{:?}", key.name), &first);
         }
-    }
-
-    /// The key of a table that an entry sets. Reports an old or unknown name.
-    fn known(&mut self, table: &str, entry: &KeyValue<'_>) -> Option<&'static Key> {
-        if let Some(key) = keys::written(table, entry.key) {
-            return Some(key);
-        }
-        let Some(key) = keys::renamed(table, entry.key) else {
-            self.unknown(table, entry);
-            return None;
-        };
-        let what = format!("the key {:?} has a new name", entry.key);
-        let hint = format_args!("{:?}", key.name);
-        self.problems.report(&entry.at, what, hint);
-        Some(key)
     }
 
     /// The texts of a value: one text, or one text for each element of an array. `None` if the type is wrong, which is
@@ -326,6 +310,7 @@ impl Walk<'_> {
         self.problems.report(&entry.value_at, what, example);
     }
 
+    /// Reports a name that is no key of the table.
     fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
         let what = format!("unknown key {:?}", entry.key);
         // The hint is computed lazily, because only problems that are shown need it.

@@ -85,30 +85,33 @@ pub(crate) async fn create_container(
     owner: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
     match own_image(&switch.pod_requests, call, owner).await {
-        Some(id) => {
+        Ok(Some(id)) => {
             let call = call.with_string(CONTAINER_IMAGE, &id);
             forward::send(switch, &call, owner).await
         }
-        None => forward::send(switch, call, owner).await,
+        // The owner then rejects the call with a better error.
+        Ok(None) | Err(_) => forward::send(switch, call, owner).await,
     }
 }
 
-/// The owner's own id of the image, if the owner does not know the id in the call. A failure is ignored here, because
-/// the owner then rejects the call with a better error.
+/// The owner's own id of the image, if the owner does not know the id in the call.
+///
+/// # Errors
+/// If the owner does not say whether it has the image.
 async fn own_image(
     requests: &Mutex<PodRequests>,
     call: &Call,
     owner: &Arc<Backend>,
-) -> Option<String> {
+) -> Result<Option<String>, Failed> {
     let message = call.message();
-    let image = protobuf::string(&message, CONTAINER_IMAGE).ok()?;
-    let name = protobuf::string(&message, CONTAINER_IMAGE_NAME).ok()?;
+    let image = protobuf::string(&message, CONTAINER_IMAGE).unwrap_or_default();
+    let name = protobuf::string(&message, CONTAINER_IMAGE_NAME).unwrap_or_default();
     let is_known = has_answered(requests, call, owner.id, image, name) || call.live.is_alone();
     if is_known || name.is_empty() || name == image || image_at(call, owner, image).await?.is_some()
     {
-        return None;
+        return Ok(None);
     }
-    image_at(call, owner, name).await?
+    image_at(call, owner, name).await
 }
 
 /// Whether the image id in `call`, a `CreateContainer`, came from `owner` alone, so that `owner` knows the id.
@@ -125,18 +128,24 @@ fn has_answered(
     answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
 }
 
-/// The id of an image at a backend. `Some(None)` if the backend lacks the image; `None` if the backend gives no usable
-/// answer.
-async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Option<String>> {
-    let answer = forward::ask(&image_status(call, image), backend).await;
-    let answer = answer.ok()?;
+/// The id of an image at a backend; `None` if the backend lacks the image.
+///
+/// # Errors
+/// If the backend gives no answer that can be used.
+async fn image_at(
+    call: &Call,
+    backend: &Arc<Backend>,
+    image: &str,
+) -> Result<Option<String>, Failed> {
+    let answer = forward::ask(&image_status(call, image), backend).await?;
     if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
-        return None;
+        return Err(named(backend, answer));
     }
-    match stores::image_of(backend, &answer).ok()? {
-        Stored::Image(image) => Some(Some(protobuf::string(&image, LISTED_ID).ok()?.to_owned())),
-        Stored::Nothing | Stored::Unknown => Some(None),
-    }
+    let Stored::Image(image) = stores::image_of(backend, &answer)? else {
+        return Ok(None);
+    };
+    let id = protobuf::string(&image, LISTED_ID).map_err(|fault| backend.malformed(&fault))?;
+    Ok(Some(id.to_owned()))
 }
 
 /// An `ImageStatus` call for `reference`, a name or an id. Its headers and routing table are those of `call`.

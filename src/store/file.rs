@@ -3,7 +3,7 @@
 //! A file begins with a line that names the format and its version. Then come 8 bytes with the hash of the content
 //! (XXH3, little endian), and the content.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::SystemTime;
@@ -11,7 +11,8 @@ use std::time::SystemTime;
 use bytes::{Buf, Bytes};
 use twox_hash::XxHash3_64;
 
-use crate::platform::{create_new, files, remove};
+use super::replace::replace_with;
+use crate::platform::{create_new, files};
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.
@@ -74,7 +75,7 @@ pub(super) enum Lasts {
     Always,
 }
 
-/// Creates or replaces the file at `path`. A kill leaves the old file or the new one.
+/// Creates or replaces the file at `path`.
 pub(super) fn replace(
     path: &Path,
     content: &[u8],
@@ -84,12 +85,7 @@ pub(super) fn replace(
     if (FORMAT.len() + HASH + content.len()) as u64 > LARGEST {
         return Err(io::Error::other(TOO_LARGE));
     }
-    let new = path.with_extension("new");
-    let written = write(&new, content, modified, lasts).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        // The incomplete new file would take space on a disk that may be full.
-        fs::remove_file(&new).ok();
-    }
+    let written = replace_with(path, |new| write(new, content, modified, lasts));
     if let (Lasts::Always, Some(directory)) = (lasts, path.parent()) {
         // Errors are ignored, because not every file system can sync a directory.
         drop(File::open(directory).and_then(|directory| directory.sync_all()));
@@ -97,9 +93,8 @@ pub(super) fn replace(
     written
 }
 
-/// Writes a new file. Removes an existing file first, because another user may own it and read it. Follows no link.
+/// Writes a new file. Follows no link.
 fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io::Result<()> {
-    remove(path)?;
     let mut file = create_new(path, 0o600)?;
     file.write_all(FORMAT)?;
     file.write_all(&hash(content).to_le_bytes())?;
@@ -117,13 +112,14 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::replace::hidden;
     use super::*;
 
     #[test]
     fn an_existing_file_of_another_user_receives_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.backend");
-        let made_before = File::create(path.with_extension("new")).unwrap();
+        let made_before = File::create(hidden(&path).unwrap()).unwrap();
         replace(&path, b"pods", SystemTime::now(), Lasts::ThisBoot).unwrap();
         assert_eq!(made_before.metadata().unwrap().len(), 0);
         assert_eq!(read(&path).unwrap().0, b"pods"[..]);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::platform::{create_new, files, remove};
 
@@ -15,28 +15,44 @@ pub enum Access<'a> {
     Like(&'a Metadata),
 }
 
-/// Creates or replaces the file at `path`. Writes a hidden file in the same directory, and renames it.
+/// Creates or replaces the file at `path`.
 ///
 /// # Errors
 /// If the file cannot be written. Then the old file is unchanged.
 pub fn replace(path: &Path, content: &str, access: &Access<'_>) -> io::Result<()> {
-    let Some(name) = path.file_name() else {
-        return Err(ErrorKind::IsADirectory.into());
-    };
+    replace_with(path, |new| write(new, content, access))
+}
+
+/// Replaces the file at `path` by the file that `make` creates at a hidden path in the same directory. Removes an
+/// existing hidden file first, because a different user may own it. A kill leaves the old file or the new one.
+///
+/// # Errors
+/// If the file cannot be made or renamed. Then the old file is unchanged, and the hidden file is removed, because it
+/// would take space on a disk that may be full.
+pub fn replace_with(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let new = hidden(path)?;
+    remove(&new)?;
+    let made = make(&new).and_then(|()| fs::rename(&new, path));
+    if made.is_err() {
+        fs::remove_file(&new).ok();
+    }
+    made
+}
+
+/// The path of the new file that replaces the file at `path`.
+///
+/// # Errors
+/// If `path` names no file.
+pub fn hidden(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
     let mut hidden = OsString::from(".");
     hidden.push(name);
     hidden.push(".new");
-    let new = path.with_file_name(hidden);
-    let written = write(&new, content, access).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        fs::remove_file(&new).ok();
-    }
-    written
+    Ok(path.with_file_name(hidden))
 }
 
-/// Writes a new file. Removes an existing file first, because a different user may own it. Follows no link.
+/// Writes a new file. Follows no link.
 fn write(path: &Path, content: &str, access: &Access<'_>) -> io::Result<()> {
-    remove(path)?;
     let mode = match access {
         Access::Mode(mode) => *mode,
         Access::Like(old) => files::mode(old),

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 
+use super::replace::hidden;
 use super::*;
 
 const SOCKETS: [&str; 3] = ["/run/a.sock", "/run/b.sock", "/run/c.sock"];
@@ -46,11 +47,11 @@ fn known(mut found: Found) -> Vec<&'static str> {
 
 /// Makes writing at `path` fail.
 fn block(path: &Path) {
-    fs::create_dir_all(path.with_extension("new").join("in the way")).unwrap();
+    fs::create_dir_all(hidden(path).unwrap().join("in the way")).unwrap();
 }
 
 fn unblock(path: &Path) {
-    fs::remove_dir_all(path.with_extension("new")).unwrap();
+    fs::remove_dir_all(hidden(path).unwrap()).unwrap();
 }
 
 #[test]

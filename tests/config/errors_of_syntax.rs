@@ -163,42 +163,6 @@ fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
     );
 }
 
-#[cfg(unix)] // The hints name `allow_uids`.
-#[test]
-fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
-    fails_with(
-        "default = 'runc'
-        drain = 'soon'
-        [handlers]
-        runc = '/run/runc.sock'
-        adopt = 'old'
-        [backends]
-        old = { socket = '/run/old.sock', adopt = 1 }
-        drain = '10s'
-        [log]
-        default = 'runc'",
-        expect![[r#"
-            criswitch.toml:1:1: the key "default" has a new name; try "default_handler"
-            criswitch.toml:2:9: the key "drain" has a new name; try "shutdown_timeout"
-            criswitch.toml:2:17: "soon" is not a duration: expected number at 0; try "10s"
-            criswitch.toml:7:43: the key "adopt" has a new name; try "auto_register"
-            criswitch.toml:7:51: "adopt" is an integer, not a boolean; try true or false
-            criswitch.toml:8:9: "drain" is a top-level key, not a key of [backends]; try moving it above the first [table]
-            criswitch.toml:8:9: "shutdown_timeout" is already defined at criswitch.toml:2:9; try removing one of the two
-            criswitch.toml:8:9: the key "drain" has a new name; try "shutdown_timeout"
-            criswitch.toml:10:9: "default" is a top-level key, not a key of [log]; try moving it above the first [table]
-            criswitch.toml:10:9: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
-            criswitch.toml:10:9: the key "default" has a new name; try "default_handler""#]],
-    );
-    fails_with(
-        "default = 'runc'\ndefault_handler = 'runc'\nadopt = true\n[handlers]\nrunc = '/run/runc.sock'",
-        expect![[r#"
-            criswitch.toml:1:1: the key "default" has a new name; try "default_handler"
-            criswitch.toml:2:1: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
-            criswitch.toml:3:1: unknown key "adopt"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "labels_file", "labels_failed_after", "handlers", "backends", "log", "metrics""#]],
-    );
-}
-
 #[test]
 fn invalid_toml_is_reported_once_per_line() {
     fails_with(

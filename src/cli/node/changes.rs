@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use criswitch::platform::{Attributes, create_new, files, process, remove};
+use criswitch::store::replace::{hidden, replace_with};
 use serde::{Deserialize, Serialize};
 
 use super::root::Root;
@@ -160,7 +161,7 @@ impl Files<'_> {
     /// Whether the file has its previous content again, or no longer the part that was changed.
     pub(super) fn undo_one(&self, change: &FileChange) -> io::Result<bool> {
         let real = self.root.at(&change.path);
-        remove(&hidden(&real))?;
+        remove(&hidden(&real)?)?;
         if self.is_at(&change.after, &change.path)? || fs::symlink_metadata(&real).is_err() {
             self.set(&real, &change.before)?;
         } else if !self.is_at(&change.before, &change.path)? && !self.undo_part(change, &real)? {
@@ -236,14 +237,13 @@ impl Files<'_> {
         }
     }
 
-    /// Makes a hidden file beside a path, and renames it to the path.
     fn replace(&self, real: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let new = hidden(real);
-        remove(&new)?;
-        moment();
-        make(&new)?;
-        moment();
-        fs::rename(&new, real)?;
+        replace_with(real, |new| {
+            moment();
+            make(new)?;
+            moment();
+            Ok(())
+        })?;
         moment();
         sync_directory(real)
     }
@@ -254,12 +254,6 @@ fn write(path: &Path, bytes: &[u8], attributes: &Attributes) -> io::Result<()> {
     file.write_all(bytes)?;
     attributes.set(&file)?;
     file.sync_all()
-}
-
-/// The hidden file that becomes the file at `path`.
-fn hidden(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.criswitch-new"))
 }
 
 /// The directory and those above it that do not exist, the outermost first.

@@ -35,7 +35,6 @@ const MESSAGE: Limits = Limits {
 const KEY: Key = Key {
     table: "",
     name: "",
-    old_name: "",
     kind: KeyKind::Text("string"),
     default: None,
     example: "",
@@ -86,7 +85,6 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "default_handler",
-        old_name: "default",
         kind: KeyKind::Text("handler"),
         example: "\"runc\"",
         help: "The row of `[handlers]` for pods without a RuntimeClass. Required. Its backend is the default backend, which \
@@ -96,7 +94,6 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "shutdown_timeout",
-        old_name: "drain",
         kind: KeyKind::Duration,
         default: Some("10s"),
         limits: WAIT,
@@ -367,7 +364,6 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "auto_register",
-        old_name: "adopt",
         kind: KeyKind::Boolean,
         default: Some("false"),
         help: "If true, criswitch registers each handler that the backend reports and that has no row in any file.",

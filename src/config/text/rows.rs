@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{At, KeyValue, Scheduling, Walk, add};
 use crate::config::address;
-use crate::config::keys::{KeyKind, SOCKET_EXAMPLE};
+use crate::config::keys::{self, KeyKind, SOCKET_EXAMPLE};
 
 /// The fields of a row that are not tables, by the names of their keys.
 pub(in crate::config) type Texts = BTreeMap<&'static str, At<String>>;
@@ -116,7 +116,7 @@ impl Walk<'_> {
     pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> RowFields<'t> {
         let mut fields = RowFields::default();
         for entry in self.file.entries(table) {
-            match self.known(name, &entry) {
+            match keys::written(name, entry.key) {
                 Some(key) if key.kind == KeyKind::Table => {
                     fields.tables.insert(key.name, entry);
                 }
@@ -124,7 +124,7 @@ impl Walk<'_> {
                     let texts = self.value(key, &entry).into_iter().flatten();
                     fields.texts.extend(texts.map(|text| (key.name, text)));
                 }
-                None => {}
+                None => self.unknown(name, &entry),
             }
         }
         fields

@@ -127,7 +127,11 @@ fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
 fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: Unknown) -> Answer {
     let id = match (find(truth, asked.backend, kind, id), unknown) {
         (Ok(id), _) => id,
-        (Err(_), Unknown::Ok) => return Ok(vec![Bytes::new()]),
+        (Err(_), Unknown::Ok) => {
+            // A cached list may still have the pod or container, in the state that the client ordered.
+            stop(truth, asked.row.name, id, |thing| thing.gone.is_some());
+            return Ok(vec![Bytes::new()]);
+        }
         (Err(status), Unknown::NotFound) => return Err(status),
     };
     match asked.row.name {
@@ -153,18 +157,9 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 ..Default::default()
             }));
         }
-        "StopPodSandbox" => {
-            truth.go_on(READY, NOT_READY, |thing| thing.id == id);
-            truth.go_on(CREATED, EXITED, |thing| is_in(thing, &id));
-            truth.go_on(RUNNING, EXITED, |thing| is_in(thing, &id));
-        }
         "StartContainer" => truth.go_on(CREATED, RUNNING, |thing| thing.id == id),
-        "StopContainer" => {
-            truth.go_on(CREATED, EXITED, |thing| thing.id == id);
-            truth.go_on(RUNNING, EXITED, |thing| thing.id == id);
-        }
         // The replies of all other RPCs may be empty.
-        _ => {}
+        name => stop(truth, name, &id, |_| true),
     }
     if let Then::CompleteUrl(path) = asked.row.then {
         return Ok(vec![protobuf::with_string(
@@ -174,6 +169,21 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
         )]);
     }
     Ok(vec![Bytes::new()])
+}
+
+/// Stops the pod or container `id`, if `rpc` stops one and `which` accepts it.
+fn stop(truth: &mut Truth, rpc: &str, id: &str, which: impl Fn(&Thing) -> bool) {
+    if rpc == "StopPodSandbox" {
+        truth.go_on(READY, NOT_READY, |thing| thing.id == id && which(thing));
+    }
+    let is_stopped = |thing: &Thing| match rpc {
+        "StopPodSandbox" => is_in(thing, id),
+        "StopContainer" => thing.id == id,
+        _ => false,
+    };
+    for from in [CREATED, RUNNING] {
+        truth.go_on(from, EXITED, |thing| is_stopped(thing) && which(thing));
+    }
 }
 
 fn is_in(thing: &Thing, pod: &str) -> bool {
