@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use criswitch::codec::protobuf;
 use criswitch::config::address::Address;
+use criswitch::store::replace::hidden;
 use criswitch::store::{Boot, Directories, Found, Saved, Store};
 use fastrand::Rng;
 use prost::Message;
@@ -113,7 +114,7 @@ impl Disk {
     /// Makes the file of a backend unwritable, or writable again.
     pub fn fill(&mut self, backend: usize, is_full: bool) {
         // criswitch writes a new file under this name, then renames it. A directory of this name makes the write fail.
-        let new = self.path_of(backend).with_extension("new");
+        let new = hidden(&self.path_of(backend)).unwrap();
         if is_full {
             fs::create_dir(new).ok();
             self.unsaved[backend] = Some(Instant::now() + FULL);

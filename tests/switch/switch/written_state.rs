@@ -1,6 +1,7 @@
 //! The time at which the state is written, and the effect on clients if it cannot be written.
 
 use criswitch::codec::cri;
+use criswitch::store::replace::hidden;
 use std::fs;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::wait;
 
 /// Makes every write of a file fail.
 fn block(file: &std::path::Path) {
-    fs::create_dir_all(file.with_extension("new").join("in the way")).unwrap();
+    fs::create_dir_all(hidden(file).unwrap().join("in the way")).unwrap();
 }
 
 #[tokio::test]
@@ -70,7 +71,7 @@ async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_
     let (mut rig, ..) = with_pods().await;
     assert!(state_of(&rig, "kata").await["restartProblem"].is_null());
     let file = state_file(&rig, "kata");
-    fs::create_dir(file.with_extension("new")).unwrap();
+    fs::create_dir(hidden(&file).unwrap()).unwrap();
     rig.run("kata", "since").await;
     assert!(!file.exists());
     stopped(&rig, "kata").await;
@@ -86,7 +87,7 @@ async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_
 #[tokio::test]
 async fn calls_return_at_once_while_the_state_cannot_be_written() {
     let (rig, ..) = with_pods().await;
-    fs::create_dir(state_file(&rig, "kata").with_extension("new")).unwrap();
+    fs::create_dir(hidden(&state_file(&rig, "kata")).unwrap()).unwrap();
     let begun = std::time::Instant::now();
     for number in 0..20 {
         rig.run_pod("kata", &format!("since-{number}")).await;
@@ -165,7 +166,7 @@ async fn after_a_reboot_lists_and_changes_fail_while_the_old_register_remains() 
         let failed = failed.unwrap_err();
         assert!(failed.message().contains("state"), "{failed}");
     }
-    fs::remove_dir_all(register.with_extension("new")).unwrap();
+    fs::remove_dir_all(hidden(&register).unwrap()).unwrap();
     wait::until(async || rig.pods().await.is_ok()).await;
     restarted_without_kata(&mut rig).await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
