@@ -183,7 +183,8 @@ pub(crate) async fn send_alone(
         false => None,
     };
     let mut unsent = only.patiently(forward::send(switch, call, only)).await?;
-    if call.row.list() == Some(List::MetricDescriptors)
+    let list = call.listing().map(|listing| listing.list);
+    if list == Some(List::MetricDescriptors)
         && let Some(own) = labels::descriptors(only)
     {
         // A later reload may add backends. Their metric samples must then fit the descriptors that the client receives
