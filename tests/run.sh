@@ -16,6 +16,7 @@ CARGO_DENY_VERSION=0.20.2
 # The oldest Rust that builds criswitch: rust-version in Cargo.toml.
 OLDEST_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TOP/Cargo.toml")
 FAILED=()
+SIMULATE=(cargo test --quiet --profile suite --locked --example chaos)
 
 # One step a line: name, what it needs beside cargo, minutes on two quiet cores when nothing is built yet, command.
 # `quick` runs the steps that need nothing else.
@@ -30,7 +31,7 @@ scripts       root,network 0.2  check_scripts
 partners      root,go      0.5  build_partners
 tests         root,network 6    run_tests
 documentation -            0.3  document
-beside        -            0.1  begin_faults
+begin-faults  -            0.1  begin_faults
 clients       root,network 0.5  tests/system/clients/run.sh
 restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
@@ -149,14 +150,20 @@ run_tests() {
     cargo test --quiet --locked --no-fail-fast
 }
 
-# Builds the programs of the real suite and the releases in the background, with the processor time that other steps
-# leave. Debian's packages are installed first, because two programs cannot install packages at once.
+# Builds the programs of the real suite and the releases in the background. Debian's packages are installed first,
+# because two programs cannot install packages at once.
 build_partners() {
   tests/system/runtimes/run.sh --install && tests/system/package/run.sh --install || return
-  chrt --idle 0 tests/system/runtimes/run.sh --build >"$CACHE/partners.log" 2>&1 &
+  beside tests/system/runtimes/run.sh --build >"$CACHE/partners.log" 2>&1 &
   PARTNERS=$!
-  chrt --idle 0 tests/system/package/run.sh --build >"$CACHE/releases.log" 2>&1 &
+  beside tests/system/package/run.sh --build >"$CACHE/releases.log" 2>&1 &
   RELEASES=$!
+}
+
+# beside COMMAND...: runs a command with the processor time that nothing else wants. Linux divides this time between
+# sessions, so the command gets a session of its own, with the smallest part.
+beside() {
+  setsid --wait chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
 }
 
 # wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
@@ -168,19 +175,17 @@ wait_for() {
 # Starts the fault simulation in the background, because the next steps often wait. Its clock is paused, so a busy machine
 # does not matter to it.
 begin_faults() {
-  { chrt --idle --pid 0 "$BASHPID" && simulate; } >"$CACHE/faults.log" 2>&1 &
+  beside "${SIMULATE[@]}" >"$CACHE/faults.log" 2>&1 &
   FAULTS=$!
 }
 
 test_faults() {
-  [ -n "${FAULTS:-}" ] || { simulate; return; }
+  [ -n "${FAULTS:-}" ] || { "${SIMULATE[@]}"; return; }
   local code=0
   wait "$FAULTS" || code=$?
   cat "$CACHE/faults.log"
   return "$code"
 }
-
-simulate() { cargo test --quiet --profile suite --locked --example chaos; }
 
 # Uses the debug binary, which the tests before have built.
 test_node() {
@@ -196,7 +201,7 @@ test_runtimes() {
 
 # Builds the programs of the last steps in the background, because the real runtimes often wait.
 build_ahead() {
-  chrt --idle 0 bash -c 'tests/system/windows/run.sh --build; cargo build --quiet --profile demo --locked --example demo' \
+  beside bash -c 'tests/system/windows/run.sh --build; cargo build --quiet --profile demo --locked --example demo' \
     >"$CACHE/ahead.log" 2>&1 &
   AHEAD=$!
 }
