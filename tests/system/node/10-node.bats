@@ -5,18 +5,19 @@ load ../runtimes/checks/kubelet.bash
 load node.bash
 load ../runtimes/checks/cluster.bash
 
-# The number of moments between two at which an apply is killed.
-STRIDE=${CRISWITCH_STRIDE:-20}
-
 setup_file() {
   start_link
   start_cluster
   start_node_of_systemd
-  kubectl_at_cluster apply -f "$NODE/pods.yaml" >/dev/null
-  render static-pod.yaml "$(root)/etc/kubernetes/manifests/fixed.yaml" NAME=fixed
-  for name in fixed-node guest host web; do
-    wait_for 90 "the pod $name" pod_is "$name" "$RUNS and ([.status.containerStatuses[].ready] | all)"
+  # 28 pods of the API server, and two static pods.
+  for copy in "" -2 -3 -4; do
+    sed "s/^\(metadata: *\|  \){ name: \([a-z]*\), namespace/\1{ name: \2$copy, namespace/" "$NODE/pods.yaml"
+    echo ---
+  done | kubectl_at_cluster apply -f - >/dev/null
+  for name in fixed firm; do
+    render static-pod.yaml "$(root)/etc/kubernetes/manifests/$name.yaml" "NAME=$name"
   done
+  wait_for 180 "30 pods" are_ready 30
   specify 1
   # A plan rejects a node whose pods have just started.
   wait_for 20 "a plan that rejects nothing" would_change
@@ -28,15 +29,16 @@ teardown() {
 }
 
 teardown_file() {
-  end_program TERM node || true
-  for program in apiserver etcd; do
-    end_program KILL "$program" || true
-  done
+  end_node
 }
 
-# would_change: succeeds when a plan would change the node; a condition for wait_for.
-would_change() {
-  node plan --spec /root/spec.toml || [ $? = 2 ]
+# are_ready NUMBER: succeeds when so many pods exist and each is Ready; a condition for wait_for.
+are_ready() {
+  local seen
+  seen=$(api api/v1/namespaces/suite/pods | jq -r '.items[] |
+    "\(.metadata.name) \([.status.conditions[]? | select(.type == "Ready")][0].status)"') || return
+  echo "$seen"
+  [ "$(grep -c ' True$' <<<"$seen")" = "$1" ] && [ "$(wc -l <<<"$seen")" = "$1" ]
 }
 
 # disturb_nothing COMMAND...: runs the command. No pod or container may change, the pod `web` must answer each request,
@@ -46,15 +48,15 @@ disturb_nothing() {
   address=$(api api/v1/namespaces/suite/pods/web | jq -r .status.podIP)
   watch_heartbeats
   stream runtime nsenter --target="$(cat "$DIR/node/pid")" --net crictl --config "$DIR/crictl-2.yaml" exec \
-    "$(crictl_at 2 ps -q --name writer)" "${LOOP[@]}"
+    "$(crictl_at 2 ps -q --name writer | head -n 1)" "${LOOP[@]}"
   stream exec kubectl --kubeconfig "$DIR/cluster/kubeconfig" -n suite exec web -c main -- "${LOOP[@]}"
   stream logs kubectl --kubeconfig "$DIR/cluster/kubeconfig" -n suite logs --tail=1 -f web -c writer
   in_background "$codes" nsenter --target="$(cat "$DIR/node/pid")" --net stdbuf -oL curl -sS -o /dev/null \
     -w '%{http_code}\n' --rate 50/s "http://$address:8080/passwd?[1-1000000]"
   wait_for 20 "the first reply of web" test -s "$codes"
   before=$(everything)
-  # Four pods and five containers.
-  [ "$(wc -l <<<"$before")" -ge 9 ] || fail "not everything is listed: $before" || return
+  # 30 pods and 38 containers.
+  [ "$(wc -l <<<"$before")" -ge 68 ] || fail "not everything is listed: $before" || return
   out=$("$@" 2>&1) || fail "$*: $out" || return
   echo "$out" | sed -n 's/^\(.*: done after .*\)/# \1/p' >&3
   wait_for 20 "the node to be ready" is_ready
@@ -141,23 +143,6 @@ is_undone() {
   node status | grep -E '^(failed|notInstalled|undone)' && ! in_node systemctl is-active criswitch-apply.service
 }
 
-@test "an apply that is killed between two of its changes leaves the node as before" {
-  local before moment cuts=0
-  before=$(everything)
-  # The first moments are before any change.
-  for ((moment = 30; ; moment += STRIDE)); do
-    ! node apply --spec /root/spec.toml --end-at "$moment" >"$BATS_TEST_TMPDIR/apply" 2>&1 || break
-    grep -q 'ended with the result signal 9' "$BATS_TEST_TMPDIR/apply" || fail "$(cat "$BATS_TEST_TMPDIR/apply")"
-    same "the files after the moment $moment" "$(kept files)" "$(files_of_node)"
-    cuts=$((cuts + 1))
-  done
-  wait_for 20 "the node to be ready" is_ready
-  same "pods and containers" "$before" "$(everything)"
-  echo "# $cuts cuts, up to moment $moment" >&3
-  [ "$cuts" -gt 0 ] || fail "no apply was killed"
-  node uninstall >/dev/null
-}
-
 @test "apply installs criswitch" {
   disturb_nothing node apply --spec /root/spec.toml
   node status --ready
@@ -188,19 +173,34 @@ is_undone() {
   wait_for 60 "a pod of the other containerd" pod_is boxed "$RUNS"
   equal "pods of the other containerd" 1 "$(pods_at 1 | wc -l)"
   specify 2
-  disturb_nothing node apply --spec /root/spec.toml
-  goes_on exec
-  goes_on logs
-  equal "the generation" 2 "$(node status -o json | jq .generation)"
-  equal "the kubelet" "$(kept kubelet)" "$(processes kubelet)"
+  # A program of the next version, whose number has as many digits.
+  LC_ALL=C sed "s/${OLD//./\\.}/$NEW/g" "$(root)/root/criswitch" >"$(root)/root/next"
+  chmod +x "$(root)/root/next"
+  disturb_nothing in_node /root/next node apply --spec /root/spec.toml
+  only_criswitch_changed 2 "$NEW"
 }
 
-@test "an undo of the upgrade restarts criswitch only, and streams through the kubelet go on" {
+@test "a downgrade restarts criswitch only, and streams through the kubelet go on" {
+  specify 3
+  disturb_nothing node apply --spec /root/spec.toml
+  only_criswitch_changed 3 "$OLD"
+}
+
+@test "an undo of the downgrade restarts criswitch only, and streams through the kubelet go on" {
   disturb_nothing node undo
-  goes_on exec
-  goes_on logs
+  only_criswitch_changed 2 "$NEW"
   node status --ready
-  equal "the generation" 1 "$(node status -o json | jq .generation)"
+}
+
+OLD=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$TOP/Cargo.toml" | head -n 1)
+NEW=${OLD%?}$(((${OLD: -1} + 1) % 10))
+
+# only_criswitch_changed GENERATION VERSION: checks the generation, the version that runs, the kubelet and its streams.
+only_criswitch_changed() {
+  goes_on exec && goes_on logs || return
+  equal "the generation" "$1" "$(node status -o json | jq .generation)" || return
+  equal "the version" "/opt/criswitch/$2/criswitch" \
+    "$(in_node readlink "/proc/$(processes criswitch)/exe")" || return
   equal "the kubelet" "$(kept kubelet)" "$(processes kubelet)"
 }
 

@@ -18,7 +18,8 @@ start_link() {
 # start_node_of_systemd: boots the node, which joins the cluster, with the images and the program of criswitch.
 start_node_of_systemd() {
   local folder=$DIR/node image n
-  mkdir -p "$folder"/{backends,units,archives}
+  mkdir -p "$folder"/{backends,units,archives,disk}
+  mount -t tmpfs -o mode=755 disk "$folder/disk" || return
   cp "$NODE"/*.service "$folder/units"
   for image in pause busybox; do
     skopeo copy -q "oci:$IMAGES/$image:1" "docker-archive:$folder/archives/$image.tar:registry.test/$image:1" || return
@@ -26,21 +27,40 @@ start_node_of_systemd() {
   printf '#!/bin/bash\nset -eu\nDIR=%q INSIDE=%q\n. %q\n. %q\nfill_root\n' "$DIR" "$INSIDE" "$REAL/setup.sh" \
     "$NODE/root.bash" >"$folder/prepare"
   chmod +x "$folder/prepare"
-  # shellcheck disable=SC2016 # The inner shell expands these.
-  start_program node bash -euc '. "$1"; enter_cgroups; exec "$2" "$3"' bash "$NODE/root.bash" \
-    "$TESTS/systemd/boot.sh" "$folder"
-  wait_for 20 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/node.log")" || return
-  wait_for 60 "systemd" in_node systemctl is-system-running --wait || return
-  ip link set "$BRIDGE-2" name eth0 netns "$(cat "$folder/pid")" && in_node ip address add "$INSIDE/30" dev eth0 &&
-    in_node ip link set eth0 up || return
+  boot_node || return
   for n in 1 2; do
     for image in pause busybox; do
       in_node env "$(cat "$(root)/etc/containerd/$n.env")" ctr -a "/run/containerd-$n.sock" -n k8s.io images import \
         "/opt/images/$image.tar" >/dev/null 2>&1 || return
     done
-    render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$(root)/run/containerd-$n.sock"
   done
   cp "$CRISWITCH" "$(root)/root/criswitch"
+}
+
+# boot_node: boots the node with the disk that it has, and links it with the machine.
+boot_node() {
+  local folder=$DIR/node n
+  rm -f "$folder/pid"
+  # shellcheck disable=SC2016 # The inner shell expands these.
+  start_program node bash -euc '. "$1"; enter_cgroups; exec "$2" "$3"' bash "$NODE/root.bash" \
+    "$TESTS/systemd/boot.sh" "$folder"
+  wait_for 20 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/node.log")" || return
+  ip link set "$BRIDGE-2" name eth0 netns "$(cat "$folder/pid")" &&
+    wait_for 20 "the address of the node" in_node ip address replace "$INSIDE/30" dev eth0 && in_node ip link set eth0 up &&
+    wait_for 60 "systemd" in_node systemctl is-system-running --wait || return
+  for n in 1 2; do
+    render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$(root)/run/containerd-$n.sock"
+  done
+}
+
+# lose_power: kills process 1 of the node, and with it all its processes. Only the disk stays.
+lose_power() {
+  kill -KILL "$(cat "$DIR/node/pid")" && wait_for 30 "the end of the node" test -s "$DIR/node.exit" &&
+    wait_for 20 "the end of the link" no_link
+}
+
+no_link() {
+  ! ip link show "$BRIDGE-1"
 }
 
 # in_node COMMAND...: runs a command in the node.
@@ -51,6 +71,11 @@ in_node() {
 # node ARGUMENT...: runs `criswitch node` in the node.
 node() {
   in_node /root/criswitch node "$@"
+}
+
+# would_change: succeeds when a plan would change the node; a condition for wait_for.
+would_change() {
+  node plan --spec /root/spec.toml || [ $? = 2 ]
 }
 
 # specify GENERATION: writes the specification of the node.
@@ -66,16 +91,13 @@ root() {
 # everything: prints each pod and container of the containerds, with its attempt, times, state, process and the start of
 # the process.
 everything() {
-  local n kind id line
+  local n line
   for n in 1 2; do
-    for kind in pods ps; do
-      for id in $(crictl_at "$n" "$kind" -q); do
-        crictl_at "$n" "inspect$([ "$kind" = ps ] || echo p)" "$id" | jq -r '[.status.id, .status.metadata.name,
-          .status.metadata.attempt, .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ")'
-      done
-    done
-  done | sort | while read -r line; do
-    echo "$line $(in_node cut -d ' ' -f 22 "/proc/${line##* }/stat")"
+    crictl_at "$n" pods -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspectp
+    crictl_at "$n" ps -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspect
+  done | jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
+    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ")' | sort | while read -r line; do
+    echo "$line $(cut -d ' ' -f 22 "$(root)/proc/${line##* }/stat" 2>/dev/null)"
   done
 }
 
@@ -112,6 +134,15 @@ longest_silence() {
 # is_ready: succeeds when the node is Ready; a condition for wait_for.
 is_ready() {
   api api/v1/nodes/node | jq -e '.status.conditions[] | select(.type == "Ready") | .status == "True"'
+}
+
+# end_node: ends the node and its cluster; for teardown_file.
+end_node() {
+  end_program TERM node || true
+  for program in apiserver etcd; do
+    end_program KILL "$program" || true
+  done
+  umount "$DIR/node/disk" || true
 }
 
 # same WHAT EXPECTED ACTUAL: compares two texts, and prints only the lines that differ.

@@ -17,11 +17,26 @@ enter_cgroups() {
 
 # fill_root: changes the root of the node, the working directory, before its boot.
 fill_root() {
+  local is_first
+  [ -e "$DIR/node/disk/etc" ] || is_first=1
   mount_cgroups
   add_devices
   let_network_be_set
+  show_kernel_settings
+  use_disk
   add_partners
-  add_files
+  mkdir -p run/containerd-{1,2}
+  [ -z "${is_first:-}" ] || add_files
+}
+
+# Binds the directories of the node's disk, which stays at a boot. They get their first files at the first boot.
+use_disk() {
+  local name
+  for name in etc opt root var; do
+    mkdir -p "$name"
+    [ -e "$DIR/node/disk/$name" ] || cp -a "$name" "$DIR/node/disk/"
+    mount --bind "$DIR/node/disk/$name" "$name"
+  done
 }
 
 # Mounts version 1 of cgroups, which has the controllers of the machine. crun treats a hybrid mount as version 2.
@@ -56,11 +71,21 @@ let_network_be_set() {
   mount -o remount,bind,rw proc/sys/net
 }
 
+# The kubelet sets these for the whole machine, unless they are as it wants them.
+show_kernel_settings() {
+  local pair
+  mkdir settings
+  for pair in kernel/panic=10 kernel/panic_on_oops=1 vm/overcommit_memory=1 vm/panic_on_oom=0; do
+    echo "${pair#*=}" >"settings/${pair//\//-}"
+    mount --bind "settings/${pair//\//-}" "proc/sys/${pair%=*}"
+  done
+}
+
 # Binds the programs of containerd 2.x to /opt/partners, and others to where a node has them.
 add_partners() {
   local name
   mkdir -p opt/partners
-  for name in containerd containerd-shim-runc-v2 ctr runsc containerd-shim-runsc-v1; do
+  for name in containerd containerd-shim-runc-v2 ctr runsc containerd-shim-runsc-v1 etcd; do
     bind_program "$(command -v "$name")" "opt/partners/$name"
   done
   bind_program "$(command -v kubelet)" usr/bin/kubelet
@@ -77,14 +102,14 @@ add_files() {
   local n version path=/usr/bin:/usr/sbin
   echo "127.0.0.1 localhost" >etc/hosts
   echo "nameserver 127.0.0.1" >etc/resolv.conf
-  mkdir -p etc/containerd etc/kubernetes/manifests var/lib/kubelet var/log/pods run/containerd-{1,2}
+  mkdir -p etc/containerd etc/kubernetes/manifests var/lib/kubelet var/log/pods
   for n in 1 2; do
     version=2.x
     [ "$n" != 1 ] || version=1.6
     mkdir "etc/containerd/cni-$n"
     DIR=/run render "containerd-$version.toml" "etc/containerd/$n.toml" "N=$n"
-    sed -i "s|/run/cni-|/etc/containerd/cni-|; s|/run/runsc-|/etc/containerd/runsc-|; s|/run/certs.d||" \
-      "etc/containerd/$n.toml"
+    sed -i "s|/run/cni-|/etc/containerd/cni-|; s|/run/runsc-|/etc/containerd/runsc-|; s|/run/certs.d||
+      s|^root = .*|root = \"/var/lib/containerd-$n\"|" "etc/containerd/$n.toml"
     DIR=/run render cni.conflist "etc/containerd/cni-$n/10-bridge.conflist" "BRIDGE=cni$n" "SUBNET=10.22.$n.0/24"
     sed -i 's|"type": "bridge",|&\n      "isGateway": true,|' "etc/containerd/cni-$n/10-bridge.conflist"
     DIR=/run render runsc.toml "etc/containerd/runsc-$n.toml" "N=$n"

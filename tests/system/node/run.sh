@@ -1,8 +1,21 @@
 #!/usr/bin/env bash
 # Changes a real node with `criswitch node`: systemd as process 1, two real containerds and a real kubelet as units, and
-# a kube-apiserver outside of the node. Runs as root on Debian 12 with Rust and Go. Takes the options of
-# tests/system/runtimes/run.sh, whose programs and images it uses. CRISWITCH_STRIDE=1 kills an apply at each moment.
+# a kube-apiserver outside of the node. Runs as root on Debian 12 with Rust and Go.
+#
+#   tests/system/node/run.sh [--cuts N] [--cycles N] [--faults all] [ARGUMENT...]
+#
+#   --cuts N       interrupt changes at so many random moments; CRISWITCH_SEED repeats a run
+#   --cycles N     install and uninstall so many times
+#   --faults all   interrupt at each boundary with every fault; else at each boundary of an apply and at some of an undo,
+#                  each with one of them
+#
+# The other arguments are those of tests/system/runtimes/run.sh, whose programs and images it uses.
 set -eu
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+while [[ ${1:-} == --cuts || ${1:-} == --cycles || ${1:-} == --faults ]]; do
+  name=${1#--}
+  export "CRISWITCH_${name^^}=$2" CRISWITCH_LIMIT=24h
+  shift 2
+done
 CHECKS=$HERE exec "$HERE/../runtimes/run.sh" "$@"

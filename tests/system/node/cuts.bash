@@ -1,0 +1,121 @@
+# shellcheck shell=bash
+# Interruptions of `criswitch node` in a node, at the boundaries that the program names.
+
+FAULTS=(kill_process kill_cgroup stop_kubelet fill_disk renew_systemd cut_power)
+APPLY=criswitch-apply.service
+NUMBER=0
+
+# boundaries ARGUMENT...: runs a command of `criswitch node`, and prints the boundaries between its steps.
+boundaries() {
+  node "$@" --stop-at 1000000 | sed -n 's/^boundary \([0-9]*\): /\1 /p'
+}
+
+# cut_with_each BOUNDARY WHAT ARGUMENT...: runs a command of `criswitch node` and interrupts it at the boundary, once with
+# each fault if CRISWITCH_FAULTS is `all`, else with one of them.
+cut_with_each() {
+  local fault faults=("${FAULTS[@]}")
+  [ "${CRISWITCH_FAULTS:-}" = all ] || faults=("${FAULTS[NUMBER++ % ${#FAULTS[@]}]}")
+  for fault in "${faults[@]}"; do
+    cut_once "$fault" "$@" || return
+  done
+}
+
+# cut_once FAULT BOUNDARY WHAT ARGUMENT...: runs a command of `criswitch node` until the boundary, and then the fault.
+cut_once() {
+  local fault=$1 boundary=$2 what="$1 before $3 of $4" pods started=$EPOCHREALTIME
+  shift 3
+  # A plan rejects pods that have just started.
+  wait_for 60 "a plan that rejects nothing" would_change || return
+  # After a boot the kubelet may still remove what was there before.
+  [ "$1" != undo ] || wait_for 90 "the installation" node apply --spec /root/spec.toml || fail "$what" || return
+  pods=$(everything)
+  in_background "$BATS_TEST_TMPDIR/change" nsenter --target="$(cat "$DIR/node/pid")" --mount --pid --net --root --wdns=/ \
+    /root/criswitch node "$@" --stop-at "$boundary"
+  wait_for 60 "the boundary" is_stopped || fail "$what: $(cat "$BATS_TEST_TMPDIR/change")" || return
+  if [ -n "${IS_LATE:-}" ]; then
+    go_on
+    sleep "0.$RANDOM"
+  fi
+  "$fault" || fail "$what" || return
+  wait_for 120 "a whole node" is_whole || fail "$what: $(cat "$BATS_TEST_TMPDIR/change"; node status)" || return
+  # The next process may get its id.
+  wait_for 20 "the end of the command" has_no_process "$BACKGROUND" && : >"$BATS_TEST_TMPDIR/background"
+  [ "$fault" = cut_power ] || same "pods and containers: $what" "$pods" "$(everything)" || return
+  echo "# $what: $(node status | head -n 1), $(awk -v from="$started" -v to="$EPOCHREALTIME" 'BEGIN {
+    printf "%.1f", to - from}') s" >&3
+  node uninstall >/dev/null
+}
+
+# is_stopped: succeeds when the process of the change has stopped; a condition for wait_for.
+is_stopped() {
+  grep -q '^State:.T' "$(root)/proc/$(in_node systemctl show --value --property=MainPID "$APPLY")/status"
+}
+
+has_no_process() {
+  ! kill -0 "$1"
+}
+
+go_on() {
+  in_node systemctl kill --kill-who=main --signal=CONT "$APPLY" 2>/dev/null || true
+}
+
+# has_ended: succeeds when no change is under way; a condition for wait_for.
+has_ended() {
+  local state
+  state=$(in_node systemctl show --value --property=ActiveState "$APPLY") || return
+  echo "$state"
+  [[ $state == inactive || $state == failed ]]
+}
+
+kill_process() {
+  in_node systemctl kill --kill-who=main --signal=KILL "$APPLY" || has_ended
+}
+
+kill_cgroup() {
+  in_node systemctl kill --signal=KILL "$APPLY" || has_ended
+}
+
+stop_kubelet() {
+  in_node systemctl stop kubelet && go_on && wait_for 120 "the end of the change" has_ended && in_node systemctl start kubelet
+}
+
+fill_disk() {
+  mount -o "remount,size=$(df --output=used --block-size=1 "$DIR/node/disk" | tail -n 1)" "$DIR/node/disk" && go_on &&
+    wait_for 120 "the end of the change" has_ended && mount -o remount,size=50% "$DIR/node/disk"
+}
+
+renew_systemd() {
+  in_node systemctl daemon-reexec && go_on
+}
+
+cut_power() {
+  lose_power && start_link && boot_node
+}
+
+# is_whole: succeeds when the node is as before or as after, without a rest of the change, and its pods run; a condition
+# for wait_for.
+is_whole() {
+  local state left files
+  has_ended || return
+  state=$(node status | head -n 1)
+  echo "$state"
+  left=$(in_node systemctl list-units --all --plain --no-legend 'criswitch-*')
+  [ -z "$left" ] || { echo "left: $left"; return 1; }
+  case $state in
+    notInstalled* | failed* | undone*) files=before ;;
+    installed*) files=after ;;
+    *) return 1 ;;
+  esac
+  diff <(kept "$files") <(files_of_node) && pods_run
+}
+
+# pods_run: succeeds when the kubelet is healthy, its node Ready, and each container of its pods runs and is ready; a
+# condition for wait_for.
+pods_run() {
+  local listed ready
+  in_node curl -sSf -o /dev/null --max-time 5 http://127.0.0.1:10248/healthz && is_ready >/dev/null || return
+  listed=$(crictl_at 1 ps -q && crictl_at 2 ps -q) || return
+  ready=$(api api/v1/namespaces/suite/pods | jq -r '.items[] | .status.containerStatuses // [{}] | .[] |
+    if .ready then .containerID | split("//")[1] else "none" end') || return
+  [ -n "$ready" ] && ! grep -vxF "$listed" <<<"$ready"
+}
