@@ -15,6 +15,9 @@
 mod config_files;
 #[path = "support/support.rs"]
 mod support;
+#[cfg(unix)] // systemd is a program of Linux.
+#[path = "support/systemd.rs"]
+mod systemd;
 
 #[path = "cli/backend_unreachable.rs"]
 mod backend_unreachable;
@@ -85,6 +88,9 @@ mod node;
 #[cfg(unix)] // `criswitch node` is for Linux nodes.
 #[path = "cli/node_apply.rs"]
 mod node_apply;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_follow.rs"]
+mod node_follow;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_layouts.rs"]
 mod node_layouts;

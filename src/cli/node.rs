@@ -5,6 +5,7 @@ mod actions;
 mod apply;
 mod changes;
 mod checks;
+mod follow;
 mod journal;
 mod kubelet;
 mod layout;
@@ -15,6 +16,7 @@ mod sockets;
 mod stages;
 mod start;
 mod steps;
+mod systemd;
 mod transient;
 mod tries;
 mod unit;
@@ -61,6 +63,8 @@ pub(super) enum Commands {
     Uninstall(apply::Uninstall),
     /// Show whether a machine is as apply has made it.
     Status(apply::Status),
+    /// Carry a specification to the node of this pod, and show how the node is, until SIGTERM.
+    Follow(follow::Follow),
 }
 
 impl Commands {
@@ -79,6 +83,7 @@ impl Commands {
             Commands::Undo(undo) => undo.run(),
             Commands::Uninstall(uninstall) => uninstall.run(),
             Commands::Status(status) => status.run(),
+            Commands::Follow(follow) => follow.run(),
         }
     }
 }

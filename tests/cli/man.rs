@@ -32,6 +32,7 @@ fn every_command_and_the_configuration_have_a_page_without_a_warning() {
     let commands = commands.iter().map(|name| format!("criswitch-{name}.8"));
     let others = [
         "criswitch-node-apply.8",
+        "criswitch-node-follow.8",
         "criswitch-node-plan.8",
         "criswitch-node-status.8",
         "criswitch-node-undo.8",

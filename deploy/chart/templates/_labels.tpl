@@ -7,3 +7,9 @@ app.kubernetes.io/part-of: criswitch
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
+
+{{- /* The labels that select the pods of a pool. */ -}}
+{{- define "criswitch.pool" -}}
+criswitch.io/release: {{ (index . 0).Release.Name | quote }}
+criswitch.io/pool: {{ index . 1 | quote }}
+{{- end }}

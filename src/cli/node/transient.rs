@@ -1,106 +1,169 @@
-//! The unit of systemd in which a command changes this machine. It does not end with the shell, the pod or the kubelet
-//! that has started it. Its name is a lock, and after its end it undoes what is incomplete.
+//! The units of systemd in which a command changes this machine, or looks at it. A unit does not end with the shell, the
+//! pod or the kubelet that has started it.
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use criswitch::platform::remove;
+use tokio::time::sleep;
 
-use super::actions::pause;
-use super::unit::properties;
-use crate::cli::{Verdict, print};
+use super::changes::{make_directories, missing};
+use super::journal::DIRECTORY;
+use super::root::Root;
+use super::systemd::{SOCKET, Service, Systemd};
+use crate::cli::{Verdict, block_on, print};
 
-const UNIT: &str = "criswitch-apply.service";
-/// The output of the unit, also on a machine without journal.
-const OUTPUT: &str = "/run/criswitch-apply.log";
+/// The pause between two looks at a unit.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The limit on the output of a unit that is read.
+const MAX_OUTPUT: u64 = 1 << 20;
 
-/// Runs the command of this process in the unit, and shows the output until its end.
+/// A unit that runs one command after another.
+pub(super) struct Unit {
+    name: &'static str,
+    /// The output of the last command, also on a machine without systemd's journal.
+    output: &'static str,
+    /// The arguments of the command that follows the end of each command.
+    after: &'static [&'static str],
+}
+
+/// Changes the machine. The name is a lock, and after the end of a command the unit undoes what is incomplete.
+pub(super) const APPLY: Unit = Unit {
+    name: "criswitch-apply.service",
+    output: "/var/lib/criswitch/node/apply.log",
+    after: &["node", "undo", "--here", "--interrupted"],
+};
+
+/// Looks at the machine, and changes nothing.
+pub(super) const LOOK: Unit = Unit {
+    name: "criswitch-look.service",
+    output: "/var/lib/criswitch/node/look.log",
+    after: &[],
+};
+
+/// The end of a command.
+pub(super) struct Ended {
+    pub(super) verdict: Verdict,
+    pub(super) output: String,
+}
+
+/// Runs the command of this process in the unit that changes this machine, and shows the output until its end.
 pub(super) fn run() -> anyhow::Result<Verdict> {
-    ensure!(
-        !is_active()?,
-        "another criswitch changes this machine now; try again when {UNIT} has ended"
-    );
-    // A failure of an earlier run is shown until here.
-    Command::new("systemctl")
-        .args(["reset-failed", "--quiet", UNIT])
-        .output()?;
-    remove(Path::new(OUTPUT))?;
     let program = std::env::current_exe()?;
-    let directory = std::env::current_dir()?;
-    let (program, directory) = (program.display(), directory.display());
-    let mut start = Command::new("systemd-run");
-    start.args(["--quiet", &format!("--unit={UNIT}")]);
-    let properties = [
-        format!("StandardOutput=append:{OUTPUT}"),
-        format!("WorkingDirectory={directory}"),
-        format!("ExecStopPost=\"{program}\" node undo --here --interrupted"),
-        // The undo has time limits of its own.
-        "TimeoutStopSec=infinity".to_owned(),
-    ];
-    start.args(properties.map(|property| format!("--property={property}")));
-    start.arg("--").arg(program.to_string());
-    let started = start
-        .args(std::env::args_os().skip(1))
-        .arg("--here")
-        .output();
-    let started = started.context("cannot start systemd-run")?;
-    let said = String::from_utf8_lossy(&started.stderr);
-    ensure!(
-        started.status.success(),
-        "cannot start {UNIT}: {}",
-        said.trim()
-    );
-    follow()?;
-    verdict()
+    let arguments = std::env::args().skip(1).chain(["--here".to_owned()]);
+    let arguments: Vec<_> = arguments.collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    make_directories(&missing(Path::new(DIRECTORY)))?;
+    let root = Root::of(Path::new("/"));
+    let ended = block_on(APPLY.run(&root, &program, &arguments, true))?;
+    Ok(ended.verdict)
 }
 
-/// Shows the output of the unit until its end.
-fn follow() -> anyhow::Result<()> {
-    let mut output = None;
-    loop {
-        // systemd does not answer while it executes itself again.
-        let is_last = is_active().is_ok_and(|is_active| !is_active);
-        if output.is_none() {
-            output = File::open(OUTPUT).ok();
+impl Unit {
+    /// Runs a command of this program on the machine below `root`, and shows the output.
+    pub(super) async fn run(
+        &self,
+        root: &Root<'_>,
+        program: &Path,
+        arguments: &[&str],
+        is_shown: bool,
+    ) -> anyhow::Result<Ended> {
+        ensure!(
+            !self.is_active(root).await?,
+            "another criswitch changes this machine now; try again when {} has ended",
+            self.name
+        );
+        // A failure of an earlier run is shown until here.
+        self.reset(root).await?;
+        remove(&root.at(Path::new(self.output)))?;
+        let program = program.to_str().context("the program's path is no text")?;
+        let command = |arguments: &[&str]| -> Vec<String> {
+            let words = [program].into_iter().chain(arguments.iter().copied());
+            words.map(str::to_owned).collect()
+        };
+        let after = match self.after {
+            [] => Vec::new(),
+            after => command(after),
+        };
+        let directory = std::env::current_dir()?;
+        let service = Service {
+            name: self.name,
+            command: &command(arguments),
+            after: &after,
+            directory: &directory.to_string_lossy(),
+            output: self.output,
+        };
+        Systemd(&socket(root)).start(&service).await?;
+        let output = self.follow(root, is_shown).await?;
+        let verdict = self.verdict(root).await?;
+        Ok(Ended { verdict, output })
+    }
+
+    /// Waits until the unit ends. Returns its output.
+    pub(super) async fn follow(&self, root: &Root<'_>, is_shown: bool) -> anyhow::Result<String> {
+        let mut file = None;
+        let mut output = Vec::new();
+        loop {
+            // systemd does not answer while it executes itself again.
+            let is_last = self.is_active(root).await.is_ok_and(|is_active| !is_active);
+            if file.is_none() {
+                file = File::open(root.at(Path::new(self.output))).ok();
+            }
+            let start = output.len();
+            if let Some(file) = &mut file {
+                let rest = MAX_OUTPUT.saturating_sub(start as u64);
+                file.take(rest).read_to_end(&mut output)?;
+            }
+            let new = output.get(start..).unwrap_or_default();
+            if is_shown {
+                print(String::from_utf8_lossy(new).into_owned())?;
+            }
+            if is_last {
+                return Ok(String::from_utf8_lossy(&output).into_owned());
+            }
+            sleep(PAUSE).await;
         }
-        let mut bytes = Vec::new();
-        if let Some(output) = &mut output {
-            output.read_to_end(&mut bytes)?;
+    }
+
+    /// The verdict of the command that has ended. systemd has forgotten a unit that succeeded.
+    async fn verdict(&self, root: &Root<'_>) -> anyhow::Result<Verdict> {
+        let result = self.property(root, "Service", "Result").await?;
+        let status = self.property(root, "Service", "ExecMainStatus").await?;
+        self.reset(root).await?;
+        match (result.as_str(), status.as_str()) {
+            ("success", _) => Ok(Verdict::Fine),
+            ("exit-code", "1") => Ok(Verdict::NotFine),
+            ("exit-code", "2") => Ok(Verdict::WouldChange),
+            ("exit-code", "78") => Ok(Verdict::WrongConfiguration),
+            _ => bail!(
+                "{} ended with the result {result} {status}; see criswitch node status",
+                self.name
+            ),
         }
-        print(String::from_utf8_lossy(&bytes).into_owned())?;
-        if is_last {
-            return Ok(());
+    }
+
+    async fn reset(&self, root: &Root<'_>) -> anyhow::Result<()> {
+        match self.property(root, "Unit", "ActiveState").await?.as_str() {
+            "failed" => Systemd(&socket(root)).reset(self.name).await,
+            _ => Ok(()),
         }
-        pause()?;
+    }
+
+    /// Whether the unit runs, or is about to.
+    pub(super) async fn is_active(&self, root: &Root<'_>) -> anyhow::Result<bool> {
+        let job = self.property(root, "Unit", "Job").await?;
+        let state = self.property(root, "Unit", "ActiveState").await?;
+        Ok(job != "0" || !["inactive", "failed"].contains(&state.as_str()))
+    }
+
+    async fn property(&self, root: &Root<'_>, of: &str, name: &str) -> anyhow::Result<String> {
+        Systemd(&socket(root)).property(self.name, of, name).await
     }
 }
 
-/// The verdict of the unit that has ended. systemd has forgotten a unit that succeeded.
-fn verdict() -> anyhow::Result<Verdict> {
-    let (result, status) = (show("Result")?, show("ExecMainStatus")?);
-    Command::new("systemctl")
-        .args(["reset-failed", "--quiet", UNIT])
-        .output()?;
-    match (result.as_str(), status.as_str()) {
-        ("success", _) => Ok(Verdict::Fine),
-        ("exit-code", "1") => Ok(Verdict::NotFine),
-        ("exit-code", "2") => Ok(Verdict::WouldChange),
-        ("exit-code", "78") => Ok(Verdict::WrongConfiguration),
-        _ => bail!("{UNIT} ended with the result {result} {status}; see criswitch node status"),
-    }
-}
-
-fn is_active() -> anyhow::Result<bool> {
-    let state = show("ActiveState")?;
-    Ok(!["inactive", "failed"].contains(&state.as_str()))
-}
-
-/// A property of the unit.
-fn show(property: &str) -> anyhow::Result<String> {
-    let asked = properties(UNIT, [property]);
-    let [value] = asked.context("systemd does not answer systemctl")?;
-    Ok(value)
+fn socket(root: &Root<'_>) -> PathBuf {
+    root.at(Path::new(SOCKET))
 }

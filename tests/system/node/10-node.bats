@@ -213,3 +213,106 @@ only_criswitch_changed() {
   disturb_nothing node uninstall
   same "the files" "$(kept files)" "$(files_of_node)"
 }
+
+# The arguments of helm for the pool `nodes`, whose nodes get the specification of `specify`.
+# The disk of the node is in memory, and so are the pod's copies.
+POOL=(criswitch "$CHART" --set-file "pools.nodes.specification=$DIR/spec.toml" --set resources.limits.memory=256Mi)
+
+# release VERB MODE: installs or upgrades the release.
+release() {
+  cp "$(root)/root/spec.toml" "$DIR/spec.toml"
+  helm_at_cluster 4 "$1" "${POOL[@]}" --set "pools.nodes.mode=$2" >/dev/null
+}
+
+# pods_of_pool: prints a line for each pod of the pool: its name, whether it is ready, and its arguments.
+pods_of_pool() {
+  kubectl_at_cluster get pods -n suite -l criswitch.io/pool=nodes -o json | jq -r '.items[] |
+    [.metadata.name, .status.containerStatuses[]?.ready, .spec.containers[].args[]] | join(" ")'
+}
+
+# is_pool READY MODE: succeeds when the pool has one pod, with this readiness and mode; a condition for wait_for.
+is_pool() {
+  local seen
+  seen=$(pods_of_pool)
+  echo "$seen"
+  [[ $seen == criswitch-nodes-*" $1 node follow --mode=$2 "* ]] && [ "$(wc -l <<<"$seen")" = 1 ]
+}
+
+has_no_pods() {
+  [ -z "$(pods_of_pool)" ]
+}
+
+# uninstall_release: removes the release and its pods.
+uninstall_release() {
+  helm_at_cluster 4 uninstall criswitch >/dev/null
+  kubectl_at_cluster delete pods -n suite -l criswitch.io/pool=nodes --wait=false >/dev/null
+  wait_for 120 "the end of the pod" has_no_pods
+}
+
+log_of_pool() {
+  kubectl_at_cluster logs -n suite -l criswitch.io/pool=nodes --tail=-1
+}
+
+# event_says WORDS: succeeds when an event of a pod's probe has the words; a condition for wait_for.
+event_says() {
+  kubectl_at_cluster get events -n suite --field-selector reason=Unhealthy -o json | jq -r '.items[].message' |
+    grep -F "$1"
+}
+
+@test "the chart plans on the node, and changes nothing" {
+  import_criswitch
+  copy_chart
+  start_scheduler
+  start_controllers
+  specify 3
+  everything | keep_as everything
+  release install check
+  wait_for 120 "the verdict" is_pool true check
+  has "the log" "would change: " "$(log_of_pool)"
+  equal "the state" notInstalled "$(node status | head -n 1)"
+  same "the files" "$(kept files)" "$(files_of_node)"
+}
+
+@test "a node on which the chart fails is as before, and its pod is not ready and names the reason" {
+  touch "$(root)/run/no-criswitch"
+  sed -i 's/^\[node\]$/&\nkubelet_timeout = "3s"/' "$(root)/root/spec.toml"
+  release upgrade install
+  wait_for 180 "the reason in an event" event_says "step restart has failed"
+  wait_for 20 "the pod" is_pool false install
+  has "the log" "and all changes are undone" "$(log_of_pool)"
+  rm "$(root)/run/no-criswitch"
+  wait_for 20 "the node to be ready" is_ready
+  same "the files" "$(kept files)" "$(files_of_node)"
+  same "pods and containers" "$(kept everything)" "$(everything)"
+}
+
+@test "the chart installs criswitch once the value is repaired" {
+  specify 4
+  install_with_chart() {
+    release upgrade install && wait_for 180 "the node" is_pool true install
+  }
+  disturb_nothing install_with_chart
+  node status --ready
+  equal "the generation" 4 "$(node status -o json | jq .generation)"
+}
+
+@test "a deleted pod of the chart, and a deleted release, change nothing on the node" {
+  local before
+  before=$(processes kubelet criswitch)
+  kubectl_at_cluster delete pods -n suite -l criswitch.io/pool=nodes --wait=false >/dev/null
+  wait_for 120 "a new pod" is_pool true install
+  uninstall_release
+  node status --ready
+  equal "the processes" "$before" "$(processes kubelet criswitch)"
+  same "pods and containers" "$(kept everything)" "$(everything)"
+}
+
+@test "the chart takes everything back" {
+  uninstall_with_chart() {
+    release install uninstall && wait_for 180 "the node" is_pool true uninstall
+  }
+  disturb_nothing uninstall_with_chart
+  uninstall_release
+  same "the files" "$(kept files)" "$(files_of_node)"
+  equal "copies of the program" "" "$(find "$(root)/var/lib/criswitch/node" -name criswitch)"
+}

@@ -85,17 +85,39 @@ root() {
   echo "/proc/$(cat "$DIR/node/pid")/root"
 }
 
-# everything: prints each pod and container of the containerds, with its attempt, times, state, process and the start of
-# the process.
+# everything: prints each pod and container of the containerds, apart from those of the chart, with its attempt, times,
+# state, process and the start of the process.
 everything() {
   local n line
   for n in 1 2; do
     crictl_at "$n" pods -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspectp
     crictl_at "$n" ps -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspect
   done | jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
-    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ")' | sort | while read -r line; do
+    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(contains("criswitch") | not)' |
+    sort | while read -r line; do
     echo "$line $(cut -d ' ' -f 22 "$(root)/proc/${line##* }/stat" 2>/dev/null)"
   done
+}
+
+# import_criswitch: makes an image of the program, with the libraries of this machine that it needs, for the chart.
+import_criswitch() {
+  local root=$DIR/criswitch.root IMAGES=$DIR/image file
+  mkdir -p "$root/usr/bin" "$IMAGES"
+  strip --strip-debug -o "$root/usr/bin/criswitch" "$CRISWITCH"
+  for file in $(ldd "$CRISWITCH" | grep -o '/[^ ]*'); do
+    cp --parents "$file" "$root"
+  done
+  # shellcheck source=tests/system/runtimes/images.sh
+  . "$REAL/images.sh"
+  layout criswitch "$root" --config.entrypoint /usr/bin/criswitch --config.user 65532:65532 &&
+    skopeo copy -q "oci:$IMAGES/criswitch:1" \
+      "docker-archive:$DIR/node/archives/criswitch.tar:localhost/criswitch:$(version_of_chart)" &&
+    in_node env "$(cat "$(root)/etc/containerd/2.env")" ctr -a /run/containerd-2.sock -n k8s.io images import \
+      /opt/images/criswitch.tar >/dev/null
+}
+
+version_of_chart() {
+  sed -n 's/^appVersion: //p' "$TOP/deploy/chart/Chart.yaml"
 }
 
 # files_of_node: prints every path below the directories that criswitch changes, with kind, mode, owner, target and hash,
@@ -136,8 +158,8 @@ is_ready() {
 # end_node: ends the node and its cluster; for teardown_file.
 end_node() {
   end_program TERM node || true
-  for program in apiserver etcd; do
-    end_program KILL "$program" || true
+  for program in controllers scheduler apiserver etcd; do
+    [ ! -e "$DIR/$program.log" ] || end_program KILL "$program" || true
   done
   umount "$DIR/node/disk" || true
 }

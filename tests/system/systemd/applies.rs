@@ -445,8 +445,8 @@ async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
         );
     }
     let script =
-        "rm /run/criswitch-apply.log; /root/criswitch node apply --spec /root/spec.toml & pid=$!
-        until [ -e /run/criswitch-apply.log ]; do :; done; kill -KILL $pid";
+        "cd /var/lib/criswitch/node; rm apply.log; /root/criswitch node apply --spec /root/spec.toml & pid=$!
+        until [ -e apply.log ]; do :; done; kill -KILL $pid";
     machine.command("bash", &["-c", script]).output().unwrap();
     until(async || status(&machine).await["state"] == "installed").await;
 }

@@ -4,10 +4,7 @@ load helpers.bash
 load cluster.bash
 
 setup_file() {
-  # The chart of a release has no links.
-  cp -rL "$TOP/deploy/chart" "$DIR/chart"
-  # The suite's kube-apiserver and Helm 3 do not know their version.
-  sed -i '/^kubeVersion: /d' "$DIR/chart/Chart.yaml"
+  copy_chart
   start_cluster
   # prometheus-operator's resource, without its schema.
   api apis/apiextensions.k8s.io/v1/customresourcedefinitions POST <<<'{
@@ -23,14 +20,7 @@ teardown_file() {
   done
 }
 
-CHART=$DIR/chart
 VALUES=$REAL/config/chart.yaml
-
-# helm_at_cluster VERSION ARGUMENT...: runs helm3 or helm4.
-helm_at_cluster() {
-  HELM_CACHE_HOME=$DIR/helm HELM_CONFIG_HOME=$DIR/helm HELM_DATA_HOME=$DIR/helm \
-    "helm$1" --kubeconfig "$DIR/cluster/kubeconfig" --namespace suite "${@:2}" 2>&1
-}
 
 # rendered VERSION ARGUMENT...: prints the objects of the chart.
 rendered() {
@@ -40,7 +30,7 @@ rendered() {
 # objects: prints the kind and the name of each object of the release in the cluster.
 objects() {
   kubectl_at_cluster get --namespace suite --selector app.kubernetes.io/part-of=criswitch -o name \
-    runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,prometheusrules,configmaps | sort
+    daemonsets,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,prometheusrules,configmaps | sort
 }
 
 # try_pod CLASS: sends a pod with the network of the node to the API server, which only runs admission.
@@ -64,12 +54,21 @@ is_rejected() {
       runtimeClasses.chart-runc.handler=Runc runtimeClasses.chart-runc.handler=true runtimeClasses.chart-runc.kind=docker \
       runtimeClasses.chart-runc.overhead.cpu=1m runtimeClasses.chart-runc.overhead.podFixed.cpu=much \
       runtimeClasses.chart-runc.scheduling.nodeselector.a=b runtimeClasses.chart-runc.scheduling.nodeSelector.a=true \
-      policies=1 alerts=yes dashboard=on policy=true; do
+      policies=1 alerts=yes dashboard=on policy=true \
+      pool.x.mode=check pools.x=check pools.X.mode=check pools.x.modes=check pools.x.mode=remove pools.x.mode=true \
+      pools.x.specification=1 pools.x.specifications=a pools.x.version=a/b pools.x.versions=1 pools.x.nodeSelector=a \
+      pools.x.nodeSelector.a=1 pools.x.nodeselector.a=b pools.x.tolerations=a 'pools.x.tolerations[0].keys=a' \
+      pools.x.maxUnavailable=0 pools.x.maxUnavailable=0% pools.x.maxUnavailable=true pools.x.maxunavailable=1 \
+      pools.x.minReadySeconds=-1 pools.x.minReadySeconds=a pools.x.minReady=1 image=a image.repository= image.repository=1 \
+      image.repositories=a image.pullPolicy=Sometimes image.policy=Never image.pullSecrets=a 'image.pullSecrets[0]=1' \
+      image.secrets=a priorityClassName=1 priorityClass=a resources=1 resources.requests.cpu=much resources.limit.cpu=1; do
       ! said=$(rendered $version --values "$VALUES" --set "$wrong") || fail "helm$version accepts $wrong"
       has "helm$version: $wrong" "values don't meet the specifications of the schema" "$said"
     done
     ! said=$(rendered $version --values "$VALUES" --set runtimeClasses.x.handler=runc) || fail "a class has no policy"
     has "helm$version" "runtimeClasses.x has no kind" "$said"
+    ! said=$(rendered $version --set pools.x.mode=check --set pools.y.mode=check) || fail "pools have the same nodes"
+    has "helm$version" "pools.x has no nodeSelector" "$said"
   done
 }
 
@@ -77,9 +76,29 @@ is_rejected() {
   for version in 3 4; do
     rendered $version --values "$VALUES" >"$DIR/chart.rendered"
     kubectl_at_cluster apply --dry-run=server -f "$DIR/chart.rendered" >"$DIR/chart.accepted"
-    equal "objects" 27 "$(wc -l <"$DIR/chart.accepted")"
+    equal "objects" 30 "$(wc -l <"$DIR/chart.accepted")"
     equal "nothing" "" "$(rendered $version)"
   done
+}
+
+@test "a pod of a pool has no privileges, no token, and two volumes of its node" {
+  rendered 4 --values "$VALUES" | kubectl_at_cluster create --dry-run=client -o json -f - |
+    jq -s '.[] | select(.kind == "DaemonSet")' >"$DIR/chart.pools"
+  equal "the pools and their pace" 'chart-canary 1 0
+chart-others 10% 60
+chart-rest 1 0' "$(jq -r '[.metadata.name, .spec.updateStrategy.rollingUpdate.maxUnavailable, .spec.minReadySeconds] | join(" ")' "$DIR/chart.pools")"
+  equal "volumes of the node" '/run/systemd true
+/var/lib/criswitch/node false' "$(jq -r '.spec.template.spec | .containers[0].volumeMounts as $mounts | .volumes[] |
+    select(.hostPath) | .name as $name | "\(.hostPath.path) \(any($mounts[]; .name == $name and .readOnly == true))"' "$DIR/chart.pools" | sort -u)"
+  equal "privileges" '[null,null,null,false,1,false,true,["ALL"],null,null,0]' "$(jq -c '.spec.template.spec | [
+    .hostNetwork, .hostPID, .hostIPC, .automountServiceAccountToken, (.containers | length), (.containers[0].securityContext |
+    .allowPrivilegeEscalation, .readOnlyRootFilesystem, .capabilities.drop, .capabilities.add, .privileged, .runAsUser)]' "$DIR/chart.pools" |
+    sort -u)"
+  equal "the arguments" 'node follow --mode=check
+node follow --mode=install --spec=/specification/spec.toml
+node follow --mode=uninstall' "$(jq -r '.spec.template.spec.containers[0].args | join(" ")' "$DIR/chart.pools" | sort)"
+  equal "images" 'registry.test/criswitch:0.0.9
+registry.test/criswitch:'"$(sed -n 's/^appVersion: //p' "$CHART/Chart.yaml")" "$(jq -r '.spec.template.spec.containers[0].image' "$DIR/chart.pools" | sort -u)"
 }
 
 @test "a release is installed, upgraded, rolled back and uninstalled, and the API server enforces its policies" {
@@ -89,7 +108,7 @@ is_rejected() {
     try_pod chart-gvisor >/dev/null
     said=$(helm_at_cluster $version upgrade chart "$CHART" --values "$VALUES")
     has "notes" "chart-kata: handler kata" "$said"
-    equal "upgraded" 27 "$(objects | wc -l)"
+    equal "upgraded" 30 "$(objects | wc -l)"
     wait_for 30 "the policy of the chart" is_rejected
     helm_at_cluster $version rollback chart 1
     equal "rolled back" runtimeclass.node.k8s.io/chart-gvisor "$(objects)"

@@ -76,6 +76,29 @@ nfd_labels() {
   sed -n 's,^\t\(criswitch\.io/[^:]*\): "\{0\,1\}\([^"]*\)"\{0\,1\}$,\1=\2,p' "$log" | LC_ALL=C sort
 }
 
+# start_controllers: starts the controller of DaemonSets. No controller removes the pods of a DaemonSet that is deleted.
+start_controllers() {
+  start_program controllers kube-controller-manager --kubeconfig "$DIR/cluster/kubeconfig" --leader-elect=false \
+    --secure-port 0 --controllers daemonset-controller
+}
+
+# The chart as a release has it.
+# shellcheck disable=SC2034 # The checks use it.
+CHART=$DIR/chart
+
+# copy_chart: copies the chart. That of a release has no links.
+copy_chart() {
+  cp -rL "$TOP/deploy/chart" "$CHART"
+  # The suite's kube-apiserver and Helm 3 do not know their version.
+  sed -i '/^kubeVersion: /d' "$CHART/Chart.yaml"
+}
+
+# helm_at_cluster VERSION ARGUMENT...: runs helm3 or helm4.
+helm_at_cluster() {
+  HELM_CACHE_HOME=$DIR/helm HELM_CONFIG_HOME=$DIR/helm HELM_DATA_HOME=$DIR/helm \
+    "helm$1" --kubeconfig "$DIR/cluster/kubeconfig" --namespace suite "${@:2}" 2>&1
+}
+
 kubectl_at_cluster() {
   kubectl --kubeconfig "$DIR/cluster/kubeconfig" "$@"
 }

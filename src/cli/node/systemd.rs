@@ -1,0 +1,258 @@
+//! Calls of systemd over its private D-Bus socket. Root can use it without programs of the machine and without a message
+//! bus, so also from a container without a shell. A library for D-Bus would add 735 kB to the program.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use criswitch::platform::connect::{Stream, dial};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// The socket of systemd.
+pub(super) const SOCKET: &str = "/run/systemd/private";
+/// The time that systemd may take for a call, which is that of systemctl. It handles changes of mounts first.
+const LIMIT: Duration = Duration::from_secs(25);
+/// The limits on a line of the authentication, and on the parts of a message.
+const MAX_LINE: usize = 256;
+const MAX_PART: usize = 64 << 10;
+
+/// The types of a message in its header.
+const CALL: u8 = 1;
+const RETURN: u8 = 2;
+const ERROR: u8 = 3;
+/// The number of a call. A connection waits for the reply to its only call.
+const SERIAL: u32 = 1;
+
+const MANAGER: &str = "/org/freedesktop/systemd1";
+
+/// The socket of a machine's systemd.
+#[derive(Clone, Copy)]
+pub(super) struct Systemd<'a>(pub(super) &'a Path);
+
+/// A service that exists while it runs, or has failed.
+pub(super) struct Service<'a> {
+    pub(super) name: &'a str,
+    pub(super) command: &'a [String],
+    /// Runs after the end of the command; may be empty.
+    pub(super) after: &'a [String],
+    pub(super) directory: &'a str,
+    /// The file that gets the output.
+    pub(super) output: &'a str,
+}
+
+impl Systemd<'_> {
+    pub(super) async fn start(&self, service: &Service<'_>) -> anyhow::Result<()> {
+        let mut body = Body::default();
+        body.text(service.name).text("fail");
+        body.array(8, |body| {
+            body.property("Description", &service.command.join(" "));
+            body.property("WorkingDirectory", service.directory);
+            body.property("StandardOutputFileToAppend", service.output);
+            body.command("ExecStart", service.command);
+            body.command("ExecStopPost", service.after);
+            // The commands have time limits of their own.
+            body.name("TimeoutStopUSec").signature("t").align(8);
+            body.0.extend(u64::MAX.to_le_bytes());
+        });
+        // No further units.
+        body.array(8, |_| {});
+        let started = self.manager("StartTransientUnit", "ssa(sv)a(sa(sv))", &body);
+        started.await.map(drop)
+    }
+
+    /// Removes a failed unit from systemd's list of units.
+    pub(super) async fn reset(&self, unit: &str) -> anyhow::Result<()> {
+        let mut body = Body::default();
+        body.text(unit);
+        self.manager("ResetFailedUnit", "s", &body).await.map(drop)
+    }
+
+    /// A property of a unit: a text, a number, or the number of its job. systemd also knows those of a unit that does not
+    /// exist.
+    pub(super) async fn property(
+        &self,
+        unit: &str,
+        interface: &str,
+        name: &str,
+    ) -> anyhow::Result<String> {
+        let path = format!("{MANAGER}/unit/{}", escaped(unit));
+        let mut body = Body::default();
+        body.text(&format!("org.freedesktop.systemd1.{interface}"))
+            .text(name);
+        let of = ["org.freedesktop.DBus.Properties", "Get", "ss"];
+        let reply = self.call(&path, of, &body).await?;
+        match reply.as_slice() {
+            [1, b's', 0, _, text @ ..] => text_of(text).context("systemd's reply has no text"),
+            [1, b'i', 0, _, a, b, c, d] | [4, b'(', b'u', b'o', b')', 0, _, _, a, b, c, d, ..] => {
+                Ok(i32::from_le_bytes([*a, *b, *c, *d]).to_string())
+            }
+            _ => bail!("{name} is neither a text nor a number"),
+        }
+    }
+
+    async fn manager(&self, name: &str, kinds: &str, body: &Body) -> anyhow::Result<Vec<u8>> {
+        let of = ["org.freedesktop.systemd1.Manager", name, kinds];
+        self.call(MANAGER, of, body).await
+    }
+
+    /// Calls a method of an object, given with its interface and the types of its arguments. Returns the body of the reply.
+    async fn call(&self, path: &str, of: [&str; 3], body: &Body) -> anyhow::Result<Vec<u8>> {
+        let call = async {
+            let mut stream = self.connect().await?;
+            // 30 is the user 0 in hexadecimal digits. systemd reads a call in the same packet as BEGIN only when the next
+            // packet comes, so the call waits for the reply to the authentication.
+            stream.write_all(b"\0AUTH EXTERNAL 30\r\nBEGIN\r\n").await?;
+            authenticated(&mut stream).await?;
+            stream.write_all(&message(path, of, body)).await?;
+            reply(&mut stream).await
+        };
+        let result = timeout(LIMIT, call).await;
+        let result = result.unwrap_or_else(|_| bail!("no reply within {LIMIT:?}"));
+        result.with_context(|| format!("systemd at {}: {}", self.0.display(), of[1]))
+    }
+
+    async fn connect(&self) -> anyhow::Result<Stream> {
+        let dialed = dial(self.0).map_err(|error| {
+            let hint = match error.kind() {
+                ErrorKind::PermissionDenied => "; run the command as root",
+                ErrorKind::NotFound => "; does this machine run systemd?",
+                _ => "",
+            };
+            anyhow::anyhow!("cannot connect: {error}{hint}")
+        })?;
+        Ok(dialed.stream().await?.0)
+    }
+}
+
+/// Reads the reply to the authentication.
+async fn authenticated(stream: &mut Stream) -> anyhow::Result<()> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        ensure!(line.len() < MAX_LINE, "the authentication has no end");
+        line.push(stream.read_u8().await?);
+    }
+    ensure!(line.starts_with(b"OK "), "systemd rejects this user");
+    Ok(())
+}
+
+/// Reads messages until the reply, and returns its body.
+async fn reply(stream: &mut Stream) -> anyhow::Result<Vec<u8>> {
+    loop {
+        let mut head = [0; 16];
+        stream.read_exact(&mut head).await?;
+        let [order, kind, _, _, a, b, c, d, .., e, f, g, h] = head;
+        let size = |bytes| u32::from_le_bytes(bytes) as usize;
+        let (body, fields) = (size([a, b, c, d]), size([e, f, g, h]).next_multiple_of(8));
+        ensure!(order == b'l', "the reply has an unknown byte order");
+        ensure!(body.max(fields) <= MAX_PART, "the reply is too long");
+        let mut rest = vec![0; fields + body];
+        stream.read_exact(&mut rest).await?;
+        let body = rest.split_off(fields);
+        match kind {
+            RETURN => return Ok(body),
+            ERROR => bail!("{}", text_of(&body).unwrap_or_default()),
+            // A signal.
+            _ => {}
+        }
+    }
+}
+
+/// A call of a method.
+fn message(path: &str, [interface, name, kinds]: [&str; 3], body: &Body) -> Vec<u8> {
+    let mut message = Body(vec![b'l', CALL, 0, 1]);
+    message.number(body.0.len()).number(SERIAL as usize);
+    message.array(8, |fields| {
+        for (code, kind, value) in [(1, "o", path), (2, "s", interface), (3, "s", name)] {
+            fields.align(8).0.push(code);
+            fields.signature(kind).text(value);
+        }
+        fields.align(8).0.push(8);
+        fields.signature("g").signature(kinds);
+    });
+    message.align(8);
+    message.0.extend(&body.0);
+    message.0
+}
+
+/// A text at the start of these bytes.
+fn text_of(bytes: &[u8]) -> Option<String> {
+    let (size, rest) = bytes.split_first_chunk()?;
+    let text = rest.get(..u32::from_le_bytes(*size) as usize)?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+/// The name of a unit in the path of its object.
+fn escaped(unit: &str) -> String {
+    let bytes = unit.bytes().map(|byte| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("_{byte:02x}"),
+    });
+    bytes.collect()
+}
+
+/// The bytes of a message: each value begins at a multiple of its alignment.
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn align(&mut self, to: usize) -> &mut Body {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+        self
+    }
+
+    /// A number of 32 bits.
+    fn number(&mut self, number: usize) -> &mut Body {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        self.align(4).0.extend(number.to_le_bytes());
+        self
+    }
+
+    fn text(&mut self, text: &str) -> &mut Body {
+        self.number(text.len()).0.extend(text.bytes().chain([0]));
+        self
+    }
+
+    fn signature(&mut self, kinds: &str) -> &mut Body {
+        let size = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
+        let kinds = [size].into_iter().chain(kinds.bytes()).chain([0]);
+        self.0.extend(kinds);
+        self
+    }
+
+    /// An array, whose items `fill` adds.
+    fn array(&mut self, alignment: usize, fill: impl FnOnce(&mut Body)) -> &mut Body {
+        let end = self.number(0).0.len();
+        let start = self.align(alignment).0.len();
+        fill(self);
+        let size = u32::try_from(self.0.len() - start).unwrap_or(u32::MAX);
+        self.0.splice(end - 4..end, size.to_le_bytes());
+        self
+    }
+
+    /// The name of a property. Its type and value follow.
+    fn name(&mut self, name: &str) -> &mut Body {
+        self.align(8).text(name)
+    }
+
+    fn property(&mut self, name: &str, value: &str) {
+        self.name(name).signature("s").text(value);
+    }
+
+    /// A property with a command; none without words.
+    fn command(&mut self, name: &str, words: &[String]) {
+        let Some(program) = words.first() else {
+            return;
+        };
+        self.name(name).signature("a(sasb)").array(8, |body| {
+            body.align(8).text(program).array(4, |body| {
+                for word in words {
+                    body.text(word);
+                }
+            });
+            // A failure counts.
+            body.number(0);
+        });
+    }
+}
