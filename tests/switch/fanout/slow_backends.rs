@@ -156,21 +156,16 @@ async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
 /// criswitch adds a pod that it creates to the backend's cached list, so a merged list has the pod even while the
 /// backend's own list hangs.
 #[tokio::test]
-async fn a_pod_created_while_a_list_hangs_is_waited_for_and_never_missing() {
+async fn a_pod_created_while_a_list_hangs_is_never_missing() {
     let rig = slow().await;
     rig.pods().await.unwrap();
     rig.run_pod("kata", "meanwhile").await;
-    let kata = rig.sim("kata");
-    let asked = kata.calls("ListPodSandbox").len();
-    let release = async {
-        kata.until(|journal| journal.calls_of("ListPodSandbox").count() > asked)
-            .await;
-        for rpc in LISTS {
-            kata.release(rpc);
-        }
-    };
-    let (pods, ()) = tokio::join!(rig.pods(), release);
-    assert_eq!(names(&pods.unwrap()), ["boxed", "meanwhile", "plain"]);
+    let all = ["boxed", "meanwhile", "plain"];
+    assert_eq!(names(&rig.pods().await.unwrap()), all);
+    for rpc in LISTS {
+        rig.sim("kata").release(rpc);
+    }
+    assert_eq!(names(&rig.pods().await.unwrap()), all);
 }
 
 #[tokio::test]
