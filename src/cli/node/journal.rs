@@ -51,6 +51,9 @@ pub(super) struct Generation {
     /// The number of the specification.
     pub(super) number: u64,
     pub(super) stages: Vec<Stage>,
+    /// The stages whose actions have begun.
+    #[serde(skip)]
+    begun: Vec<usize>,
 }
 
 /// Files that change together, and the actions that apply them.
@@ -87,8 +90,6 @@ pub(super) struct Journal<'a> {
     file: Option<File>,
     /// The generations that are not undone.
     pub(super) generations: Vec<Generation>,
-    /// The stages of the last generation whose actions have begun.
-    begun: Vec<usize>,
     /// The step that the last generation has begun last.
     step: String,
     /// Whether the changes of the last generation may be incomplete.
@@ -119,7 +120,6 @@ impl<'a> Journal<'a> {
             files: Files { root, directory },
             file: None,
             generations: Vec::new(),
-            begun: Vec::new(),
             step: String::new(),
             is_open: false,
             failure: None,
@@ -165,12 +165,13 @@ impl<'a> Journal<'a> {
             Record::Begin(generation) => {
                 self.step = generation.first_step();
                 self.generations.push(generation);
-                self.begun.clear();
                 self.is_open = true;
                 (self.failure, self.undone) = (None, None);
             }
             Record::Act { stage, step } => {
-                self.begun.push(stage);
+                if let Some(last) = self.generations.last_mut() {
+                    last.begun.push(stage);
+                }
                 self.step = step;
             }
             Record::Failed(failure) => self.failure = Some(failure),
@@ -227,6 +228,7 @@ impl<'a> Journal<'a> {
             version: version.to_owned(),
             number,
             stages: stages.clone(),
+            begun: Vec::new(),
         }))?;
         for (number, stage) in stages.iter().enumerate() {
             self.make(number, stage, runner)?;
@@ -336,7 +338,7 @@ impl<'a> Journal<'a> {
             }
         };
         for (number, stage) in generation.stages.iter().enumerate().rev() {
-            let has_begun = stage.is_temporary || self.begun.contains(&number);
+            let has_begun = stage.is_temporary || generation.begun.contains(&number);
             let actions = has_begun.then_some(&stage.actions);
             if let Some(actions) = actions {
                 run(&actions.before_undo, &mut left.problems);

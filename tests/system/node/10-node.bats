@@ -212,6 +212,7 @@ only_criswitch_changed() {
   wait_for 60 "the end of the pod" pod_gone boxed
   disturb_nothing node uninstall
   same "the files" "$(kept files)" "$(files_of_node)"
+  [ "$(kept kubelet)" != "$(processes kubelet)" ] || fail "the kubelet still uses criswitch"
 }
 
 # The arguments of helm for the pool `nodes`, whose nodes get the specification of `specify`.

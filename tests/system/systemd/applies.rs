@@ -1,7 +1,7 @@
 //! `criswitch node apply`, `undo` and `uninstall` on a running node, with a real systemd and a simulated kubelet.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Output};
@@ -349,6 +349,30 @@ async fn an_undo_that_ends_at_any_moment_leaves_a_node_as_before() {
             break;
         }
     }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn the_undo_of_the_first_generation_restarts_the_kubelet_also_after_an_upgrade() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    succeeds(&machine, &APPLY).await;
+    // The kernel ignores bytes after the end of a program.
+    let mut next = fs::read(machine.at("root/criswitch")).unwrap();
+    next.extend(b"next");
+    fs::write(machine.at("root/next"), next).unwrap();
+    fs::set_permissions(machine.at("root/next"), Permissions::from_mode(0o755)).unwrap();
+    let kubelet = process(&machine, "kubelet");
+    succeeds(
+        &machine,
+        &[&APPLY[..], &["--program", "/root/next"]].concat(),
+    )
+    .await;
+    succeeds(&machine, &["undo"]).await;
+    assert_eq!(process(&machine, "kubelet"), kubelet);
+    succeeds(&machine, &["undo"]).await;
+    assert_ne!(process(&machine, "kubelet"), kubelet);
+    before.is_back(&machine, "both undone");
 }
 
 #[tokio::test]
