@@ -18,6 +18,8 @@ start_link() {
 # start_node_of_systemd: boots the node, which joins the cluster, with the images and the program of criswitch.
 start_node_of_systemd() {
   local folder=$DIR/node image n
+  # An earlier node leaves its files.
+  rm -rf "$folder"
   mkdir -p "$folder"/{backends,units,archives,disk}
   mount -t tmpfs -o mode=755 disk "$folder/disk" || return
   cp "$NODE"/*.service "$folder/units"
