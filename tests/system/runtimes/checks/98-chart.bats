@@ -105,7 +105,8 @@ registry.test/criswitch:'"$(sed -n 's/^appVersion: //p' "$CHART/Chart.yaml")" "$
   for version in 3 4; do
     helm_at_cluster $version install chart "$CHART" --set runtimeClasses.chart-gvisor.handler=runsc
     equal "installed" runtimeclass.node.k8s.io/chart-gvisor "$(objects)"
-    try_pod chart-gvisor >/dev/null
+    # The API server learns of a new class some time after its creation.
+    wait_for 30 "the class of the chart" try_pod chart-gvisor
     said=$(helm_at_cluster $version upgrade chart "$CHART" --values "$VALUES")
     has "notes" "chart-kata: handler kata" "$said"
     equal "upgraded" 30 "$(objects | wc -l)"
