@@ -47,7 +47,8 @@ pub fn hidden(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
     let mut hidden = OsString::from(".");
     hidden.push(name);
-    hidden.push(".new");
+    // No other program has a file of this name.
+    hidden.push(".criswitch-new");
     Ok(path.with_file_name(hidden))
 }
 
@@ -65,4 +66,19 @@ fn write(path: &Path, content: &str, access: &Access<'_>) -> io::Result<()> {
     files::set_mode(&file, mode)?;
     file.write_all(content.as_bytes())?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_file_of_another_program_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, theirs) = (directory.path().join("x"), directory.path().join(".x.new"));
+        fs::write(&theirs, "theirs").unwrap();
+        replace(&file, "ours", &Access::Mode(0o600)).unwrap();
+        assert_eq!(fs::read_to_string(theirs).unwrap(), "theirs");
+        assert_eq!(fs::read_to_string(file).unwrap(), "ours");
+    }
 }

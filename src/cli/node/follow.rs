@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use criswitch::platform::{kernel, process, remove};
+use criswitch::store::replace::replace_with;
 use tokio::time::sleep;
 
 use super::root::Root;
@@ -213,9 +214,7 @@ impl Follower<'_> {
         let copy = |from: &Path, to: &str| {
             let to = self.root.at(Path::new(to));
             // A unit may still run the old copy.
-            let new = to.with_extension("new");
-            fs::copy(from, &new)?;
-            fs::rename(new, to)
+            replace_with(&to, |new| fs::copy(from, new).map(drop))
         };
         copy(&std::env::current_exe()?, PROGRAM)?;
         self.options
