@@ -87,8 +87,8 @@ pub struct Backend {
     report_by: Instant,
 }
 
-/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `answered`,
-/// which reaches only a task that is waiting for it.
+/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `answered`
+/// and `left`, which reach only tasks that are waiting for them.
 #[derive(Debug, Default)]
 pub(crate) struct Nudges {
     /// A call needs a connection, and none is open.
@@ -97,6 +97,8 @@ pub(crate) struct Nudges {
     pub(crate) suspected: Notify,
     /// The backend has answered a call that its session did not send.
     pub(crate) answered: Notify,
+    /// Merged calls omit the backend from now on.
+    pub(crate) left: Notify,
     /// The backend did not answer a merged call in time. The session repeats the call in the background.
     pub(crate) missed: Notify,
     /// The backend has not applied the kubelet's runtime configuration. The session sends the configuration again.
@@ -162,6 +164,8 @@ impl Backend {
             known.absent.clear();
             known.failures.clear();
         });
+        *self.awaited.lock() = None;
+        self.nudges.left.notify_waiters();
     }
 
     /// Whether merged calls include the backend. A backend that was added by a reload is omitted until criswitch has
@@ -180,14 +184,16 @@ impl Backend {
         *self.awaited.lock() = None;
     }
 
-    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait ends at
-    /// `latest` or at the time given to [`Backend::await_until`], whichever is earlier.
+    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait ends when merged
+    /// calls omit the backend, at `latest`, or at the time given to [`Backend::await_until`], whichever is first.
     pub(crate) async fn started(&self, latest: Instant) {
         let by = *self.awaited.lock();
         if let Some(by) = by {
-            tokio::time::timeout_at(by.min(latest), self.connection.ready())
-                .await
-                .ok();
+            tokio::select! {
+                () = self.connection.ready() => {}
+                () = self.nudges.left.notified() => {}
+                () = tokio::time::sleep_until(by.min(latest)) => {}
+            }
         }
     }
 

@@ -363,7 +363,7 @@ pub fn impossible(rpc: &str) -> Status {
     ))
 }
 
-/// A reload removed the backend during a call that needs the backend.
+/// The backend was removed during a call that needs it.
 pub fn gone_backend() -> Status {
     Status::unavailable("the backend was removed during the call; repeat the call")
 }

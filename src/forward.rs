@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
+use crate::errors;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner};
@@ -109,6 +110,10 @@ pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status
 }
 
 /// Learns from the reply to a call sent at `asked`, and acts on what it learned.
+///
+/// # Errors
+/// `Unavailable` if the call created a pod or container at a backend that was removed meanwhile, because no later call
+/// would find it. Also if criswitch cannot read the reply.
 async fn learned(
     switch: &Switch,
     call: &Call,
@@ -119,6 +124,9 @@ async fn learned(
     note(call, backend, &answer);
     if answer.code() != Code::Ok {
         return Ok(reply::of_answer(answer).into());
+    }
+    if call.lesson.creates() && backend.connection.is_closed() {
+        return Err(errors::gone_backend().into());
     }
     let message = backend.message(&answer)?;
     let learned = Learner::new(switch, backend, asked).learn(call, &message);

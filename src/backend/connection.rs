@@ -51,6 +51,11 @@ impl Connection {
         self.removal.cancel();
     }
 
+    /// Whether the backend is removed from the routing table.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.removal.is_cancelled()
+    }
+
     /// Waits until the backend is removed from the routing table.
     pub(crate) async fn closed(&self) {
         self.removal.cancelled().await;
@@ -71,7 +76,7 @@ impl Connection {
         let changed = self.link().state.as_ref() != state.as_ref();
         if changed {
             // The removal of the backend is already logged, so log no further state.
-            if !self.removal.is_cancelled() {
+            if !self.is_closed() {
                 log_change(&self.settings, &state);
             }
             self.unanswered.store(0, Ordering::Relaxed);

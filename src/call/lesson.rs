@@ -55,6 +55,14 @@ pub(crate) struct Listing {
 }
 
 impl Lesson {
+    /// Whether the reply shows that the backend has created a pod or container.
+    pub(crate) fn creates(&self) -> bool {
+        matches!(
+            self,
+            Lesson::Pod(..) | Lesson::Restored(..) | Lesson::Container(..)
+        )
+    }
+
     /// The facts that criswitch learns from the reply to `request`, which goes to `target`. A pod that it creates gets
     /// `started_with`.
     pub(super) fn of(request: &Request, target: &Target, started_with: StartedWith) -> Lesson {

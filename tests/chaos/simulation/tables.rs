@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::files::RUNTIMES;
 use super::offers::{self, Offers};
-use super::truth::{Before, Moment, Thing, Truth};
+use super::truth::{Before, CallId, Moment, Thing, Truth};
 
 /// An automatically registered handler is saved within this time.
 const SAVED: Duration = Duration::from_secs(3);
@@ -74,6 +74,8 @@ pub struct Tables {
     pub ids: Vec<BackendId>,
     /// The backends that criswitch has removed or forgotten, each with the moment.
     pub left: Vec<(Moment, usize)>,
+    /// The last call before criswitch removed or forgot each backend.
+    pub calls_before: [CallId; RUNTIMES],
     /// Whether an operator made criswitch forget a backend.
     pub forgotten: [bool; RUNTIMES],
     /// The default backends so far, each with its first moment.
@@ -294,9 +296,6 @@ impl Truth {
         self.disturbed(runtime);
         let its = self.things.iter_mut().filter(|it| it.backend == runtime);
         its.for_each(|thing| thing.learned = None);
-        let copies = self.things.iter_mut().flat_map(|it| &mut it.copies);
-        let its = copies.filter(|copy| copy.at == runtime);
-        its.for_each(|copy| copy.learned = None);
     }
 
     /// Checks which backend answers for the node: the backend of the default row or, until that backend has joined, the

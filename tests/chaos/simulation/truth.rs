@@ -259,9 +259,10 @@ impl Truth {
         thing.maker > self.first_call && thing.answered.is_some()
     }
 
-    /// Whether an earlier instance received the call. No client gets a reply to such a call any more.
-    pub fn is_of_earlier_switch(&self, call: CallId) -> bool {
-        call <= self.first_call
+    /// Whether criswitch may not learn what the call creates at `backend`: an earlier instance received the call, or
+    /// criswitch has removed or forgotten the backend since.
+    pub fn may_not_learn(&self, call: CallId, backend: usize) -> bool {
+        call <= self.first_call || call <= self.tables.calls_before[backend]
     }
 
     /// The id that an imitating backend returns for a create. Another backend owns the id, and criswitch knows it. The

@@ -5,9 +5,9 @@ use criswitch::codec::admin::ForgetRequest;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
-use crate::faults::{names, runc_and_kata, state_of};
+use crate::faults::{hung, names, node, runc_and_kata, state_of, until_state, wake};
 use crate::kubelet::Kubelet;
-use crate::support::Rig;
+use crate::support::{Client, IMAGE, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
 
@@ -50,6 +50,44 @@ async fn a_forgotten_retiring_backend_is_removed() {
         refused.message().contains("the backends are: new"),
         "{refused}"
     );
+}
+
+#[tokio::test]
+async fn a_first_list_no_longer_waits_for_a_backend_that_is_forgotten() {
+    let mut rig = node("start_wait = \"1h\"", ["runc", "kata"].map(Sim::new)).await;
+    rig.run("runc", "plain").await;
+    rig.sim("kata").stop().await;
+    rig.restart_switch_without_state().await;
+    let mut first = std::pin::pin!(rig.pods());
+    tokio::select! {
+        listed = &mut first => panic!("it does not wait for kata: {listed:?}"),
+        _ = until_state(&rig, "kata", "down") => {}
+    }
+    forget(&rig, "kata").await.unwrap();
+    let listed = tokio::time::timeout(PATIENCE, first).await;
+    assert_eq!(names(&listed.unwrap().unwrap()), ["plain"]);
+}
+
+/// A client that got the id of such a container could not use it.
+#[tokio::test]
+async fn a_create_fails_whose_backend_was_forgotten_and_removed_meanwhile() {
+    let rig = old_alone().await;
+    let pod = rig.run_pod("runc", "web").await;
+    reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    let old = rig.sim("old");
+    old.add_image(IMAGE);
+    old.hold_reply("CreateContainer");
+    let client = Client::new(&rig.socket);
+    let forgotten = async {
+        old.until_done("CreateContainer").await;
+        hung(&rig, "old").await;
+        forget(&rig, "old").await.unwrap();
+        wake(old);
+    };
+    let (created, ()) = tokio::join!(client.create(&pod, "main"), forgotten);
+    let failed = created.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(failed.message().contains("was removed"), "{failed}");
 }
 
 #[tokio::test]

@@ -88,14 +88,14 @@ root() {
 }
 
 # everything: prints each pod and container of the containerds, apart from those of the chart, with its attempt, times,
-# state, process and the start of the process.
+# state, process and the start of the process. Leaves out pods that are not ready, because the kubelet removes them.
 everything() {
   local n line
   for n in 1 2; do
     crictl_at "$n" pods -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspectp
     crictl_at "$n" ps -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspect
   done | jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
-    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(contains("criswitch") | not)' |
+    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(test("criswitch|SANDBOX_NOTREADY") | not)' |
     sort | while read -r line; do
     echo "$line $(cut -d ' ' -f 22 "$(root)/proc/${line##* }/stat" 2>/dev/null)"
   done

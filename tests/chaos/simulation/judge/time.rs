@@ -48,12 +48,10 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,
     };
-    // A call after a start may wait for a backend that has been forgotten since.
-    let is_at_start = !truth.started || truth.tables.forgotten.contains(&true);
-    Some(if is_at_start {
-        bound + truth.start_wait
-    } else {
+    Some(if truth.started {
         bound
+    } else {
+        bound + truth.start_wait
     })
 }
 
@@ -151,9 +149,7 @@ impl Case<'_> {
                 let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));
                 // Without a joined backend, no answer is due.
                 let any = (0..RUNTIMES).any(|at| self.sure(at));
-                // A call after a start may wait for a backend that has been forgotten since.
-                let awaits = self.truth.tables.forgotten.contains(&true);
-                any && taking_part.all(relied) && self.somebody_pulls() && !awaits
+                any && taking_part.all(relied) && self.somebody_pulls()
             }
         };
         let cached = self.stood_in_for() || self.has_some_stats();

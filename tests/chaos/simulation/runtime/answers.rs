@@ -83,7 +83,7 @@ fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
     let mut pod = Thing {
         handler: handler.to_owned(),
         maker: asked.call,
-        unanswered: truth.is_of_earlier_switch(asked.call),
+        unanswered: truth.may_not_learn(asked.call, asked.backend),
         ..Thing::new(Kind::Pod, id.clone(), asked.backend, id.clone(), name, born)
     };
     if let Some(mirror) = truth.mirror_of(asked.backend) {
@@ -105,7 +105,7 @@ fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
     let (uid, others) = (within.uid.clone(), within.others(asked.backend));
     let mut container = Thing {
         maker: asked.call,
-        unanswered: truth.is_of_earlier_switch(asked.call),
+        unanswered: truth.may_not_learn(asked.call, asked.backend),
         uid,
         ..Thing::new(
             Kind::Container,

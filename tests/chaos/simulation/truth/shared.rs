@@ -74,6 +74,7 @@ impl Truth {
     /// now.
     pub fn forget_things(&mut self, backend: usize) {
         let now = self.tick();
+        self.tables.calls_before[backend] = self.calls;
         let hostile = self.hostile();
         let its = self.things.iter_mut();
         for thing in its.filter(|it| it.backend == backend && it.gone.is_none()) {
@@ -83,6 +84,9 @@ impl Truth {
                 (thing.learned, thing.shown) = (None, None);
                 (thing.forgotten, thing.unanswered) = (true, true);
             }
+        }
+        for thing in self.things.iter_mut().filter(|it| it.backend != backend) {
+            thing.forget_copy(backend);
         }
     }
 

@@ -171,6 +171,18 @@ impl Thing {
         }
     }
 
+    /// Notes that criswitch has forgotten the backend `at`. If it knew only the copy there, it has forgotten the thing.
+    pub fn forget_copy(&mut self, at: usize) {
+        let Some(copy) = self.copies.iter_mut().find(|copy| copy.at == at) else {
+            return;
+        };
+        copy.learned = None;
+        if self.learned.is_none() {
+            self.shown = None;
+            self.forgotten = true;
+        }
+    }
+
     /// Notes that `backend` no longer lists the thing.
     pub fn leave(&mut self, backend: usize, at: Moment, may_own: bool) {
         self.left.push(Left {
