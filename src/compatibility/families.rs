@@ -373,7 +373,10 @@ mod tests {
                     "runtime/default",
                 ),
             ),
-            ("procMount", context(json!({ "procMount": "Unmasked" }))),
+            (
+                "procMount",
+                json!({ "spec": { "hostUsers": false, "containers": [{ "securityContext": { "procMount": "Unmasked" } }] } }),
+            ),
             (
                 "runtime annotation",
                 annotated("io.katacontainers.config.runtime.x", "y"),
@@ -447,7 +450,7 @@ mod tests {
             AppArmor annotation  unknown  unknown  less     less     unknown  unknown
             seccomp              works    works    depends  less     less     unknown
             seccomp annotation   less     less     less     less     less     less
-            procMount            works    works    unknown  unknown  less     unknown
+            procMount            depends  depends  depends  depends  depends  depends
             runtime annotation   less     less     less     unknown  less     unknown
         "#]]
         .assert_eq(&shown);

@@ -212,6 +212,10 @@ const POD_OS: Source = source(
     "Kubernetes: Pods, Pod OS",
     "https://kubernetes.io/docs/concepts/workloads/pods/#pod-os",
 );
+const POD_VALIDATION: Source = source(
+    "Kubernetes: pkg/apis/core/validation/validation.go",
+    "https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/validation.go",
+);
 const GVISOR_DEVICES: Source = source(
     "google/gvisor#9140: Docker volume & bind mount support after VFS2 & LISAFS",
     "https://github.com/google/gvisor/issues/9140",
@@ -358,6 +362,18 @@ pub const LIMITS: &[Limit] = &[
         "The sysctl would apply to the IPC namespace of the node, so the API server or the kubelet rejects the pod.",
         "Remove the sysctl or `hostIPC: true`, or set the sysctl on the node.",
         KUBELET_SYSCTLS).and(&[on(&["spec.hostIPC"], Is::True)]).by_api_server(),
+    fails("unmasked-proc", ANY, &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))],
+        "The API server rejects `Unmasked` without `hostUsers: false`.", "Add `hostUsers: false`, or remove the field.",
+        POD_VALIDATION).unless(&[on(&["spec.hostUsers"], Is::False)]).by_api_server(),
+    fails("host-users-host-fields", ANY, &[on(&["spec.hostPID", "spec.hostIPC"], Is::True), on(BLOCK, Is::Present)],
+        "The API server rejects the field with `hostUsers: false`.", "Remove the field or `hostUsers: false`.",
+        POD_VALIDATION).and(&[on(&["spec.hostUsers"], Is::False)]).by_api_server(),
+    fails("shared-host-processes", ANY, &[on(&["spec.shareProcessNamespace"], Is::True)],
+        "The API server rejects the field with `hostPID: true`.", "Remove the field or `hostPID: true`.",
+        POD_VALIDATION).and(&[on(&["spec.hostPID"], Is::True)]).by_api_server(),
+    fails("privileged-escalation", ANY, &[on(&["spec.containers[*].securityContext"], Is::All(&[("privileged", Is::True), ("allowPrivilegeEscalation", Is::False)]))],
+        "The API server rejects `privileged: true` with `allowPrivilegeEscalation: false`.", "Remove one of the fields.",
+        POD_VALIDATION).by_api_server(),
     fails("windows-pods", LINUX, &[on(&["spec.os.name"], Is::OneOf(&["windows"])), on(SELECTOR, Is::Entry(OS_LABELS, &["windows"])), FOR_WINDOWS],
         "The pod is for Windows, so the kubelet of a Linux node rejects it.",
         "Run the pod on a Windows node.", POD_OS).unless(&[FOR_LINUX]),

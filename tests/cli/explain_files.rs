@@ -183,6 +183,15 @@ async fn the_kubelet_decides_before_the_runtime() {
             "{CONTAINER}, {more} securityContext: {{ sysctls: [{{ name: {name}, value: '1' }}] }}"
         )
     };
+    let secured = |context: &str, more: &str| {
+        format!(
+            "{}{more}",
+            CONTAINER.replace(
+                "name: c,",
+                &format!("name: c, securityContext: {{ {context} }},")
+            )
+        )
+    };
     let windows = format!(
         "{CONTAINER}, os: {{ name: windows }}, nodeSelector: {{ kubernetes.io/os: windows }}"
     );
@@ -196,6 +205,19 @@ async fn the_kubelet_decides_before_the_runtime() {
         (
             sysctl("kernel.shm_rmid_forced", "hostIPC: true,"),
             "host-ipc-sysctls",
+        ),
+        (secured("procMount: Unmasked", ""), "unmasked-proc"),
+        (
+            secured("privileged: true, allowPrivilegeEscalation: false", ""),
+            "privileged-escalation",
+        ),
+        (
+            secured("", ", hostUsers: false, hostPID: true"),
+            "host-users-host-fields",
+        ),
+        (
+            secured("", ", shareProcessNamespace: true, hostPID: true"),
+            "shared-host-processes",
         ),
     ] {
         let pod = node.pod(&spec).await;

@@ -68,6 +68,10 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             unsafe-sysctls           fails    spec.securityContext.sysctls[*].name
             host-network-sysctls     fails    spec.securityContext.sysctls[*].name spec.hostNetwork
             host-ipc-sysctls         fails    spec.securityContext.sysctls[*].name spec.hostIPC
+            unmasked-proc            fails    spec.containers[*].securityContext.procMount
+            host-users-host-fields   fails    spec.hostPID spec.hostIPC spec.containers[*].volumeDevices[*].devicePath spec.hostUsers
+            shared-host-processes    fails    spec.shareProcessNamespace spec.hostPID
+            privileged-escalation    fails    spec.containers[*].securityContext
             windows-pods             fails    spec.os.name spec.nodeSelector spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]
             other-architecture       fails    spec.nodeSelector
             seccomp-annotations      weakens  metadata.annotations
@@ -77,7 +81,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             host-devices             fails    spec.volumes[*].hostPath
             host-dev-directory       weakens  spec.volumes[*].hostPath
 
-            16 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+            20 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
         "#]],
     )
     .await;
@@ -98,6 +102,10 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         unsafe-sysctls             fails    spec.securityContext.sysctls[*].name
         host-network-sysctls       fails    spec.securityContext.sysctls[*].name spec.hostNetwork
         host-ipc-sysctls           fails    spec.securityContext.sysctls[*].name spec.hostIPC
+        unmasked-proc              fails    spec.containers[*].securityContext.procMount
+        host-users-host-fields     fails    spec.hostPID spec.hostIPC spec.containers[*].volumeDevices[*].devicePath spec.hostUsers
+        shared-host-processes      fails    spec.shareProcessNamespace spec.hostPID
+        privileged-escalation      fails    spec.containers[*].securityContext
         windows-pods               fails    spec.os.name spec.nodeSelector spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]
         other-architecture         fails    spec.nodeSelector
         seccomp-annotations        weakens  metadata.annotations
@@ -123,7 +131,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         kata-memory-volumes        weakens  spec.volumes[*].emptyDir
         kata-port-forward          note     spec.containers[*].ports[*].containerPort
 
-        32 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+        36 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
     "#]]).await;
     let kata = json(&node, "kata").await;
     assert_eq!((&kata["pods"], &kata["kind"]), (&json!(1), &json!("kata")));

@@ -272,6 +272,33 @@ not_of_node() {
   not_of_node hostIPC kernel.shm_rmid_forced 0
 }
 
+# rejected_by_api WITHOUT WITH: checks that the API server rejects a pod with the first jq filter and takes one with the
+# second.
+rejected_by_api() {
+  ! create_pod bad "" "$1" 2>/dev/null || fail "the API server takes $1" || return
+  create_pod good "" "$2" || return
+  remove_all_pods
+}
+
+@test "unmasked-proc: the API server takes an unmasked /proc only with a user namespace" {
+  local unmasked='.spec.containers[0].securityContext.procMount = "Unmasked"'
+  rejected_by_api "$unmasked" "$unmasked | .spec.hostUsers = false"
+}
+
+@test "host-users-host-fields: the API server takes a namespace of the node only without a user namespace" {
+  rejected_by_api '.spec.hostUsers = false | .spec.hostPID = true' '.spec.hostPID = true'
+  rejected_by_api '.spec.hostUsers = false | .spec.hostIPC = true' '.spec.hostIPC = true'
+}
+
+@test "shared-host-processes: the API server takes shared processes only without those of the node" {
+  rejected_by_api '.spec.shareProcessNamespace = true | .spec.hostPID = true' '.spec.shareProcessNamespace = true'
+}
+
+@test "privileged-escalation: the API server takes a privileged container only with escalation" {
+  local privileged='.spec.containers[0].securityContext.privileged = true'
+  rejected_by_api "$privileged | .spec.containers[0].securityContext.allowPrivilegeEscalation = false" "$privileged"
+}
+
 # From here on, pods of the class boxed need the label of their handler.
 @test "the scheduler places a pod of a RuntimeClass only while criswitch labels its handler" {
   local free='del(.spec.nodeName)'
