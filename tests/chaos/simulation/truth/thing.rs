@@ -168,15 +168,21 @@ impl Thing {
         self.copies.retain(|copy| copy.at != at);
         if self.copies.len() < before {
             self.leave(at, now, !self.owned);
+            self.forget_if_known_by_copy();
         }
     }
 
-    /// Notes that criswitch has forgotten the backend `at`. If it knew only the copy there, it has forgotten the thing.
+    /// Notes that criswitch has forgotten the backend `at`.
     pub fn forget_copy(&mut self, at: usize) {
         let Some(copy) = self.copies.iter_mut().find(|copy| copy.at == at) else {
             return;
         };
         copy.learned = None;
+        self.forget_if_known_by_copy();
+    }
+
+    /// Notes that a copy is gone. If criswitch knew only that copy, it has forgotten the thing.
+    fn forget_if_known_by_copy(&mut self) {
         if self.learned.is_none() {
             self.shown = None;
             self.forgotten = true;
