@@ -50,6 +50,7 @@ QUICK="formatting lints quick-tests"
 
 main() {
   cd "$TOP" || exit 1
+  trap 'for session in $(jobs -p); do kill -- "-$session" 2>/dev/null; done' EXIT
   case ${1:-} in
     --help | -h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
     --list) list ;;
@@ -161,9 +162,10 @@ build_partners() {
 }
 
 # beside COMMAND...: runs a command with the processor time that nothing else wants. Linux divides this time between
-# sessions, so the command gets a session of its own, with the smallest part.
+# sessions, so the command gets a session of its own, with the smallest part. To be called with `&`: the session has the
+# id of the process, and an interrupted run ends it.
 beside() {
-  setsid --wait chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
+  exec setsid chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
 }
 
 # wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
