@@ -181,7 +181,7 @@ impl Thing {
         self.forget_if_known_by_copy();
     }
 
-    /// Notes that a copy is gone. If criswitch knew only that copy, it has forgotten the thing.
+    /// Notes that criswitch has lost a copy. If criswitch knew only that copy, it has forgotten the thing.
     fn forget_if_known_by_copy(&mut self) {
         if self.learned.is_none() {
             self.shown = None;
