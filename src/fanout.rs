@@ -296,19 +296,22 @@ async fn merged(
         Ok::<_, Failed>((share, reply))
     });
     let mut messages = Vec::with_capacity(backends.len());
+    let mut passed = Vec::new();
     let mut parts = Parts::default();
     let shares = join_all(shares).await;
     let has_changed = switch.owners().changes() != before;
     for (backend, share) in backends.iter().zip(shares) {
         let (share, reply) = share?;
-        if let Some(message) = parts.add(share) {
-            let message = match has_changed {
-                true => part_again(switch, call, backend, (begun, reply), message)?,
-                false => message,
-            };
+        if let Some(mut message) = parts.add(share) {
+            if has_changed {
+                let again = part_again(switch, call, backend, (begun, reply), message)?;
+                message = again.0;
+                passed.push((Arc::clone(backend), again.1));
+            }
             messages.push((Arc::clone(backend), message));
         }
     }
+    messages.append(&mut passed);
     let list = call.listing().map(|listing| listing.list);
     // Two backends may have stats of a pod that criswitch does not know yet.
     let is_each_once = |list: &List| list.has_owners() && (has_changed || list.is_stats());
@@ -328,37 +331,43 @@ async fn merged(
 /// Makes the part `message` of a backend in a list of pods or containers again, after the answers of all backends were
 /// learned: meanwhile items may have passed from one backend to another. The merged list was begun at `begun`. Without a
 /// `reply` of the backend the part is cached. The part of any other call stays as it is.
+///
+/// Also returns the items that have passed to a backend whose part may lack them, because it is older.
 fn part_again(
     switch: &Switch,
     call: &Call,
     backend: &Backend,
     (begun, reply): (Mark, Option<(Bytes, Asked)>),
     message: Bytes,
-) -> Result<Bytes, Failed> {
+) -> Result<(Bytes, Bytes), Failed> {
     let list = call.listing().map(|listing| listing.list);
     let Some((list, kind)) = list.and_then(|list| Some((list, list.kind()?))) else {
-        return Ok(message);
+        return Ok((message, Bytes::new()));
     };
-    let is_cached = reply.is_none();
-    let part = match reply {
+    let shown = |part: Bytes| {
+        let shown = View::of(switch).shown(list, backend, &part)?;
+        Ok::<_, Failed>(shown.unwrap_or(part))
+    };
+    let passed = |whole: &Bytes| {
+        let owners = switch.owners();
+        let has_passed = |id: &str| owners.has_passed_since(kind, id, backend.id, begun);
+        let passed = filter(list, whole, &[], has_passed);
+        passed.map_err(|it| backend.malformed(&it))
+    };
+    match reply {
         Some((reply, asked)) => {
             let own = switch.owners().own(kind, backend.id, &reply, asked.mark);
             let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
-            own.unwrap_or(reply)
+            let passed = passed(&reply)?;
+            Ok((shown(own.unwrap_or(reply))?, shown(passed)?))
         }
-        None => fallback::cached_again(&switch.owners(), &switch.question, call, list, backend)?,
-    };
-    let part = View::of(switch)
-        .shown(list, backend, &part)?
-        .unwrap_or(part);
-    if !is_cached {
-        return Ok(part);
+        None => {
+            let (owners, question) = (switch.owners(), &switch.question);
+            let part = fallback::cached_again(&owners, question, call, list, backend)?;
+            drop(owners);
+            Ok((shown(part)?, passed(&message)?))
+        }
     }
-    // The merged list has no part of a backend that joined meanwhile.
-    let owners = switch.owners();
-    let has_passed = |id: &str| owners.has_passed_since(kind, id, begun);
-    let passed = filter(list, &message, &[], has_passed).map_err(|it| backend.malformed(&it))?;
-    Ok([part, passed].concat().into())
 }
 
 /// Drops each item that an earlier part has too.

@@ -262,13 +262,25 @@ impl Owners {
         }
     }
 
-    /// Whether this item has passed to a backend that joined after `asked`.
-    pub(crate) fn has_passed_since(&self, kind: Kind, id: &str, asked: Mark) -> bool {
+    /// Whether `backend` does not own this item, and the part of its owner in a merged list that was begun at `asked` may
+    /// lack it: the owner joined later, or listed the item later for the first time.
+    pub(crate) fn has_passed_since(
+        &self,
+        kind: Kind,
+        id: &str,
+        backend: BackendId,
+        asked: Mark,
+    ) -> bool {
+        let pods = &self.pods.by_id;
         let owner = match kind {
-            Kind::Pod => self.pods.by_id.get(id).map(|pod| (pod.backend, pod.first)),
-            Kind::Container => self.containers.get(id).map(|it| (it.backend, it.first)),
+            Kind::Pod => pods.get(id).map(Entry::listed_since),
+            Kind::Container => self.containers.get(id).map(Entry::listed_since),
         };
-        owner.is_some_and(|(owner, first)| first > asked.0 && self.has_joined_since(owner, asked))
+        owner.is_some_and(|(owner, first, is_listed)| {
+            owner != backend
+                && first > asked.0
+                && (is_listed || self.has_joined_since(owner, asked))
+        })
     }
 
     /// Whether the first complete lists of `backend` were learned after `asked`.

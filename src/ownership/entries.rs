@@ -89,6 +89,11 @@ pub(super) trait Shape<T> {
 }
 
 impl<T> Entry<T> {
+    /// The owner, when the owner first returned or listed the id, and whether it listed the id without having created it.
+    pub(super) fn listed_since(&self) -> (BackendId, u64, bool) {
+        (self.backend, self.first, self.source == Source::Listed)
+    }
+
     pub(super) fn owner(&self) -> Owner {
         match self.rival {
             Some(rival)
