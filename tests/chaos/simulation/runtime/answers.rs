@@ -157,7 +157,12 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 ..Default::default()
             }));
         }
-        "StartContainer" => truth.go_on(CREATED, RUNNING, |thing| thing.id == id),
+        // The client's order counts for a cached list, so the container runs even if a client has stopped it meanwhile.
+        "StartContainer" => {
+            for from in [CREATED, EXITED] {
+                truth.go_on(from, RUNNING, |thing| thing.id == id);
+            }
+        }
         // The replies of all other RPCs may be empty.
         name => stop(truth, name, &id, |_| true),
     }

@@ -53,7 +53,13 @@ impl Truth {
                 }
                 next => next,
             };
-            self.before[backend] = self.before(backend, next);
+            self.before[backend] = match self.before(backend, next) {
+                // The files that show that a register is an earlier one may be missing.
+                Before::Absent if next == Next::WithoutRegister && unsaved.contains(&true) => {
+                    Before::Unsure
+                }
+                before => before,
+            };
             *known = self.is_saved(backend, next);
         }
         self.saved = known;

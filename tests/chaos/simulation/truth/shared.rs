@@ -157,7 +157,9 @@ impl Thing {
     pub fn be_restored(&mut self, is_known: bool, are_known: impl Fn(usize) -> bool) {
         let mut copies = self.copies.iter();
         let is_placed = self.owned || copies.all(|copy| are_known(copy.at));
-        if !is_known || !is_placed || !self.is_settled(Moment::MAX) {
+        // The state has the thing as an item of one backend. That may be a backend that lists a copy.
+        let is_of_own = self.owned || self.copies.is_empty();
+        if !is_known || !is_placed || !is_of_own || !self.is_settled(Moment::MAX) {
             self.learned = None;
         }
         if !is_placed || !self.is_settled(Moment::MAX) {
