@@ -16,7 +16,7 @@ use crate::{command, text};
 const NODE: &str = "var/lib/criswitch/node";
 
 /// A node, and a process that follows it.
-struct Followed {
+pub(crate) struct Followed {
     root: TempDir,
     /// The commands that systemd has run, without their program.
     ran: Arc<Mutex<Vec<String>>>,
@@ -25,7 +25,7 @@ struct Followed {
 
 impl Followed {
     /// Follows a node whose systemd ends the commands of these names with these statuses and outputs.
-    fn start(mode: &str, ends: &[(&'static str, i32, &'static str)]) -> Followed {
+    pub(crate) fn start(mode: &str, ends: &[(&'static str, i32, &'static str)]) -> Followed {
         let root = tempfile::tempdir().unwrap();
         let ran = Arc::<Mutex<Vec<_>>>::default();
         let (seen, ends) = (ran.clone(), ends.to_vec());
@@ -68,7 +68,7 @@ impl Followed {
     }
 
     /// Waits until the probe prints a report that begins with `state`.
-    fn until(&self, state: &str) -> (Option<i32>, String) {
+    pub(crate) fn until(&self, state: &str) -> (Option<i32>, String) {
         let start = Instant::now();
         loop {
             let probed = self.probe();
