@@ -49,8 +49,9 @@ impl Case<'_> {
                 .call
                 .filter
                 .may_want(thing, self.as_of_thing(thing));
-            // A hostile backend's pod with a wrong state may stand for a pod whose backend was forgotten.
-            let may_be_claimed = thing.forgotten && !self.truth.hostile().is_empty();
+            // A pod that a hostile backend lists in a wrong state may stand for a pod that its own backend has lost.
+            let is_lost = thing.forgotten || thing.gone.is_some();
+            let may_be_claimed = is_lost && !self.truth.hostile().is_empty();
             self.unless(!wanted && !may_be_claimed, "the filter does not match")?;
         }
         if matches!(name, "ListPodSandbox" | "StreamPodSandboxes") {

@@ -2,6 +2,8 @@
 //!
 //! The truth is what backends list: a pod exists as long as one of them lists it.
 
+use std::collections::HashSet;
+
 use criswitch::rpc::Kind;
 
 use super::{Moment, Thing, Truth};
@@ -42,11 +44,20 @@ impl Truth {
         copied.for_each(|thing| thing.copy(backend, now, odd));
     }
 
-    /// `backend` no longer lists anything of other backends.
+    /// `backend` no longer lists anything of other backends, and so no container that it created in a pod of another.
     pub fn drop_copies(&mut self, backend: usize) {
         let now = self.tick();
+        let pods = self
+            .existing(Kind::Pod)
+            .filter(|pod| pod.backend != backend);
+        let others: HashSet<_> = pods.map(|pod| pod.id.clone()).collect();
         let things = self.things.iter_mut().filter(|it| it.gone.is_none());
-        things.for_each(|thing| thing.drop_copy(backend, now));
+        for thing in things {
+            thing.drop_copy(backend, now);
+            if thing.backend == backend && others.contains(&thing.pod) {
+                thing.pass(now, false);
+            }
+        }
     }
 
     /// Another runtime serves the socket of `backend`, or the runtime has lost everything. Items that other
