@@ -46,22 +46,27 @@ is_rejected() {
   [[ $seen == *"RuntimeClass chart-gvisor runs pods in gVisor"* ]]
 }
 
-@test "both Helms find no fault in the chart, and reject values with a wrong name or type" {
+@test "both Helms find no fault in the chart, and reject every key with a wrong name or type" {
+  local wrong said error
   for version in 3 4; do
     helm_at_cluster $version lint --strict "$CHART"
     helm_at_cluster $version lint --strict --values "$VALUES" "$CHART"
-    for wrong in runtimeClass.x.handler=runc runtimeClasses.x.handlers=runc runtimeClasses.x=runc runtimeClasses.X.handler=runc \
-      runtimeClasses.chart-runc.handler=Runc runtimeClasses.chart-runc.handler=true runtimeClasses.chart-runc.kind=docker \
-      runtimeClasses.chart-runc.overhead.cpu=1m runtimeClasses.chart-runc.overhead.podFixed.cpu=much \
-      runtimeClasses.chart-runc.scheduling.nodeselector.a=b runtimeClasses.chart-runc.scheduling.nodeSelector.a=true \
-      policies=1 alerts=yes dashboard=on policy=true \
-      pool.x.mode=check pools.x=check pools.X.mode=check pools.x.modes=check pools.x.mode=remove pools.x.mode=true \
-      pools.x.specification=1 pools.x.specifications=a pools.x.version=a/b pools.x.versions=1 pools.x.nodeSelector=a \
-      pools.x.nodeSelector.a=1 pools.x.nodeselector.a=b pools.x.tolerations=a 'pools.x.tolerations[0].keys=a' \
-      pools.x.maxUnavailable=0 pools.x.maxUnavailable=0% pools.x.maxUnavailable=true pools.x.maxunavailable=1 \
-      pools.x.minReadySeconds=-1 pools.x.minReadySeconds=a pools.x.minReady=1 image=a image.repository= image.repository=1 \
-      image.repositories=a image.pullPolicy=Sometimes image.policy=Never image.pullSecrets=a 'image.pullSecrets[0]=1' \
-      image.secrets=a priorityClassName=1 priorityClass=a resources=1 resources.requests.cpu=much resources.limit.cpu=1; do
+    while read -r wrong; do
+      jq .values <<<"$wrong" >"$DIR/chart.wrong"
+      ! said=$(rendered $version --values "$VALUES" --values "$DIR/chart.wrong") || fail "helm$version accepts $wrong"
+      while read -r error; do
+        grep -q -- "$error" <<<"$said" || fail "helm$version: no error $error in: $said"
+      done < <(jq -r '.errors[]' <<<"$wrong")
+    done < <(jq -c -f "$REAL/config/chart-wrong.jq" "$CHART/values.schema.json")
+  done
+}
+
+@test "both Helms reject values of the chart that the API server or a node would reject" {
+  local wrong said
+  for version in 3 4; do
+    for wrong in runtimeClasses.X.handler=runc runtimeClasses.x.kind=runc runtimeClasses.chart-runc.handler=Runc \
+      runtimeClasses.chart-runc.overhead.podFixed.cpu=much pools.X.mode=check pools.x.version=a/b pools.x.maxUnavailable=0 \
+      pools.x.maxUnavailable=0% pools.x.minReadySeconds=-1 image.repository= resources.requests.cpu=much; do
       ! said=$(rendered $version --values "$VALUES" --set "$wrong") || fail "helm$version accepts $wrong"
       has "helm$version: $wrong" "values don't meet the specifications of the schema" "$said"
     done
@@ -79,6 +84,42 @@ is_rejected() {
     equal "objects" 30 "$(wc -l <"$DIR/chart.accepted")"
     equal "nothing" "" "$(rendered $version)"
   done
+}
+
+# The first set of values as rendered, and for each other set what differs. UPDATE_EXPECT=1 writes the file.
+GOLDEN=$REAL/config/chart.golden
+
+# renderings: prints what GOLDEN should have, without the content of shipped files.
+renderings() {
+  local sets=$REAL/config/chart-sets.json name
+  while read -r name; do
+    jq --arg name "$name" '.[$name]' "$sets" >"$DIR/chart.set"
+    rendered 4 --values "$DIR/chart.set" >"$DIR/chart.rendered" || fail "$(cat "$DIR/chart.rendered")" || return
+    same_file "$name with helm3" "$DIR/chart.rendered" <(rendered 3 --values "$DIR/chart.set") || return
+    kubectl_at_cluster apply --dry-run=server -f "$DIR/chart.rendered" >"$DIR/chart.accepted" 2>&1 ||
+      fail "$name: $(cat "$DIR/chart.accepted")" || return
+    kubectl_at_cluster create --dry-run=client -o json -f "$DIR/chart.rendered" |
+      jq -S 'if .kind | test("Policy|Rule|ConfigMap") then {kind, metadata} else . end' >"$DIR/chart.objects"
+    echo "=== $name"
+    if [ -e "$DIR/chart.first" ]; then
+      diff "$DIR/chart.first" "$DIR/chart.objects" | grep '^[<>]'
+    else
+      tee "$DIR/chart.first" <"$DIR/chart.objects"
+    fi
+  done < <(jq -r 'keys_unsorted[]' "$sets")
+}
+
+# same_file WHAT EXPECTED ACTUAL: compares two files without their empty lines, and prints only what differs.
+same_file() {
+  local differences
+  differences=$(diff <(grep '[^ ]' "$2") <(grep '[^ ]' "$3")) || fail "$1: $differences"
+}
+
+@test "the API server accepts twelve sets of values of the chart, and both Helms render them as before" {
+  equal "sets" 12 "$(jq length "$REAL/config/chart-sets.json")"
+  renderings >"$DIR/chart.renderings"
+  [ -z "${UPDATE_EXPECT:-}" ] || cp "$DIR/chart.renderings" "$GOLDEN"
+  same_file "the renderings" "$GOLDEN" "$DIR/chart.renderings"
 }
 
 @test "a pod of a pool has no privileges, no token, and two volumes of its node" {
