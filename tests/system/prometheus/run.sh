@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests the shipped files for Prometheus and Grafana. promtool checks and tests the alerts, and checks the metrics page
-# of a criswitch under load. Prometheus reads that page and evaluates every query of the dashboard. Grafana's own types
-# parse the dashboard. Runs as root on Debian with Rust. Unpacks Prometheus and Grafana's types into
-# ${CRISWITCH_CACHE:-~/.cache/criswitch} without installing them.
+# of a criswitch under load. Prometheus reads that page and evaluates every query of the dashboard. vmagent checks its
+# example. Grafana's own types parse the dashboard. Runs as root on Debian with Rust. Unpacks Prometheus, vmagent and
+# Grafana's types into ${CRISWITCH_CACHE:-~/.cache/criswitch} without installing them.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -10,6 +10,9 @@ CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 
 cd "$TOP"
 TOOLS=$(tests/system/prometheus/unpack.sh)
+# vmagent starts only with the variable that the example names.
+NODE_NAME=node "$TOOLS/vmagent" -dryRun -promscrape.config=config/examples/vmagent.yaml -remoteWrite.url=http://localhost \
+  -loggerLevel=ERROR
 
 GRAFANA=$CACHE/grafana-types-$(sha256sum <tests/system/prometheus/requirements.txt | cut -c1-16)
 if ! [ -e "$GRAFANA/.done" ]; then

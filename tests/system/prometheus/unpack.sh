@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Unpacks Debian's Prometheus into ${CRISWITCH_CACHE:-~/.cache/criswitch}, without installing it, and prints the folder
-# that has its programs.
+# Unpacks Debian's Prometheus and vmagent into ${CRISWITCH_CACHE:-~/.cache/criswitch}, without installing them, and prints
+# the folder that has their programs.
 set -eu
 
 TOOLS=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}/prometheus
 
-if ! [ -x "$TOOLS/usr/bin/promtool" ]; then
-  rm -rf "$TOOLS"
+for entry in prometheus:promtool victoria-metrics:vmagent; do
+  package=${entry%:*}
+  [ ! -x "$TOOLS/usr/bin/${entry#*:}" ] || continue
   mkdir -p "$TOOLS"
   cd "$TOOLS"
-  { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } >&2
-  dpkg-deb -x prometheus_*.deb .
-  rm prometheus_*.deb
-fi
+  { apt-get download -qq "$package" || { apt-get update -qq && apt-get download -qq "$package"; }; } >&2
+  dpkg-deb -x "$package"_*.deb .
+  rm "$package"_*.deb
+done
 echo "$TOOLS/usr/bin"
