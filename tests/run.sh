@@ -27,7 +27,7 @@ lints         -            1.5  cargo clippy --quiet --all-targets --locked -- -
 quick-tests   -            3    quick_tests
 oldest-rust   network      2    check_oldest_rust
 dependencies  network      2    check_dependencies
-scripts       root,network 0.2  check_scripts
+scripts       root,go      0.5  check_scripts
 partners      root,go      0.5  build_partners
 tests         root,network 6    run_tests
 documentation -            0.3  document
@@ -50,7 +50,7 @@ QUICK="formatting lints quick-tests"
 
 main() {
   cd "$TOP" || exit 1
-  trap 'for session in $(jobs -p); do kill -- "-$session" 2>/dev/null; done' EXIT
+  trap end_background EXIT
   case ${1:-} in
     --help | -h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
     --list) list ;;
@@ -168,6 +168,12 @@ beside() {
   exec setsid chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
 }
 
+# Ends the sessions of `beside` that still run.
+end_background() {
+  local session
+  for session in $(jobs -p); do kill -- "-$session" 2>/dev/null; done
+}
+
 # wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
 # repeats it and shows the error.
 wait_for() {
@@ -229,7 +235,9 @@ document() {
 check_scripts() {
   install shellcheck || return
   shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.{sh,bash,bats} tests/system/runtimes/checks/* \
-    package/*.sh package/scripts/* docs/pictures/draw.sh
+    package/*.sh package/scripts/* docs/pictures/draw.sh || return
+  (cd tests/system/workflows && go build -mod=readonly -trimpath -o "$CACHE/actionlint" \
+    github.com/rhysd/actionlint/cmd/actionlint) && "$CACHE/actionlint"
 }
 
 main "$@"
