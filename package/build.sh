@@ -68,7 +68,7 @@ main() {
 
 # check FOLDER: ends with one error if a release cannot be built.
 check() {
-  local program target sysroot missing=()
+  local program target sysroot changes missing=()
   [ ! -e "$1" ] || { [ -d "$1" ] && [ -z "$(ls -A "$1")" ]; } || fail "$1 exists and is not an empty folder; name another folder"
   [[ ${TARGETS[*]} != *windows* ]] || PROGRAMS+=(x86_64-w64-mingw32-gcc)
   for program in "${PROGRAMS[@]}"; do
@@ -76,14 +76,16 @@ check() {
   done
   [ "${#missing[@]}" = 0 ] || fail "missing programs: ${missing[*]}; run package/tools.sh, and add the folders that it prints to PATH"
   sysroot=$(rustc --print sysroot)
-  for target in "${TARGETS[@]}"; do
+  [ -z "$(printf '%s\n' "${TARGETS[@]}" | sort | uniq --repeated)" ] || fail "a target is named twice"
+  for target in "${TARGETS[@]}" "$OWN"; do
     [[ $target =~ ^(x86_64|aarch64)-unknown-linux-musl$|^x86_64-pc-windows-gnu$ ]] ||
       fail "unknown target $target; known targets: x86_64-unknown-linux-musl aarch64-unknown-linux-musl x86_64-pc-windows-gnu"
     [ -d "$sysroot/lib/rustlib/$target/lib" ] || fail "the toolchain lacks the target $target; run: rustup target add $target"
   done
   if [ -z "${CRISWITCH_COMMIT:-}" ]; then
     [ -e .git ] || fail "these sources are no git work tree; set CRISWITCH_COMMIT to their commit"
-    [ -z "$(git status --porcelain)" ] || fail "the work tree has changes that are not committed; commit them, or set CRISWITCH_COMMIT"
+    changes=$(git status --porcelain 2>&1) || fail "git cannot read the work tree: ${changes%%$'\n'*}"
+    [ -z "$changes" ] || fail "the work tree has changes that are not committed; commit them, or set CRISWITCH_COMMIT"
   fi
 }
 

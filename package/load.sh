@@ -29,7 +29,7 @@ fail() {
   exit 1
 }
 
-[ $# -gt 0 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2 && exit 64; }
+[ $# -gt 0 ] || { sed -n '2,8s/^# \{0,1\}//p' load.sh >&2 && exit 64; }
 command=$1
 shift
 sha256sum --check --strict --quiet SHA256SUMS || fail "the files are not those of the release; copy the bundle again"

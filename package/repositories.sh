@@ -10,9 +10,14 @@
 set -euo pipefail
 
 ARCHITECTURES=(amd64 arm64)
+PROGRAMS=(apt-ftparchive createrepo_c gpg gzip rpmsign)
 
 main() {
-  local key=$3
+  local key=$3 program
+  for program in "${PROGRAMS[@]}"; do
+    command -v "$program" >/dev/null || fail "missing program: $program"
+  done
+  gpg --batch --list-secret-keys "$key" >/dev/null 2>&1 || fail "gpg has no secret key $key"
   mkdir -p "$2/apt/pool" "$2/rpm"
   cp "$1"/*.deb "$2/apt/pool"
   cp "$1"/*.rpm "$2/rpm"
@@ -20,6 +25,11 @@ main() {
   gpg --batch --yes --armor --output criswitch.asc --export "$key"
   (cd apt && apt_repository "$key")
   (cd rpm && rpm_repository "$key" "$1"/*.rpm)
+}
+
+fail() {
+  echo "repositories.sh: $1" >&2
+  exit 1
 }
 
 # Clients fetch an index by its hash, so that an update during a publication finds the index that InRelease names.
@@ -30,13 +40,14 @@ apt_repository() {
     apt-ftparchive --arch "$arch" packages pool >"$dist/main/binary-$arch/Packages"
     gzip --best --no-name --keep --force "$dist/main/binary-$arch/Packages"
   done
-  rm -f "$dist"/*Release
+  rm -f "$dist/Release"
   apt-ftparchive -o APT::FTPArchive::DoByHash=true -o APT::FTPArchive::Release::Origin=criswitch \
     -o APT::FTPArchive::Release::Suite=stable -o APT::FTPArchive::Release::Codename=stable \
     -o APT::FTPArchive::Release::Components=main -o "APT::FTPArchive::Release::Architectures=${ARCHITECTURES[*]}" \
     -o APT::FTPArchive::Release::Acquire-By-Hash=yes release "$dist" >Release.new
+  gpg --batch --yes --local-user "$1" --clearsign --output InRelease.new Release.new
   mv Release.new "$dist/Release"
-  gpg --batch --yes --local-user "$1" --clearsign --output "$dist/InRelease" "$dist/Release"
+  mv InRelease.new "$dist/InRelease"
 }
 
 # rpm_repository KEY PACKAGE...: signs the added packages, and makes the index.

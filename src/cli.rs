@@ -499,10 +499,13 @@ fn socket(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
 }
 
-/// Runs the work of a command on this thread until it ends.
+/// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build()?.block_on(work)
+    let runtime = runtime.enable_all().build()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
 }
 
 /// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.

@@ -102,7 +102,11 @@ impl Bundle {
                 output(version, PART_BYTES, text).await
             })
             .await,
-            part("config.toml", async |text| configuration(path, text)).await,
+            part("config.toml", async |text| {
+                *text = of_files(path, configuration).await?;
+                Ok(())
+            })
+            .await,
             part("check.json", async |text| {
                 output(check, PART_BYTES, text).await
             })
@@ -116,7 +120,11 @@ impl Bundle {
             })
             .await,
             part("metrics.txt", async |text| metrics(path, text).await).await,
-            part("state.txt", async |text| state_files(path, text)).await,
+            part("state.txt", async |text| {
+                *text = of_files(path, state_files).await?;
+                Ok(())
+            })
+            .await,
             part("log.txt", async |text| output(log, PART_BYTES, text).await).await,
         ])
     }
@@ -153,12 +161,22 @@ impl Part {
 
 /// The configuration without comments. An invalid configuration is omitted: a key that criswitch does not know may hold a
 /// secret.
-fn configuration(path: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
+fn configuration(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
     for file in load(path)?.files {
         let table: toml::Table = fs::read_to_string(&file)?.parse()?;
         write!(text, "# {}\n{table}\n", file.display())?;
     }
-    Ok(())
+    Ok(text)
+}
+
+/// Does work on files on a thread of its own, so that a file system that hangs delays only this part.
+async fn of_files<T: Send + 'static>(
+    path: &Path,
+    work: fn(&Path) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || work(&path)).await?
 }
 
 fn load(path: &Path) -> anyhow::Result<Config> {
@@ -167,7 +185,7 @@ fn load(path: &Path) -> anyhow::Result<Config> {
 }
 
 async fn metrics(config: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
-    let listen = load(config)?.metrics;
+    let listen = of_files(config, |path| Ok(load(path)?.metrics)).await?;
     match listen.context("the configuration has no address for metrics")? {
         MetricsListen::Socket(socket) => scrape(dial(socket.path())?.stream().await?.0, text).await,
         MetricsListen::Loopback(address) => scrape(TcpStream::connect(address).await?, text).await,
@@ -184,7 +202,8 @@ async fn scrape(
 }
 
 /// The names, sizes and ages of the state files, not their contents.
-fn state_files(config: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
+fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
     let places = check::state_directories(&load(config)?);
     let folders = places
         .into_iter()
@@ -210,7 +229,7 @@ fn state_files(config: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
             )?;
         }
     }
-    Ok(())
+    Ok(text)
 }
 
 /// The archive: a compressed tar file with one folder.

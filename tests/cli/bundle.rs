@@ -33,6 +33,8 @@ criswitch started commit=0123456789ab
 pull failed error=\"https://me:hunter2@store.example/v2/?sig=hunter2\"
 pull failed error=\"say {\\\"auth_token\\\": \\\"hunter2\\\"}\" password=hunter2
 sent Authorization: Bearer hunter2
+sent Authorization: Basic a,hunter2
+set password=\"a,hunter2\" --token hunter2
 -----BEGIN PRIVATE KEY-----
 hunter2
 -----END PRIVATE KEY-----

@@ -46,9 +46,9 @@ fn value(lower: &str, from: usize) -> Option<(usize, usize)> {
         let rest = lower.get(at..)?;
         let found = WORDS.iter().filter_map(|word| {
             let place = rest.find(word)?;
-            Some((place, place + word.len(), *word == "bearer"))
+            Some((place, place + word.len(), *word))
         });
-        let (_, end, is_bearer) = found.min()?;
+        let (place, end, word) = found.min()?;
         let after = rest.get(end..)?;
         let name = after.find(|c: char| !c.is_ascii_alphanumeric() && !"_-.".contains(c));
         let between = after.get(name?..)?;
@@ -56,13 +56,40 @@ fn value(lower: &str, from: usize) -> Option<(usize, usize)> {
         let signs = between.find(|c| !is_sign(c)).unwrap_or(between.len());
         let sign = between.get(..signs)?;
         let start = at + end + name? + signs;
-        if (is_bearer || sign.contains([':', '='])) && start < lower.len() {
-            let value = lower.get(start..)?;
-            let length = value.find(['"', '\'', ',', '}', ';', '&', '\\']);
-            return Some((start, start + length.unwrap_or(value.len())));
+        let mut before = lower.get(..at + place)?.split_whitespace();
+        let is_flag = before.next_back().is_some_and(|it| it.starts_with("--"));
+        if (word == "bearer" || is_flag || sign.contains([':', '='])) && start < lower.len() {
+            let word = rest.get(place..)?.trim_start_matches('"');
+            let has_words = word.starts_with("authorization");
+            return Some((start, start + length(lower, start, has_words)));
         }
         at += end;
     }
+}
+
+/// The length of the value at `start`: to the end of its string or list, or to the next white space. The value of
+/// `Authorization` has several words, so it goes to the end of the string or line that it is in.
+fn length(line: &str, start: usize, has_words: bool) -> usize {
+    let (before, value) = line.split_at(start);
+    let quote = before.rfind(['"', '\'']);
+    let is_opened = quote.is_some_and(|at| at + 1 == start);
+    let end = match quote {
+        Some(at) if is_opened || has_words => closing(before, at, value),
+        _ if has_words => None,
+        _ if value.starts_with('[') => value.find(']'),
+        _ => value.find(|c: char| c.is_whitespace() || "\"'".contains(c)),
+    };
+    end.unwrap_or(value.len())
+}
+
+/// The place in `value` of the quote that closes the one at `at` in `before`: the same, after as many backslashes.
+fn closing(before: &str, at: usize, value: &str) -> Option<usize> {
+    let backslashes = |text: &str| text.len() - text.trim_end_matches('\\').len();
+    let level = backslashes(before.get(..at)?);
+    let mut quotes = value.match_indices(before.get(at..=at)?);
+    let closes = |place: usize| value.get(..place).map(backslashes) == Some(level);
+    let (place, _) = quotes.find(|(place, _)| closes(*place))?;
+    Some(place - level)
 }
 
 #[cfg(test)]
@@ -86,6 +113,19 @@ mod tests {
                 r#"say "{\"auth_token\": \"[removed]\"}" twice"#,
             ),
             ("Authorization: Basic hunter2", "Authorization: [removed]"),
+            ("Authorization: Basic a,hunter2", "Authorization: [removed]"),
+            (
+                r#"{"sent":"Authorization: Digest a=\"hunter2\", b","name":"web"}"#,
+                r#"{"sent":"Authorization: [removed]","name":"web"}"#,
+            ),
+            (r#"password="hunt,er2" x"#, r#"password="[removed]" x"#),
+            (r#"{"password":"hun\"ter2"}"#, r#"{"password":"[removed]"}"#),
+            (
+                r#"{"tokens":["hunter2","hunter2"],"name":"web"}"#,
+                r#"{"tokens":[removed]],"name":"web"}"#,
+            ),
+            ("password=hunt,er2;a b", "password=[removed] b"),
+            ("run --password hunter2 now", "run --password [removed] now"),
             ("sent Bearer hunter2", "sent Bearer [removed]"),
             (
                 "https://me:hunter2@store/x?sig=hunter2",
