@@ -421,6 +421,14 @@ impl Found {
         }
     }
 
+    /// A fact about the whole node, from the file of the backend that answered last, because each file has such facts.
+    pub fn of_node<T>(&self, of: impl Fn(&Saved) -> Option<T>) -> Option<T> {
+        let facts = self.saved.values();
+        let facts = facts.filter_map(|(saved, answered)| Some((of(saved)?, answered)));
+        let newest = facts.max_by_key(|(_, answered)| *answered);
+        newest.map(|(fact, _)| fact)
+    }
+
     /// The sockets of saved or registered backends whose state [`Found::take`] has not returned yet.
     pub fn sockets(&self) -> BTreeSet<String> {
         let mut sockets: BTreeSet<_> = self.saved.keys().cloned().collect();

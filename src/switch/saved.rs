@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::backend::state::State;
+use crate::backend::unsaved::Unsaved;
 use crate::codec::protobuf;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
@@ -50,6 +51,10 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         () = backend.connection.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
+    // The file may be the only one with the kubelet's runtime configuration, if a reload has just added all other
+    // backends.
+    let live = switch.live();
+    Unsaved::from_iter(&live.backends).saved().await.ok();
     // The backend's file may show its last pod until the file is removed, so the reply to the removal of that pod waits
     // for the removal of the file.
     let socket = backend.socket.to_string();
@@ -116,8 +121,13 @@ async fn touch(backend: &Backend, store: &Arc<Store>) {
 /// Makes a `Switch` that continues with the state of the last run, `found`, and saves its state in `store`. A backend
 /// that the configuration no longer names is kept for its pods.
 pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
+    let whole = |fact: &Option<Bytes>| fact.as_deref().map(Bytes::copy_from_slice);
+    let runtime_config = found.of_node(|saved| whole(&saved.runtime_config));
+    let given = found.of_node(|saved| whole(&saved.given_descriptors));
     let (kept, known) = known_and_kept(&config, &mut found);
     let mut switch = Switch::not_started(config, kept, dialer);
+    *switch.runtime_config.lock() = runtime_config;
+    *switch.given.lock() = given;
     restore_all(&switch, known);
     let live = switch.live();
     live.backends.iter().for_each(|it| it.saving.begin());
@@ -285,12 +295,6 @@ impl Restored<'_> {
 
     fn restore_saved(self, saved: Saved, answered: SystemTime) {
         let Restored { switch, backend } = self;
-        if let Some(config) = saved.runtime_config {
-            *switch.runtime_config.lock() = Some(Bytes::copy_from_slice(&config));
-        }
-        if let Some(given) = saved.given_descriptors {
-            *switch.given.lock() = Some(Bytes::copy_from_slice(&given));
-        }
         if !saved.joined {
             return;
         }

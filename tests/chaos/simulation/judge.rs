@@ -413,9 +413,10 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let same_switch = truth.life == asked.life && !unread;
     let places = truth.tables.places;
     let learn = |thing: &mut Thing| {
-        // An earlier call says nothing about a thing that has passed to another backend since.
+        // A call says nothing about a thing that passed to another backend later, or that it may still show from the
+        // cached list of the backend before.
         let is_passed = thing.shared && thing.born >= asked.begun;
-        if is_passed || !thing.is_settled(Moment::MAX) {
+        if is_passed || !thing.is_settled(asked.begun) {
             return;
         }
         thing.shown = thing.shown.or(Some(now));

@@ -9,7 +9,7 @@ use crate::faults;
 use crate::logged::Logged;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::switch::saved_state::{state_file, with_pods};
-use crate::topology::reloads::{reload, table};
+use crate::topology::reloads::{old_alone, reload, table};
 use crate::wait;
 
 async fn driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
@@ -211,6 +211,15 @@ async fn a_backend_that_was_down_gets_the_runtime_configuration_when_it_is_back(
     // A call to kata waits until kata has the configuration.
     rig.run_pod("kata", "web").await;
     assert_eq!(kata.network(), Some(network("10.2.0.0/16")));
+}
+
+#[tokio::test]
+async fn the_runtime_configuration_reaches_a_backend_that_replaces_all_others_at_a_restart() {
+    let mut rig = old_alone().await;
+    set_cidr(&rig, "10.1.0.0/24").await.unwrap();
+    rig.restart_switch_with(|directory| table("runc", "runc = \"new\"", &["new"], directory))
+        .await;
+    wait::until(async || rig.sim("new").network() == Some(network("10.1.0.0/24"))).await;
 }
 
 #[tokio::test]
