@@ -71,7 +71,13 @@ fn the_documentation_uses_plain_words() {
 
 /// The files of the package outside of docs/, with their names.
 fn shipped_files() -> Vec<(String, String)> {
-    let folders = ["config", "config/examples", "systemd", "package/scripts"];
+    let folders = [
+        "config",
+        "config/examples",
+        "config/scrape",
+        "systemd",
+        "package/scripts",
+    ];
     let entries = folders
         .into_iter()
         .flat_map(|folder| fs::read_dir(at(folder)).unwrap());

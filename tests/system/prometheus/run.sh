@@ -11,7 +11,7 @@ CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 cd "$TOP"
 TOOLS=$(tests/system/prometheus/unpack.sh)
 # vmagent starts only with the variable that the example names.
-NODE_NAME=node "$TOOLS/vmagent" -dryRun -promscrape.config=config/examples/vmagent.yaml -remoteWrite.url=http://localhost \
+NODE_NAME=node "$TOOLS/vmagent" -dryRun -promscrape.config=config/scrape/vmagent.yaml -remoteWrite.url=http://localhost \
   -loggerLevel=ERROR
 
 GRAFANA=$CACHE/grafana-types-$(sha256sum <tests/system/prometheus/requirements.txt | cut -c1-16)
