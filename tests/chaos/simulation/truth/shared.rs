@@ -114,6 +114,11 @@ impl Truth {
         if let Some(place) = &mut self.tables.places[backend] {
             (place.joined, place.made_ready) = (false, false);
         }
+        // A call that waited for the backend may go to a single backend now.
+        let joined = self.tables.places.iter().flatten();
+        if joined.filter(|place| place.joined).count() < 2 {
+            self.alone = self.calls;
+        }
     }
 
     /// criswitch forgets what `backend` has lost since its last list, before it can notice the loss.
