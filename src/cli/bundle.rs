@@ -260,7 +260,7 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 mod tests {
     use std::future::pending;
 
-    use super::part;
+    use super::{of_files, part};
 
     #[tokio::test(start_paused = true)]
     async fn a_part_ends_after_its_time_limit_and_keeps_its_text() {
@@ -271,5 +271,21 @@ mod tests {
         let part = late.await;
         assert_eq!(part.text, "first line\n");
         assert_eq!(part.problem.as_deref(), Some("stopped after 30 s\n"));
+    }
+
+    /// A pipe without a writer hangs like a file system that does not answer.
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_file_that_hangs_does_not_hold_up_the_time_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("criswitch.toml");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let read = of_files(&pipe, |path| Ok(std::fs::read_to_string(path)?));
+        let mut read = std::pin::pin!(read);
+        assert!(futures_util::poll!(&mut read).is_pending());
+        // The end of the file lets the thread of the read end.
+        std::fs::write(&pipe, "default_handler").unwrap();
+        assert_eq!(read.await.unwrap(), "default_handler");
     }
 }

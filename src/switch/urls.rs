@@ -27,7 +27,7 @@ pub(crate) fn completed(
         return Ok(None);
     }
     let host = url.strip_prefix("//").unwrap_or_default();
-    if host.is_empty() || host.starts_with(['/', '?', '#']) {
+    if host.is_empty() || host.starts_with(['/', '?', '#', ':']) {
         return Err(backend.bad_reply(INCOMPLETE));
     }
     // A reply may repeat the field. The last URL counts, so each one becomes the last.

@@ -65,7 +65,15 @@ async fn a_url_with_a_scheme_passes_byte_for_byte() {
 async fn a_url_without_scheme_and_host_is_an_error_that_names_the_backend_and_hides_the_token() {
     for rig in rigs().await {
         let socket = rig.sim("docker").socket().display().to_string();
-        for server in ["", "/cri", "///cri", "127.0.0.1:41369", "//?x", "1a://h"] {
+        for server in [
+            "",
+            "/cri",
+            "///cri",
+            "127.0.0.1:41369",
+            "//?x",
+            "//:80/x",
+            "1a://h",
+        ] {
             for (rpc, sent, reply) in urls(&rig, server).await {
                 let text = text_of(&reply);
                 assert_eq!(reply.code(), Code::Internal, "{rpc} {server}: {text}");
