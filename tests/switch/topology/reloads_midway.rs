@@ -132,16 +132,11 @@ async fn a_late_reply_of_a_removed_backend_makes_it_the_owner_of_nothing() {
         until(async || rig.owner_of(&pod).is_none()).await;
         new.release("CreateContainer");
     };
-    let (container, ()) = tokio::join!(rig.create(&pod, "late"), change);
-    let unknown = rig
-        .runtime()
-        .container_status(cri::ContainerStatusRequest {
-            container_id: container,
-            verbose: false,
-        })
-        .await
-        .unwrap_err();
-    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+    let client = Client::new(&rig.socket);
+    let (created, ()) = tokio::join!(client.create(&pod, "late"), change);
+    let failed = created.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(rig.containers().await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -145,7 +145,8 @@ build() {
 copy_sources() {
   rm -rf "$1"
   mkdir -p "$1"
-  sources | tar --extract --directory "$1"
+  # Cargo builds again what is newer than its last build.
+  sources | tar --extract --touch --directory "$1"
 }
 
 # An archive of the work tree.
