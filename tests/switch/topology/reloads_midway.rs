@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use crate::faults::{hang, names, state_of, until_state};
 use crate::session::events::{listening, next};
-use crate::support::{Client, PATIENCE, Rig, Sim};
+use crate::support::{Client, IMAGE, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{BOTH, add_kata, old_alone, reload, run_when_ready, table};
 use crate::wait::until;
 
@@ -125,6 +125,7 @@ async fn a_late_reply_of_a_removed_backend_makes_it_the_owner_of_nothing() {
     let pod = run_when_ready(&rig, "kata", "web").await;
     reload(&rig, "runc", "runc = \"old\"", &["old"]);
     let new = rig.sim("new");
+    new.add_image(IMAGE);
     new.hold_reply("CreateContainer");
     let change = async {
         new.until_done("CreateContainer").await;
