@@ -56,27 +56,27 @@ fn value(lower: &str, from: usize) -> Option<(usize, usize)> {
         let signs = between.find(|c| !is_sign(c)).unwrap_or(between.len());
         let sign = between.get(..signs)?;
         let start = at + end + name? + signs;
-        let mut before = lower.get(..at + place)?.split_whitespace();
-        let is_flag = before.next_back().is_some_and(|it| it.starts_with("--"));
-        if (word == "bearer" || is_flag || sign.contains([':', '='])) && start < lower.len() {
-            let word = rest.get(place..)?.trim_start_matches('"');
-            let has_words = word.starts_with("authorization");
+        let mut before = lower.get(..at + place)?.rsplit(char::is_whitespace);
+        let is_option = before.next().is_some_and(|it| it.starts_with("--"));
+        if (word == "bearer" || is_option || sign.contains([':', '='])) && start < lower.len() {
+            let name = rest.get(place..)?.trim_start_matches('"');
+            let has_words = name.starts_with("authorization");
             return Some((start, start + length(lower, start, has_words)));
         }
         at += end;
     }
 }
 
-/// The length of the value at `start`: to the end of its string or list, or to the next white space. The value of
-/// `Authorization` has several words, so it goes to the end of the string or line that it is in.
+/// The length of the value at `start`: to the end of its string, or to the next white space. A list goes to the end of
+/// the line. The value of `Authorization` has several words, so it goes to the end of the string or line that it is in.
 fn length(line: &str, start: usize, has_words: bool) -> usize {
     let (before, value) = line.split_at(start);
     let quote = before.rfind(['"', '\'']);
     let is_opened = quote.is_some_and(|at| at + 1 == start);
+    let is_inside = before.matches('"').count() % 2 == 1;
     let end = match quote {
-        Some(at) if is_opened || has_words => closing(before, at, value),
-        _ if has_words => None,
-        _ if value.starts_with('[') => value.find(']'),
+        Some(at) if is_opened || has_words && is_inside => closing(before, at, value),
+        _ if has_words || value.starts_with('[') => None,
         _ => value.find(|c: char| c.is_whitespace() || "\"'".contains(c)),
     };
     end.unwrap_or(value.len())
@@ -121,9 +121,14 @@ mod tests {
             (r#"password="hunt,er2" x"#, r#"password="[removed]" x"#),
             (r#"{"password":"hun\"ter2"}"#, r#"{"password":"[removed]"}"#),
             (
-                r#"{"tokens":["hunter2","hunter2"],"name":"web"}"#,
-                r#"{"tokens":[removed]],"name":"web"}"#,
+                r#"{"tokens":["hun]ter2","hunter2"],"name":"web"}"#,
+                r#"{"tokens":[removed]"#,
             ),
+            (
+                r#"name="web" Authorization: Digest a="hunter2""#,
+                r#"name="web" Authorization: [removed]"#,
+            ),
+            ("--verbose token of web", "--verbose token of web"),
             ("password=hunt,er2;a b", "password=[removed] b"),
             ("run --password hunter2 now", "run --password [removed] now"),
             ("sent Bearer hunter2", "sent Bearer [removed]"),
