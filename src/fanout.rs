@@ -302,15 +302,18 @@ async fn merged(
     let has_changed = switch.owners().changes() != before;
     for (backend, share) in backends.iter().zip(shares) {
         let (share, reply) = share?;
-        if let Some(mut message) = parts.add(share) {
-            if has_changed {
-                let again = part_again(switch, call, backend, (begun, reply), message)?;
-                message = again.0;
-                passed.push((Arc::clone(backend), again.1));
-            }
+        if let Some(message) = parts.add(share) {
+            let (message, moved) = match has_changed {
+                true => part_again(switch, call, backend, (begun, reply), message)?,
+                false => (message, Bytes::new()),
+            };
             messages.push((Arc::clone(backend), message));
+            if !moved.is_empty() {
+                passed.push((Arc::clone(backend), moved));
+            }
         }
     }
+    // The part of the owner comes first: of two parts with one item, the first counts.
     messages.append(&mut passed);
     let list = call.listing().map(|listing| listing.list);
     // Two backends may have stats of a pod that criswitch does not know yet.
