@@ -209,6 +209,8 @@ examine_image() {
   for arch in amd64 arm64; do
     manifest=$(blob "$(jq -r --arg arch "$arch" '.manifests[] | select(.platform.architecture == $arch).digest' <<<"$index")")
     [ "$(jq -r '.annotations["org.opencontainers.image.revision"]' <<<"$manifest")" = "$CRISWITCH_COMMIT" ]
+    blob "$(jq -r '.config.digest' <<<"$manifest")" | jq -e --argjson manifest "$manifest" \
+      '.config | .Labels == $manifest.annotations and .User == "65532:65532"' >/dev/null
     files=$(blob "$(jq -r '.layers[0].digest' <<<"$manifest")" | tar --list --gzip)
     grep -qx ./usr/bin/criswitch <<<"$files"
     [ "$(grep -c '/bin/.' <<<"$files")" = 1 ]
@@ -268,6 +270,8 @@ examine_metadata() {
   diff <(jq -r '.subject[] | "\(.digest.sha256)  \(.name)"' "$QUICK"/*-provenance.json) \
     <(grep --invert-match provenance.json "$QUICK/SHA256SUMS")
   grep --quiet '^- ' "$QUICK"/*-notes.md
+  tar --extract --to-stdout --file "$QUICK"/*-man-completions.tar.gz \
+    man/criswitch.8.gz completions/criswitch.bash criswitch.schema.json >/dev/null
   address=$(cd "$TOP" && cargo metadata --locked --no-deps --format-version 1 | jq -r '.packages[0].repository')
   [ "$(dpkg-deb --field "$QUICK"/*_amd64.deb Homepage)" = "$address" ]
   [ "$(rpm --query --package --queryformat '%{URL}' "$QUICK"/*.x86_64.rpm)" = "$address" ]
@@ -307,6 +311,8 @@ make_repositories() {
       nfpm package --config package/nfpm.yaml --packager "$packager" --target "$newer" >/dev/null)
   done
   "$TOP/package/repositories.sh" "$first" "$HERE/repositories" test@criswitch.invalid
+  fails "$TOP/package/repositories.sh" "$newer" "$HERE/without-key" nobody@criswitch.invalid
+  [ ! -e "$HERE/without-key" ]
   "$TOP/package/repositories.sh" "$newer" "$HERE/repositories" test@criswitch.invalid
   gpgconf --kill all
 }
