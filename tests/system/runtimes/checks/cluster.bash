@@ -76,7 +76,8 @@ nfd_labels() {
   sed -n 's,^\t\(criswitch\.io/[^:]*\): "\{0\,1\}\([^"]*\)"\{0\,1\}$,\1=\2,p' "$log" | LC_ALL=C sort
 }
 
-# start_controllers [ARGUMENT...]: starts the controller of DaemonSets. No controller removes the pods of a DaemonSet that is deleted.
+# start_controllers [ARGUMENT...]: starts the controller of DaemonSets. No controller removes the pods of a DaemonSet that
+# is deleted.
 start_controllers() {
   start_program controllers kube-controller-manager --kubeconfig "$DIR/cluster/kubeconfig" --leader-elect=false \
     --secure-port 0 --controllers daemonset-controller "$@"
