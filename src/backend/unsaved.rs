@@ -115,7 +115,7 @@ impl Saving {
 
     /// Waits until all changes so far are saved, or until the outdated file is removed. The error is the cause if the
     /// file can be neither replaced nor removed.
-    async fn saved(&self) -> Result<(), String> {
+    pub(crate) async fn saved(&self) -> Result<(), String> {
         let made = *self.made.borrow();
         if self.done.borrow().saved >= made {
             return Ok(());

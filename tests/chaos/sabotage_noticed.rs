@@ -2,7 +2,8 @@
 
 use clap::ValueEnum;
 
-use crate::simulation::plan::Plan;
+use crate::simulation::files::Edit;
+use crate::simulation::plan::{Meanwhile, Plan, Step};
 use crate::simulation::sabotage::Sabotage;
 use crate::{shorten, simulation};
 
@@ -50,4 +51,27 @@ fn criswitch_without_sabotage_passes() {
         let played = simulation::play(&Plan::of(seed), None);
         played.unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
     }
+}
+
+/// The last state of the removed backend must not be removed after the first state of the added backend is saved.
+#[test]
+fn a_backend_that_a_reload_removes_and_the_next_reload_adds_again_stays_saved() {
+    let lead = |handler, runtime, file| Edit::Lead {
+        handler,
+        runtime,
+        file,
+    };
+    let reload = |edits| Step::Reload(edits, None);
+    let plan = Plan {
+        seed: 0,
+        topology: 0,
+        steps: vec![
+            reload(vec![lead(3, 2, 2), Edit::Rename(3, 4)]),
+            Step::Wait(1),
+            reload(vec![lead(4, 0, 0), lead(0, 1, 0)]),
+            reload(vec![Edit::AutoRegister(2, true), lead(3, 3, 1)]),
+            Step::HandOver(Meanwhile::Nothing),
+        ],
+    };
+    shorten::play_again(&plan, None).unwrap();
 }

@@ -44,7 +44,8 @@ impl Truth {
         copied.for_each(|thing| thing.copy(backend, now, odd));
     }
 
-    /// `backend` no longer lists anything of other backends, and so no container that it created in a pod of another.
+    /// `backend` no longer lists the pods of other backends, nor any container of these pods. It lists all containers of
+    /// its own pods, including those that were created through another backend.
     pub fn drop_copies(&mut self, backend: usize) {
         let now = self.tick();
         let pods = self
@@ -52,9 +53,9 @@ impl Truth {
             .filter(|pod| pod.backend != backend);
         let others: HashSet<_> = pods.map(|pod| pod.id.clone()).collect();
         let things = self.things.iter_mut().filter(|it| it.gone.is_none());
-        for thing in things {
+        for thing in things.filter(|it| others.contains(&it.pod)) {
             thing.drop_copy(backend, now);
-            if thing.backend == backend && others.contains(&thing.pod) {
+            if thing.backend == backend {
                 thing.pass(now, false);
             }
         }
@@ -63,12 +64,11 @@ impl Truth {
     /// Another runtime serves the socket of `backend`, or the runtime has lost everything. Items that other
     /// backends list too are theirs now.
     pub fn lose_all(&mut self, backend: usize) {
-        self.drop_copies(backend);
         let now = self.tick();
         let hostile = self.hostile();
-        let its = self.things.iter_mut();
-        for thing in its.filter(|it| it.backend == backend && it.gone.is_none()) {
-            if !thing.pass(now, false) {
+        for thing in self.things.iter_mut().filter(|it| it.gone.is_none()) {
+            thing.drop_copy(backend, now);
+            if thing.backend == backend && !thing.pass(now, false) {
                 thing.gone = Some(now);
                 thing.leave_to(&hostile, now);
             }
