@@ -288,12 +288,6 @@ impl Backend {
         }
     }
 
-    /// Whether a connection is open, so that a call does not wait for the next attempt to connect.
-    pub(crate) fn is_connected(&self) -> bool {
-        let state = self.connection.link().state;
-        matches!(state, State::Ready(_) | State::Unresponsive(..))
-    }
-
     /// The open connection. If none is open, waits for the next attempt to connect and returns its result.
     pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {

@@ -66,6 +66,11 @@ impl Connection {
         self.link.borrow().clone()
     }
 
+    /// Whether a connection is open, so that a call does not wait for the next attempt to connect.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.link().state, State::Ready(_) | State::Unresponsive(..))
+    }
+
     /// Returns a receiver that is notified of each change.
     pub(super) fn changes(&self) -> watch::Receiver<Link> {
         self.link.subscribe()

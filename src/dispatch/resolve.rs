@@ -24,7 +24,7 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
     if let Target::Owner(owner, ..) = &target
         && !request.row.is_list()
         && let Ok(owner) = request.live.backend(*owner)
-        && !owner.is_connected()
+        && !owner.connection.is_open()
         && owner.wire().await.is_ok()
     {
         return search.known_target().await;

@@ -51,15 +51,6 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         () = backend.connection.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
-    backend.was_saved(u64::MAX, removed(&switch, &backend, &store).await);
-}
-
-/// Removes the file of a removed backend.
-async fn removed(
-    switch: &Switch,
-    backend: &Backend,
-    store: &Arc<Store>,
-) -> Result<Option<String>, String> {
     // The file may be the only one with the kubelet's runtime configuration, if a reload has just added all other
     // backends.
     let live = switch.live();
@@ -68,11 +59,14 @@ async fn removed(
     // If a reload has added the backend again, the new backend replaces the file.
     let live = switch.live();
     let mut others = live.backends.iter().filter(|it| it.id != backend.id);
-    if let Some(again) = others.find(|it| it.socket == backend.socket) {
-        return again.saving.saved().await.map(|()| None);
-    }
-    let socket = backend.socket.to_string();
-    outcome(work(store, move |store| store.forget(&socket)).await)
+    let removed = match others.find(|it| it.socket == backend.socket) {
+        Some(again) => again.saving.saved().await.map(|()| None),
+        None => {
+            let socket = backend.socket.to_string();
+            outcome(work(&store, move |store| store.forget(&socket)).await)
+        }
+    };
+    backend.was_saved(u64::MAX, removed);
 }
 
 /// Converts the result of a save. `Ok` with a cause means that the state is not on disk, and that the outdated file was
