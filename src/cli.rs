@@ -334,6 +334,32 @@ enum Verdict {
     WrongConfiguration,
 }
 
+impl Verdict {
+    const ALL: [Verdict; 5] = [
+        Verdict::Fine,
+        Verdict::NotFine,
+        Verdict::WouldChange,
+        Verdict::NotRunning,
+        Verdict::WrongConfiguration,
+    ];
+
+    fn code(self) -> u8 {
+        match self {
+            Verdict::Fine => 0,
+            Verdict::NotFine => FAILED,
+            Verdict::WouldChange => WOULD_CHANGE,
+            Verdict::NotRunning => NOT_RUNNING,
+            Verdict::WrongConfiguration => CONFIGURATION,
+        }
+    }
+
+    /// The verdict of a command that ended with this exit code; `None` if there is none.
+    fn of(code: &str) -> Option<Verdict> {
+        let mut all = Verdict::ALL.into_iter();
+        all.find(|verdict| verdict.code().to_string() == code)
+    }
+}
+
 /// Parses the arguments of the process, runs the command and returns its exit code.
 pub(crate) fn run() -> ExitCode {
     match complete::answer(Cli::command) {
@@ -347,11 +373,7 @@ pub(crate) fn run() -> ExitCode {
     };
     let encoding = command.encoding();
     match command.run() {
-        Ok(Verdict::Fine) => ExitCode::SUCCESS,
-        Ok(Verdict::NotFine) => ExitCode::from(FAILED),
-        Ok(Verdict::WouldChange) => ExitCode::from(WOULD_CHANGE),
-        Ok(Verdict::NotRunning) => ExitCode::from(NOT_RUNNING),
-        Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
+        Ok(verdict) => ExitCode::from(verdict.code()),
         Err(error) => failed(&error, encoding),
     }
 }
@@ -580,5 +602,18 @@ fn directory(text: &str) -> Result<PathBuf, String> {
             "no such directory; try the directory where the root of a machine is mounted"
                 .to_owned(),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict;
+
+    #[test]
+    fn the_exit_code_of_a_command_says_its_verdict() {
+        for verdict in Verdict::ALL {
+            assert_eq!(Verdict::of(&verdict.code().to_string()), Some(verdict));
+        }
+        assert_eq!(Verdict::of("64"), None);
     }
 }

@@ -143,6 +143,15 @@ fn one_module_connects_and_one_module_creates_statuses() {
 }
 
 #[test]
+fn a_command_runs_no_program_without_a_time_limit() {
+    for file in files("cli") {
+        let text = fs::read_to_string(&file).unwrap();
+        let waits = text.contains("Command::new(") && text.contains(".output()");
+        assert!(!waits, "{}: use `program::within`", file.display());
+    }
+}
+
+#[test]
 fn modules_that_decide_do_no_io() {
     let decides = [
         "codec",

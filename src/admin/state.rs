@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::backend::known::Failure;
 use crate::backend::state::State;
 use crate::codec::admin;
-use crate::config::wording;
+use crate::config::wording::{self, AUTO_REGISTERED};
 use crate::fanout::fallback;
 use crate::fanout::status::{self, Condition};
 use crate::node_labels::NodeLabels;
@@ -83,7 +83,7 @@ fn handlers(live: &Live) -> Vec<admin::Handler> {
         backend_handler: row.backend_handler.clone(),
         origin: match &row.origin {
             Some(origin) => origin.to_string(),
-            None => "auto-registered".to_owned(),
+            None => AUTO_REGISTERED.to_owned(),
         },
     });
     handlers.collect()

@@ -16,6 +16,7 @@ use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler as Row, State};
 use criswitch::codec::cri::PodSandbox;
 use criswitch::compatibility::Kind;
+use criswitch::config::wording::AUTO_REGISTERED;
 use criswitch::config::{Config, Handler, Problems, Table};
 use criswitch::ownership::BackendId;
 use serde_json::Value;
@@ -27,9 +28,6 @@ use super::node::allowed_sysctls;
 use super::output::{self, Output};
 use super::probe::{self, Probe, Probed, Runtime};
 use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
-
-/// The origin of a row that no file has, as the daemon reports it.
-const AUTO_REGISTERED: &str = "auto-registered";
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true))]

@@ -1,22 +1,60 @@
-//! Runs other programs, with limits on their output.
+//! Runs other programs, with limits on their output and their time.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
 use criswitch::errors::error_chain;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::block_on;
 
 /// The largest message of a program that fails, in bytes.
 const MESSAGE_BYTES: u64 = 16 << 10;
+/// The largest output of a program that [`within`] runs, in bytes.
+const OUTPUT_BYTES: u64 = 16 << 20;
 
 /// Appends the output of a program, at most `limit` bytes. An exit code other than 0 is an error with the last line of
 /// the program's message. The program ends with the call.
-pub(super) async fn output(
+pub(super) async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> anyhow::Result<()> {
+    let (ended, message) = run(command, limit, text).await?;
+    let message = String::from_utf8_lossy(&message);
+    let message = message.trim_end().lines().last().unwrap_or_default();
+    ensure!(ended.success(), "{ended} {message}");
+    Ok(())
+}
+
+/// Runs a program and waits for its end, at most for `limit`. A program that takes longer ends with the call.
+pub(super) fn within(limit: Duration, command: std::process::Command) -> anyhow::Result<Output> {
+    let name = command.get_program().display().to_string();
+    let work = move || {
+        let mut stdout = Vec::new();
+        let run = async {
+            let run = timeout(limit, run(command.into(), OUTPUT_BYTES, &mut stdout));
+            let late = || format!("{name}: no end within {limit:?}");
+            run.await.with_context(late)?
+        };
+        let (status, stderr) = block_on(run)?;
+        Ok(Output {
+            status,
+            stdout,
+            stderr,
+        })
+    };
+    // This thread may run asynchronous work already.
+    let ended = thread::spawn(work).join();
+    ended.map_err(|_| anyhow!("the thread of a program has ended early"))?
+}
+
+/// Runs a program until it ends. Returns its status and its message.
+async fn run(
     mut command: Command,
     limit: u64,
     text: &mut Vec<u8>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<(ExitStatus, Vec<u8>)> {
     let name = command.as_std().get_program().display().to_string();
     command.stdin(Stdio::null()).kill_on_drop(true);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -30,11 +68,7 @@ pub(super) async fn output(
         read(stderr, MESSAGE_BYTES, &mut message),
         child.wait()
     );
-    let ended = ended?;
-    let message = String::from_utf8_lossy(&message);
-    let message = message.trim_end().lines().last().unwrap_or_default();
-    ensure!(ended.success(), "{ended} {message}");
-    Ok(())
+    Ok((ended?, message))
 }
 
 /// Reads at most `limit` bytes. After that it closes the pipe, so that the writer ends, too.
@@ -42,5 +76,35 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u
     if let Some(pipe) = pipe {
         // An error ends the text.
         pipe.take(limit).read_to_end(text).await.ok();
+    }
+}
+
+#[cfg(unix)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> std::process::Command {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    }
+
+    #[tokio::test]
+    async fn a_program_returns_its_output_and_its_status() {
+        let limit = Duration::from_secs(60);
+        let ended = within(limit, shell("echo out; echo why >&2; exit 5")).unwrap();
+        assert_eq!(ended.status.code(), Some(5));
+        assert_eq!(
+            (&*ended.stdout, &*ended.stderr),
+            (&b"out\n"[..], &b"why\n"[..])
+        );
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended_after_its_limit() {
+        let error =
+            within(Duration::from_millis(100), shell("exec tail -f /dev/null")).unwrap_err();
+        assert_eq!(error.to_string(), "sh: no end within 100ms");
     }
 }

@@ -34,6 +34,8 @@ use super::probe;
 const LIMIT: Duration = Duration::from_secs(35);
 /// The limit on a reply of the daemon, in bytes. It is the largest value that `max_message` may have.
 const MAX_MESSAGE: usize = 1 << 30;
+/// The exit code of a process that the first signal ended: 128 and the number of the signal.
+const FIRST_SIGNAL: i32 = 129;
 /// The operating system's error text for a user that may not connect.
 const REFUSED: &str = "Permission denied";
 
@@ -241,6 +243,11 @@ pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Ba
     })
 }
 
+/// Whether a signal ended the process with this exit code.
+pub(super) fn is_of_signal(exit_code: i32) -> bool {
+    exit_code >= FIRST_SIGNAL
+}
+
 /// The backend of each pod, by the pod's id.
 pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
     let owned = state.backends.iter().flat_map(|backend| {
@@ -266,4 +273,15 @@ fn not_there(socket: &Address, cause: &str) -> NotRunning {
         ),
     };
     NotRunning(format!("{socket}: {cause}; {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_signal;
+
+    #[test]
+    fn the_exit_codes_of_signals_begin_after_128() {
+        assert!([0, 1, 127, 128].iter().all(|code| !is_of_signal(*code)));
+        assert!([129, 137, 143].iter().all(|code| is_of_signal(*code)));
+    }
 }

@@ -35,14 +35,12 @@ use cost::Cost;
 use images::Candidate;
 use isolation::Observed;
 use measure::Measurement;
-pub(super) use pod::NAMESPACE;
+pub(super) use pod::{NAMESPACE, end};
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Pods, Stopped};
 use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
-/// The end of each failure for which the user must name an image.
-pub(super) const NAME_IMAGE: &str = "--image IMAGE";
 /// The number of pods that are created if something else, such as a kubelet, stops the pods of a try.
 const ATTEMPTS: usize = 3;
 /// The least `--idle`.
@@ -163,6 +161,8 @@ struct Tried<'a> {
     observed: Option<Observed>,
     /// The step that failed, and why.
     failure: Option<String>,
+    /// Whether the handler was not tried, because its backend has no image with a shell.
+    untested: bool,
     warning: Option<String>,
     /// `None` if the pods were not measured.
     cost: Option<Cost>,
@@ -288,6 +288,7 @@ impl Try {
                 host_network: self.host_network,
             },
             interrupt: &mut session.interrupt,
+            untested: &mut tried.untested,
             leftovers: &mut tried.leftovers,
         };
         let work = Work {
@@ -428,8 +429,8 @@ async fn start_container(
             }
         }
     }
-    Err(Failure::new(format!(
-        "these images have no shell: {}; name an image with a shell: {NAME_IMAGE}",
+    Err(Failure::needs_image(&format!(
+        "these images have no shell: {}; name an image with a shell",
         without_shell.join(", ")
     )))
 }
@@ -447,6 +448,7 @@ impl<'a> Tried<'a> {
             attempts: 0,
             observed: None,
             failure: None,
+            untested: false,
             warning: None,
             cost: None,
             written: None,
@@ -554,6 +556,7 @@ impl<'a> Tried<'a> {
             "image": self.image,
             "result": self.result(),
             "failure": self.failure,
+            "untested": self.untested,
             "attempts": self.attempts,
             "steps": self.steps.json(),
             "milliseconds": milliseconds(self.steps.time()),

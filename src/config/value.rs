@@ -170,8 +170,8 @@ fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
         return Err(too_large(text, "longer than", limits));
     }
     if duration.is_zero() && !limits.zero {
-        let what = "a timeout of zero would give no backend time to answer";
-        return Err(wrong(what.into(), "\"2s\""));
+        let what = format!("{text:?} is not longer than zero");
+        return Err(wrong(what, "\"2s\""));
     }
     Ok(duration)
 }

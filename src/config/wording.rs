@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::platform::users::UserId;
 
+/// The origin of a handler's row that no file has.
+pub const AUTO_REGISTERED: &str = "auto-registered";
+
 /// A number and its noun, in the plural unless the number is 1.
 pub fn counted(count: impl ToString, what: &str) -> String {
     match count.to_string().as_str() {

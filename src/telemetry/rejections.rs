@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 /// The most pods that are remembered. The kubelet tries a pod again and again, which makes one entry.
-const MOST: usize = 32;
+pub const MOST: usize = 32;
 
 /// The pods whose last `RunPodSandbox` failed.
 #[derive(Debug, Default)]

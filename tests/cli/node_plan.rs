@@ -410,6 +410,7 @@ machine-id = 'x'
 machine_id = 'x'
 accept = ['admision', 'layout']
 kubelet_timeout = '20'
+settle_time = '0s'
 try = 'on'
 ",
     );
@@ -425,7 +426,8 @@ try = 'on'
         spec.toml:11:11: "admision" is no finding that can be accepted; try "admission"
         spec.toml:11:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
         spec.toml:12:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
-        spec.toml:13:7: "on" is not a kind of try; try "pod-network", "host-network" or "off"
+        spec.toml:13:15: "0s" is not longer than zero; try "2s"
+        spec.toml:14:7: "on" is not a kind of try; try "pod-network", "host-network" or "off"
     "#]].assert_eq(&outcome.stderr.replace(text(&path), "spec.toml"));
     assert_eq!(outcome.code, 78);
     let (_, names) = outcome.stderr.split_once("try one of ").unwrap();

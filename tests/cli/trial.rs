@@ -75,7 +75,7 @@ pub(crate) async fn try_on(node: &Node, arguments: &[&str]) -> Outcome {
 }
 
 /// The outcome as JSON.
-async fn json_of(node: &Node, arguments: &[&str]) -> (i32, Json) {
+pub(crate) async fn json_of(node: &Node, arguments: &[&str]) -> (i32, Json) {
     let arguments: Vec<&str> = arguments.iter().copied().chain(["-o", "json"]).collect();
     let outcome = try_on(node, &arguments).await;
     let json = serde_json::from_str(&outcome.stdout);
@@ -210,6 +210,7 @@ async fn try_as_json_has_steps_isolation_and_evidence() {
     assert_eq!(tried["isolation"]["kind"], "virtualMachine");
     assert_eq!(tried["isolation"]["release"], "6.12.8");
     assert_eq!(tried["image"], IMAGE);
+    assert_eq!(tried["untested"], false);
     node.end().await;
 }
 

@@ -7,7 +7,7 @@ use tonic::Status;
 use crate::reload::Node;
 use crate::support::{Client, Journal};
 use crate::text;
-use crate::trial::{assert_nothing_is_left, node, try_on};
+use crate::trial::{assert_nothing_is_left, json_of, node, try_on};
 
 /// Starts `criswitch try kata`.
 fn start(node: &Node) -> Child {
@@ -159,11 +159,12 @@ async fn images_that_all_lack_a_shell_are_named() {
 async fn without_an_image_the_error_says_what_to_do() {
     let node = Node::start("").await;
     node.old.add_image("registry.k8s.io/pause:3.10");
-    let outcome = try_on(&node, &["runc"]).await;
-    assert_eq!(outcome.code, 1);
-    let expected =
-        "the backend has no image with a shell; pull one there, or name one: --image IMAGE";
-    assert!(outcome.stdout.contains(expected), "{}", outcome.stdout);
+    let (code, json) = json_of(&node, &["runc"]).await;
+    assert_eq!(code, 1);
+    let tried = &json["tries"][0];
+    let expected = "find image: the backend has no image with a shell; pull one there, or name one: --image IMAGE";
+    assert_eq!(tried["failure"], expected);
+    assert_eq!(tried["untested"], true);
     assert!(node.old.calls("RunPodSandbox").is_empty());
     node.end().await;
 }

@@ -147,28 +147,22 @@ fn a_timeout_of_zero_is_reported() {
         "list_timeout",
         &["0s", "61m", "2"],
         expect![[r#"
-            criswitch.toml:1:16: a timeout of zero would give no backend time to answer; try "2s"
+            criswitch.toml:1:16: "0s" is not longer than zero; try "2s"
             criswitch.toml:1:16: "61m" is longer than the limit of 1h; try "1h" or less
             criswitch.toml:1:16: "2" is not a duration: time unit needed, for example 2sec or 2ms; try "2s""#]],
     );
     values_fail_with(
         "stats_timeout",
         &["0s"],
-        expect![[
-            r#"criswitch.toml:1:17: a timeout of zero would give no backend time to answer; try "2s""#
-        ]],
+        expect![[r#"criswitch.toml:1:17: "0s" is not longer than zero; try "2s""#]],
     );
     fails_with(
         &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', list_timeout = '0ms' }}"),
-        expect![[
-            r#"criswitch.toml:5:46: a timeout of zero would give no backend time to answer; try "2s""#
-        ]],
+        expect![[r#"criswitch.toml:5:46: "0ms" is not longer than zero; try "2s""#]],
     );
     fails_with(
         &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', stats_timeout = '0ms' }}"),
-        expect![[
-            r#"criswitch.toml:5:47: a timeout of zero would give no backend time to answer; try "2s""#
-        ]],
+        expect![[r#"criswitch.toml:5:47: "0ms" is not longer than zero; try "2s""#]],
     );
 }
 

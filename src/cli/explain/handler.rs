@@ -4,10 +4,10 @@ use criswitch::codec::admin::{Backend, Handler as Row, Rejection, State, reload}
 use criswitch::codec::cri::PodSandboxState;
 use criswitch::compatibility::{LIMITS, Limit};
 use criswitch::config::Handler;
-use criswitch::config::wording::counted;
+use criswitch::config::wording::{AUTO_REGISTERED, counted};
 use serde_json::{Value, json};
 
-use super::{AUTO_REGISTERED, Answers, KnownKind, Node};
+use super::{Answers, KnownKind, Node};
 use crate::cli::columns::columns;
 use crate::cli::status::{asked, failures};
 use crate::cli::{output, terminal};

@@ -3,6 +3,7 @@
 use anyhow::{anyhow, bail};
 use criswitch::codec::admin::{Handler as Row, Rejection, State};
 use criswitch::codec::cri::{PodSandbox, PodSandboxMetadata};
+use criswitch::telemetry::rejections::MOST;
 use serde_json::{Value, json};
 
 use super::Answers;
@@ -97,7 +98,7 @@ fn found(state: &State, pod: &PodSandbox) -> Pod {
 fn unknown(state: &State, subject: &str) -> anyhow::Error {
     if subject.contains('/') {
         return anyhow!(
-            "no backend lists a pod {subject:?}, and it is not among the last 32 pods that were not created. If it was \
+            "no backend lists a pod {subject:?}, and it is not among the last {MOST} pods that were not created. If it was \
              rejected before, or before criswitch started, look for its name in the log: journalctl -u criswitch | grep \
              RunPodSandbox. If the kubelet or the API server rejected it, criswitch has never seen it: kubectl describe pod"
         );

@@ -23,6 +23,7 @@ use super::tries;
 use super::unit::properties;
 use super::workloads::{self, Workloads};
 use super::{last, same};
+use crate::cli::program::within;
 use crate::cli::running::Running;
 use crate::cli::{block_on, print};
 
@@ -32,6 +33,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 const RESTART: &str = "restart";
+/// How long a call of systemctl may take. By default, systemd ends a unit that has not stopped after 90 s, and one that
+/// has not started after a further 90 s.
+const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(600);
 /// The exit status of systemctl for a unit that does not exist.
 const NO_UNIT: i32 = 5;
 /// The directories with criswitch's state, and the part that belongs to the journal.
@@ -211,17 +215,20 @@ impl Work {
 }
 
 fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
-    let output = Command::new("systemctl").args(arguments).output();
-    let output = output.context("cannot start systemctl")?;
-    let is_stop = arguments.first().is_some_and(|verb| verb == "stop");
-    if is_stop {
+    let call = |arguments: &[&str]| {
+        let mut systemctl = Command::new("systemctl");
+        systemctl.args(arguments);
+        within(SYSTEMCTL_LIMIT, systemctl)
+    };
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let output = call(&arguments)?;
+    let units = arguments.strip_prefix(&["stop"]);
+    if let Some(units) = units {
         // A unit that has failed stays in systemd's list of units, also without its file. A unit that systemd does not
         // know needs no reset.
-        let reset = ["reset-failed", "--quiet"].into_iter();
-        let reset = reset.chain(arguments.iter().skip(1).map(String::as_str));
-        Command::new("systemctl").args(reset).output().ok();
+        call(&[&["reset-failed", "--quiet"], units].concat()).ok();
     }
-    if output.status.success() || (is_stop && output.status.code() == Some(NO_UNIT)) {
+    if output.status.success() || (units.is_some() && output.status.code() == Some(NO_UNIT)) {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::layout::KUBELET_DROP_IN;
 use super::rancher::Rancher;
 use super::start::{Flags, Start};
 use super::{Finding, Root, Setting, judge, last, report, unknown};
@@ -171,10 +172,11 @@ fn settings(
     let own = own.filter(|own| own.is_dir());
     let root = &own.as_deref().map_or(*root, Root::of);
     let flags = start.flags(root, findings);
-    let file = |(name, end)| Some(last(&flags, &[name])?.value.clone() + end);
-    let mut files = [("config", ""), ("config-dir", "/90-criswitch.conf")].into_iter();
+    let value = |name| Some(&last(&flags, &[name])?.value);
+    let drop_in = || Some(format!("{}/{KUBELET_DROP_IN}", value("config-dir")?));
+    let file = value("config").cloned().or_else(drop_in);
     let flag = flags.last().map_or(&start.from, |flag| &flag.from);
-    let place = match (files.find_map(file), start.program.flags) {
+    let place = match (file, start.program.flags) {
         (Some(file), _) => (RUNTIME_KEY, file),
         (None, Flags::K0s) => ("--cri-socket=remote:", start.from.clone()),
         (None, _) => ("--container-runtime-endpoint=", flag.clone()),

@@ -11,7 +11,7 @@ use super::unit::{DIRECTORIES, Unit};
 use super::{Finding, Setting, last, report, same};
 
 /// A file for criswitch alone in a directory of kubelet drop-ins.
-const KUBELET_DROP_IN: &str = "90-criswitch.conf";
+pub(super) const KUBELET_DROP_IN: &str = "90-criswitch.conf";
 /// The drop-in of the kubelet's unit. systemd reads it after all others, so its command wins.
 const UNIT_DROP_IN: &str = "zz-criswitch-endpoint.conf";
 

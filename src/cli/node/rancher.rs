@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::kubelet::{file_settings, files_of};
+use super::layout::KUBELET_DROP_IN;
 use super::unit::Word;
 use super::{Finding, Root, Setting, last};
 
@@ -112,7 +113,7 @@ impl Rancher {
 
     /// The drop-in for the operator's settings. k3s and RKE2 do not overwrite this file.
     pub(super) fn own_drop_in(&self) -> PathBuf {
-        self.drop_ins().join("90-criswitch.conf")
+        self.drop_ins().join(KUBELET_DROP_IN)
     }
 
     /// Whether k3s or RKE2 overwrites this drop-in at each start.

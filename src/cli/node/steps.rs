@@ -18,7 +18,8 @@ const CURRENT: &str = "/opt/criswitch/current";
 /// The program in the shipped units.
 const PACKAGED: &str = "/usr/bin/criswitch";
 pub(super) const UNITS: &str = "/etc/systemd/system";
-pub(super) const KUBELET_DROP_IN: &str = "10-criswitch.conf";
+/// The drop-in that starts the kubelet after criswitch.
+pub(super) const ORDER_DROP_IN: &str = "10-criswitch.conf";
 
 /// The units as shipped, and the targets that start them.
 const SHIPPED: [(&str, &str, &str); 2] = [
@@ -134,7 +135,7 @@ fn units(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
     let drop_in = facts.layout.as_ref().ok().map(|layout| {
         let path = folder
             .join(format!("{}.d", layout.unit))
-            .join(KUBELET_DROP_IN);
+            .join(ORDER_DROP_IN);
         (path, text(SHIPPED_DROP_IN))
     });
     of_files(&facts.root, files.chain(drop_in))

@@ -135,9 +135,7 @@ impl Unit {
         self.reset(root).await?;
         match (result.as_str(), status.as_str()) {
             ("success", _) => Ok(Verdict::Fine),
-            ("exit-code", "1") => Ok(Verdict::NotFine),
-            ("exit-code", "2") => Ok(Verdict::WouldChange),
-            ("exit-code", "78") => Ok(Verdict::WrongConfiguration),
+            ("exit-code", code) if let Some(verdict) = Verdict::of(code) => Ok(verdict),
             _ => bail!(
                 "{} ended with the result {result} {status}; see criswitch node status",
                 self.name

@@ -1,16 +1,35 @@
 //! The try of each handler before the kubelet uses criswitch, with `criswitch try`.
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use criswitch::codec::cri::{RemovePodSandboxRequest, StopPodSandboxRequest};
 use criswitch::config::address::Address;
 use criswitch::config::specification::Tries;
-use serde_json::Value;
+use serde::Deserialize;
 
+use crate::cli::program::within;
 use crate::cli::running::Running;
-use crate::cli::trial::{NAME_IMAGE, NAMESPACE};
+use crate::cli::trial::{self, NAMESPACE};
 use crate::cli::{block_on, print};
+
+/// The limit on the tries of all handlers. Each call of a try has a limit of its own.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// The output of `criswitch try`.
+#[derive(Deserialize)]
+struct Report {
+    tries: Vec<Tried>,
+}
+
+#[derive(Deserialize)]
+struct Tried {
+    handler: String,
+    failure: Option<String>,
+    untested: bool,
+    milliseconds: f64,
+    leftovers: Vec<String>,
+}
 
 /// Tries each handler. Only prints it if a backend has no image with a shell, so that its handlers cannot be tried.
 pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
@@ -20,30 +39,12 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
     if how == Tries::HostNetwork {
         own.arg("--host-network");
     }
-    let output = own.output().context("cannot start criswitch try")?;
-    let found: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+    let output = within(LIMIT, own)?;
+    let report: Report = serde_json::from_slice(&output.stdout).with_context(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         format!("criswitch try: {}", said.trim())
     })?;
-    let tries = found.get("tries").and_then(Value::as_array);
-    let tries = tries.context("criswitch try printed no tries")?;
-    let problems = tries.iter().filter_map(|tried| {
-        let of = |key| tried.get(key).unwrap_or(&Value::Null);
-        let handler = of("handler").as_str().unwrap_or_default();
-        let failure = of("failure").as_str();
-        let left = of("leftovers").as_array().into_iter().flatten();
-        let left: Vec<_> = left.filter_map(Value::as_str).collect();
-        let is_tried = !failure.is_some_and(|why| why.contains(NAME_IMAGE));
-        let end = match (failure, is_tried) {
-            (None, _) => format!("starts pods, after {} ms", of("milliseconds")),
-            (Some(why), true) => format!("failed: {why}"),
-            (Some(why), false) => format!("is not tried: {why}"),
-        };
-        print(format!("try: handler {handler} {end}\n")).ok();
-        let failure = failure.filter(|_| is_tried).into_iter().chain(left);
-        let failures: Vec<_> = failure.collect();
-        (!failures.is_empty()).then(|| format!("handler {handler}: {}", failures.join("; ")))
-    });
+    let problems = report.tries.iter().filter_map(Tried::problem);
     let problems: Vec<_> = problems.collect();
     ensure!(problems.is_empty(), "{}", problems.join("; "));
     Ok(())
@@ -71,14 +72,94 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
         names.is_some_and(|names| names.namespace == NAMESPACE)
     });
     for pod in left {
-        let stop = StopPodSandboxRequest {
-            pod_sandbox_id: pod.id.clone(),
-        };
-        runtime.runtime().stop_pod_sandbox(stop).await?;
-        let remove = RemovePodSandboxRequest {
-            pod_sandbox_id: pod.id,
-        };
-        runtime.runtime().remove_pod_sandbox(remove).await?;
+        trial::end(&runtime, pod.id).await?;
     }
     Ok(())
+}
+
+impl Tried {
+    /// Prints the outcome. Returns the problem of the handler.
+    fn problem(&self) -> Option<String> {
+        let failure = self.failure.as_deref();
+        let end = match failure {
+            None => format!("starts pods, after {} ms", self.milliseconds),
+            Some(why) if self.untested => format!("is not tried: {why}"),
+            Some(why) => format!("failed: {why}"),
+        };
+        print(format!("try: handler {} {end}\n", self.handler)).ok();
+        let failure = failure.filter(|_| !self.untested).into_iter();
+        let failures: Vec<_> = failure
+            .chain(self.leftovers.iter().map(String::as_str))
+            .collect();
+        (!failures.is_empty()).then(|| format!("handler {}: {}", self.handler, failures.join("; ")))
+    }
+}
+
+#[cfg(unix)]
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use criswitch::codec::cri::{
+        ListContainersResponse, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata,
+    };
+    use h2::server::SendResponse;
+    use prost::Message;
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// The list of one pod that a try has left.
+    fn pods() -> Vec<u8> {
+        let metadata = PodSandboxMetadata {
+            namespace: NAMESPACE.to_owned(),
+            ..PodSandboxMetadata::default()
+        };
+        let pod = PodSandbox {
+            metadata: Some(metadata),
+            ..PodSandbox::default()
+        };
+        ListPodSandboxResponse { items: vec![pod] }.encode_to_vec()
+    }
+
+    fn answer(mut respond: SendResponse<Bytes>, message: &[u8]) {
+        let head = http::Response::builder().header("content-type", "application/grpc");
+        let mut body = respond
+            .send_response(head.body(()).unwrap(), false)
+            .unwrap();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let frame = [&[0], &length[..], message].concat();
+        body.send_data(frame.into(), false).unwrap();
+        let status = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-status"),
+            http::HeaderValue::from_static("0"),
+        )]);
+        body.send_trailers(status).unwrap();
+    }
+
+    /// A runtime that lists a pod, and never answers a call that stops it.
+    async fn serve(listener: UnixListener) {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        let mut unanswered = Vec::new();
+        while let Some(Ok((request, respond))) = connection.accept().await {
+            match request.uri().path() {
+                "/runtime.v1.RuntimeService/ListPodSandbox" => answer(respond, &pods()),
+                "/runtime.v1.RuntimeService/ListContainers" => {
+                    answer(respond, &ListContainersResponse::default().encode_to_vec());
+                }
+                _ => unanswered.push(respond),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_does_not_stop_a_pod_does_not_hold_up_an_undo() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("runtime.sock");
+        let _runtime = tokio::spawn(serve(UnixListener::bind(&path).unwrap()));
+        let socket = Address::parse(path.to_str().unwrap()).unwrap();
+        let error = remove_at(&socket).await.unwrap_err();
+        let expected = "no answer to StopPodSandbox within 120s";
+        assert_eq!(error.to_string(), expected);
+    }
 }

@@ -2,8 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::{Finding, Root, unknown};
+use crate::cli::program::within;
+
+/// How long systemd may take to show a unit. It waits 25 s for a reply of D-Bus itself.
+const SHOW_LIMIT: Duration = Duration::from_secs(30);
 
 /// The directories of units. A file replaces the files of the same name in the directories after its own.
 pub(super) const DIRECTORIES: [&str; 5] = [
@@ -224,7 +229,8 @@ fn reported_files(name: &str) -> Option<Vec<PathBuf>> {
 pub(super) fn properties<const N: usize>(unit: &str, names: [&str; N]) -> Option<[String; N]> {
     let asked = names.map(|name| format!("--property={name}"));
     let mut systemctl = Command::new("systemctl");
-    let output = systemctl.arg("show").args(asked).arg(unit).output();
+    systemctl.arg("show").args(asked).arg(unit);
+    let output = within(SHOW_LIMIT, systemctl);
     let output = output.ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut pairs = text.lines().filter_map(|line| line.split_once('='));

@@ -8,12 +8,10 @@ use criswitch::codec::cri::{Container, ContainerState, PodSandbox, PodSandboxSta
 use criswitch::config::address::Address;
 
 use crate::cli::block_on;
-use crate::cli::running::Running;
+use crate::cli::running::{Running, is_of_signal};
 
 /// How long a runtime may take to answer all calls.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The least exit code of a process that a signal ended.
-const FIRST_SIGNAL: i32 = 128;
 
 /// Pods and containers, by their ids.
 pub(super) type Workloads = BTreeMap<String, Workload>;
@@ -73,7 +71,8 @@ fn now(endpoint: &str, before: &Workloads) -> anyhow::Result<(Workloads, BTreeSe
 async fn has_ended(runtime: &Running, id: &str) -> anyhow::Result<bool> {
     let state = runtime.state_if_own().await?.unwrap_or_default();
     let code = runtime.container_status(id).await?.exit_code;
-    Ok((0..FIRST_SIGNAL).contains(&code) && !state.stopped_containers.iter().any(|its| its == id))
+    let has_code = code >= 0 && !is_of_signal(code);
+    Ok(has_code && !state.stopped_containers.iter().any(|its| its == id))
 }
 
 fn workloads(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Workloads {

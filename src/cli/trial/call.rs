@@ -17,6 +17,8 @@ pub(super) struct Failure {
     /// The status of the reply; `None` if there was no reply.
     pub(super) code: Option<Code>,
     pub(super) text: String,
+    /// Whether the user must name an image, because the backend has none with a shell.
+    pub(super) needs_image: bool,
 }
 
 impl fmt::Display for Failure {
@@ -28,7 +30,19 @@ impl fmt::Display for Failure {
 impl Failure {
     /// A failure that is no reply.
     pub(super) fn new(text: String) -> Failure {
-        Failure { code: None, text }
+        Failure {
+            code: None,
+            text,
+            needs_image: false,
+        }
+    }
+
+    /// The failure that a backend has no image with a shell.
+    pub(super) fn needs_image(text: &str) -> Failure {
+        Failure {
+            needs_image: true,
+            ..Failure::new(format!("{text}: --image IMAGE"))
+        }
     }
 
     fn of(rpc: &str, status: &Status) -> Failure {
@@ -39,7 +53,11 @@ impl Failure {
         }
         Failure {
             code: Some(status.code()),
-            text: format!("{rpc} returned {:?}: {}", status.code(), status.message()),
+            ..Failure::new(format!(
+                "{rpc} returned {:?}: {}",
+                status.code(),
+                status.message()
+            ))
         }
     }
 }

@@ -4,7 +4,6 @@ use criswitch::codec::cri::{
     Image, ImageFilter, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest,
 };
 
-use super::NAME_IMAGE;
 use super::call::{Failure, LIMIT, PULL_LIMIT, reply};
 use crate::cli::running::Running;
 
@@ -46,9 +45,9 @@ pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candi
     let listed = reply(LIMIT, "ListImages", images.list_images(request)).await?;
     let candidates = chosen(listed.images);
     if candidates.is_empty() {
-        return Err(Failure::new(format!(
-            "the backend has no image with a shell; pull one there, or name one: {NAME_IMAGE}"
-        )));
+        return Err(Failure::needs_image(
+            "the backend has no image with a shell; pull one there, or name one",
+        ));
     }
     Ok(candidates)
 }

@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Error;
 use criswitch::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -23,7 +24,7 @@ use tonic::Code;
 
 use super::call::{Failure, LIMIT, reply};
 use super::steps::Steps;
-use crate::cli::running::Running;
+use crate::cli::running::{Running, is_of_signal};
 
 /// The namespace of the pods.
 pub(in crate::cli) const NAMESPACE: &str = "criswitch-try";
@@ -50,8 +51,6 @@ const SYSTEMD_PARENT: &str = "/system.slice";
 const CGROUPFS_PARENT: &str = "/";
 /// The limit on the command in the container, in seconds.
 const COMMAND_LIMIT_S: i64 = 30;
-/// The least exit code of a process that a signal ended.
-const FIRST_SIGNAL: i32 = 129;
 
 pub(super) struct PodSettings<'a> {
     pub(super) handler: &'a str,
@@ -357,8 +356,7 @@ impl<'a> TrialPod<'a> {
         match status {
             Err(failure) => failure.code == Some(Code::NotFound),
             Ok(reply) => reply.status.is_some_and(|status| {
-                status.state() == ContainerState::ContainerExited
-                    && status.exit_code >= FIRST_SIGNAL
+                status.state() == ContainerState::ContainerExited && is_of_signal(status.exit_code)
             }),
         }
     }
@@ -471,6 +469,12 @@ impl<'a> TrialPod<'a> {
     fn container_id(&self) -> String {
         self.container.clone().unwrap_or_default()
     }
+}
+
+/// Stops and removes a pod.
+pub(in crate::cli) async fn end(daemon: &Running, id: String) -> anyhow::Result<()> {
+    stop(daemon, id.clone()).await.map_err(Error::msg)?;
+    remove(daemon, id).await.map_err(Error::msg)
 }
 
 async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), Failure> {

@@ -16,6 +16,8 @@ pub(super) struct Pods<'a> {
     pub(super) daemon: &'a Running,
     pub(super) settings: PodSettings<'a>,
     pub(super) interrupt: &'a mut Interrupt,
+    /// Whether the handler was not tried, because its backend has no image with a shell.
+    pub(super) untested: &'a mut bool,
     /// The pods that may be left, and how to remove them.
     pub(super) leftovers: &'a mut Vec<String>,
 }
@@ -73,6 +75,7 @@ impl Pods<'_> {
             () = self.interrupt.as_mut() => None,
             worked = work(&mut pod, steps) => Some(worked),
         };
+        *self.untested = matches!(&worked, Some(Err(failure)) if failure.needs_image);
         let worked = match worked {
             None => {
                 steps.interrupt();

@@ -9,12 +9,15 @@ use super::Found;
 use crate::cli::node::kubelet::{IMAGES, files_of};
 use crate::cli::node::plan::Facts;
 use crate::cli::node::start::Flags;
-use crate::cli::node::steps::{KUBELET_DROP_IN, Planned};
+use crate::cli::node::steps::{ORDER_DROP_IN, Planned};
 use crate::cli::node::unit::{Unit, Word};
 use crate::cli::node::{Finding, judge};
+use crate::cli::program::within;
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;
+/// How long the kubelet may take to print its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
 /// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
 const TICKS_PER_SECOND: u64 = 100;
 /// The field of `/proc/PID/stat` with the start, counted after the name of the program.
@@ -47,7 +50,9 @@ pub(super) fn minor_version(facts: &Facts<'_>) -> Option<u32> {
         Some(pid) => fs::read_link(format!("/proc/{pid}/exe")).ok()?,
         None => PathBuf::from(&start.words.first()?.text),
     };
-    let output = Command::new(program).arg("--version").output().ok()?;
+    let mut kubelet = Command::new(program);
+    kubelet.arg("--version");
+    let output = within(VERSION_LIMIT, kubelet).ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let (_, version) = text.split_once(" v1.")?;
     version
@@ -103,7 +108,7 @@ pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     paths.sort();
     paths.dedup();
     // The drop-in of criswitch only orders the kubelet at the next boot.
-    paths.retain(|path| path.is_absolute() && !path.ends_with(KUBELET_DROP_IN));
+    paths.retain(|path| path.is_absolute() && !path.ends_with(ORDER_DROP_IN));
     let newer = paths.iter().filter(|path| {
         let about = fs::metadata(facts.root.at(path));
         about
