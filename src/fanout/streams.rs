@@ -17,12 +17,13 @@ use crate::backend::stream::Messages;
 use crate::backend::unsaved::Unsaved;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
-use crate::codec::{frames, grpc};
+use crate::codec::{frames, grpc, protobuf};
 use crate::fanout::fallback::{self, Part};
 use crate::fanout::{self, Parts, Share};
 use crate::forward;
 use crate::limits::budget::{Reservation, Unread};
-use crate::ownership::MOST;
+use crate::ownership::{MOST, Mark};
+use crate::rpc::fields::ITEMS;
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{List, Merge, Row};
 use crate::switch::Switch;
@@ -43,7 +44,19 @@ pub(crate) fn interleave(
     instead: &'static Row,
 ) -> Result<Reply, Status> {
     let windows = fanout::windows(&switch.counts, call, backends.len())?;
-    let parts = Arc::new(Mutex::new((backends.len(), Parts::default())));
+    let (begun, changes) = {
+        let owners = switch.owners();
+        (owners.mark(), owners.changes())
+    };
+    let together = Together {
+        without_part: backends.len(),
+        parts: Parts::default(),
+        open: backends.len(),
+        ended: Vec::new(),
+        begun,
+        changes,
+    };
+    let together = Arc::new(Mutex::new(together));
     let has_owners = call.listing().is_some_and(|it| it.list.has_owners());
     let seen = Arc::default();
     let feeds = backends.into_iter().map(|backend| {
@@ -58,7 +71,7 @@ pub(crate) fn interleave(
             how,
             instead,
             asked: Asked::now(&switch.owners()),
-            parts: Arc::clone(&parts),
+            together: Some(Arc::clone(&together)),
             messages: None,
             seen: if has_owners {
                 Arc::clone(&seen)
@@ -131,8 +144,8 @@ struct Feed {
     how: &'static Merge,
     instead: &'static Row,
     asked: Asked,
-    /// How many of the call's backends have no part yet, and the parts of the others. All feeds of the call share this.
-    parts: Arc<Mutex<(usize, Parts)>>,
+    /// What all feeds of the call share. `None` once this feed has ended.
+    together: Option<Arc<Mutex<Together>>>,
     /// `None` until the first message has arrived.
     messages: Option<Messages>,
     /// How many more bytes of the list criswitch reads, because an endless list must not fill the memory. Stats do not
@@ -146,6 +159,29 @@ struct Feed {
     /// The ids of the items so far, at most [`MOST`]. All feeds of the call share them, because an item may pass from
     /// one backend to another during the call. Feeds of images do not, because several backends may have an image.
     seen: Arc<Mutex<HashSet<String>>>,
+}
+
+/// What the feeds of one call share.
+struct Together {
+    /// How many of the call's backends have no part yet.
+    without_part: usize,
+    /// The parts of the other backends.
+    parts: Parts,
+    /// How many feeds have not ended.
+    open: usize,
+    /// The feeds that have ended.
+    ended: Vec<(Arc<Backend>, Ended)>,
+    /// When the call began.
+    begun: Mark,
+    /// [`Owners::changes`](crate::ownership::Owners::changes) at that time.
+    changes: u64,
+}
+
+/// The part of a backend whose feed has ended.
+enum Ended {
+    /// All messages of the backend's stream, and when criswitch asked for it.
+    Own(Bytes, Asked),
+    Cached,
 }
 
 /// The messages of a backend so far.
@@ -177,7 +213,7 @@ impl Feed {
 
     /// The next message of the backend's stream. At the end of the stream, its messages become the cached list.
     async fn message(&mut self) -> Result<Option<Bytes>, Failed> {
-        let Some(messages) = &mut self.messages else {
+        let (Some(messages), Some(_)) = (&mut self.messages, &self.together) else {
             return Ok(None);
         };
         let next = self.backend.patiently(messages.next(&self.backend));
@@ -189,8 +225,8 @@ impl Feed {
         let next = next.map_err(|failed| self.failed(failed.named(&self.backend)))?;
         let Some(message) = next else {
             self.note(None);
-            self.settle()?;
-            return Ok(None);
+            let ended = self.settle()?;
+            return self.end(ended);
         };
         let message = self.readable(message);
         let message = message.map_err(|status| self.failed(status.into()))?;
@@ -236,8 +272,43 @@ impl Feed {
             Some(message) if message.is_empty() => Ok(Some(message)),
             Some(message) if is_its_own => self.learn(message).map(Some),
             Some(message) => Ok(Some(self.unseen(message)?)),
-            None => Ok(None),
+            None => self.end(None),
         }
+    }
+
+    /// Ends the feed. The last feed to end returns the items that no message had, because another backend owned them
+    /// until its stream ended without them.
+    fn end(&mut self, ended: Option<Ended>) -> Result<Option<Bytes>, Failed> {
+        let Some(together) = self.together.take() else {
+            return Ok(None);
+        };
+        let mut together = together.lock();
+        together.open -= 1;
+        let ended = ended.map(|ended| (Arc::clone(&self.backend), ended));
+        together.ended.extend(ended);
+        let has_changed = self.switch.owners().changes() != together.changes;
+        let is_counted = self.seen.lock().len() < MOST;
+        if together.open > 0 || !has_changed || !is_counted {
+            return Ok(None);
+        }
+        let mut passed = BytesMut::new();
+        for (backend, ended) in std::mem::take(&mut together.ended) {
+            let reply = match ended {
+                Ended::Own(messages, asked) => Some((messages, asked)),
+                Ended::Cached => None,
+            };
+            let reply = (together.begun, reply);
+            let (part, moved) =
+                fanout::part_again(&self.switch, &self.call, &backend, reply, Bytes::new())?;
+            self.shows.append([&backend].into_iter().collect());
+            for message in [part, moved] {
+                let message = self.unseen(message)?;
+                let items = protobuf::fields(&message).flatten();
+                let items = items.filter(|field| field.number == ITEMS);
+                items.for_each(|item| passed.extend_from_slice(item.raw));
+            }
+        }
+        Ok(Some(passed.freeze()))
     }
 
     /// Adds the part of the backend to those of the others. Returns its message; `None` if the backend is omitted.
@@ -246,11 +317,14 @@ impl Feed {
     /// Why the call fails, if this is the last part and no backend's own answer can be used. Cached items may have
     /// passed already: the error says that they are not the whole list.
     fn add(&self, share: Share) -> Result<Option<Bytes>, Failed> {
-        let (left, parts) = &mut *self.parts.lock();
-        let message = parts.add(share);
-        *left -= 1;
-        let failure = if *left == 0 { parts.failure() } else { None };
-        failure.map_or(Ok(message), Err)
+        let Some(together) = &self.together else {
+            return Ok(None);
+        };
+        let mut together = together.lock();
+        let message = together.parts.add(share);
+        together.without_part -= 1;
+        let failure = (together.without_part == 0).then(|| together.parts.failure());
+        failure.flatten().map_or(Ok(message), Err)
     }
 
     /// Opens the backend's stream and reads its first message. Calls the unary list if the backend lacks the stream.
@@ -374,34 +448,41 @@ impl Feed {
         Ok(())
     }
 
-    /// Called at the end of the stream. If the call asked for all items, the messages become the cached list.
-    fn settle(&mut self) -> Result<(), Status> {
-        let listing = self.call.listing().filter(|listing| listing.is_whole);
-        let Some(list) = listing.map(|listing| listing.list) else {
-            return Ok(());
+    /// Called at the end of the stream. If the call asked for all items, the messages become the cached list. Returns the
+    /// backend's part, unless it is too large.
+    fn settle(&mut self) -> Result<Option<Ended>, Status> {
+        let whole = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
+            StreamedList::NotItsOwn => return Ok(Some(Ended::Cached)),
+            StreamedList::Kept(messages, held) => Some(held.with(messages.freeze())),
+            StreamedList::TooLong => None,
         };
-        match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
-            StreamedList::Kept(message, _) => {
-                let mut held = self.backend.memory.held();
-                let fits = held.grow(message.len()).is_ok();
-                let message = held.with(message.freeze());
-                // Only the stream of a single backend passes although no client can decode it.
-                let live = self.switch.live();
-                let is_readable = !live.is_alone()
-                    || readable(&live, Some(list), &self.backend, &message).unwrap_or(false);
-                match (fits && is_readable, list.is_stats()) {
-                    (true, true) => keep_stats(list, &self.backend, &message, self.asked),
-                    (true, false) => {
-                        let learned = self.learner().keep_whole(list, &message);
-                        self.act(learned)?;
-                    }
-                    (false, true) => {}
-                    (false, false) => self.settle_unkept(list)?,
-                }
+        let listing = self.call.listing().filter(|listing| listing.is_whole);
+        if let Some(list) = listing.map(|listing| listing.list) {
+            self.settle_whole(list, whole.clone())?;
+        }
+        Ok(whole.map(|messages| Ended::Own(messages, self.asked)))
+    }
+
+    fn settle_whole(&mut self, list: List, messages: Option<Bytes>) -> Result<(), Status> {
+        let mut held = self.backend.memory.held();
+        let fits = |messages: &Bytes| held.grow(messages.len()).is_ok();
+        // Only the stream of a single backend passes although no client can decode it.
+        let live = self.switch.live();
+        let is_readable = |messages: &Bytes| {
+            !live.is_alone()
+                || readable(&live, Some(list), &self.backend, messages).unwrap_or(false)
+        };
+        let kept = messages.filter(fits).filter(is_readable);
+        match kept.map(|messages| held.with(messages)) {
+            Some(messages) if list.is_stats() => {
+                keep_stats(list, &self.backend, &messages, self.asked);
             }
-            StreamedList::TooLong if list.is_stats() => {}
-            StreamedList::TooLong => self.settle_unkept(list)?,
-            StreamedList::NotItsOwn => {}
+            Some(messages) => {
+                let learned = self.learner().keep_whole(list, &messages);
+                self.act(learned)?;
+            }
+            None if list.is_stats() => {}
+            None => self.settle_unkept(list)?,
         }
         Ok(())
     }

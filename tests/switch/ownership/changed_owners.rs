@@ -4,7 +4,7 @@
 use std::fs;
 
 use criswitch::codec::admin::ForgetRequest;
-use criswitch::codec::cri::ContainerEventType;
+use criswitch::codec::cri::{self, ContainerEventType};
 
 use crate::calls::stopped;
 use crate::faults::{directly, names, node, state_of, until_state};
@@ -94,19 +94,45 @@ async fn of_two_files_with_one_pod_the_file_that_says_created_counts() {
     assert_eq!(rig.sim("gvisor").calls("StopPodSandbox").len(), 1);
 }
 
-#[tokio::test]
-async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_pod() {
+/// Lists while the owner of the pod reports that it lacks the pod: gvisor's answer comes first.
+async fn listed_when_lost<L>(rpc: &str, list: impl FnOnce(Client) -> L) -> Vec<cri::PodSandbox>
+where
+    L: Future<Output = Vec<cri::PodSandbox>> + Send + 'static,
+{
     let (rig, _) = listed_twice().await;
     let dropped = async || state_of(&rig, "gvisor").await["droppedItems"].as_u64();
     let before = dropped().await;
     rig.sim("kata").forget();
-    rig.sim("kata").hold("ListPodSandbox");
-    let client = Client::clone(&rig);
-    let listing = tokio::spawn(async move { client.pods().await });
+    rig.sim("kata").hold(rpc);
+    let listing = tokio::spawn(list(Client::clone(&rig)));
     // gvisor's answer is learned, and its pod still belongs to kata.
     until(async || dropped().await > before).await;
-    rig.sim("kata").release("ListPodSandbox");
-    assert_eq!(names(&listing.await.unwrap().unwrap()), ["web"]);
+    rig.sim("kata").release(rpc);
+    listing.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_list_has_a_pod_whose_owner_reports_during_the_call_that_it_lacks_the_pod() {
+    let unary = async |client: Client| client.pods().await.unwrap();
+    let listed = listed_when_lost("ListPodSandbox", unary).await;
+    assert_eq!(names(&listed), ["web"]);
+    let listed = listed_when_lost("StreamPodSandboxes", streamed_pods).await;
+    assert_eq!(names(&listed), ["web"]);
+}
+
+async fn streamed_pods(client: Client) -> Vec<cri::PodSandbox> {
+    let request = cri::StreamPodSandboxesRequest::default();
+    let mut stream = client
+        .runtime()
+        .stream_pod_sandboxes(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let mut pods = Vec::new();
+    while let Some(reply) = stream.message().await.unwrap() {
+        pods.extend(reply.pod_sandboxes);
+    }
+    pods
 }
 
 #[tokio::test]
