@@ -4,71 +4,11 @@ use expect_test::expect;
 
 use crate::{main_file, run};
 
-#[cfg(unix)] // Windows has one more command, and windows.rs checks it.
 #[test]
-fn help_exits_with_0() {
+fn the_help_of_each_command_exits_with_0() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
-    expect![[r#"
-        One CRI socket in front of several container runtimes: each pod runs in the
-        runtime of its RuntimeClass
-
-        Usage: criswitch <COMMAND>
-
-        Commands:
-          serve        Serve the CRI on the configuration's socket until SIGTERM or
-                       SIGINT
-          status       Show the status of the daemon, its backends and handlers, and the
-                       last reload
-          pods         List pods with their handler and backend
-          reload       Make the daemon reload its configuration, and show what has
-                       changed
-          forget       Forget a backend whose runtime is gone for good, and its pods
-          try          Start a pod of a handler, look at its isolation, and remove it
-          check        Report every problem of the configuration, or show the routing
-                       table
-          explain      Show why a pod is where it is, or which handlers can run a pod
-          manifests    Print a RuntimeClass for each handler, for kubectl apply -f -
-          labels       Print the labels that describe this node to the scheduler
-          discover     Print a configuration for the runtimes of this node
-          node         Plan how to set up a node for criswitch, set it up, and take it
-                       back
-          routes       Show how criswitch routes each RPC of the CRI
-          completions  Print the completion script for a shell
-          man          Print the manual page of criswitch, or write the pages of all
-                       commands to a directory
-          bundle       Write an archive with the facts for a report of a problem,
-                       without secrets
-          version      Print the version, the commit, the version of the CRI, and the
-                       target
-          help         Print this message or the help of the given subcommand(s)
-
-        Options:
-          -h, --help     Print help
-          -V, --version  Print version
-
-        Examples:
-          criswitch discover        print a configuration for this node
-          criswitch check           report every mistake, or show the handlers
-          criswitch check --probe   also ask each backend
-          criswitch check --node    also check kubelet, crictl and sockets
-          criswitch check -o json   print the result as JSON
-          criswitch node plan       show how this node would be set up
-          criswitch serve           serve until SIGTERM, then finish calls
-          criswitch reload          apply a changed configuration
-          criswitch try --all       start a pod of each handler
-          criswitch status --watch  show the status every 2 seconds
-          criswitch pods -o wide --backend old
-          criswitch explain -f pod.yaml
-          criswitch manifests | kubectl apply -f -
-          criswitch man | man -l -
-          crictl -r unix:///run/criswitch/criswitch.sock pods
-
-        Exit codes: 0 success, 1 failure at run time, 2 something would change
-        (reload --dry-run, node plan), 64 wrong usage, 69 criswitch is not
-        running, 78 wrong configuration.
-    "#]]
-    .assert_eq(&help.stdout);
+    assert!(help.stdout.contains("\nExit codes: 0 "), "{}", help.stdout);
     for command in crate::shell::commands() {
         assert_eq!(run(&[&command, "--help"]).code, 0, "{command}");
     }

@@ -115,8 +115,7 @@ same_file() {
   differences=$(diff <(grep '[^ ]' "$2") <(grep '[^ ]' "$3")) || fail "$1: $differences"
 }
 
-@test "the API server accepts twelve sets of values of the chart, and both Helms render them as before" {
-  equal "sets" 12 "$(jq length "$REAL/config/chart-sets.json")"
+@test "the API server accepts each set of values of the chart, and both Helms render them as before" {
   renderings >"$DIR/chart.renderings"
   [ -z "${UPDATE_EXPECT:-}" ] || cp "$DIR/chart.renderings" "$GOLDEN"
   same_file "the renderings" "$GOLDEN" "$DIR/chart.renderings"
