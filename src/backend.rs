@@ -19,8 +19,8 @@ pub(crate) mod stream;
 pub(crate) mod unsaved;
 pub mod wire;
 
-pub(crate) use absence::Contribution;
 pub use absence::Record;
+pub(crate) use absence::{Contribution, Replaced};
 pub use calls::own_headers;
 
 use std::ops::Deref;
@@ -152,7 +152,7 @@ impl Backend {
     /// Includes the backend in merged calls from now on.
     pub fn join(&self) {
         if !self.joined.swap(true, Ordering::Relaxed) {
-            self.saving.has_changed();
+            self.saving.note_change();
         }
     }
 
@@ -246,7 +246,7 @@ impl Backend {
     /// Like [`Record::learn`], for facts that are saved on disk. `change` returns whether it changed such a fact.
     pub(crate) fn learn_saved(&self, change: impl FnOnce(&mut Known) -> bool) {
         if self.record.learn(change) {
-            self.saving.has_changed();
+            self.saving.note_change();
         }
     }
 

@@ -25,6 +25,7 @@ use crate::limits::REQUEST_LIMIT;
 use crate::limits::budget::{Budget, Unread};
 use crate::rpc::Row;
 use crate::switch::saved::BRIEF_WAIT;
+use crate::switch::view::View;
 use crate::switch::{Switch, handlers, learn, subscribers};
 use crate::telemetry::counters::{Counts, Reason};
 
@@ -50,13 +51,15 @@ async fn answer(
 ) -> Result<Reply, Failed> {
     let mut request = read(switch, row, request, unread).await?;
     log.received(request.body.len());
-    log.is_for(&request.message());
+    log.note_pod(&request.message());
     started(switch, &mut request).await;
     let target = resolve::target(switch, &request).await?;
     log.goes_to(&target, &request.live);
     handlers::note_handler(&switch.owners(), &request, &target);
     learn::learn_names(&mut switch.owners(), &request, &target);
-    let is_alone = plan::may_go_to_all(request.row) && fanout::is_alone(switch, &request).await;
+    fanout::ask_missing_descriptors(switch, &request).await;
+    let is_alone =
+        plan::may_go_to_all(request.row) && fanout::is_alone(&request, &View::of(switch));
     let (call, plan) = plan::plan(request, target, is_alone)?;
     let Unsent { reply, shows } = run(switch, &call, plan).await?;
     call.may_show(&shows).await?;

@@ -147,26 +147,29 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
 /// A backend and its encoded part of a merged reply.
 type Message = (Arc<Backend>, Bytes);
 
-/// Whether the reply of a single backend to a call for all passes as it is: no other backend takes part in merged calls, and clients
-/// received no label keys and use no names of handlers that the reply lacks. Before metrics are rewritten to the label
-/// keys that clients received, asks each backend for its metric descriptors, unless they are known.
-pub(crate) async fn is_alone(switch: &Switch, request: &Request) -> bool {
+/// Asks each backend for its metric descriptors, unless they are known, before metrics are rewritten to the label keys
+/// that clients received.
+pub(crate) async fn ask_missing_descriptors(switch: &Switch, request: &Request) {
     let joined = request.live.joined();
-    let list = request.row.list();
-    if list == Some(List::PodMetrics) && (joined.len() > 1 || switch.given.lock().is_some()) {
-        Box::pin(join_all(
-            joined.iter().map(|it| ask_descriptors(switch, it)),
-        ))
-        .await;
+    let has_metrics = request.row.list() == Some(List::PodMetrics);
+    if has_metrics && (joined.len() > 1 || switch.given.lock().is_some()) {
+        let asked = joined.iter().map(|it| ask_descriptors(switch, it));
+        Box::pin(join_all(asked)).await;
     }
+}
+
+/// Whether the reply of a single backend to a call for all passes as it is: no other backend takes part in merged
+/// calls, and clients received no label keys and use no names of handlers that the reply lacks.
+pub(crate) fn is_alone(request: &Request, view: &View<'_>) -> bool {
+    let joined = request.live.joined();
     let [only] = joined.as_slice() else {
         return false;
     };
-    match list {
-        Some(List::PodMetrics) => !labels::must_fit(switch.given.lock().as_ref(), only),
+    match request.row.list() {
+        Some(List::PodMetrics) => !labels::must_fit(view.given.as_ref(), only),
         // The messages of a stream pass without being decoded.
         Some(list) if request.row.streams() => {
-            !handlers::must_rename(&switch.live(), &switch.owners(), list, only.id)
+            !handlers::must_rename(&view.live, &view.owners, list, only.id)
         }
         _ => true,
     }
@@ -460,7 +463,7 @@ pub(crate) async fn update_runtime_config(
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
     let new = live.backends.iter().filter(|backend| !asked(backend));
     new.for_each(|backend| backend.nudges.owed.notify_one());
-    live.backends.iter().for_each(|it| it.saving.has_changed());
+    live.backends.iter().for_each(|it| it.saving.note_change());
     let mut unanswered = Unanswered(backends);
     let parts = gather(call, backends).await;
     unanswered.0 = &[];

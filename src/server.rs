@@ -238,7 +238,7 @@ async fn converse(
         // A silent client never begins the HTTP/2 handshake, after which it would get a GOAWAY.
         () = last_chance(&switch.ending) => return Ok(()),
     };
-    admission.has_spoken(place);
+    admission.note_preface(place);
     let unread = switch.unread.share();
     let (stream, flooded) = CountedIo::of_client(stream, preface);
     let ended = tokio::select! {

@@ -278,7 +278,7 @@ async fn ask_on(own: OwnCalls<'_>) -> Infallible {
             biased;
             Some(row) = asked.next() => {
                 under_way.retain(|name| *name != row.name);
-                backend.record.has_answered(row);
+                backend.record.clear_late(row);
                 if row.goes_with(&rpc::LIST_PODS) && !backend.record.known().is_late_with(row) {
                     switch.question.listed(backend.id);
                     backend.was_listed();

@@ -164,7 +164,7 @@ impl Switch {
                 .eq(live.auto_registered_by(id))
         };
         let changed = live.backends.iter().filter(|it| differs(it.id));
-        changed.for_each(|backend| backend.saving.has_changed());
+        changed.for_each(|backend| backend.saving.note_change());
     }
 
     /// Returns a receiver that is notified of each new routing table.

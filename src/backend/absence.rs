@@ -27,6 +27,14 @@ pub(crate) struct Contribution {
     pub(crate) is_of_all: bool,
 }
 
+/// The content of a merged reply in place of a backend's answer.
+#[derive(Clone, Copy)]
+pub(crate) enum Replaced {
+    CachedList,
+    CachedStats,
+    Nothing,
+}
+
 /// The facts that a backend last reported, and how its answers have failed.
 #[derive(Debug)]
 pub struct Record {
@@ -91,7 +99,7 @@ impl Record {
     }
 
     /// Records that the backend did not answer a merged call in time, and makes the session probe the backend.
-    pub(crate) fn is_late(&self, contribution: Contribution) {
+    pub(crate) fn note_late(&self, contribution: Contribution) {
         self.nudges.suspected.notify_one();
         if !contribution.is_of_all {
             return;
@@ -117,7 +125,7 @@ impl Record {
         {
             return next;
         }
-        self.is_late(contribution);
+        self.note_late(contribution);
         next.await
     }
 
@@ -130,21 +138,21 @@ impl Record {
     }
 
     /// Records that the backend has answered the RPC in `row`, so that the backend is no longer late with this RPC.
-    pub(crate) fn has_answered(&self, row: &Row) {
-        self.is_back(|known| known.late.retain(|late| late.row.name != row.name));
+    pub(crate) fn clear_late(&self, row: &Row) {
+        self.recover(|known| known.late.retain(|late| late.row.name != row.name));
     }
 
     /// Records that the backend has sent complete lists of its pods and containers, so that it is no longer late with
     /// them.
     pub(crate) fn caught_up(&self) {
-        self.is_back(|known| {
+        self.recover(|known| {
             known
                 .late
                 .retain(|late| !late.row.goes_with(&rpc::LIST_PODS))
         });
     }
 
-    fn is_back(&self, change: impl FnOnce(&mut Known)) {
+    fn recover(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock();
         let missed = |known: &Known| {
             let late = known.late.iter().any(|late| late.row.is_list());
@@ -152,7 +160,7 @@ impl Record {
         };
         let before = missed(&known);
         change(&mut known);
-        known.is_back();
+        known.clear_absences();
         let now = missed(&known);
         if before.0 && !now.0 {
             tracing::info!(backend = %self.settings.name(), "backend answers lists again");
@@ -194,57 +202,42 @@ impl Record {
         }
     }
 
-    /// Records that a reply had the backend's cached list because of `why`. Logs silence once until the backend answers
-    /// again.
-    pub(crate) fn served_cached_list(&self, contribution: Contribution, why: &Failed) {
+    /// Records what a merged reply had in place of the backend's answer, because of `why`. Logs silence once until the
+    /// backend answers again.
+    pub(crate) fn note_replaced(&self, contribution: Contribution, by: Replaced, why: &Failed) {
         let mut known = self.known.lock();
-        known.lists_from_cache += 1;
+        let (count, is_known, text) = match by {
+            Replaced::CachedList => {
+                let is_known = known.is_stale();
+                let text = "backend does not answer; serving its cached lists";
+                (&mut known.lists_from_cache, is_known, text)
+            }
+            Replaced::CachedStats => {
+                let is_known = known.lacks_more_than_lists();
+                let text = "backend does not answer; serving its cached stats";
+                (&mut known.stats_from_cache, is_known, text)
+            }
+            Replaced::Nothing => {
+                let is_known = known.absent.iter().any(|absence| absence.omitted);
+                let text = "backend does not answer; omitting it from merged replies";
+                (&mut known.lists_omitted, is_known, text)
+            }
+        };
+        *count += 1;
         if !contribution.is_of_all {
             return;
         }
         let row = contribution.row;
-        if why.is_silence() && !known.is_stale() {
+        if why.is_silence() && !is_known {
             let cause = why.text();
-            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "backend does not answer; serving its cached lists");
+            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "{text}");
         }
-        note(&mut known.absent, row, false);
-    }
-
-    /// Records that a reply had the backend's cached stats because of `why`. Logs silence once until the backend
-    /// answers again.
-    pub(crate) fn served_cached_stats(&self, contribution: Contribution, why: &Failed) {
-        let mut known = self.known.lock();
-        known.stats_from_cache += 1;
-        if !contribution.is_of_all {
-            return;
-        }
-        let row = contribution.row;
-        if why.is_silence() && !known.lacks_more_than_lists() {
-            let cause = why.text();
-            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "backend does not answer; serving its cached stats");
-        }
-        note(&mut known.absent, row, false);
-    }
-
-    /// Records that a merged reply omitted the backend because of `why`. Logs silence once until the backend answers
-    /// again.
-    pub(crate) fn is_omitted(&self, contribution: Contribution, why: &Failed) {
-        let mut known = self.known.lock();
-        known.lists_omitted += 1;
-        if !contribution.is_of_all {
-            return;
-        }
-        let row = contribution.row;
-        if why.is_silence() && !known.absent.iter().any(|absence| absence.omitted) {
-            let cause = why.text();
-            tracing::warn!(backend = %self.settings.name(), rpc = row.name, cause, "backend does not answer; omitting it from merged replies");
-        }
-        note(&mut known.absent, row, true);
+        note(&mut known.absent, row, matches!(by, Replaced::Nothing));
     }
 
     /// Records that labels or samples of `metric` are omitted. Returns whether the metric was added to the record: at
     /// most [`MOST_UNFIT`] metrics are recorded, and each only once.
-    pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
+    pub(crate) fn note_unfit(&self, metric: &str) -> bool {
         let unfit = &mut self.known.lock().unfit;
         unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())
     }
@@ -282,7 +275,7 @@ mod tests {
         let row = &rpc::LIST_PODS;
         record.miss(row);
         assert!(record.known().is_late_with(row));
-        record.has_answered(row);
+        record.clear_late(row);
         assert!(!record.known().is_late_with(row));
         record.note_answer(row, Some("it is empty"));
         assert_eq!(record.known().failures.len(), 1);

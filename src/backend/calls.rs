@@ -48,7 +48,7 @@ impl Drop for Changing<'_> {
             backend.outdate(List::Images);
             // Wake the session, even if no list was cached: an image list in flight is outdated too and must be
             // requested again.
-            backend.saving.has_changed();
+            backend.saving.note_change();
         }
     }
 }
@@ -89,7 +89,7 @@ impl Backend {
             .send(request)
             .await
             .map_err(|status| self.broken_off(&status))?;
-        self.connection.has_answer();
+        self.connection.note_answer();
         if response.status() != http::StatusCode::OK {
             let cause = format!(
                 "its HTTP status is {}, so it does not speak gRPC",

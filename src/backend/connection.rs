@@ -100,7 +100,7 @@ impl Connection {
     }
 
     /// Records that the backend has answered a call.
-    pub(super) fn has_answer(&self) {
+    pub(super) fn note_answer(&self) {
         self.unanswered.store(0, Ordering::Relaxed);
     }
 

@@ -206,7 +206,7 @@ impl Known {
     }
 
     /// Clears the absences, except for the RPCs that the backend is still late with or still fails.
-    pub(crate) fn is_back(&mut self) {
+    pub(crate) fn clear_absences(&mut self) {
         let Known {
             late,
             absent,

@@ -54,11 +54,11 @@ impl Saving {
     /// From now on every change must be saved. The current state counts as the first change.
     pub(crate) fn begin(&self) {
         self.done.send_modify(|done| done.saved = 0);
-        self.has_changed();
+        self.note_change();
     }
 
     /// Records that the state that criswitch saves for the next start has changed.
-    pub(crate) fn has_changed(&self) {
+    pub(crate) fn note_change(&self) {
         self.made.send_modify(|made| *made += 1);
     }
 
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test]
     async fn a_change_waits_for_its_file_and_fails_only_while_an_outdated_file_remains() {
         let saving = Saving::default();
-        saving.has_changed();
+        saving.note_change();
         assert_eq!(saving.saved().await, Ok(()), "nothing is saved yet");
         saving.begin();
         let change = saving.changed_after(0).await;

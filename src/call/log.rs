@@ -111,7 +111,7 @@ impl CallLog {
     }
 
     /// Records the pod whose configuration is in `request`, for a call that changes something.
-    pub(crate) fn is_for(&self, request: &[u8]) {
+    pub(crate) fn note_pod(&self, request: &[u8]) {
         if self.row.changes()
             && let Some(pod) = PodName::requested(self.row, request)
         {
@@ -206,7 +206,7 @@ impl CallLog {
     }
 
     /// Records that the client has ended the call.
-    fn is_given_up(&self) {
+    fn note_cancellation(&self) {
         let left = self
             .timeout
             .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
@@ -373,7 +373,7 @@ impl CallEnd<'_> {
 
 impl Drop for CallLog {
     fn drop(&mut self) {
-        self.is_given_up();
+        self.note_cancellation();
     }
 }
 

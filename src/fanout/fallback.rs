@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Code, Status};
 
-use crate::backend::Backend;
 use crate::backend::known::Failure;
 use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
+use crate::backend::{Backend, Replaced};
 use crate::call::{Call, Failed, Listing};
 use crate::config::duration_text;
 use crate::fanout::Share;
@@ -91,7 +91,7 @@ impl Part<'_> {
                 let share = replaced(backend.timed_out(call.row).into());
                 // Ask again in the background, so that the next call may find a newer list in the cache.
                 match share.is_ok() || is_list {
-                    true => backend.record.is_late(call.contribution()),
+                    true => backend.record.note_late(call.contribution()),
                     false => backend.nudges.suspected.notify_one(),
                 }
                 match share {
@@ -127,8 +127,9 @@ impl Part<'_> {
             // Only the next good answer to a call for all items shows that the answers can be used again.
             contribution.is_of_all = call.asks_for_all();
         }
+        let note = |by, why: &Failed| backend.record.note_replaced(contribution, by, why);
         let omitted = |why: Failed| {
-            backend.record.is_omitted(contribution, &why);
+            note(Replaced::Nothing, &why);
             Ok(Share::Replaced(None, why))
         };
         let is_default = backend.id == call.live.default_backend();
@@ -137,12 +138,12 @@ impl Part<'_> {
                 let Some(message) = self.renamed_list(listing.list) else {
                     return Err(why);
                 };
-                backend.record.served_cached_list(contribution, &why);
+                note(Replaced::CachedList, &why);
                 Ok(Share::Replaced(Some(message), why))
             }
             (Some(Silent::LastKnownOrOmitted), Some(listing)) => {
                 if let Some(message) = self.last_stats(listing) {
-                    backend.record.served_cached_stats(contribution, &why);
+                    note(Replaced::CachedStats, &why);
                     return Ok(Share::Replaced(Some(message), why));
                 }
                 // An empty reply to a call that names one pod or container would be wrong, because the backend may have

@@ -144,7 +144,7 @@ struct Feed {
     how: &'static Merge,
     instead: &'static Row,
     asked: Asked,
-    /// What all feeds of the call share. `None` once this feed has ended.
+    /// The facts that all feeds of the call share. `None` once this feed has ended.
     together: Option<Arc<Mutex<Together>>>,
     /// `None` until the first message has arrived.
     messages: Option<Messages>,
@@ -161,7 +161,7 @@ struct Feed {
     seen: Arc<Mutex<HashSet<String>>>,
 }
 
-/// What the feeds of one call share.
+/// The facts that the feeds of one call share.
 struct Together {
     /// How many of the call's backends have no part yet.
     without_part: usize,
@@ -442,7 +442,7 @@ impl Feed {
 
     /// Forgets items that the whole stream lacked. The stream is too long to be cached.
     fn settle_unkept(&mut self, list: List) -> Result<(), Status> {
-        self.backend.saving.has_changed();
+        self.backend.saving.note_change();
         let learned = self.learner().settle(list);
         self.act(learned)?;
         Ok(())

@@ -77,7 +77,7 @@ impl<'a> OwnCalls<'a> {
             }
             let listed = backend.patiently(self.list_kind(list, row));
             let Ok(listed) = tokio::time::timeout_at(latest, listed).await else {
-                backend.record.is_late(contribution);
+                backend.record.note_late(contribution);
                 return Err(backend.timed_out(row));
             };
             listed?;

@@ -137,7 +137,7 @@ impl CountedIo {
     }
 
     /// Counts the frames in `bytes`. Returns how many of these bytes h2 gets now.
-    fn has_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+    fn count_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let (mut begun, mut at, mut end) = (Begun::default(), 0, bytes.len());
         while let Some(frame) = self.read.next(bytes, &mut at, &mut begun) {
             if !self.is_client || frame.kind != HEADERS {
@@ -189,7 +189,7 @@ impl CountedIo {
         read.map_ok(|()| is_open)
     }
 
-    fn has_written(&mut self, bytes: &[u8]) {
+    fn count_written(&mut self, bytes: &[u8]) {
         let begun = self.written.pass(bytes);
         self.budget.earn(begun.headers + begun.data);
     }
@@ -349,7 +349,7 @@ impl AsyncRead for CountedIo {
             ready!(Pin::new(&mut self.io).poll_read(context, into))?;
             let read = into.filled_mut().get_mut(before..).unwrap_or_default();
             let is_open = !read.is_empty();
-            let passed = self.has_read(read)?;
+            let passed = self.count_read(read)?;
             into.set_filled(before + passed);
             if passed > 0 || !is_open {
                 return Poll::Ready(Ok(()));
@@ -366,7 +366,7 @@ impl AsyncWrite for CountedIo {
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
         self.holds = written >= FRAME;
-        self.has_written(bytes.get(..written).unwrap_or_default());
+        self.count_written(bytes.get(..written).unwrap_or_default());
         Poll::Ready(Ok(written))
     }
 
@@ -381,7 +381,7 @@ impl AsyncWrite for CountedIo {
         for slice in slices {
             let part = slice.get(..left.min(slice.len())).unwrap_or_default();
             left -= part.len();
-            self.has_written(part);
+            self.count_written(part);
         }
         Poll::Ready(Ok(written))
     }

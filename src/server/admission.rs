@@ -106,7 +106,7 @@ impl Admission {
     }
 
     /// Records that a connection has sent the HTTP/2 preface, and so keeps its place.
-    pub(crate) fn has_spoken(&self, place: &Arc<ConnectionPlace>) {
+    pub(crate) fn note_preface(&self, place: &Arc<ConnectionPlace>) {
         let place = Arc::downgrade(place);
         self.silent.lock().retain(|it| !it.ptr_eq(&place));
     }
@@ -165,7 +165,7 @@ mod tests {
     /// Admits a client that sends the preface.
     fn admit(admission: &Admission, uid: u32) -> Result<Arc<ConnectionPlace>, Reason> {
         let place = admission.admit(peer(uid))?;
-        admission.has_spoken(&place);
+        admission.note_preface(&place);
         Ok(place)
     }
 

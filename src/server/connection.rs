@@ -94,7 +94,7 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
     while let Some(Ok(frame)) = unless_reset(body.frame(), |cx| stream.poll_reset(cx)).await? {
         match frame.into_data() {
             Ok(data) => {
-                has_capacity(&mut stream, data.len()).await?;
+                await_capacity(&mut stream, data.len()).await?;
                 stream.send_data(data, false)?;
             }
             Err(frame) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
@@ -104,7 +104,7 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
 }
 
 /// Waits until the client may receive more data. h2 queues the whole of the next piece, so one byte is enough.
-async fn has_capacity(stream: &mut SendStream<Bytes>, length: usize) -> Result<(), h2::Error> {
+async fn await_capacity(stream: &mut SendStream<Bytes>, length: usize) -> Result<(), h2::Error> {
     if length == 0 {
         return Ok(());
     }

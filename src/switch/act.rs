@@ -24,7 +24,7 @@ pub(crate) fn act(
     let changed = live.among(&learned.save);
     changed
         .iter()
-        .for_each(|backend| backend.saving.has_changed());
+        .for_each(|backend| backend.saving.note_change());
     if learned.retire {
         saved::complete(switch, backend);
         reload::remove_unneeded(switch);

@@ -38,7 +38,7 @@ pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let changed = live.among(&changed);
     changed
         .iter()
-        .for_each(|backend| backend.saving.has_changed());
+        .for_each(|backend| backend.saving.note_change());
     switch.question.forget(backend.id);
     let saved = Unsaved::from_iter(changed).saved().await;
     tracing::warn!(

@@ -31,7 +31,7 @@ pub(crate) fn give_descriptors(given: &Mutex<Option<Bytes>>, live: &Live, descri
     let now = Some(descriptors.clone()).filter(is_kept);
     let before = std::mem::replace(&mut *given.lock(), now.clone());
     if before != now {
-        live.backends.iter().for_each(|it| it.saving.has_changed());
+        live.backends.iter().for_each(|it| it.saving.note_change());
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
 /// Logs that labels or samples of a metric are omitted, once for each backend and metric.
 fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
     let metric = errors::cut(metric);
-    if backend.record.is_first_unfit(&metric) {
+    if backend.record.note_unfit(&metric) {
         let cause = errors::cut(misfit.to_string());
         tracing::warn!(
             backend = %backend.name(), metric = &*metric, cause = &*cause,

@@ -251,7 +251,7 @@ fn apply(switch: &Switch, before: &Live, after: Live) {
     after
         .backends
         .iter()
-        .for_each(|backend| backend.saving.has_changed());
+        .for_each(|backend| backend.saving.note_change());
     switch.set_live(after);
 }
 
@@ -346,7 +346,7 @@ fn forget_backend(switch: &Switch, backend: &Backend) {
     let live = switch.live();
     live.among(&changed)
         .iter()
-        .for_each(|it| it.saving.has_changed());
+        .for_each(|it| it.saving.note_change());
     switch.question.forget(backend.id);
     backend.connection.close();
 }

@@ -181,7 +181,7 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
 /// requested after a new pod.
 pub(crate) fn complete(switch: &Switch, backend: &Backend) {
     if backend.saving.is_saved_in_part() && !saved(switch, backend).is_partial() {
-        backend.saving.has_changed();
+        backend.saving.note_change();
     }
 }
 

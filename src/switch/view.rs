@@ -22,7 +22,8 @@ use crate::topology::Live;
 pub(crate) struct View<'a> {
     pub(crate) owners: MutexGuard<'a, Owners>,
     pub(crate) live: Arc<Live>,
-    given: Option<Bytes>,
+    /// The metric descriptors that clients received.
+    pub(crate) given: Option<Bytes>,
 }
 
 impl View<'_> {
