@@ -18,7 +18,7 @@ pub use os::{
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::iter::Sum;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,11 +37,28 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 /// # Errors
 /// The file cannot be removed.
 pub fn remove(path: &Path) -> io::Result<()> {
-    use io::ErrorKind::{NotADirectory, NotFound};
     match std::fs::remove_file(path) {
-        Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => Err(error),
+        Err(error) if !is_absence(&error) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Whether an error says that a file does not exist.
+pub fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
+/// Writes a new file. A file that cannot be written whole is removed.
+///
+/// # Errors
+/// The file exists or cannot be written.
+pub fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut file = create_new(path, mode)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.inspect_err(|_| {
+        std::fs::remove_file(path).ok();
+    })
 }
 
 /// The process of a client, as the kernel reports it. An unknown id is `None`.

@@ -565,9 +565,3 @@ fn aside(path: &Path) -> PathBuf {
     aside.push(".bad");
     aside.into()
 }
-
-/// Whether an error says that the file does not exist.
-fn is_absence(error: &io::Error) -> bool {
-    use io::ErrorKind::{NotADirectory, NotFound};
-    matches!(error.kind(), NotFound | NotADirectory)
-}

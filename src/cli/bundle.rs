@@ -15,7 +15,7 @@ use clap::Args;
 use criswitch::config::{Config, MetricsListen};
 use criswitch::errors::error_chain;
 use criswitch::platform::connect::dial;
-use criswitch::platform::create_new;
+use criswitch::platform::write_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -29,6 +29,8 @@ use super::{Daemon, Verdict, block_on, check, print, terminal};
 const PART_LIMIT: Duration = Duration::from_secs(30);
 /// The largest part in bytes. The rest of a longer part is omitted.
 const PART_BYTES: u64 = 8 << 20;
+/// The mode of the archive: only its owner may read it.
+const MODE: u32 = 0o600;
 const FOLDER: &str = "criswitch-bundle";
 const SCRAPE: &[u8] = b"GET /metrics HTTP/1.0\r\nhost: node\r\n\r\n";
 const LOG: [&str; 4] = [
@@ -65,7 +67,7 @@ impl Bundle {
         );
         let parts = block_on(self.collect())?;
         let packed = packed(&parts).with_context(|| format!("cannot pack {shown}"))?;
-        write(&self.archive, &packed).with_context(|| format!("cannot write {shown}"))?;
+        write_new(&self.archive, MODE, &packed).with_context(|| format!("cannot write {shown}"))?;
         print(format!(
             "{shown} has names of pods, images, backends and this node, but no credentials, environments or annotations. \
              Read it before you publish it.\n"
@@ -91,43 +93,34 @@ impl Bundle {
             command.args(socket.flat_map(|socket| ["--socket".to_owned(), socket]));
             command
         };
-        let version = command("version -o json");
-        let check = of_file("check --probe --node -o json");
-        let status = of_daemon("status -o json");
-        let table = of_daemon("status");
         let mut log = Command::new("journalctl");
         log.args(LOG);
+        let metrics = async |text: &mut Vec<u8>| metrics(path, text).await;
         Ok(vec![
-            part("version.json", async |text| {
-                output(version, PART_BYTES, text).await
-            })
-            .await,
-            part("config.toml", async |text| {
-                *text = of_files(path, configuration).await?;
-                Ok(())
-            })
-            .await,
-            part("check.json", async |text| {
-                output(check, PART_BYTES, text).await
-            })
-            .await,
-            part("status.json", async |text| {
-                output(status, PART_BYTES, text).await
-            })
-            .await,
-            part("status.txt", async |text| {
-                output(table, PART_BYTES, text).await
-            })
-            .await,
-            part("metrics.txt", async |text| metrics(path, text).await).await,
-            part("state.txt", async |text| {
-                *text = of_files(path, state_files).await?;
-                Ok(())
-            })
-            .await,
-            part("log.txt", async |text| output(log, PART_BYTES, text).await).await,
+            printed("version.json", command("version -o json")).await,
+            read("config.toml", path, configuration).await,
+            printed("check.json", of_file("check --probe --node -o json")).await,
+            printed("status.json", of_daemon("status -o json")).await,
+            printed("status.txt", of_daemon("status")).await,
+            part("metrics.txt", metrics).await,
+            read("state.txt", path, state_files).await,
+            printed("log.txt", log).await,
         ])
     }
+}
+
+/// A part with the output of a program.
+async fn printed(name: &'static str, command: Command) -> Part {
+    part(name, async |text| output(command, PART_BYTES, text).await).await
+}
+
+/// A part with facts about the files of the configuration.
+async fn read(name: &'static str, path: &Path, work: fn(&Path) -> anyhow::Result<Vec<u8>>) -> Part {
+    let fill = async |text: &mut Vec<u8>| {
+        *text = of_files(path, work).await?;
+        Ok(())
+    };
+    part(name, fill).await
 }
 
 /// Fills a part within its time, and shows the outcome. A part that takes longer keeps the text that it has.
@@ -242,18 +235,11 @@ fn packed(parts: &[Part]) -> std::io::Result<Vec<u8>> {
     for (name, text) in [("parts.txt", outcomes.as_str())].into_iter().chain(files) {
         let mut header = tar::Header::new_gnu();
         header.set_size(text.len() as u64);
-        header.set_mode(0o600);
+        header.set_mode(MODE);
         header.set_mtime(now);
         archive.append_data(&mut header, format!("{FOLDER}/{name}"), text.as_bytes())?;
     }
     archive.into_inner()?.finish()
-}
-
-/// Writes a file that only its owner may read. A file that cannot be written whole is removed.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    create_new(path, 0o600)?.write_all(bytes).inspect_err(|_| {
-        fs::remove_file(path).ok();
-    })
 }
 
 #[cfg(test)]

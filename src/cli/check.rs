@@ -1,11 +1,9 @@
 //! The output of `criswitch check`: the settings with their defaults, and what the backends report.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use criswitch::codec::cri::CgroupDriver;
 use criswitch::config::wording::{self, counted};
-use criswitch::config::{Config, Handler, KEYS, Problems, Table};
+use criswitch::config::{Config, Handler, KEYS, Problems, Table, duration_text};
 use criswitch::platform::service;
 use criswitch::store::{self, Boot, Directories};
 use criswitch::switch::saved;
@@ -17,7 +15,8 @@ use super::features;
 use super::node::Node;
 use super::output;
 use super::probe::{
-    Probe, Probed, cgroup_driver, probe_of, reported, with_common_pods, with_other_driver,
+    Probe, answered, cgroup_driver, driver_name, found_json, probe_of, reported, with_common_pods,
+    with_other_driver,
 };
 use super::terminal;
 
@@ -37,16 +36,19 @@ pub(super) fn text(
         settings(config)?,
         handlers(&config.table, is_wide)?,
         backends(&config.table, is_wide)?,
-        terminal::wrapped(&lines(&notes)),
+        terminal::wrapped(&output::names(&notes)),
     ];
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        parts.push(terminal::wrapped(&wrong(&config.table, probes)));
-        parts.push(terminal::wrapped(&features::lines(&config.table, probes)));
         let consequences = consequences::of(&answered(&config.table, probes));
-        let lines = consequences.iter().map(Consequence::line);
-        parts.push(terminal::wrapped(&lines.collect::<String>()));
+        let consequences = consequences.iter().map(Consequence::line);
+        let lines = [
+            wrong(&config.table, probes),
+            features::lines(&config.table, probes),
+            consequences.collect(),
+        ];
+        parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
     }
     parts.extend(node.map(Node::text).transpose()?);
     parts.push(verdict(notes.len(), faults(config, probes, node)));
@@ -54,8 +56,8 @@ pub(super) fn text(
     Ok(parts.join("\n"))
 }
 
-/// The faults that the probes found, one in each line.
-fn probe_faults(table: &Table, probes: &[Probe]) -> String {
+/// The faults that the probes found.
+fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     let kinds = [
         failures,
         other_switches,
@@ -63,12 +65,14 @@ fn probe_faults(table: &Table, probes: &[Probe]) -> String {
         other_drivers,
         common_pods,
     ];
-    kinds.map(|lines| lines(table, probes)).concat()
+    kinds.map(|faults| faults(table, probes)).concat()
 }
 
-/// The problems that the probes found, one in each line: the faults and the warnings.
-fn wrong(table: &Table, probes: &[Probe]) -> String {
-    probe_faults(table, probes) + &unexpected_users(table, probes)
+/// The problems that the probes found: the faults and the warnings.
+fn wrong(table: &Table, probes: &[Probe]) -> Vec<String> {
+    [probe_faults, unexpected_users]
+        .map(|wrong| wrong(table, probes))
+        .concat()
 }
 
 /// The problems that the probes and the check of the machine found, as JSON. `-o json`, `-o yaml` and `-o name` use
@@ -80,7 +84,7 @@ pub(super) fn problems(
 ) -> Vec<Value> {
     let wrong = probes.map(|probes| wrong(&config.table, probes));
     let wrong = wrong.unwrap_or_default();
-    let of_probes = wrong.lines().map(output::problem);
+    let of_probes = wrong.iter().map(|wrong| output::problem(wrong));
     of_probes
         .chain(node.into_iter().flat_map(Node::problems))
         .collect()
@@ -119,7 +123,7 @@ pub(super) fn state_directories(config: &Config) -> [Directories; 2] {
 /// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is
 /// only a warning, which does not count.
 pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
-    let count = |probes| probe_faults(&config.table, probes).lines().count();
+    let count = |probes| probe_faults(&config.table, probes).len();
     probes.map_or(0, count) + node.map_or(0, |node| node.problems().len())
 }
 
@@ -192,10 +196,6 @@ fn with_keys(mut object: Value, keys: impl Iterator<Item = (String, Value)>) -> 
         fields.extend(keys);
     }
     object
-}
-
-fn lines(sentences: &[String]) -> String {
-    sentences.iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// The files of the configuration, in the order in which they were read.
@@ -273,8 +273,8 @@ fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
         [
             backend.name.clone(),
             handlers.to_string(),
-            duration(backend.list_timeout),
-            duration(backend.stats_timeout),
+            duration_text(backend.list_timeout),
+            duration_text(backend.stats_timeout),
             if backend.auto_register { "yes" } else { "no" }.to_owned(),
             backend.socket.to_string(),
             origin(backend.origin.as_ref()),
@@ -336,88 +336,76 @@ fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
     columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
 }
 
-/// The names and the answers of the backends that answered the probe.
-pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
-    let found = table.backends.iter().zip(probes);
-    let found = found.filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
-    found.collect()
-}
-
-fn failures(table: &Table, probes: &[Probe]) -> String {
+fn failures(table: &Table, probes: &[Probe]) -> Vec<String> {
     let probes = table.backends.iter().zip(probes);
     let failed = probes.filter_map(|(backend, probe)| Some((backend, probe.as_ref().err()?)));
     failed
         .map(|(backend, cause)| {
             let cause = terminal::plain(cause);
-            format!("backend {:?} ({}): {cause}\n", backend.name, backend.socket)
+            format!("backend {:?} ({}): {cause}", backend.name, backend.socket)
         })
         .collect()
 }
 
 /// Backends whose socket another criswitch serves. It would merge the replies of its own backends.
-fn other_switches(table: &Table, probes: &[Probe]) -> String {
+fn other_switches(table: &Table, probes: &[Probe]) -> Vec<String> {
     let probes = table.backends.iter().zip(probes);
     let switches = probes.filter(|(_, probe)| probe.as_ref().is_ok_and(|found| found.is_switch));
     switches
         .map(|(backend, _)| {
             let (name, socket) = (&backend.name, &backend.socket);
-            format!("backend {name:?} ({socket}): criswitch serves this socket; set the socket of a runtime\n")
+            format!("backend {name:?} ({socket}): criswitch serves this socket; set the socket of a runtime")
         })
         .collect()
 }
 
-fn missing_handlers(table: &Table, probes: &[Probe]) -> String {
+fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
     let rows = table.handlers.iter();
     let missing = rows.filter(|row| reported(table, row, probes) == Some(false));
     missing
         .map(|row| {
             let (name, backend) = (&row.name, backend_of(table, row));
             format!(
-                "handler {name:?}: backend {backend:?} has no handler {:?}\n",
+                "handler {name:?}: backend {backend:?} has no handler {:?}",
                 row.backend_handler
             )
         })
         .collect()
 }
 
-fn other_drivers(table: &Table, probes: &[Probe]) -> String {
+fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
     let default = probe_of(table, probes, table.default.backend).and_then(cgroup_driver);
     let ours = default.map(driver_name).unwrap_or_default();
-    let wrong = with_other_driver(table, probes).into_iter();
-    wrong
+    let others = with_other_driver(default, &answered(table, probes)).into_iter();
+    others
         .map(|(name, theirs)| {
             let theirs = driver_name(theirs);
             format!(
                 "backend {name:?} uses the cgroup driver {theirs}, but the default backend uses {ours}; set the same driver \
-                 for the kubelet and all backends\n"
+                 for the kubelet and all backends"
             )
         })
         .collect()
 }
 
-fn common_pods(table: &Table, probes: &[Probe]) -> String {
+fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {
     let both = with_common_pods(table, probes).into_iter();
     both.map(|(one, other, pods)| {
-        format!("backends {one:?} and {other:?} both list the same {}; if both sockets belong to one runtime, configure one backend for both\n", counted(pods, "pod"))
+        format!("backends {one:?} and {other:?} both list the same {}; if both sockets belong to one runtime, configure one backend for both", counted(pods, "pod"))
     })
     .collect()
 }
 
-fn unexpected_users(table: &Table, probes: &[Probe]) -> String {
+fn unexpected_users(table: &Table, probes: &[Probe]) -> Vec<String> {
     let probes = table.backends.iter().zip(probes);
     let unexpected_users =
         probes.filter_map(|(row, probe)| Some((row, probe.as_ref().ok()?.unexpected_user?)));
     unexpected_users
         .map(|(row, uid)| {
             let what = wording::unexpected_user(uid);
-            format!("backend {:?} ({}): {what}\n", row.name, row.socket)
+            format!("backend {:?} ({}): {what}", row.name, row.socket)
         })
         .collect()
-}
-
-/// The cgroup driver's name in the configurations of the kubelet and the runtimes.
-pub(super) fn driver_name(driver: CgroupDriver) -> String {
-    driver.as_str_name().to_lowercase()
 }
 
 fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value {
@@ -435,32 +423,6 @@ fn probe_json(probe: &Probe) -> Value {
         Err(cause) => json!({ "answers": false, "cause": cause }),
         Ok(found) => found_json(found),
     }
-}
-
-/// A backend's answers as JSON.
-pub(super) fn found_json(found: &Probed) -> Value {
-    let conditions = found.conditions.iter().map(|condition| {
-        json!({
-            "type": condition.r#type,
-            "status": condition.status,
-            "reason": condition.reason,
-            "message": condition.message,
-        })
-    });
-    json!({
-        "answers": true,
-        "runtime": found.runtime,
-        "version": found.version,
-        "cgroupDriver": found.cgroup_driver.map(driver_name),
-        "unexpectedUser": found.unexpected_user,
-        "conditions": conditions.collect::<Vec<_>>(),
-        "features": found.feature_names(),
-        "handlers": found.handler_names(),
-    })
-}
-
-fn duration(duration: Duration) -> String {
-    criswitch::config::duration_text(duration)
 }
 
 fn backend_of(table: &Table, row: &Handler) -> String {

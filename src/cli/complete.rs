@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Command;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, CompletionCandidate, Shell};
-use criswitch::config::{Config, DEFAULT_PATH};
+use criswitch::config::{Config, DEFAULT_PATH, Table};
 
 use super::CONFIG_VARIABLE;
 
@@ -38,30 +38,16 @@ pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
 }
 
 pub(super) fn handlers() -> Vec<CompletionCandidate> {
-    names(|config| {
-        config
-            .table
-            .handlers
-            .iter()
-            .map(|row| row.name.clone())
-            .collect()
-    })
+    names(|table| table.handlers.into_iter().map(|row| row.name).collect())
 }
 
 pub(super) fn backends() -> Vec<CompletionCandidate> {
-    names(|config| {
-        config
-            .table
-            .backends
-            .iter()
-            .map(|row| row.name.clone())
-            .collect()
-    })
+    names(|table| table.backends.into_iter().map(|row| row.name).collect())
 }
 
 /// The names that `of` finds in the configuration; none if the configuration is not valid. `--config` in the command
 /// line that is being completed selects the file, else the environment variable.
-fn names(of: impl Fn(Config) -> Vec<String>) -> Vec<CompletionCandidate> {
+fn names(of: fn(Table) -> Vec<String>) -> Vec<CompletionCandidate> {
     let words: Vec<_> = env::args_os().collect();
     let next = words.windows(2).find_map(|pair| match pair {
         [option, value] if option == "--config" => value.to_str(),
@@ -75,6 +61,7 @@ fn names(of: impl Fn(Config) -> Vec<String>) -> Vec<CompletionCandidate> {
     let variable = env::var(CONFIG_VARIABLE).ok();
     let named = next.or_else(joined).or(variable.as_deref());
     let path = named.unwrap_or(DEFAULT_PATH);
-    let names = Config::load(Path::new(path)).map(of).unwrap_or_default();
+    let config = Config::load(Path::new(path));
+    let names = config.map(|config| of(config.table)).unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
 }

@@ -61,11 +61,8 @@ pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
 
 impl Consequence<'_> {
     pub(super) fn line(&self) -> String {
-        format!(
-            "{}: {}\n",
-            named("backend", self.backends.iter()),
-            self.what
-        )
+        let backends = named("backend", self.backends.iter());
+        format!("{backends}: {}", self.what)
     }
 
     pub(super) fn json(&self) -> Value {

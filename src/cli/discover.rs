@@ -8,17 +8,15 @@ mod places;
 mod plan;
 mod text;
 
-use std::fs;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_PATH};
 use criswitch::ownership::BackendIds;
-
-use criswitch::platform::{create_new, users};
+use criswitch::platform::{users, write_new};
 
 use super::node;
 use super::output::Output;
@@ -220,33 +218,21 @@ fn nothing(discovered: &Discovered) -> String {
 /// Parses the generated text, which must be a valid configuration.
 fn checked(text: &str) -> anyhow::Result<Config> {
     let loaded = Config::of_texts(&[(Path::new("discovered"), text.as_bytes())]);
-    loaded
-        .map_err(|problems| anyhow::anyhow!("the result is not a valid configuration: {problems}"))
+    loaded.map_err(|problems| anyhow!("the result is not a valid configuration: {problems}"))
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let shown = file.display();
-    let mut opened = create_new(file, MODE).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => anyhow::anyhow!(
-            "{shown} exists and was not changed; try a different name, or move the file"
-        ),
+    write_new(file, MODE, text.as_bytes()).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            anyhow!("{shown} exists and was not changed; try a different name, or move the file")
+        }
         ErrorKind::NotFound => {
             let directory = file.parent().unwrap_or(file).display();
-            anyhow::anyhow!(
-                "cannot write {shown}: {directory} does not exist; try mkdir -p {directory}"
-            )
+            anyhow!("cannot write {shown}: {directory} does not exist; try mkdir -p {directory}")
         }
-        _ => anyhow::anyhow!("cannot write {shown}: {error}"),
-    })?;
-    let written = opened
-        .write_all(text.as_bytes())
-        .and_then(|()| opened.sync_all());
-    written
-        .inspect_err(|_| {
-            // Remove an incomplete file, because it could load as a different configuration.
-            fs::remove_file(file).ok();
-        })
-        .with_context(|| format!("cannot write {shown}"))
+        _ => anyhow!("cannot write {shown}: {error}"),
+    })
 }
 
 fn next(file: &Path, config: &Config) -> String {

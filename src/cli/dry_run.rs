@@ -2,7 +2,6 @@
 
 use criswitch::codec::admin::{Changes, PlanReloadResponse, Undo};
 use criswitch::config::problem::lines;
-use serde_json::Value as Json;
 
 use super::Verdict;
 use super::terminal::{self, Shown};
@@ -20,10 +19,6 @@ pub(super) fn verdict(plan: &PlanReloadResponse) -> Verdict {
         _ if plan.would_change => Verdict::WouldChange,
         _ => Verdict::Fine,
     }
-}
-
-pub(super) fn json(plan: &PlanReloadResponse) -> anyhow::Result<Json> {
-    Ok(serde_json::to_value(plan)?)
 }
 
 /// The text on standard output.

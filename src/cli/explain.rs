@@ -21,12 +21,11 @@ use criswitch::config::{Config, Handler, Problems, Table};
 use criswitch::ownership::BackendId;
 use serde_json::Value;
 
-use super::check::answered;
 use super::consequences;
 use super::manifests::policy;
 use super::node::allowed_sysctls;
 use super::output::{self, Output};
-use super::probe::{self, Probe, Probed, Runtime};
+use super::probe::{self, Probe, Probed, Runtime, answered};
 use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
 
 #[derive(Args)]

@@ -24,7 +24,7 @@ struct Lack<'a> {
 }
 
 /// One line for each feature that some backends or handlers have and others lack.
-pub(super) fn lines(table: &Table, probes: &[Probe]) -> String {
+pub(super) fn lines(table: &Table, probes: &[Probe]) -> Vec<String> {
     let lacks = lacks(table, probes);
     lacks.iter().map(Lack::line).collect()
 }
@@ -113,9 +113,7 @@ impl Lack<'_> {
         let fields: Vec<_> = limit.field_names().collect();
         let (fields, reason, remedy) = (fields.join(", "), limit.reason, limit.remedy);
         let id = limit.id;
-        format!(
-            "feature {feature:?} is off {cause}. Pods with {fields}: {reason} {remedy} [{id}]\n"
-        )
+        format!("feature {feature:?} is off {cause}. Pods with {fields}: {reason} {remedy} [{id}]")
     }
 
     fn json(&self) -> Value {

@@ -18,7 +18,7 @@ impl Forget {
         let state = daemon.state().await?;
         let backend = running::backend(&state, &self.backend)?;
         ensure!(
-            backend.state != "ready",
+            !running::is_ready(backend),
             "backend {:?} ({}) answers, so it is not forgotten; remove its pods instead",
             backend.name,
             backend.socket

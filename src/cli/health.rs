@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use criswitch::codec::admin::{Backend, Problem, State};
-use criswitch::config::wording::{counted, span};
+use criswitch::config::wording::{ago, counted, span};
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};
 use super::output;
-use super::status::ago;
+use super::running::is_ready;
 use super::terminal::{self, Shown, plain};
 
 /// The cause that is shown for a backend that has not answered since criswitch started.
@@ -144,9 +144,9 @@ pub(super) fn list_problems(state: &State) -> Vec<String> {
 fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
     let Backend { name, socket, .. } = backend;
-    Some(match backend.state.as_str() {
-        "ready" => format!("backend {name} ({socket}): {problem}"),
-        _ => format!(
+    Some(match is_ready(backend) {
+        true => format!("backend {name} ({socket}): {problem}"),
+        false => format!(
             "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the \
              runtime is gone for good: criswitch forget {name}",
             state(backend)
@@ -170,7 +170,7 @@ pub(super) fn state(backend: &Backend) -> String {
 /// The problem of `backend`, its duration and its effect on calls; `None` if the backend is healthy.
 fn degraded(state: &State, backend: &Backend) -> Option<String> {
     let name = &backend.name;
-    if backend.state != "ready" {
+    if !is_ready(backend) {
         let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
         let (since, effect) = (ago(&backend.since), effect(state, backend));
         let moved = backend.moved.iter().map(|moved| format!("; {moved}"));

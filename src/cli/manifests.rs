@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::output::remove_nulls;
 use super::program::output;
 use super::{block_on, explain};
 
@@ -174,14 +175,16 @@ fn auto_registered(table: &Table) -> String {
 fn runtime_class(row: &Handler, config: &Config) -> Value {
     let overhead = &row.scheduling.overhead;
     let overhead = (!overhead.is_empty()).then(|| json!({ "podFixed": overhead }));
-    object([
-        ("apiVersion", Some(json!("node.k8s.io/v1"))),
-        ("kind", Some(json!("RuntimeClass"))),
-        ("metadata", Some(metadata(row.class()))),
-        ("handler", Some(json!(row.name))),
-        ("overhead", overhead),
-        ("scheduling", scheduling(row, config)),
-    ])
+    let mut class = json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": metadata(row.class()),
+        "handler": row.name,
+        "overhead": overhead,
+        "scheduling": scheduling(row, config),
+    });
+    remove_nulls(&mut class);
+    class
 }
 
 /// The name of an object, and the labels with which `kubectl apply --prune` and `kubectl delete` select all objects of
@@ -209,35 +212,21 @@ fn scheduling(row: &Handler, config: &Config) -> Option<Value> {
         return None;
     }
     let tolerations: Vec<Value> = tolerations.iter().map(toleration).collect();
-    Some(object([
-        (
-            "nodeSelector",
-            (!selector.is_empty()).then(|| json!(selector)),
-        ),
-        (
-            "tolerations",
-            (!tolerations.is_empty()).then(|| json!(tolerations)),
-        ),
-    ]))
+    Some(json!({
+        "nodeSelector": (!selector.is_empty()).then_some(selector),
+        "tolerations": (!tolerations.is_empty()).then_some(tolerations),
+    }))
 }
 
 fn toleration(toleration: &Toleration) -> Value {
-    let text = |text: &str| (!text.is_empty()).then(|| json!(text));
-    object([
-        ("key", text(&toleration.key)),
-        ("operator", text(toleration.operator.as_ref())),
-        ("value", text(&toleration.value)),
-        ("effect", text(toleration.effect.as_ref())),
-        ("tolerationSeconds", toleration.seconds.map(Value::from)),
-    ])
-}
-
-/// A JSON object without the fields that are `None`.
-fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
-    let fields = fields.into_iter();
-    fields
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-        .collect()
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    json!({
+        "key": text(&toleration.key),
+        "operator": toleration.operator.as_ref(),
+        "value": text(&toleration.value),
+        "effect": text(toleration.effect.as_ref()),
+        "tolerationSeconds": toleration.seconds,
+    })
 }
 
 #[cfg(all(test, unix))]

@@ -32,10 +32,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use super::check::driver_name;
 use super::columns::columns;
 use super::output::Encoding;
-use super::probe::{Probe, cgroup_driver, probe_of};
+use super::probe::{Probe, cgroup_driver, driver_name, probe_of};
 use super::terminal;
 use kubelet::{CGROUP_DRIVER, IMAGES, Kubelet, RUNTIME};
 use rancher::Rancher;
@@ -109,13 +108,15 @@ struct Setting {
     from: String,
 }
 
-/// A problem of the machine, shown as one line: `place: what; try ...`.
+/// A problem of the machine, or a reason not to change it.
+#[derive(Clone)]
 struct Finding {
-    place: String,
+    /// The pods, files, units or backends.
+    places: Vec<String>,
     what: String,
     /// Empty if criswitch knows no advice.
     hint: String,
-    /// Whether the command could not look.
+    /// Whether criswitch could not look.
     is_unknown: bool,
 }
 
@@ -228,22 +229,12 @@ fn report(
     what: impl fmt::Display,
     hint: impl fmt::Display,
 ) {
-    findings.push(Finding {
-        place: place.to_string(),
-        what: what.to_string(),
-        hint: hint.to_string(),
-        is_unknown: false,
-    });
+    findings.push(Finding::new([place], what, hint));
 }
 
 /// Adds the problem that the command cannot say how the machine is set up.
 fn unknown(findings: &mut Vec<Finding>, place: impl fmt::Display, what: impl fmt::Display) {
-    findings.push(Finding {
-        place: place.to_string(),
-        what: what.to_string(),
-        hint: String::new(),
-        is_unknown: true,
-    });
+    findings.push(Finding::unknown([place], what, ""));
 }
 
 /// Whether two addresses name the same socket. `/var/run` is a link to `/run` on every machine, so the two paths are
@@ -287,9 +278,8 @@ impl Node {
     /// The findings as problems of the JSON output.
     pub(super) fn problems(&self) -> Vec<Value> {
         let findings = self.findings.iter();
-        let problems = findings.map(|it| {
-            json!({ "path": it.place, "line": null, "column": null, "what": it.text(), "try": advice(&it.hint) })
-        });
+        let problems = findings
+            .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }));
         problems.collect()
     }
 
@@ -297,7 +287,7 @@ impl Node {
     pub(super) fn json(&self) -> Value {
         let findings = self.findings.iter();
         let findings = findings
-            .map(|it| json!({ "place": it.place, "what": it.text(), "try": advice(&it.hint) }));
+            .map(|it| json!({ "place": it.place(), "what": it.text(), "try": advice(&it.hint) }));
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,
@@ -312,6 +302,42 @@ impl Node {
 }
 
 impl Finding {
+    /// A finding about these places; no finding if there are none.
+    fn new(
+        places: impl IntoIterator<Item = impl ToString>,
+        what: impl ToString,
+        hint: impl ToString,
+    ) -> Finding {
+        Finding {
+            places: places.into_iter().map(|place| place.to_string()).collect(),
+            what: what.to_string(),
+            hint: hint.to_string(),
+            is_unknown: false,
+        }
+    }
+
+    /// A finding about these places, at which criswitch could not look.
+    fn unknown(
+        places: impl IntoIterator<Item = impl ToString>,
+        what: impl ToString,
+        hint: impl ToString,
+    ) -> Finding {
+        Finding {
+            is_unknown: true,
+            ..Finding::new(places, what, hint)
+        }
+    }
+
+    fn place(&self) -> String {
+        self.places.join(", ")
+    }
+
+    /// The finding as one line.
+    fn line(&self, what: &str) -> String {
+        let hint = advice(&self.hint).map(|hint| format!("; try {hint}"));
+        format!("{}: {what}{}", self.place(), hint.unwrap_or_default())
+    }
+
     fn text(&self) -> String {
         let kind = if self.is_unknown { "unknown: " } else { "" };
         format!("{kind}{}", self.what)
@@ -366,7 +392,6 @@ fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Setting> {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.text())?;
-        advice(&self.hint).map_or(Ok(()), |hint| write!(f, "; try {hint}"))
+        f.write_str(&self.line(&self.text()))
     }
 }

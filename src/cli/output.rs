@@ -108,7 +108,8 @@ fn with_schema(mut object: Json) -> Json {
     object
 }
 
-fn remove_nulls(value: &mut Json) {
+/// Removes the fields without a value.
+pub(super) fn remove_nulls(value: &mut Json) {
     match value {
         Json::Object(fields) => {
             fields.retain(|_, field| !field.is_null());

@@ -25,7 +25,7 @@ use criswitch::rpc::{self, Row};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tonic::{Code, Status};
 
 use super::block_on;
@@ -170,31 +170,33 @@ pub(super) fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) ->
     Some(answers.find(|(row, _)| row.id == id)?.1)
 }
 
-/// The names and drivers of the backends whose cgroup driver differs from that of the default backend. The kubelet uses
-/// the driver of the default backend.
+/// The names and the answers of the backends that answered the probe.
+pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
+    let found = table.backends.iter().zip(probes);
+    let found = found.filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
+    found.collect()
+}
+
+/// The names and drivers of the backends whose cgroup driver differs from `ours`, that of the default backend: the
+/// kubelet uses it, too. So does a backend that reports no driver.
 pub(super) fn with_other_driver<'a>(
-    table: &'a Table,
-    probes: &[Probe],
+    ours: Option<CgroupDriver>,
+    answered: &[(&'a str, &Probed)],
 ) -> Vec<(&'a str, CgroupDriver)> {
-    let Some(ours) = probe_of(table, probes, table.default.backend).and_then(cgroup_driver) else {
-        return Vec::new();
-    };
-    let drivers = table.backends.iter().zip(probes);
-    drivers
-        .filter_map(|(backend, probe)| Some((backend.name.as_str(), cgroup_driver(probe)?)))
-        .filter(|(_, theirs)| *theirs != ours)
-        .collect()
+    let others = answered.iter().filter_map(|(name, found)| {
+        let theirs = found.cgroup_driver?;
+        (theirs != ours?).then_some((*name, theirs))
+    });
+    others.collect()
 }
 
 /// Pairs of backends that list the same pods, with the number of these pods. Such a pair is probably one runtime with
 /// two sockets.
 pub(super) fn with_common_pods<'a>(
     table: &'a Table,
-    probes: &[Probe],
+    probes: &'a [Probe],
 ) -> Vec<(&'a str, &'a str, usize)> {
-    let found = table.backends.iter().zip(probes);
-    let found = found.filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
-    let found: Vec<_> = found.collect();
+    let found = answered(table, probes);
     let pairs = found
         .iter()
         .enumerate()
@@ -212,6 +214,33 @@ pub(super) fn with_common_pods<'a>(
 /// The cgroup driver that a backend reports, if any.
 pub(super) fn cgroup_driver(probe: &Probe) -> Option<CgroupDriver> {
     probe.as_ref().ok()?.cgroup_driver
+}
+
+/// The cgroup driver's name in the configurations of the kubelet and the runtimes.
+pub(super) fn driver_name(driver: CgroupDriver) -> String {
+    driver.as_str_name().to_lowercase()
+}
+
+/// A backend's answers as JSON.
+pub(super) fn found_json(found: &Probed) -> Value {
+    let conditions = found.conditions.iter().map(|condition| {
+        json!({
+            "type": condition.r#type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+        })
+    });
+    json!({
+        "answers": true,
+        "runtime": found.runtime,
+        "version": found.version,
+        "cgroupDriver": found.cgroup_driver.map(driver_name),
+        "unexpectedUser": found.unexpected_user,
+        "conditions": conditions.collect::<Vec<_>>(),
+        "features": found.feature_names(),
+        "handlers": found.handler_names(),
+    })
 }
 
 /// Whether a row's backend reports the row's handler; `None` if that is unknown.

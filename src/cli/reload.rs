@@ -37,7 +37,7 @@ impl Reload {
 
     fn show_plan(&self, plan: &PlanReloadResponse) -> anyhow::Result<Verdict> {
         print(match self.output.encoding() {
-            Some(encoding) => encoding.document(dry_run::json(plan)?)?,
+            Some(encoding) => encoding.document(serde_json::to_value(plan)?)?,
             None => dry_run::text(plan),
         })?;
         if let Some(complaint) = dry_run::complaint(plan) {

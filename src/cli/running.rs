@@ -230,6 +230,11 @@ impl Running {
     }
 }
 
+/// Whether a backend answers calls.
+pub(super) fn is_ready(backend: &Backend) -> bool {
+    backend.state == "ready"
+}
+
 /// The backend named `name`.
 ///
 /// # Errors

@@ -1,12 +1,12 @@
 //! `criswitch status`: the backends of the running daemon, its routing table and its last reload.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::address::Address;
-use criswitch::config::wording::{counted, place, removal, span};
+use criswitch::config::wording::{ago, counted, place, removal, span};
 use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
 use serde_json::{Map, Value as Json, json};
 
@@ -488,12 +488,4 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
 fn objects<'a>(json: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {
     let rows = json.get_mut(list).and_then(Json::as_array_mut);
     rows.into_iter().flatten().filter_map(Json::as_object_mut)
-}
-
-/// The time that has passed since `time`, in the form of [`span`].
-pub(super) fn ago(time: &str) -> String {
-    let Ok(time) = humantime::parse_rfc3339(time) else {
-        return String::new();
-    };
-    span(SystemTime::now().duration_since(time).unwrap_or_default())
 }

@@ -1,6 +1,6 @@
 //! Phrases that several modules show to people.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::platform::users::UserId;
 
@@ -46,6 +46,14 @@ pub fn place(backend: &str, handler: &str, backend_handler: &str) -> String {
         "" => format!("{backend} (its own default)"),
         other => format!("{backend} as {other}"),
     }
+}
+
+/// The time that has passed since `time`, in the form of [`span`].
+pub fn ago(time: &str) -> String {
+    let Ok(time) = humantime::parse_rfc3339(time) else {
+        return String::new();
+    };
+    span(SystemTime::now().duration_since(time).unwrap_or_default())
 }
 
 /// The duration in its two largest units, such as `1h 5m`. Fractions of a second are dropped.

@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes};
 use twox_hash::XxHash3_64;
 
 use super::replace::replace_with;
-use crate::platform::{create_new, files};
+use crate::platform::{create_new, files, is_absence};
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.
@@ -42,7 +42,7 @@ pub(super) enum Fault {
 
 impl Fault {
     pub(super) fn is_absence(&self) -> bool {
-        matches!(self, Fault::Unreadable(error) if super::is_absence(error))
+        matches!(self, Fault::Unreadable(error) if is_absence(error))
     }
 }
 

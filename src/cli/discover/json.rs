@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Discovered;
 use super::plan::{ConfigPlan, Planned, PlannedRow};
-use crate::cli::check::found_json;
+use crate::cli::probe::found_json;
 
 /// The object that describes the discovery, with the text of the configuration.
 pub(super) fn json(

@@ -6,52 +6,41 @@ use criswitch::config::wording;
 use criswitch::fanout::status::NEEDED;
 
 use super::Discovered;
-use super::plan::{ConfigPlan, Planned};
-use crate::cli::check::driver_name;
-use crate::cli::consequences;
+use super::plan::ConfigPlan;
+use crate::cli::consequences::{self, Consequence};
+use crate::cli::probe::{Probed, driver_name, with_other_driver};
 use crate::cli::terminal;
 
 /// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let plan = &discovered.plan;
-    let mut notes = other_drivers(plan);
-    notes.extend(not_ready(plan));
-    notes.extend(unexpected_users(plan));
-    notes.extend(conflicts(plan));
-    notes.extend(silent(discovered));
-    notes.extend(own(discovered));
-    notes.extend(lost_features(plan));
     let found = plan.backends.iter();
     let found = found.map(|backend| (backend.place.name.as_str(), &backend.found));
-    let consequences = consequences::of(&found.collect::<Vec<_>>());
-    notes.extend(
-        consequences
-            .iter()
-            .map(|it| it.line().trim_end().to_owned()),
-    );
+    let found: Vec<_> = found.collect();
+    let consequences = consequences::of(&found);
+    let notes = [
+        other_drivers(&found),
+        not_ready(&found),
+        unexpected_users(&found),
+        conflicts(plan),
+        silent(discovered),
+        own(discovered),
+        lost_features(&found),
+        consequences.iter().map(Consequence::line).collect(),
+    ]
+    .concat();
     notes.iter().map(|note| terminal::plain(note)).collect()
 }
 
-fn other_drivers(plan: &ConfigPlan) -> Vec<String> {
-    let driver = |backend: &Planned| backend.found.cgroup_driver;
-    // The kubelet uses the driver of the default backend. A backend that reports no driver uses the kubelet's driver,
-    // so only backends that report a driver are compared.
-    let Some(first) = plan
-        .backends
-        .first()
-        .filter(|first| driver(first).is_some())
-    else {
+fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
+    let Some((first, default)) = found.first() else {
         return Vec::new();
     };
-    let ours = driver(first).map(driver_name).unwrap_or_default();
-    let others = plan
-        .backends
-        .iter()
-        .filter(|other| driver(other).is_some() && driver(other) != driver(first));
+    let ours = default.cgroup_driver.map(driver_name).unwrap_or_default();
+    let others = with_other_driver(default.cgroup_driver, found).into_iter();
     others
-        .map(|other| {
-            let (name, first) = (&other.place.name, &first.place.name);
-            let theirs = driver(other).map(driver_name).unwrap_or_default();
+        .map(|(name, theirs)| {
+            let theirs = driver_name(theirs);
             format!(
                 "{name} uses the cgroup driver {theirs}, but {first} uses {ours}. Set the same driver for the kubelet \
                  and all backends before the kubelet uses criswitch."
@@ -60,13 +49,10 @@ fn other_drivers(plan: &ConfigPlan) -> Vec<String> {
         .collect()
 }
 
-fn not_ready(plan: &ConfigPlan) -> Vec<String> {
-    let conditions = plan.backends.iter().flat_map(|backend| {
-        backend
-            .found
-            .conditions
-            .iter()
-            .map(|condition| (&backend.place.name, condition))
+fn not_ready(found: &[(&str, &Probed)]) -> Vec<String> {
+    let conditions = found.iter().flat_map(|(name, found)| {
+        let conditions = found.conditions.iter();
+        conditions.map(move |condition| (name, condition))
     });
     conditions
         .filter(|(_, condition)| !condition.status && NEEDED.contains(&condition.r#type.as_str()))
@@ -77,11 +63,10 @@ fn not_ready(plan: &ConfigPlan) -> Vec<String> {
         .collect()
 }
 
-fn unexpected_users(plan: &ConfigPlan) -> Vec<String> {
-    let unexpected_users = plan.backends.iter();
-    let unexpected_users = unexpected_users
-        .filter_map(|backend| Some((&backend.place.name, backend.found.unexpected_user?)));
-    unexpected_users
+fn unexpected_users(found: &[(&str, &Probed)]) -> Vec<String> {
+    let users = found.iter();
+    users
+        .filter_map(|(name, found)| Some((name, found.unexpected_user?)))
         .map(|(name, uid)| format!("{name}: {}.", wording::unexpected_user(uid)))
         .collect()
 }
@@ -135,20 +120,18 @@ fn own(discovered: &Discovered) -> Vec<String> {
 
 /// Notes about features of the default backend that other backends lack. The node has a feature only if all backends
 /// have it.
-fn lost_features(plan: &ConfigPlan) -> Vec<String> {
-    let Some(first) = plan.backends.first() else {
+fn lost_features(found: &[(&str, &Probed)]) -> Vec<String> {
+    let Some((_, first)) = found.first() else {
         return Vec::new();
     };
     let lacking = |feature: &str| -> String {
-        let without = plan
-            .backends
-            .iter()
-            .filter(|backend| !backend.found.feature_names().contains(&feature));
-        let names: Vec<&str> = without.map(|backend| backend.place.name.as_str()).collect();
+        let lacks = |found: &Probed| !found.feature_names().contains(&feature);
+        let without = found.iter().filter(|(_, found)| lacks(found));
+        let names: Vec<&str> = without.map(|(name, _)| *name).collect();
         names.join(", ")
     };
     let mut lost: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for feature in first.found.feature_names() {
+    for feature in first.feature_names() {
         lost.entry(lacking(feature)).or_default().push(feature);
     }
     lost.remove("");

@@ -1,11 +1,10 @@
 //! Finds the CRI sockets of the node at given and well-known paths. Examines files only and connects to nothing.
 
-use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use criswitch::config::address::Address;
 use criswitch::platform::address::{Inode, socket_at};
-use criswitch::platform::paths;
+use criswitch::platform::{is_absence, paths};
 
 /// The largest length of a DNS label, in characters.
 const MAX_LABEL: usize = 63;
@@ -104,10 +103,6 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
         let socket = Address::parse(path.to_str()?).ok()?;
         Some((Some(*name), socket))
     })
-}
-
-fn is_absence(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// Sets the names of all places. A well-known path has its name in [`paths::WELL_KNOWN`]. Any other path is named after

@@ -9,7 +9,7 @@ use toml::Value;
 
 use super::Discovered;
 use super::plan::{ConfigPlan, Planned, PlannedRow};
-use crate::cli::check::driver_name;
+use crate::cli::probe::driver_name;
 use crate::cli::terminal;
 
 /// The remark on a handler whose kind of runtime is unknown.

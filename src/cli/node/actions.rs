@@ -192,14 +192,6 @@ impl Work {
         }
     }
 
-    pub(super) fn is_serve(&self) -> bool {
-        matches!(self, Work::Serve { .. })
-    }
-
-    pub(super) fn is_verify(&self) -> bool {
-        matches!(self, Work::Verify { .. })
-    }
-
     /// The difference between the machine now and at the end of this action.
     pub(super) fn drift(&self, root: &Root<'_>) -> Option<String> {
         let (place, found) = match self {

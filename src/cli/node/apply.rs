@@ -345,10 +345,10 @@ fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>
     let paths = journal.drifted()?.into_iter();
     let mut drifted: Vec<_> = paths.map(|path| path.display().to_string()).collect();
     if root.is_this_machine() && !journal.is_open {
-        let is_last = [Work::is_serve, Work::is_verify];
-        let last = is_last
-            .iter()
-            .filter_map(|is| journal.works().find(|work| is(work)));
+        let find = |is: fn(&&Work) -> bool| journal.works().find(is);
+        let serve = find(|work| matches!(work, Work::Serve { .. }));
+        let verify = find(|work| matches!(work, Work::Verify { .. }));
+        let last = serve.into_iter().chain(verify);
         drifted.extend(last.filter_map(|work| work.drift(root)));
     }
     Ok(drifted)

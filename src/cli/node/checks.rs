@@ -17,19 +17,7 @@ pub(super) struct Check {
     pub(super) may_accept: bool,
     /// The check is made if one of these steps has changes; always if there are none.
     needed_for: &'static [&'static str],
-    look: fn(&Facts<'_>, &[Planned]) -> Vec<Found>,
-}
-
-/// A reason not to change the node.
-#[derive(Clone)]
-pub(super) struct Found {
-    /// The pods, files, units or backends.
-    pub(super) places: Vec<String>,
-    pub(super) what: String,
-    /// Empty if criswitch knows no advice.
-    pub(super) hint: String,
-    /// Whether the check could not look.
-    pub(super) is_unknown: bool,
+    look: fn(&Facts<'_>, &[Planned]) -> Vec<Finding>,
 }
 
 const ALWAYS: &[&str] = &[];
@@ -76,7 +64,7 @@ pub(super) fn acceptable() -> Vec<&'static str> {
 }
 
 /// The findings of all checks that the planned steps need, each with its check.
-pub(super) fn look(facts: &Facts<'_>, planned: &[Planned]) -> Vec<(&'static Check, Found)> {
+pub(super) fn look(facts: &Facts<'_>, planned: &[Planned]) -> Vec<(&'static Check, Finding)> {
     let checks = CHECKS.iter().filter(|check| {
         let mut steps = check.needed_for.iter();
         check.needed_for.is_empty() || steps.any(|step| has(planned, step))
@@ -88,41 +76,4 @@ pub(super) fn look(facts: &Facts<'_>, planned: &[Planned]) -> Vec<(&'static Chec
             .map(move |found| (check, found))
     });
     found.collect()
-}
-
-impl Found {
-    /// A finding about these places; no finding if there are none.
-    pub(super) fn new(
-        places: impl IntoIterator<Item = impl ToString>,
-        what: &str,
-        hint: &str,
-    ) -> Found {
-        Found {
-            places: places.into_iter().map(|place| place.to_string()).collect(),
-            what: what.to_owned(),
-            hint: hint.to_owned(),
-            is_unknown: false,
-        }
-    }
-
-    /// A finding about these places, which the check could not look at.
-    pub(super) fn unknown(
-        places: impl IntoIterator<Item = impl ToString>,
-        what: &str,
-        hint: &str,
-    ) -> Found {
-        Found {
-            is_unknown: true,
-            ..Found::new(places, what, hint)
-        }
-    }
-}
-
-impl From<&Finding> for Found {
-    fn from(finding: &Finding) -> Found {
-        Found {
-            is_unknown: finding.is_unknown,
-            ..Found::new([&finding.place], &finding.what, &finding.hint)
-        }
-    }
 }

@@ -12,7 +12,7 @@ use criswitch::config::{Config, DEFAULT_PATH, Problems};
 use criswitch::platform::kernel;
 use serde_json::{Value, json};
 
-use super::checks::{self, Check, Found};
+use super::checks::{self, Check};
 use super::journal::Journal;
 use super::kubelet::Kubelet;
 use super::layout::Layout;
@@ -62,7 +62,7 @@ pub(in crate::cli) struct Arguments {
 pub(super) struct Facts<'a> {
     pub(super) root: Root<'a>,
     pub(super) specification: &'a Specification,
-    pub(super) wanted: Result<Wanted, Vec<Found>>,
+    pub(super) wanted: Result<Wanted, Vec<Finding>>,
     /// The kubelet as it runs.
     pub(super) kubelet: Kubelet,
     pub(super) kubelet_findings: Vec<Finding>,
@@ -80,7 +80,7 @@ pub(super) struct Facts<'a> {
     /// The number of the specification that was applied last.
     pub(super) number: u64,
     /// The pods that the kubelet has, or why they are unknown.
-    pub(super) pods: Result<Vec<Pod>, Found>,
+    pub(super) pods: Result<Vec<Pod>, Finding>,
 }
 
 /// The configuration that the node will have.
@@ -111,7 +111,7 @@ enum State {
 pub(super) struct Plan<'f> {
     facts: &'f Facts<'f>,
     pub(super) steps: Vec<Planned>,
-    findings: Vec<(State, &'static Check, Found)>,
+    findings: Vec<(State, &'static Check, Finding)>,
 }
 
 impl Arguments {
@@ -211,16 +211,16 @@ fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
 }
 
 /// The pods with a directory of the kubelet.
-fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<Pod>, Found> {
+fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<Pod>, Finding> {
     let set = last(&kubelet.settings, &["root-dir"]);
     let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
     let uids = root.names_in(&folder).map_err(|error| {
         let what = format!("the kubelet's pods cannot be read: {error}");
-        Found::unknown([folder.display()], &what, "running the command as root")
+        Finding::unknown([folder.display()], &what, "running the command as root")
     })?;
     if kubelet.pid.is_some() && !root.at(&folder).exists() {
         let what = "a kubelet runs, and this directory of its pods does not exist";
-        return Err(Found::unknown([folder.display()], what, ""));
+        return Err(Finding::unknown([folder.display()], what, ""));
     }
     let logs = root.names_in(Path::new(LOGS)).unwrap_or_default();
     let pods = uids.into_iter().map(|uid| {
@@ -245,11 +245,11 @@ impl Wanted {
         specification: &Specification,
         root: &Root<'_>,
         directory: &Path,
-    ) -> Result<Wanted, Vec<Found>> {
-        let problems = |problems: Problems| -> Vec<Found> {
+    ) -> Result<Wanted, Vec<Finding>> {
+        let problems = |problems: Problems| -> Vec<Finding> {
             let problems = problems.iter();
             problems
-                .map(|its| Found::new([&its.place], &its.what, &its.hint))
+                .map(|its| Finding::new([&its.place], &its.what, &its.hint))
                 .collect()
         };
         let path = Path::new(DEFAULT_PATH);
@@ -276,8 +276,9 @@ impl Wanted {
         specification: &Specification,
         root: &Root<'_>,
         directory: &Path,
-    ) -> Result<String, Found> {
-        let none = |what: &str| Found::new([DEFAULT_PATH], what, "[handlers] in the specification");
+    ) -> Result<String, Finding> {
+        let none =
+            |what: &str| Finding::new([DEFAULT_PATH], what, "[handlers] in the specification");
         match &specification.configuration {
             Some(text) => Ok(format!("{}\n", text.trim())),
             None if root.runs() => {
@@ -352,15 +353,8 @@ impl<'f> Plan<'f> {
 
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let findings = self.findings.iter().map(|(state, check, found)| {
-            let Found {
-                places, what, hint, ..
-            } = found;
-            let (state, name, places) = (state.as_ref(), check.name, places.join(", "));
-            let hint = match hint.as_str() {
-                "" => String::new(),
-                hint => format!("; try {hint}"),
-            };
-            format!("{state} {name}: {places}: {what}{hint}\n")
+            let (state, name) = (state.as_ref(), check.name);
+            format!("{state} {name}: {}\n", found.line(&found.what))
         });
         let findings = terminal::wrapped(&findings.collect::<String>());
         let end = match (self.open(), self.steps.len()) {

@@ -24,7 +24,7 @@ use tonic::Code;
 
 use super::call::{Failure, LIMIT, reply};
 use super::steps::Steps;
-use crate::cli::running::{Running, is_of_signal};
+use crate::cli::running::{Running, is_of_signal, is_ready};
 
 /// The namespace of the pods.
 pub(in crate::cli) const NAMESPACE: &str = "criswitch-try";
@@ -459,7 +459,7 @@ impl<'a> TrialPod<'a> {
         let state = self.daemon.state().await;
         let backends = state.map(|state| state.backends).unwrap_or_default();
         let mut own = backends.iter().filter(|it| it.name == self.backend);
-        own.any(|backend| backend.state == "ready" && !backend.pods_from_cache)
+        own.any(|backend| is_ready(backend) && !backend.pods_from_cache)
     }
 
     fn pod_id(&self) -> String {

@@ -102,9 +102,9 @@ impl Pods<'_> {
         let state = state.map_err(|error| format!("{error:#}"))?;
         let backend = running::backend(&state, self.settings.backend);
         let backend = backend.map_err(|error| error.to_string())?;
-        match backend.state.as_str() {
-            "ready" => Ok(()),
-            _ => Err(health::state(backend)),
+        match running::is_ready(backend) {
+            true => Ok(()),
+            false => Err(health::state(backend)),
         }
     }
 

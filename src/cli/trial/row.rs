@@ -59,8 +59,11 @@ pub(super) fn braces(overhead: &Quantities) -> String {
 /// The configuration is wrong, or no file has a row for the handler.
 pub(super) fn find(main: &Path, handler: &str) -> anyhow::Result<(Config, Origin)> {
     let config = Config::load(main)?;
-    let row = config.table.handlers.iter().find(|row| row.name == handler);
-    match row.and_then(|row| row.origin.clone()) {
+    match config
+        .table
+        .handler(handler)
+        .and_then(|row| row.origin.clone())
+    {
         Some(origin) => Ok((config, origin)),
         None => bail!(
             "no file of the configuration {} has a row for handler {handler:?}; add one under [handlers] first",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use criswitch::platform::Target;
 
-use super::Found;
+use crate::cli::node::Finding;
 use crate::cli::node::journal;
 use crate::cli::node::plan::Facts;
 use crate::cli::node::root::Root;
@@ -23,7 +23,7 @@ const INSTALLED: [&str; 3] = [
 /// The free space that a file needs besides its size, in bytes.
 const ROOM: u64 = 1 << 20;
 
-pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Some(wanted) = &facts.specification.machine_id else {
         return Vec::new();
     };
@@ -31,15 +31,15 @@ pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let found = found.map(|id| id.trim().to_owned());
     let what = format!("the specification is for the machine {wanted}");
     match found {
-        None => vec![Found::unknown(
+        None => vec![Finding::unknown(
             [MACHINE_ID],
-            &format!("cannot be read, and {what}"),
+            format!("cannot be read, and {what}"),
             "",
         )],
         Some(id) if id == *wanted => Vec::new(),
         Some(id) => {
             let what = format!("{what}, and this is {id}");
-            vec![Found::new(
+            vec![Finding::new(
                 [MACHINE_ID],
                 &what,
                 "the specification of this machine",
@@ -48,17 +48,17 @@ pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     }
 }
 
-pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let own = env!("CARGO_PKG_VERSION");
     let wanted = facts.specification.version.iter();
     let other = wanted.filter(|wanted| *wanted != own).map(|wanted| {
         let what = format!("this program is version {own}, the specification wants {wanted}");
-        Found::new(["criswitch"], &what, "the program of that version")
+        Finding::new(["criswitch"], &what, "the program of that version")
     });
     other.collect()
 }
 
-pub(super) fn generation(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn generation(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let wanted = facts.specification.generation.iter();
     let older = wanted.filter(|wanted| **wanted < facts.number);
     let older = older.map(|wanted| {
@@ -66,30 +66,30 @@ pub(super) fn generation(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
             "the specification has the generation {wanted}, and {} was applied here",
             facts.number
         );
-        Found::new(["specification"], &what, "the newest specification")
+        Finding::new(["specification"], &what, "the newest specification")
     });
     older.collect()
 }
 
-pub(super) fn systemd(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn systemd(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let exists = |path: &&str| facts.root.at(Path::new(path)).exists();
     let found = match facts.root.runs() {
         true => exists(&RUNNING),
         false => SYSTEMD.iter().any(exists),
     };
     let what = "systemd does not run the services of this machine";
-    Vec::from_iter((!found).then(|| Found::new([RUNNING], what, "")))
+    Vec::from_iter((!found).then(|| Finding::new([RUNNING], what, "")))
 }
 
-pub(super) fn configuration(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn configuration(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     facts.wanted.as_ref().err().cloned().unwrap_or_default()
 }
 
-pub(super) fn package(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn package(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let exists = |path: &&&str| facts.root.at(Path::new(path)).exists();
     let what = "a package, or somebody manually, has installed criswitch here";
     let hint = "upgrading it in the same way, or removing it first";
-    vec![Found::new(INSTALLED.iter().filter(exists), what, hint)]
+    vec![Finding::new(INSTALLED.iter().filter(exists), what, hint)]
 }
 
 /// The file if it exists, else the first directory above it that does.
@@ -118,7 +118,7 @@ fn with_target(
 }
 
 /// Files that are not below the root of the machine, because an absolute link leads there from a directory above them.
-pub(super) fn outside(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+pub(super) fn outside(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     let root = facts.root.at(Path::new("/")).canonicalize();
     let is_outside = |path: &Path| {
         let parent = path.parent().unwrap_or(path).to_string_lossy();
@@ -129,36 +129,36 @@ pub(super) fn outside(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
     let paths = paths.chain([Path::new(journal::FILE)]);
     let places = paths.filter(|path| is_outside(path)).map(Path::display);
     let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
-    vec![Found::new(places, what, "")]
+    vec![Finding::new(places, what, "")]
 }
 
-pub(super) fn read_only(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+pub(super) fn read_only(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, _| target.is_read_only);
     let unseen = contents(planned).filter_map(|(change, _)| {
         let part = existing_part(&facts.root, &change.place);
         let error = Target::of(&part).err()?;
-        Some(Found::unknown(
+        Some(Finding::unknown(
             [&change.place],
-            &format!("cannot be examined: {error}"),
+            format!("cannot be examined: {error}"),
             "",
         ))
     });
     let what = "the file system is read-only";
-    [Found::new(places, what, "")]
+    [Finding::new(places, what, "")]
         .into_iter()
         .chain(unseen)
         .collect()
 }
 
-pub(super) fn no_exec(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+pub(super) fn no_exec(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, content| {
         target.is_no_exec && content.is_program()
     });
     let what = "the file system runs no programs (noexec)";
-    vec![Found::new(places, what, "mounting it with exec")]
+    vec![Finding::new(places, what, "mounting it with exec")]
 }
 
-pub(super) fn immutable(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+pub(super) fn immutable(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     let is_immutable = |path: &Path| Target::of(path).is_ok_and(|target| target.is_immutable);
     let places = contents(planned).filter(|(change, _)| {
         let part = existing_part(&facts.root, &change.place);
@@ -166,14 +166,14 @@ pub(super) fn immutable(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
     });
     let places = places.map(|(change, _)| &change.place);
     let what = "the file or its directory cannot be changed (chattr +i or +a)";
-    vec![Found::new(places, what, "chattr -i -a")]
+    vec![Finding::new(places, what, "chattr -i -a")]
 }
 
-pub(super) fn room(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+pub(super) fn room(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, content| {
         target.available_bytes < content.size() + ROOM
     });
-    vec![Found::new(
+    vec![Finding::new(
         places,
         "the file system has no room for the file",
         "",
@@ -182,7 +182,7 @@ pub(super) fn room(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
 
 /// Files in the way. Those of the kubelet are changed on purpose, and a link to another version of criswitch is of this
 /// command.
-pub(super) fn existing(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
+pub(super) fn existing(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     let own = planned.iter().filter(|planned| planned.step != "endpoint");
     let changes = own.flat_map(|planned| &planned.changes);
     let in_the_way = changes.filter(|change| {
@@ -195,5 +195,5 @@ pub(super) fn existing(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Found> {
     });
     let places = in_the_way.map(|change| &change.place);
     let what = "the file exists, differs, and would be replaced";
-    vec![Found::new(places, what, "moving it")]
+    vec![Finding::new(places, what, "moving it")]
 }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::Found;
 use crate::cli::node::kubelet::{IMAGES, files_of};
 use crate::cli::node::plan::Facts;
 use crate::cli::node::start::Flags;
@@ -23,20 +22,20 @@ const TICKS_PER_SECOND: u64 = 100;
 /// The field of `/proc/PID/stat` with the start, counted after the name of the program.
 const START_FIELD: usize = 19;
 
-pub(super) fn layout(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn layout(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let findings = match &facts.layout {
         Ok(_) => &facts.kubelet_findings,
         Err(findings) => findings,
     };
-    findings.iter().map(Found::from).collect()
+    findings.clone()
 }
 
-pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
-    let mut findings: Vec<Finding> = Vec::new();
+pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+    let mut findings = Vec::new();
     let name = "the kubelet's image service endpoint";
     let images = facts.kubelet.set(IMAGES);
     judge(images, name, &facts.endpoint, "removing it", &mut findings);
-    findings.iter().map(Found::from).collect()
+    findings
 }
 
 /// The minor version of the kubelet 1.x, as its program prints it. `None` if it is unknown.
@@ -62,41 +61,45 @@ pub(super) fn minor_version(facts: &Facts<'_>) -> Option<u32> {
         .ok()
 }
 
-pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let what = format!("criswitch needs the kubelet 1.{OLDEST} or newer");
     match minor_version(facts) {
         Some(minor) if minor >= OLDEST => Vec::new(),
-        Some(minor) => vec![Found::new(
+        Some(minor) => vec![Finding::new(
             ["kubelet"],
-            &format!("{what}, and this is 1.{minor}"),
+            format!("{what}, and this is 1.{minor}"),
             "",
         )],
-        None => vec![Found::unknown(
+        None => vec![Finding::unknown(
             ["kubelet"],
-            &format!("{what}, and its version is not known"),
+            format!("{what}, and its version is not known"),
             "kubelet --version",
         )],
     }
 }
 
-pub(super) fn program(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn program(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let link = format!("/proc/{}/exe", facts.kubelet.pid.unwrap_or_default());
     let Ok(program) = fs::read_link(facts.root.at(Path::new(&link))) else {
         let what = "the program of the kubelet's process cannot be read";
-        return vec![Found::unknown([link], what, "running the command as root")];
+        return vec![Finding::unknown(
+            [link],
+            what,
+            "running the command as root",
+        )];
     };
     let program = program.display().to_string();
     let replaced = program.strip_suffix(" (deleted)");
     let what =
         "the program was replaced after the kubelet had started, so a restart would upgrade it";
     let hint = "restarting the kubelet first";
-    vec![Found::new(replaced, what, hint)]
+    vec![Finding::new(replaced, what, hint)]
 }
 
-pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Some(started) = start_time(facts) else {
         let what = "the start of the kubelet's process cannot be read";
-        return vec![Found::unknown(["kubelet"], what, "")];
+        return vec![Finding::unknown(["kubelet"], what, "")];
     };
     let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
     let settings = facts.kubelet.settings.iter();
@@ -117,7 +120,7 @@ pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     });
     let what = "the file is newer than the kubelet's process, so a restart would apply it";
     let hint = "restarting the kubelet first";
-    vec![Found::new(newer.map(|path| path.display()), what, hint)]
+    vec![Finding::new(newer.map(|path| path.display()), what, hint)]
 }
 
 /// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
@@ -136,7 +139,7 @@ fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(boot)?.checked_add(since)
 }
 
-pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let next = &facts.next_kubelet;
     let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
         return Vec::new();
@@ -150,10 +153,12 @@ pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     };
     let differs = words(&process.words) != words(&unit.words);
     let what = "the kubelet's process has other flags than its unit would give it now";
-    Vec::from_iter(differs.then(|| Found::new([&unit.from], what, "restarting the kubelet first")))
+    Vec::from_iter(
+        differs.then(|| Finding::new([&unit.from], what, "restarting the kubelet first")),
+    )
 }
 
-pub(super) fn daemon_reload(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn daemon_reload(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
     };
@@ -165,7 +170,7 @@ pub(super) fn daemon_reload(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
         Some(false) => Vec::new(),
         Some(true) => {
             let what = "the unit has changed on disk, and systemd has not read it yet";
-            vec![Found::new(
+            vec![Finding::new(
                 [&layout.unit],
                 what,
                 "systemctl daemon-reload, then restarting the kubelet",
@@ -173,7 +178,7 @@ pub(super) fn daemon_reload(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
         }
         None => {
             let what = "whether systemd has read the unit as it is on disk is not known";
-            vec![Found::unknown(
+            vec![Finding::unknown(
                 [&layout.unit],
                 what,
                 "systemctl daemon-reload",

@@ -5,13 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 
-use super::Found;
 use super::kubelet::minor_version;
-use crate::cli::check::{self, driver_name};
+use crate::cli::node::Finding;
 use crate::cli::node::plan::Facts;
 use crate::cli::node::same;
 use crate::cli::node::steps::Planned;
-use crate::cli::probe::{Probed, cgroup_driver as driver, probe_of, with_other_driver};
+use crate::cli::probe::{
+    self, Probed, cgroup_driver as driver, driver_name, probe_of, with_other_driver,
+};
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -24,17 +25,17 @@ fn answered<'f>(facts: &'f Facts<'_>) -> Vec<(&'f str, &'f Probed)> {
     let (Ok(wanted), Some(probes)) = (&facts.wanted, &facts.probes) else {
         return Vec::new();
     };
-    check::answered(&wanted.config.table, probes)
+    probe::answered(&wanted.config.table, probes)
 }
 
 /// An unknown finding about the backends whose pods are not known.
-fn silent(facts: &Facts<'_>) -> Found {
+fn silent(facts: &Facts<'_>) -> Finding {
     let wanted = facts.wanted.iter();
     let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
     let answers = backends.zip(facts.probes.iter().flatten());
     let silent = answers.filter(|(_, probe)| probe.is_err());
     let places = silent.map(|(backend, _)| format!("backend {:?}", backend.name));
-    Found::unknown(
+    Finding::unknown(
         places,
         "its pods are not known, because it does not answer",
         "",
@@ -52,7 +53,7 @@ fn name(pod: &PodSandbox) -> String {
     format!("{}/{}", names.namespace, names.name)
 }
 
-pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Ok(wanted) = &facts.wanted else {
         return Vec::new();
     };
@@ -60,7 +61,7 @@ pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let place = |name: &str| format!("backend {name:?}");
     let Some(probes) = &facts.probes else {
         let places = backends.iter().map(|backend| place(&backend.name));
-        return vec![Found::unknown(
+        return vec![Finding::unknown(
             places,
             "the machine does not run, so no backend was asked",
             "",
@@ -73,7 +74,7 @@ pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
             Ok(found) if found.is_switch => format!("criswitch serves {}", backend.socket),
             Ok(_) => return None,
         };
-        Some(Found::new(
+        Some(Finding::new(
             [place(&backend.name)],
             &what,
             "starting the runtime",
@@ -83,7 +84,7 @@ pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
 }
 
 /// Without its runtime as a backend, the kubelet would not find its pods.
-pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let (Ok(wanted), Ok(layout)) = (&facts.wanted, &facts.layout) else {
         return Vec::new();
     };
@@ -99,14 +100,14 @@ pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
         return Vec::new();
     }
     let what = "the kubelet uses this runtime, which is no backend, so it would lose its pods";
-    vec![Found::new(
+    vec![Finding::new(
         [endpoint],
         what,
         "a row for its handlers under [handlers]",
     )]
 }
 
-pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Ok(wanted) = &facts.wanted else {
         return Vec::new();
     };
@@ -116,29 +117,28 @@ pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let all = table.backends.iter();
     let silent = all.filter(|backend| driver_of(backend.id).is_none());
     let silent = silent.map(|backend| format!("backend {:?}", backend.name));
-    let mut found = vec![Found::unknown(
+    let mut found = vec![Finding::unknown(
         silent,
         "the cgroup driver is not known; the kubelet and all backends must have the same",
         "",
     )];
-    let Some(ours) = driver_of(table.default.backend).map(driver_name) else {
+    let default = driver_of(table.default.backend);
+    let Some(ours) = default.map(driver_name) else {
         return found;
     };
     let hint = "the same driver for the kubelet and all backends";
-    for (name, theirs) in with_other_driver(table, probes) {
+    for (name, theirs) in with_other_driver(default, &answered(facts)) {
         let what = format!(
             "has the cgroup driver {}, the default backend has {ours}",
             driver_name(theirs)
         );
-        found.push(Found::new([format!("backend {name:?}")], &what, hint));
+        found.push(Finding::new([format!("backend {name:?}")], &what, hint));
     }
-    let mut findings = Vec::new();
-    facts.kubelet.judge_cgroup_driver(&ours, &mut findings);
-    found.extend(findings.iter().map(Found::from));
+    facts.kubelet.judge_cgroup_driver(&ours, &mut found);
     found
 }
 
-pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Ok(wanted) = &facts.wanted else {
         return Vec::new();
     };
@@ -153,14 +153,14 @@ pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found
             let handler = &pod.runtime_handler;
             let has_row = handler.is_empty() || table.name_for(id?, handler).is_some();
             let what = format!("the pod uses the handler {handler:?}, which has no row");
-            (!has_row).then(|| Found::new([name(pod)], &what, "a row under [handlers]"))
+            (!has_row).then(|| Finding::new([name(pod)], &what, "a row under [handlers]"))
         })
     });
     found.chain([silent(facts)]).collect()
 }
 
 /// Pods that the kubelet would remove, because it does not know them.
-pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let pods = match &facts.pods {
         Ok(pods) => pods,
         Err(found) => return vec![found.clone()],
@@ -174,10 +174,10 @@ pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found>
     });
     let what = "the kubelet does not know the pod, and would remove it";
     let hint = "removing the pod, or waiting for its end";
-    vec![silent(facts), Found::new(unknown.map(name), what, hint)]
+    vec![silent(facts), Finding::new(unknown.map(name), what, hint)]
 }
 
-pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let Some(since) = SystemTime::now().checked_sub(YOUNG) else {
         return Vec::new();
     };
@@ -191,14 +191,14 @@ pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
     let what = "the pod is younger than 10 seconds";
     vec![
         silent(facts),
-        Found::new(young.map(name), what, "again after 10 seconds"),
+        Finding::new(young.map(name), what, "again after 10 seconds"),
     ]
 }
 
 /// An unknown finding about all pods of the node, which files and backends cannot answer.
-fn unknown(facts: &Facts<'_>, what: &str) -> Vec<Found> {
+fn unknown(facts: &Facts<'_>, what: &str) -> Vec<Finding> {
     match &facts.pods {
-        Ok(pods) => vec![Found::unknown(
+        Ok(pods) => vec![Finding::unknown(
             pods.iter().map(|pod| &pod.name),
             what,
             KUBECTL,
@@ -207,19 +207,19 @@ fn unknown(facts: &Facts<'_>, what: &str) -> Vec<Found> {
     }
 }
 
-pub(super) fn admission(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn admission(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let what = "whether the restarted kubelet admits the pods again depends on their specifications: node selectors \
         and labels of the node, NUMA, devices whose plug-in is not registered";
     unknown(facts, what)
 }
 
-pub(super) fn eviction(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn eviction(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     let what =
         "whether a short NotReady of the node evicts the pods depends on their tolerationSeconds";
     unknown(facts, what)
 }
 
-pub(super) fn readiness(facts: &Facts<'_>, _: &[Planned]) -> Vec<Found> {
+pub(super) fn readiness(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     if minor_version(facts).is_some_and(|minor| !RESETS_READINESS.contains(&minor)) {
         return Vec::new();
     }
