@@ -511,7 +511,7 @@ impl Manifests {
             _ => objects.yaml(&config)?,
         })?;
         // `kubectl apply -f -` reads standard output, so warnings go to standard error.
-        terminal::complain(&(clashes + &objects.left_out(&config)));
+        terminal::complain(&(clashes + &objects.omitted(&config)));
         Ok(Verdict::Fine)
     }
 }

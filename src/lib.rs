@@ -106,9 +106,9 @@
 //! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call
 //!    or disconnects, the task ends, and the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
-//! 8. Only `backend::connect` connects, and only `errors` creates a status with a text of criswitch. Only `rpc`,
-//!    `call::route`, `call::lesson` and `call::plan` match on the columns `goes` and `then` of a row. `codec`, `rpc`,
-//!    `ownership`, `call::route`, `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
+//! 8. In the library, only `backend::connect` connects, and only `errors` creates a status with a text of criswitch.
+//!    Only `rpc`, `call::route`, `call::lesson` and `call::plan` match on the columns `goes` and `then` of a row.
+//!    `codec`, `rpc`, `ownership`, `call::route`, `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
 //!    Tests: `one_module_connects_and_one_module_creates_statuses`,
 //!    `only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then`, `modules_that_decide_do_no_io`
 //! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.

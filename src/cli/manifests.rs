@@ -55,11 +55,11 @@ impl Objects {
     }
 
     /// One line for each handler or backend that the objects omit, and for each RuntimeClass without a label.
-    pub(super) fn left_out(self, config: &Config) -> String {
+    pub(super) fn omitted(self, config: &Config) -> String {
         let auto_registered = auto_registered(&config.table);
         match self {
             Objects::RuntimeClasses => auto_registered + &unlabelled(config),
-            Objects::Policies => auto_registered + &policy::left_out(&config.table),
+            Objects::Policies => auto_registered + &policy::omitted(&config.table),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::at;
 use crate::words::found;
 
 /// Words that no name contains, with their plain replacements.
-const UNPLAIN: [(&str, &str); 15] = [
+const UNPLAIN: [(&str, &str); 18] = [
     ("tell", "report, send, show"),
     ("tells", "reports, sends, shows"),
     ("told", "reported, sent, shown"),
@@ -15,9 +15,12 @@ const UNPLAIN: [(&str, &str); 15] = [
     ("anew", "again"),
     ("hear", "receive"),
     ("heard", "received, answered"),
+    ("hears", "receives"),
+    ("nobodys", "unowned"),
     ("unheard", "unanswered, unknown"),
     ("refusal", "rejection"),
     ("speaker", "default_backend"),
+    ("speakers", "default_backends"),
     ("greet", "make_ready"),
     ("greeted", "made_ready"),
     ("repay", "send again"),

@@ -4,11 +4,12 @@
 use bytes::Bytes;
 use criswitch::codec::cri;
 use criswitch::rpc::Kind::{self, Container, Pod};
+use criswitch::rpc::{self, ROWS};
 use percent_encoding::percent_decode_str;
 use prost::encoding;
 use tonic::Code;
 
-use crate::support::{RawReply, Rig, Sim, frame, frame_raw};
+use crate::support::{Client, RawReply, Rig, Sim, frame, frame_raw};
 
 /// A call whose request has an id in field 1.
 pub struct IdCall {
@@ -191,5 +192,19 @@ pub fn assert_names_the_dead(reply: &RawReply, sim: &Sim, rpc: &str) {
     let socket = sim.socket().display().to_string();
     for word in [sim.name(), &socket, "onnect"] {
         assert!(text.contains(word), "{rpc}: {text} lacks {word}");
+    }
+}
+
+#[tokio::test]
+async fn the_simulated_runtime_has_every_rpc() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("cri.sock");
+    let sim = Sim::new("runc");
+    sim.serve_on(&socket);
+    let raw = Client::new(&socket).raw().await;
+    // The stream of events has no end.
+    for row in ROWS.iter().filter(|row| row.name != rpc::EVENTS.name) {
+        let reply = raw.call(&row.path(), &[], frame_raw(b"")).await;
+        assert_ne!(reply.code(), Code::Unimplemented, "{}", row.name);
     }
 }

@@ -1,7 +1,6 @@
 //! The behaviour of criswitch as clients see it, with simulated runtimes. Each folder tests the module that has the
 //! same name in the code map of `src/lib.rs`. `images` tests the image calls, from their targets to their merged
-//! replies. The folders share the files next to this file. `simulated_runtime` tests that the faults of the simulated
-//! runtime have an effect.
+//! replies. The folders share the files next to this file.
 // No other crate uses these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
@@ -16,7 +15,6 @@ mod http2;
 mod kubelet;
 mod logged;
 mod questions;
-mod simulated_runtime;
 mod wait;
 
 mod backend {

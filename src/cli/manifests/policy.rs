@@ -48,7 +48,7 @@ pub(super) fn objects(table: &Table) -> Vec<Value> {
 }
 
 /// One line for each handler without a policy.
-pub(super) fn left_out(table: &Table) -> String {
+pub(super) fn omitted(table: &Table) -> String {
     let rows = table.handlers.iter().filter(|row| kind(row).is_none());
     rows.map(|row| {
         let name = &row.name;

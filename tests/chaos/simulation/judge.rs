@@ -224,7 +224,7 @@ impl Case<'_> {
             Goes::Handler(_) => Some(self.rows().map(runtime_of).collect()),
             Goes::Owner(kind, ..) => Some(owners(kind).unwrap_or_default()),
             Goes::OwnerWithImage(_) => Some(owners(Kind::Pod).unwrap_or_default()),
-            Goes::Default => Some(self.speakers().collect()),
+            Goes::Default => Some(self.default_backends().collect()),
             Goes::Image(..) if self.handler().is_some() => {
                 Some(self.rows().map(runtime_of).collect())
             }

@@ -79,7 +79,7 @@ pub struct Tables {
     /// Whether an operator made criswitch forget a backend.
     pub forgotten: [bool; RUNTIMES],
     /// The default backends so far, each with its first moment.
-    speakers: Vec<(Moment, usize)>,
+    default_backends: Vec<(Moment, usize)>,
     /// Automatically registered handlers, each with its backend and the time of its registration.
     registered: Vec<(String, usize, Instant)>,
 }
@@ -111,10 +111,13 @@ impl Tables {
     }
 
     /// The default backend at `from`, and all later default backends.
-    pub fn speakers(&self, from: Moment) -> impl Iterator<Item = usize> {
-        let first = self.speakers.iter().rposition(|(at, _)| *at <= from);
-        let speakers = self.speakers.iter().skip(first.unwrap_or(0));
-        speakers.map(|(_, default_backend)| *default_backend)
+    pub fn default_backends(&self, from: Moment) -> impl Iterator<Item = usize> {
+        let first = self
+            .default_backends
+            .iter()
+            .rposition(|(at, _)| *at <= from);
+        let default_backends = self.default_backends.iter().skip(first.unwrap_or(0));
+        default_backends.map(|(_, default_backend)| *default_backend)
     }
 }
 
@@ -189,7 +192,9 @@ impl Truth {
         let now = self.tick();
         self.tables.places = places(&live);
         self.tables.ids = live.backends.iter().map(|backend| backend.id).collect();
-        self.tables.speakers.push((now, default_backend(&live)));
+        self.tables
+            .default_backends
+            .push((now, default_backend(&live)));
         for runtime in 0..RUNTIMES {
             let named = names(self.tables.now(), runtime);
             let place = self.tables.places[runtime];
@@ -303,12 +308,16 @@ impl Truth {
     fn look_who_speaks(&mut self, default_backend: usize) -> Result<(), String> {
         let joined = |runtime: usize| self.tables.places[runtime].is_some_and(|it| it.joined);
         let default = runtime_of(&self.tables.now().default);
-        let before = self.tables.speakers.last().map(|(_, before)| *before);
+        let before = self
+            .tables
+            .default_backends
+            .last()
+            .map(|(_, before)| *before);
         let before = before.filter(|before| self.tables.places[*before].is_some());
         let due = before.filter(|_| !joined(default)).unwrap_or(default);
         // Once the default backend was forgotten, any earlier default backend may answer for the node.
-        let mut speakers = self.tables.speakers.iter();
-        let is_earlier = speakers.any(|(_, earlier)| *earlier == default_backend);
+        let mut default_backends = self.tables.default_backends.iter();
+        let is_earlier = default_backends.any(|(_, earlier)| *earlier == default_backend);
         let is_forgotten = self.tables.forgotten[default] && !joined(default);
         if default_backend != due && !(is_forgotten && is_earlier) {
             return Err(format!(
@@ -317,7 +326,7 @@ impl Truth {
         }
         if before != Some(default_backend) {
             let now = self.tick();
-            self.tables.speakers.push((now, default_backend));
+            self.tables.default_backends.push((now, default_backend));
         }
         Ok(())
     }

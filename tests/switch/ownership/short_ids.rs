@@ -129,8 +129,8 @@ async fn a_short_id_finds_the_owner_while_another_backend_is_served_from_cache()
         assert_eq!(arrived, 1, "{}", call.rpc);
     }
     // No backend is known to have this id, and the backend that is down may have it.
-    let nobodys = rig.stop_pod("5ca1ab1e").await.unwrap_err();
-    assert_eq!(nobodys.code(), Code::Unavailable);
+    let unowned = rig.stop_pod("5ca1ab1e").await.unwrap_err();
+    assert_eq!(unowned.code(), Code::Unavailable);
 }
 
 /// criswitch finds the owner in the owner's cached lists, which are complete after a restart, too.

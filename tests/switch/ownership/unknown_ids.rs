@@ -8,7 +8,7 @@ use crate::calls::{
 };
 use crate::support::{Rig, Sim};
 
-const NOBODYS: &str = "5ca1ab1e";
+const UNOWNED: &str = "5ca1ab1e";
 
 async fn runc_and_kata() -> Rig {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
@@ -21,11 +21,11 @@ async fn criswitch_answers_a_call_for_an_unknown_id_once_every_backend_has_denie
     let rig = runc_and_kata().await;
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
-        let reply = call.send(&rig, NOBODYS).await;
+        let reply = call.send(&rig, UNOWNED).await;
         assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
         match call.if_gone {
             Code::Ok => assert_eq!(reply.messages(), [""], "{}", call.rpc),
-            _ => assert!(text_of(&reply).contains(NOBODYS), "{}", call.rpc),
+            _ => assert!(text_of(&reply).contains(UNOWNED), "{}", call.rpc),
         }
         assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
     }
@@ -34,7 +34,7 @@ async fn criswitch_answers_a_call_for_an_unknown_id_once_every_backend_has_denie
 #[tokio::test]
 async fn a_list_narrowed_to_an_unknown_id_is_empty() {
     let rig = runc_and_kata().await;
-    for list in narrowed_to(NOBODYS, NOBODYS, NOBODYS) {
+    for list in narrowed_to(UNOWNED, UNOWNED, UNOWNED) {
         let reply = send(&rig, list.rpc, list.request.clone()).await;
         assert_eq!(reply.code(), Code::Ok, "{list:?}");
         let messages = reply.messages();
@@ -80,12 +80,12 @@ async fn no_id_is_reported_absent_while_a_backend_is_down() {
     stopped(&rig, "runc").await;
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
-        let reply = call.send(&rig, NOBODYS).await;
+        let reply = call.send(&rig, UNOWNED).await;
         assert_names_the_dead(&reply, rig.sim("runc"), call.rpc);
         assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
     }
     // Lists by a pod's uid are not tested here: they are served from the cached lists, which are complete.
-    for list in narrowed_to_ids(NOBODYS, NOBODYS) {
+    for list in narrowed_to_ids(UNOWNED, UNOWNED) {
         let reply = send(&rig, list.rpc, list.request.clone()).await;
         assert_names_the_dead(&reply, rig.sim("runc"), list.rpc);
     }
@@ -98,13 +98,13 @@ async fn no_id_is_reported_absent_while_a_backend_fails_to_list() {
         let broken = tonic::Status::internal("metadata.db is locked");
         rig.sim("runc").fail(lists, broken);
         for call in ID_CALLS {
-            let reply = call.send(&rig, NOBODYS).await;
+            let reply = call.send(&rig, UNOWNED).await;
             let text = text_of(&reply);
             assert_eq!(reply.code(), Code::Unavailable, "{}: {text}", call.rpc);
             assert!(text.contains("runc"), "{}: {text}", call.rpc);
             assert!(text.contains("metadata.db is locked"), "{text}");
         }
-        for list in narrowed_to_ids(NOBODYS, NOBODYS) {
+        for list in narrowed_to_ids(UNOWNED, UNOWNED) {
             let reply = send(&rig, list.rpc, list.request.clone()).await;
             assert_eq!(reply.code(), Code::Unavailable, "{list:?}");
         }

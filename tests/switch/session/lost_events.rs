@@ -39,7 +39,7 @@ async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
 }
 
 /// Whether a client that subscribes now receives the events of a new pod.
-async fn hears(rig: &Rig) -> bool {
+async fn receives_events(rig: &Rig) -> bool {
     let Ok(mut events) = events(rig).await else {
         return false;
     };
@@ -56,7 +56,7 @@ async fn a_restarted_backend_is_asked_again_for_events_though_a_client_stayed_su
         kata.heal(EVENTS);
         stopped(&rig, "kata").await;
         kata.start();
-        until(async || hears(&rig).await).await;
+        until(async || receives_events(&rig).await).await;
     }
 }
 
@@ -66,7 +66,7 @@ async fn a_backend_without_events_that_left_the_routing_table_blocks_no_events()
         let (rig, _stuck) = without_events(answer).await;
         let left = rig.reload(|directory| text("start_wait = \"0s\"", &rig.sims[..1], directory));
         left.result.unwrap();
-        until(async || hears(&rig).await).await;
+        until(async || receives_events(&rig).await).await;
     }
 }
 

@@ -27,7 +27,7 @@ impl Case<'_> {
             &format!("Status has different handlers than the table: {shown:?}"),
         )?;
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
-        if !self.truth.started || !self.speakers().all(relied) {
+        if !self.truth.started || !self.default_backends().all(relied) {
             return Ok(());
         }
         let conditions = status.status.unwrap_or_default().conditions;

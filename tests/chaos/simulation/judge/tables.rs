@@ -96,8 +96,8 @@ impl Case<'_> {
     }
 
     /// The backends that may have been the default backend during the call.
-    pub(super) fn speakers(&self) -> impl Iterator<Item = usize> {
-        self.truth.tables.speakers(self.asked.begun)
+    pub(super) fn default_backends(&self) -> impl Iterator<Item = usize> {
+        self.truth.tables.default_backends(self.asked.begun)
     }
 
     fn places(&self, backend: usize) -> [Option<Place>; 2] {

@@ -142,8 +142,8 @@ impl Case<'_> {
             // Before the start has ended, a Status may wait for every backend.
             Goes::All(_, Merge::Status) if self.truth.started => true,
             // The default backend answers even before it has joined.
-            Goes::Default if self.truth.started || !self.speakers().all(relied) => {
-                self.speakers().all(relied)
+            Goes::Default if self.truth.started || !self.default_backends().all(relied) => {
+                self.default_backends().all(relied)
             }
             Goes::Default | Goes::All(..) | Goes::Image(..) => {
                 let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));

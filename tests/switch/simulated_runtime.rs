@@ -1,4 +1,0 @@
-//! The faults of the simulated runtime itself, called directly.
-
-mod direct;
-mod faults;
