@@ -20,13 +20,11 @@ use criswitch::platform::{users, write_new};
 
 use super::node;
 use super::output::Output;
-use super::probe::{Probe, probe_all};
+use super::probe::{MAX_MESSAGE, Probe, probe_all};
 use super::{Verdict, print, socket, terminal};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, Planned};
 
-/// The largest reply of a runtime, in bytes: the kubelet's limit.
-const MAX_MESSAGE: usize = 16 << 20;
 /// The mode of the written file. Every user may read it, because it has no secrets.
 const MODE: u32 = 0o644;
 

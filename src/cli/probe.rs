@@ -18,8 +18,9 @@ use criswitch::codec::cri::{
 };
 use criswitch::codec::frames;
 use criswitch::compatibility::{Kind, Program};
+use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
-use criswitch::ownership::BackendId;
+use criswitch::ownership::{BackendId, BackendIds};
 use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, Row};
 use futures_util::future::join_all;
@@ -32,6 +33,8 @@ use super::block_on;
 
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
+/// The largest reply of a runtime, in bytes: the kubelet's limit.
+pub(super) const MAX_MESSAGE: usize = 16 << 20;
 
 /// The key that criswitch adds to `info` in its verbose Status. A probe recognizes criswitch by this key.
 const SWITCH: &str = "criswitch";
@@ -241,6 +244,12 @@ pub(super) fn found_json(found: &Probed) -> Value {
         "features": found.feature_names(),
         "handlers": found.handler_names(),
     })
+}
+
+/// The cgroup driver of the runtime at a socket; `None` if the runtime does not answer or reports none.
+pub(super) async fn cgroup_driver_at(socket: &Address) -> Option<CgroupDriver> {
+    let config = BackendConfig::without_row(BackendIds::default().issue(), "", socket);
+    cgroup_driver(&probe_one(&config, MAX_MESSAGE).await)
 }
 
 /// Whether a row's backend reports the row's handler; `None` if that is unknown.

@@ -20,6 +20,7 @@ use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler, State};
 use criswitch::compatibility::Kind;
+use criswitch::config::address::Address;
 use criswitch::config::{Config, duration_text};
 use criswitch::platform::process::interrupt;
 use criswitch::platform::usage::Machine;
@@ -29,7 +30,7 @@ use serde_json::{Value as Json, json};
 use super::columns::columns;
 use super::output::{self, Output};
 use super::running::Running;
-use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
+use super::{Daemon, Verdict, block_on, complete, print, probe, reload, terminal};
 use call::Failure;
 use cost::Cost;
 use images::Candidate;
@@ -279,12 +280,13 @@ impl Try {
 
     /// Starts a pod, and then measures pods if the user wants that.
     async fn work(&self, session: &mut Session<'_>, tried: &mut Tried<'_>) -> Result<(), Stopped> {
+        let cgroup_driver = cgroup_driver(&tried.backend).await;
         let mut pods = Pods {
             daemon: session.daemon,
             settings: PodSettings {
                 handler: &tried.handler.name,
                 backend: &tried.handler.backend,
-                cgroup_driver: tried.backend.cgroup_driver.as_deref(),
+                cgroup_driver: cgroup_driver.as_deref(),
                 host_network: self.host_network,
             },
             interrupt: &mut session.interrupt,
@@ -397,6 +399,18 @@ impl Work<'_> {
         }
         Ok(vec![images::named(name)])
     }
+}
+
+/// The cgroup driver of a backend. containerd before 2.0 reports the driver only as a part of its configuration, which
+/// the daemon does not read.
+async fn cgroup_driver(backend: &Backend) -> Option<String> {
+    if let Some(driver) = &backend.cgroup_driver {
+        return Some(driver.clone());
+    }
+    let socket = Address::parse(&backend.socket).ok()?;
+    probe::cgroup_driver_at(&socket)
+        .await
+        .map(probe::driver_name)
 }
 
 fn idle(text: &str) -> Result<Duration, String> {

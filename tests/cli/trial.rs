@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use criswitch::codec::cri::{ExecSyncResponse, RunPodSandboxRequest};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tonic::Status;
 
 use crate::reload::Node;
@@ -55,7 +55,10 @@ pub(crate) fn shows(sim: &Sim, kernel: &str) {
 
 /// A node with the handlers `runc` and `kata` on two runtimes. Both run pods with the host kernel.
 pub(crate) async fn node() -> Node {
-    let node = Node::start("").await;
+    with_kata(Node::start("").await).await
+}
+
+async fn with_kata(node: Node) -> Node {
     node.write("", &node.kata());
     assert_eq!(node.reload().await.code, 0);
     while node.info().await["backends"][1]["state"] != "ready" {}
@@ -147,6 +150,23 @@ async fn the_pod_has_its_own_namespace_and_label_and_the_pod_network() {
     let logs = std::path::Path::new(&config.log_directory);
     assert!(!logs.exists(), "{}", logs.display());
     node.end().await;
+}
+
+#[tokio::test]
+async fn the_cgroup_parent_follows_the_configuration_of_a_backend_without_runtime_config() {
+    for (systemd, parent) in [(true, "/system.slice"), (false, "/")] {
+        let runc = json!({ "runtimeType": "io.containerd.runc.v2", "options": { "SystemdCgroup": systemd } });
+        let config =
+            json!({ "containerd": { "defaultRuntimeName": "runc", "runtimes": { "runc": runc } } });
+        let node = Node::start("").await;
+        let older = node.new.clone().lacks(["RuntimeConfig"]);
+        older.set(|settings| settings.config = Some(config));
+        let node = with_kata(node).await;
+        assert_eq!(try_on(&node, &["kata"]).await.code, 0);
+        let linux = created(&node.new).config.unwrap().linux.unwrap();
+        assert_eq!(linux.cgroup_parent, parent);
+        node.end().await;
+    }
 }
 
 #[tokio::test]
