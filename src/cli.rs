@@ -320,44 +320,19 @@ struct Manifests {
     kubectl: Option<PathBuf>,
 }
 
-/// The result of a command that ran to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of a command that ran to its end, and its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
+#[repr(u8)]
 enum Verdict {
-    Fine,
+    Fine = 0,
     /// The command printed the problems.
-    NotFine,
+    NotFine = FAILED,
     /// A reload or a plan would change something.
-    WouldChange,
+    WouldChange = WOULD_CHANGE,
     /// A runtime other than criswitch serves on the socket.
-    NotRunning,
+    NotRunning = NOT_RUNNING,
     /// The command printed every problem of the configuration.
-    WrongConfiguration,
-}
-
-impl Verdict {
-    const ALL: [Verdict; 5] = [
-        Verdict::Fine,
-        Verdict::NotFine,
-        Verdict::WouldChange,
-        Verdict::NotRunning,
-        Verdict::WrongConfiguration,
-    ];
-
-    fn code(self) -> u8 {
-        match self {
-            Verdict::Fine => 0,
-            Verdict::NotFine => FAILED,
-            Verdict::WouldChange => WOULD_CHANGE,
-            Verdict::NotRunning => NOT_RUNNING,
-            Verdict::WrongConfiguration => CONFIGURATION,
-        }
-    }
-
-    /// The verdict of a command that ended with this exit code; `None` if there is none.
-    fn of(code: &str) -> Option<Verdict> {
-        let mut all = Verdict::ALL.into_iter();
-        all.find(|verdict| verdict.code().to_string() == code)
-    }
+    WrongConfiguration = CONFIGURATION,
 }
 
 /// Parses the arguments of the process, runs the command and returns its exit code.
@@ -373,7 +348,7 @@ pub(crate) fn run() -> ExitCode {
     };
     let encoding = command.encoding();
     match command.run() {
-        Ok(verdict) => ExitCode::from(verdict.code()),
+        Ok(verdict) => ExitCode::from(verdict as u8),
         Err(error) => failed(&error, encoding),
     }
 }
@@ -602,18 +577,5 @@ fn directory(text: &str) -> Result<PathBuf, String> {
             "no such directory; try the directory where the root of a machine is mounted"
                 .to_owned(),
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Verdict;
-
-    #[test]
-    fn the_exit_code_of_a_command_says_its_verdict() {
-        for verdict in Verdict::ALL {
-            assert_eq!(Verdict::of(&verdict.code().to_string()), Some(verdict));
-        }
-        assert_eq!(Verdict::of("64"), None);
     }
 }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use criswitch::platform::remove;
 use tokio::time::sleep;
 
@@ -133,14 +133,17 @@ impl Unit {
         let result = self.property(root, "Service", "Result").await?;
         let status = self.property(root, "Service", "ExecMainStatus").await?;
         self.reset(root).await?;
-        match (result.as_str(), status.as_str()) {
-            ("success", _) => Ok(Verdict::Fine),
-            ("exit-code", code) if let Some(verdict) = Verdict::of(code) => Ok(verdict),
-            _ => bail!(
+        let verdict = match result.as_str() {
+            "success" => Some(Verdict::Fine),
+            "exit-code" => status.parse().ok().and_then(Verdict::from_repr),
+            _ => None,
+        };
+        verdict.with_context(|| {
+            format!(
                 "{} ended with the result {result} {status}; see criswitch node status",
                 self.name
-            ),
-        }
+            )
+        })
     }
 
     async fn reset(&self, root: &Root<'_>) -> anyhow::Result<()> {
