@@ -150,9 +150,11 @@ type Message = (Arc<Backend>, Bytes);
 /// Asks each backend for its metric descriptors, unless they are known, before metrics are rewritten to the label keys
 /// that clients received.
 pub(crate) async fn ask_missing_descriptors(switch: &Switch, request: &Request) {
+    if request.row.list() != Some(List::PodMetrics) {
+        return;
+    }
     let joined = request.live.joined();
-    let has_metrics = request.row.list() == Some(List::PodMetrics);
-    if has_metrics && (joined.len() > 1 || switch.given.lock().is_some()) {
+    if joined.len() > 1 || switch.given.lock().is_some() {
         let asked = joined.iter().map(|it| ask_descriptors(switch, it));
         Box::pin(join_all(asked)).await;
     }
