@@ -2,8 +2,8 @@
 # Starts the real programs in $DIR: the registry, the containerds, and criswitch in front of them. Runs inside the
 # namespaces of run.sh, so all processes and mounts end with them.
 
-# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds. After SECONDS it prints WHAT and the last output,
-# and fails.
+# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds, with a pause of PAUSE_S. After SECONDS it prints WHAT
+# and the last output, and fails.
 wait_for() {
   local end=$((SECONDS + $1)) what=$2 out
   shift 2
@@ -12,7 +12,7 @@ wait_for() {
       echo "waited in vain for $what; last answer: $out" >&2
       return 1
     fi
-    sleep 0.1
+    sleep "${PAUSE_S:-0.1}"
   done
 }
 

@@ -1,0 +1,34 @@
+# The boot after a power cut, while a client created and removed pods. The share's file `pods` has what it had seen.
+
+load ../runtimes/checks/helpers.bash
+load machine.bash
+
+setup_file() {
+  wait_for 120 "both runtimes" is_serving
+}
+
+# seen WHAT: prints the ids of the pods of which the client has seen this, sorted.
+seen() {
+  sed -n "s/^$1 //p" /share/pods | sort
+}
+
+@test "after a power cut, criswitch lists what the runtimes list, and nothing runs" {
+  lists_are_whole
+  equal "ready pods" "" "$(pods_in_state ready)"
+  equal "running containers" "" "$(cri ps -q)"
+  no_damaged_state
+}
+
+@test "after a power cut, no pod that a client has seen is lost, and no removed pod is back" {
+  show "the client saw $(seen created | wc -l) pods, and removed $(seen removed | wc -l)"
+  equal "lost pods" "" "$(comm -23 <(seen created) <({ seen removing && pods_at criswitch; } | sort -u))"
+  equal "pods that are back" "" "$(comm -12 <(seen removed) <(pods_at criswitch))"
+}
+
+@test "after a power cut, pods are removed, and new ones run" {
+  cri rmp -af
+  equal "pods and containers" "" "$(all_at criswitch)"
+  for handler in runc crun; do
+    cri rmp -f "$(run_pod "$handler" again)"
+  done
+}

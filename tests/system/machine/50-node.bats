@@ -1,0 +1,36 @@
+# A node with a kubelet gets criswitch and loses it again.
+
+load ../runtimes/checks/helpers.bash
+load machine.bash
+load node.bash
+
+setup_file() {
+  import_images
+  dpkg-deb --fsys-tarfile /share/criswitch.deb | tar -xO ./usr/bin/criswitch >/root/criswitch
+  chmod +x /root/criswitch
+  { configuration && printf '%s\n' '[node]' 'kubelet_timeout = "5m"' 'try = "off"' \
+    'accept = ["admission", "eviction", "kubelet-version", "readiness"]'; } >/root/spec.toml
+  systemctl enable --now kubelet.service
+  wait_for 600 "the pods of the kubelet" pods_run
+  wait_for 120 "a plan that rejects nothing" would_change
+}
+
+@test "an installation and its end leave every file as before" {
+  show "the kubelet's pods run $(cut -d . -f 1 /proc/uptime) s after the start of the kernel"
+  files_of_node | keep_on_disk before
+  local began=$SECONDS
+  node apply --spec /root/spec.toml
+  node status --ready
+  node uninstall
+  same "the files" "$(on_disk before)" "$(files_of_node)"
+  show "an installation and its end took $((SECONDS - began)) s"
+}
+
+@test "an installation keeps every container" {
+  local containers
+  containers=$(crictl_at 1 ps -q | sort)
+  wait_for 120 "a plan that rejects nothing" would_change
+  node apply --spec /root/spec.toml
+  node status --ready
+  equal "containers" "$containers" "$(cri ps -q | sort)"
+}

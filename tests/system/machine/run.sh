@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Tests the Debian package of criswitch on a whole machine in QEMU, with its own kernel, cgroup v2 and the systemd cgroup
+# driver: boots, restarts, power cuts. Not a part of tests/run.sh, since it takes about 13 minutes for the part `package`
+# and as long for the part `node`, and 4 more for each power cut. Runs as root on Debian 12 with Rust and Go.
+#
+#   tests/system/machine/run.sh [--cuts N] [PART...]
+#
+#   --cuts N   cut the power so many times in the part `package`; 3 by default, 20 before a release. CRISWITCH_SEED repeats the
+#              moments
+#   PART       `package`: boots with the package, a late runtime, power cuts while pods come and go
+#              `node`: `criswitch node apply` changes a node with a kubelet, and the node boots
+#              Both by default
+#
+# CRISWITCH_DEB names the Debian package; by default it is the one of the step `package` of tests/run.sh. The programs and
+# images are those of tests/system/runtimes/run.sh; they and the disk are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+set -u
+
+MACHINE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TESTS=$(dirname "$MACHINE")
+REAL=$TESTS/runtimes
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+CUTS=3
+# How long a boot with its checks may take, in seconds.
+LIMIT_S=1500
+PASSED=0 FAILED=0 QEMU=
+
+# shellcheck source=tests/system/runtimes/partners.sh
+. "$REAL/partners.sh"
+# shellcheck source=tests/system/runtimes/images.sh
+. "$REAL/images.sh"
+# shellcheck source=tests/system/runtimes/setup.sh
+. "$REAL/setup.sh"
+# shellcheck source=tests/system/machine/image.bash
+. "$MACHINE/image.bash"
+
+main() {
+  local part parts=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help | -h) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+      --cuts) CUTS=$2; shift ;;
+      package | node) parts+=("$1") ;;
+      *) give_up "unknown argument $1; --help shows the arguments" ;;
+    esac
+    shift
+  done
+  [ ${#parts[@]} -gt 0 ] || parts=(package node)
+  RANDOM=${CRISWITCH_SEED:=$RANDOM}
+  prepare || give_up "not everything could be installed or built"
+  say "$(basename "$DEB"); CRISWITCH_SEED=$CRISWITCH_SEED"
+  trap clean_up EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  for part in "${parts[@]}"; do
+    say "part $part"
+    if ! new_disk || ! "test_$part"; then
+      say "part $part ended early"
+      FAILED=$((FAILED + 1))
+    fi
+    end_machine
+  done
+  echo "$PASSED passed, $FAILED failed, $SECONDS s"
+  [ "$FAILED" = 0 ]
+}
+
+prepare() {
+  [ "$(id -u)" = 0 ] || { echo "run these tests as root"; return 1; }
+  DEB=${CRISWITCH_DEB:-$(find "$CACHE/package/one" -name 'criswitch_*_amd64.deb' 2>/dev/null)}
+  [ -f "$DEB" ] || { echo "no Debian package '$DEB'; tests/run.sh package makes it, or CRISWITCH_DEB names one"; return 1; }
+  mkdir -p "$CACHE/machine" &&
+    install_debian "${DEBIAN_PACKAGES[@]}" qemu-system-x86:/usr/bin/qemu-system-x86_64 mmdebstrap:/usr/bin/mmdebstrap \
+      e2fsprogs:/sbin/mke2fs && build_partners && build_images && build_image &&
+    DIR=$(mktemp -d "${TMPDIR:-/tmp}/criswitch-machine-XXXXXX")
+}
+
+# The package with the runtimes of a node, without a kubelet: a kubelet would remove the pods of crictl.
+test_package() {
+  local cut
+  check 10-package boot && check 20-boot order restart && check 30-late order restart || return
+  for ((cut = 1; cut <= CUTS; cut++)); do
+    : >"$DIR/share/pods"
+    order churn && wait_for 300 "the first pod" test -s "$DIR/share/pods" && cut_power "$cut" 60 && check 40-cut boot ||
+      return
+  done
+}
+
+# A node with a kubelet, without the package.
+test_node() {
+  check 50-node boot && check 60-installed order restart
+}
+
+# new_disk: makes a disk and the folder that the machine shares.
+new_disk() {
+  rm -rf "$DIR/disk" "$DIR/share" && mkdir -p "$DIR/share/node" && cp --sparse=always "$IMAGE/disk" "$DIR/disk" &&
+    cp -r "$MACHINE" "$REAL" "$DIR/share/" && cp "$TESTS"/node/* "$DIR/share/node/" && cp "$DEB" "$DIR/share/criswitch.deb"
+}
+
+# boot: starts the machine. KVM of some machines cannot run this kernel, so the processor is emulated.
+boot() {
+  qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 2G -nodefaults -nographic \
+    -kernel "$IMAGE/kernel" -initrd "$IMAGE/initrd" -append "root=/dev/vda rw console=ttyS0 mitigations=off quiet" \
+    -drive "file=$DIR/disk,if=virtio,format=raw" -netdev user,id=net,restrict=on -device virtio-net,netdev=net \
+    -virtfs "local,path=$DIR/share,mount_tag=share,security_model=none" -serial "file:$DIR/serial" >"$DIR/qemu" 2>&1 &
+  QEMU=$!
+}
+
+# check NAME COMMAND...: boots with the command, runs the checks of the file NAME.bats in the machine, and prints each
+# result when it is there.
+check() {
+  local began=$SECONDS lines=0
+  rm -f "$DIR/share/"{tap,status,order}
+  echo "$1" >"$DIR/share/checks"
+  say "boot for $1"
+  "${@:2}" || return
+  until [ -s "$DIR/share/status" ]; do
+    if ! is_running || [ $((SECONDS - began)) -gt "$LIMIT_S" ]; then
+      show_end
+      return 1
+    fi
+    lines=$(show_results "$lines")
+    sleep 1
+  done
+  show_results "$lines" >/dev/null
+  PASSED=$((PASSED + $(grep -c '^ok ' "$DIR/share/tap")))
+  FAILED=$((FAILED + $(grep -c '^not ok ' "$DIR/share/tap")))
+  say "$1 took $((SECONDS - began)) s with the boot"
+  # A file that ended early has fewer results than it planned.
+  [ "$(grep -cE '^(not )?ok ' "$DIR/share/tap")" = "$(sed -n 's/^1\.\.//p' "$DIR/share/tap")" ]
+}
+
+# show_results LINES: prints the results after so many lines, and to standard output how many lines there are.
+show_results() {
+  local line count=$1
+  while read -r line; do
+    count=$((count + 1))
+    say "  $line" >&2
+  done < <(tail -n "+$(($1 + 1))" "$DIR/share/tap" 2>/dev/null)
+  echo "$count"
+}
+
+# order NAME: makes the machine run a function of guest.bash after its checks.
+order() {
+  rm -f "$DIR/share/order"
+  echo "$1" >"$DIR/share/order"
+}
+
+# cut_power CUT SECONDS: kills the machine at a random moment in this time.
+cut_power() {
+  local after=$((RANDOM % ($2 * 10)))
+  say "power cut $1 of $CUTS, after $((after / 10)).$((after % 10)) s"
+  sleep "$((after / 10)).$((after % 10))"
+  end_machine
+}
+
+end_machine() {
+  [ -n "$QEMU" ] || return 0
+  kill -KILL "$QEMU" 2>/dev/null
+  wait "$QEMU" 2>/dev/null
+  QEMU=
+}
+
+is_running() {
+  kill -0 "$QEMU" 2>/dev/null
+}
+
+show_end() {
+  say "the machine does not go on"
+  tail -n 15 "$DIR/qemu" "$DIR/serial" "$DIR/share/log" 2>/dev/null | cut -c1-200
+}
+
+# say TEXT...: prints a line with the time since the start.
+say() {
+  printf '%5d s  %s\n' "$SECONDS" "$*"
+}
+
+# give_up WHY: ends the run. A set-up that fails counts as a failed check.
+give_up() {
+  printf '%s\n0 passed, 1 failed\n' "$1"
+  exit 1
+}
+
+clean_up() {
+  end_machine
+  rm -rf "$DIR"
+}
+
+main "$@"
