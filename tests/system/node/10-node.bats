@@ -215,19 +215,45 @@ only_criswitch_changed() {
   [ "$(kept kubelet)" != "$(processes kubelet)" ] || fail "the kubelet still uses criswitch"
 }
 
-# The arguments of helm for the pool `nodes`, whose nodes get the specification of `specify`.
-# The disk of the node is in memory, and so are the pod's copies.
-POOL=(criswitch "$CHART" --set-file "pools.nodes.specification=$DIR/spec.toml" --set resources.limits.memory=256Mi)
+PAGE=$TOP/docs/rollout.md
 
-# release VERB MODE: installs or upgrades the release.
+# values GENERATION MODE: writes the page's values, with the sockets of the node and this mode of the pool `canary`. The
+# disk of the node is in memory, and so are the pod's copies. The kubelet of the tests has no version.
+values() {
+  mkdir -p "$DIR/page"
+  sed -n '/^        pools:/,/^$/s/^        //p' "$PAGE" | sed \
+    -e 's|"/run/containerd/containerd.sock"|"/run/containerd-2.sock"|' \
+    -e 's|\( *\)gvisor = .*|\1gvisor = "/run/containerd-2.sock"\n\1crun = "/run/containerd-1.sock"|' \
+    -e "s|\( *\)\[node\]|&\n\1generation = $1|" -e 's|accept = \[|&"kubelet-version", |' \
+    -e "s|^  canary:\$|&\n    mode: $2|" >"$DIR/page/values.yaml"
+  echo 'resources: {limits: {memory: 256Mi}}' >>"$DIR/page/values.yaml"
+}
+
+# release VERB: installs or upgrades the release with the last values.
 release() {
-  cp "$(root)/root/spec.toml" "$DIR/spec.toml"
-  helm_at_cluster 4 "$1" "${POOL[@]}" --set "pools.nodes.mode=$2" >/dev/null
+  helm_at_cluster 4 "$1" criswitch "$CHART" -n criswitch -f "$DIR/page/values.yaml" >/dev/null
+}
+
+# run_page: runs the commands on standard input as a user of the page does, and prints what they print.
+run_page() {
+  local line pod
+  while read -r line; do
+    pod=$(kubectl_at_cluster get pods -n criswitch -o name | tail -n 1)
+    line=${line%%  #*} line=${line//NODE/node} line=${line//POD/${pod#pod/}} line=${line//VERSION/$(version_of_chart)}
+    echo "\$ $line"
+    (cd "$DIR/page" && KUBECONFIG=$DIR/cluster/kubeconfig HELM_CACHE_HOME=$DIR/helm HELM_CONFIG_HOME=$DIR/helm \
+      HELM_DATA_HOME=$DIR/helm timeout 240 bash -c "${line/#helm/helm4}" </dev/null 2>&1) || return
+  done
+}
+
+# commands_of_page: prints the commands in the order of the page.
+commands_of_page() {
+  sed -n 's/^ \{4,\}\(\(kubectl\|helm\) .*\)/\1/p' "$PAGE"
 }
 
 # pods_of_pool: prints a line for each pod of the pool: its name, whether it is ready, and its arguments.
 pods_of_pool() {
-  kubectl_at_cluster get pods -n suite -l criswitch.io/pool=nodes -o json | jq -r '.items[] |
+  kubectl_at_cluster get pods -n criswitch -l criswitch.io/pool=canary -o json | jq -r '.items[] |
     [.metadata.name, .status.containerStatuses[]?.ready, .spec.containers[].args[]] | join(" ")'
 }
 
@@ -236,7 +262,7 @@ is_pool() {
   local seen
   seen=$(pods_of_pool)
   echo "$seen"
-  [[ $seen == criswitch-nodes-*" $1 node follow --mode=$2 "* ]] && [ "$(wc -l <<<"$seen")" = 1 ]
+  [[ $seen == criswitch-canary-*" $1 node follow --mode=$2 "* ]] && [ "$(wc -l <<<"$seen")" = 1 ]
 }
 
 has_no_pods() {
@@ -245,41 +271,46 @@ has_no_pods() {
 
 # uninstall_release: removes the release and its pods.
 uninstall_release() {
-  helm_at_cluster 4 uninstall criswitch >/dev/null
-  kubectl_at_cluster delete pods -n suite -l criswitch.io/pool=nodes --wait=false >/dev/null
+  helm_at_cluster 4 uninstall criswitch -n criswitch >/dev/null
+  kubectl_at_cluster delete pods -n criswitch -l criswitch.io/pool=canary --wait=false >/dev/null
   wait_for 120 "the end of the pod" has_no_pods
 }
 
 log_of_pool() {
-  kubectl_at_cluster logs -n suite -l criswitch.io/pool=nodes --tail=-1
+  kubectl_at_cluster logs -n criswitch -l criswitch.io/pool=canary --tail=-1
 }
 
 # event_says WORDS: succeeds when an event of a pod's probe has the words; a condition for wait_for.
 event_says() {
-  kubectl_at_cluster get events -n suite --field-selector reason=Unhealthy -o json | jq -r '.items[].message' |
+  kubectl_at_cluster get events -n criswitch --field-selector reason=Unhealthy -o json | jq -r '.items[].message' |
     grep -F "$1"
 }
 
-@test "the chart plans on the node, and changes nothing" {
-  local before
+@test "the commands of docs/rollout.md before the first change plan on the node, and change nothing" {
+  local before said
   before=$(node status | head -n 1)
   import_criswitch
   copy_chart
   start_scheduler
   start_controllers
-  specify 3
   everything | keep_as everything
-  release install check
-  wait_for 120 "the verdict" is_pool true check
-  has "the log" "would change: " "$(log_of_pool)"
+  values 3 check
+  (cd "$DIR/page" && helm_at_cluster 4 package "$CHART" >/dev/null &&
+    mv criswitch-*.tgz "criswitch-$(version_of_chart)-chart.tgz")
+  said=$(commands_of_page | sed '/^helm upgrade/,$d' | run_page) || fail "$said"
+  echo "$said"
+  equal "the commands" "helm kubectl kubectl kubectl" "$(sed -n 's/^\$ \([a-z]*\) .*/\1/p' <<<"$said" | sort | xargs)"
+  has "the log" "would change: " "$said"
+  is_pool true check
   equal "the state" "$before" "$(node status | head -n 1)"
   same "the files" "$(kept files)" "$(files_of_node)"
 }
 
 @test "a node on which the chart fails is as before, and its pod is not ready and names the reason" {
   touch "$(root)/run/no-criswitch"
-  sed -i 's/^\[node\]$/&\nkubelet_timeout = "3s"/' "$(root)/root/spec.toml"
-  release upgrade install
+  values 3 install
+  sed -i 's/^\( *\)\[node\]$/&\n\1kubelet_timeout = "3s"/' "$DIR/page/values.yaml"
+  release upgrade
   wait_for 180 "the reason in an event" event_says "step restart has failed"
   wait_for 20 "the pod" is_pool false install
   has "the log" "and all changes are undone" "$(log_of_pool)"
@@ -289,12 +320,17 @@ event_says() {
   same "pods and containers" "$(kept everything)" "$(everything)"
 }
 
-@test "the chart installs criswitch once the value is repaired" {
-  specify 4
-  install_with_chart() {
-    release upgrade install && wait_for 180 "the node" is_pool true install
+@test "the chart installs criswitch with the other commands of the page, once the value is repaired" {
+  values 4 install
+  install_with_page() {
+    commands_of_page | sed -n '/^helm upgrade/,$p' | run_page >"$DIR/page/said" || fail "$(cat "$DIR/page/said")"
   }
-  disturb_nothing install_with_chart
+  disturb_nothing install_with_page
+  has "the pods" "criswitch-canary-" "$(sed -n '/^\$ kubectl get pods/,/^\$/p' "$DIR/page/said")"
+  has "the events" "step restart has failed" "$(sed -n '/^\$ kubectl get events/,/^\$/p' "$DIR/page/said")"
+  has "the log" "serving" "$(sed -n '/^\$ kubectl logs/,/^\$/p' "$DIR/page/said")"
+  has "the manifests" "name: criswitch-others" "$(cat "$DIR/page/criswitch.yaml")"
+  is_pool true install
   node status --ready
   equal "the generation" 4 "$(node status -o json | jq .generation)"
 }
@@ -302,7 +338,7 @@ event_says() {
 @test "a deleted pod of the chart, and a deleted release, change nothing on the node" {
   local before
   before=$(processes kubelet criswitch)
-  kubectl_at_cluster delete pods -n suite -l criswitch.io/pool=nodes --wait=false >/dev/null
+  kubectl_at_cluster delete pods -n criswitch -l criswitch.io/pool=canary --wait=false >/dev/null
   wait_for 120 "a new pod" is_pool true install
   uninstall_release
   node status --ready
@@ -312,7 +348,7 @@ event_says() {
 
 @test "the chart takes everything back" {
   uninstall_with_chart() {
-    release install uninstall && wait_for 180 "the node" is_pool true uninstall
+    values 4 uninstall && release install && wait_for 180 "the node" is_pool true uninstall
   }
   disturb_nothing uninstall_with_chart
   uninstall_release
