@@ -97,14 +97,15 @@ impl Follow {
         })
     }
 
-    /// Prints the last report.
+    /// Prints the last report on one line: kubectl shows only the first line of an event.
     fn show(&self) -> anyhow::Result<Verdict> {
         let message = fs::read_to_string(&self.message).unwrap_or_default();
-        print(match message.as_str() {
-            "" => "no report yet\n".to_owned(),
-            message => message.to_owned(),
-        })?;
-        let state = message.split_whitespace().next().unwrap_or_default();
+        let mut lines = message.lines().filter(|line| !line.is_empty());
+        let state = lines.next().unwrap_or("no report yet");
+        let reasons: Vec<_> = lines.collect();
+        let colon = if reasons.is_empty() { "" } else { ": " };
+        print(format!("{state}{colon}{}\n", reasons.join("; ")))?;
+        let state = state.split_whitespace().next().unwrap_or_default();
         Ok(match READY.contains(&state) {
             true => Verdict::Fine,
             false => Verdict::NotFine,
