@@ -158,13 +158,20 @@ impl Apply {
         let recover = stages::recover(&facts, own.context("the program cannot be read")?);
         let new = stages::of(&facts, &plan.steps, &recover);
         let mut journal = Journal::open(&root)?;
+        let generations = journal.generations.len();
         let version = env!("CARGO_PKG_VERSION");
         let applied = journal.apply(version, number, &new, &mut Runner::new(&root, false));
         let Err(error) = applied else {
             return print("installed; criswitch node undo takes it back\n");
         };
         if !journal.is_open {
-            return Err(error.context("nothing has changed"));
+            let is_made = journal.generations.len() > generations;
+            let what = if is_made {
+                "all changes are made"
+            } else {
+                "nothing has changed"
+            };
+            return Err(error.context(what));
         }
         // The step is in the journal, unless the disk is full.
         let step = match journal.fail(&format!("{error:#}")) {
@@ -216,6 +223,9 @@ impl Undo {
             };
         }
         if !journal.is_open {
+            if journal.has_temporary() {
+                Journal::open(&root)?.remove_temporary(&mut Runner::new(&root, self.boot))?;
+            }
             return Ok(Verdict::Fine);
         }
         let mut journal = Journal::open(&root)?;

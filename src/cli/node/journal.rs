@@ -60,7 +60,7 @@ pub(super) struct Generation {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Stage {
-    /// The files exist only while the journal is open.
+    /// The files exist while the journal is open, and are removed once it is closed.
     is_temporary: bool,
     pub(super) changes: Vec<FileChange>,
     pub(super) actions: Actions,
@@ -90,6 +90,8 @@ pub(super) struct Journal<'a> {
     file: Option<File>,
     /// The generations that are not undone.
     pub(super) generations: Vec<Generation>,
+    /// The temporary stages of the generation that was applied or undone last.
+    temporary: Vec<Stage>,
     /// The step that the last generation has begun last.
     step: String,
     /// Whether the changes of the last generation may be incomplete.
@@ -120,6 +122,7 @@ impl<'a> Journal<'a> {
             files: Files { root, directory },
             file: None,
             generations: Vec::new(),
+            temporary: Vec::new(),
             step: String::new(),
             is_open: false,
             failure: None,
@@ -164,6 +167,7 @@ impl<'a> Journal<'a> {
         match record {
             Record::Begin(generation) => {
                 self.step = generation.first_step();
+                self.temporary = generation.temporary();
                 self.generations.push(generation);
                 self.is_open = true;
                 (self.failure, self.undone) = (None, None);
@@ -176,7 +180,13 @@ impl<'a> Journal<'a> {
             }
             Record::Failed(failure) => self.failure = Some(failure),
             Record::Complete => self.is_open = false,
-            Record::Undo => self.is_open = true,
+            Record::Undo => {
+                self.temporary = self
+                    .generations
+                    .last()
+                    .map_or_else(Vec::new, Generation::temporary);
+                self.is_open = true;
+            }
             Record::Undone { at, problems } => {
                 self.generations.pop();
                 self.is_open = false;
@@ -205,6 +215,7 @@ impl<'a> Journal<'a> {
         runner: &mut Runner<'_>,
     ) -> anyhow::Result<()> {
         boundary("the journal");
+        self.remove_temporary(runner)?;
         let generation = self.generations.len();
         let mut names = (0..).map(|index| format!("{generation}-{index}"));
         let mut planned = |(step, path, new): &(&str, PathBuf, New<'_>)| {
@@ -234,13 +245,33 @@ impl<'a> Journal<'a> {
             self.make(number, stage, runner)?;
         }
         boundary("the end");
-        for stage in stages.iter().filter(|stage| stage.is_temporary) {
-            self.undo_files(stage)?;
+        self.write(Record::Complete)?;
+        boundary("the recover unit");
+        self.remove_temporary(runner)
+    }
+
+    /// Whether a file of the temporary stages is left.
+    pub(super) fn has_temporary(&self) -> bool {
+        let changes = self.temporary.iter().flat_map(|stage| &stage.changes);
+        let mut paths = changes.map(|change| self.files.root.at(&change.path));
+        paths.any(|path| fs::symlink_metadata(path).is_ok())
+    }
+
+    /// Removes the files of the temporary stages that are left. The journal is closed before, because these files undo the
+    /// changes of an open journal at the next boot.
+    pub(super) fn remove_temporary(&self, runner: &mut Runner<'_>) -> anyhow::Result<()> {
+        if !self.has_temporary() {
+            return Ok(());
+        }
+        for stage in &self.temporary {
+            if let [first, ..] = &*self.undo_files(stage)? {
+                bail!("somebody else has changed {}", first.display());
+            }
             for action in &stage.actions.after_undo {
                 runner.run(action)?;
             }
         }
-        self.write(Record::Complete)
+        Ok(())
     }
 
     /// The file that keeps room on the disk for the undo of a generation.
@@ -317,11 +348,11 @@ impl<'a> Journal<'a> {
         let is_interrupted = self.is_open;
         self.use_room();
         self.write(Record::Undo)?;
-        for stage in generation.stages.iter().filter(|stage| stage.is_temporary) {
+        for stage in &generation.temporary() {
             match self.make_again(stage) {
                 Err(error) if !is_interrupted => {
-                    self.undo_files(stage)?;
                     self.write(Record::Complete)?;
+                    self.undo_files(stage)?;
                     return Err(error);
                 }
                 // An undo that a power cut would interrupt is better than none.
@@ -337,8 +368,9 @@ impl<'a> Journal<'a> {
                 }
             }
         };
-        for (number, stage) in generation.stages.iter().enumerate().rev() {
-            let has_begun = stage.is_temporary || generation.begun.contains(&number);
+        let stages = generation.stages.iter().enumerate().rev();
+        for (number, stage) in stages.filter(|(_, stage)| !stage.is_temporary) {
+            let has_begun = generation.begun.contains(&number);
             let actions = has_begun.then_some(&stage.actions);
             if let Some(actions) = actions {
                 run(&actions.before_undo, &mut left.problems);
@@ -359,6 +391,10 @@ impl<'a> Journal<'a> {
             at: now(),
             problems,
         })?;
+        boundary("the recover unit");
+        if let Err(error) = self.remove_temporary(runner) {
+            left.problems.push(format!("recover: {error:#}"));
+        }
         Ok(left)
     }
 
@@ -425,6 +461,11 @@ impl<'a> Journal<'a> {
 }
 
 impl Generation {
+    fn temporary(&self) -> Vec<Stage> {
+        let stages = self.stages.iter().filter(|stage| stage.is_temporary);
+        stages.cloned().collect()
+    }
+
     fn first_step(&self) -> String {
         let mut changes = self.stages.iter().flat_map(|stage| &stage.changes);
         changes
