@@ -328,7 +328,7 @@ event_says() {
   disturb_nothing install_with_page
   has "the pods" "criswitch-canary-" "$(sed -n '/^\$ kubectl get pods/,/^\$/p' "$DIR/page/said")"
   has "the events" "step restart has failed" "$(sed -n '/^\$ kubectl get events/,/^\$/p' "$DIR/page/said")"
-  has "the log" "serving" "$(sed -n '/^\$ kubectl logs/,/^\$/p' "$DIR/page/said")"
+  has "the log" "installed; criswitch node undo takes it back" "$(sed -n '/^\$ kubectl logs/,/^\$/p' "$DIR/page/said")"
   has "the manifests" "name: criswitch-others" "$(cat "$DIR/page/criswitch.yaml")"
   is_pool true install
   node status --ready
