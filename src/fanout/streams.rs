@@ -451,16 +451,18 @@ impl Feed {
     /// Called at the end of the stream. If the call asked for all items, the messages become the cached list. Returns the
     /// backend's part, unless it is too large.
     fn settle(&mut self) -> Result<Option<Ended>, Status> {
-        let whole = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
+        let kept = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
             StreamedList::NotItsOwn => return Ok(Some(Ended::Cached)),
-            StreamedList::Kept(messages, held) => Some(held.with(messages.freeze())),
+            StreamedList::Kept(messages, held) => Some((messages.freeze(), held)),
             StreamedList::TooLong => None,
         };
         let listing = self.call.listing().filter(|listing| listing.is_whole);
         if let Some(list) = listing.map(|listing| listing.list) {
-            self.settle_whole(list, whole.clone())?;
+            // The cached list does not count as the client's unread bytes.
+            let messages = kept.as_ref().map(|(messages, _)| messages.clone());
+            self.settle_whole(list, messages)?;
         }
-        Ok(whole.map(|messages| Ended::Own(messages, self.asked)))
+        Ok(kept.map(|(messages, held)| Ended::Own(held.with(messages), self.asked)))
     }
 
     fn settle_whole(&mut self, list: List, messages: Option<Bytes>) -> Result<(), Status> {

@@ -265,7 +265,10 @@ impl<'a> Journal<'a> {
         }
         for stage in &self.temporary {
             if let [first, ..] = &*self.undo_files(stage)? {
-                bail!("somebody else has changed {}", first.display());
+                bail!(
+                    "{}: somebody else has changed the file; remove it, then try again",
+                    first.display()
+                );
             }
             for action in &stage.actions.after_undo {
                 runner.run(action)?;

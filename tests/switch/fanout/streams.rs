@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 use crate::calls::{assert_names_the_dead, narrowed_to, path, send, stopped, text_of};
 use crate::faults::node;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::wait::until;
 
 /// Streams, and the unary lists of the same items.
 const STREAMS: [(&str, &str); 5] = [
@@ -70,6 +71,16 @@ fn messages_of(body: &Bytes) -> Vec<Bytes> {
         trailers,
     };
     reply.messages()
+}
+
+#[tokio::test]
+async fn the_cached_list_of_a_stream_does_not_count_as_unread() {
+    let rig = runc_and_kata().await;
+    for stream in every_stream() {
+        let reply = send(&rig, stream, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{stream}");
+        until(async || rig.unread() == 0).await;
+    }
 }
 
 #[tokio::test]

@@ -26,9 +26,5 @@ seen() {
 }
 
 @test "after a power cut, pods are removed, and new ones run" {
-  cri rmp -af
-  equal "pods and containers" "" "$(all_at criswitch)"
-  for handler in runc crun; do
-    cri rmp -f "$(run_pod "$handler" again)"
-  done
+  replace_pods
 }

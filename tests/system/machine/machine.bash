@@ -62,6 +62,15 @@ lists_are_whole() {
   equal "pods and containers" "$runtimes" "$(all_at criswitch)"
 }
 
+# replace_pods: removes all pods, and runs and removes a new one of each handler.
+replace_pods() {
+  local handler
+  cri rmp -af && equal "pods and containers" "" "$(all_at criswitch)" || return
+  for handler in runc crun; do
+    cri rmp -f "$(run_pod "$handler" again)" || return
+  done
+}
+
 # is_serving: succeeds when `status` finds nothing wrong; a condition for wait_for.
 is_serving() {
   criswitch status
