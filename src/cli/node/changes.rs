@@ -178,6 +178,16 @@ impl Files<'_> {
         Ok(true)
     }
 
+    /// Whether the path of a change is there, or an empty directory that was made for it.
+    pub(super) fn is_left(&self, change: &FileChange) -> bool {
+        let is_empty = |directory: &PathBuf| {
+            let entries = fs::read_dir(self.root.at(directory));
+            entries.is_ok_and(|mut entries| entries.next().is_none())
+        };
+        fs::symlink_metadata(self.root.at(&change.path)).is_ok()
+            || change.new_directories.iter().any(is_empty)
+    }
+
     /// Undoes the changed lines of a file that somebody else has changed too. Returns whether that was possible.
     fn undo_part(&self, change: &FileChange, real: &Path) -> io::Result<bool> {
         let text = |state: &State| match state {

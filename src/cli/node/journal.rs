@@ -250,11 +250,10 @@ impl<'a> Journal<'a> {
         self.remove_temporary(runner)
     }
 
-    /// Whether a file of the temporary stages is left.
+    /// Whether a file of the temporary stages is left, or an empty directory of such a file.
     pub(super) fn has_temporary(&self) -> bool {
-        let changes = self.temporary.iter().flat_map(|stage| &stage.changes);
-        let mut paths = changes.map(|change| self.files.root.at(&change.path));
-        paths.any(|path| fs::symlink_metadata(path).is_ok())
+        let mut changes = self.temporary.iter().flat_map(|stage| &stage.changes);
+        changes.any(|change| self.files.is_left(change))
     }
 
     /// Removes the files of the temporary stages that are left. The journal is closed before, because these files undo the
@@ -263,7 +262,7 @@ impl<'a> Journal<'a> {
         if !self.has_temporary() {
             return Ok(());
         }
-        for stage in &self.temporary {
+        for stage in self.temporary.iter().rev() {
             if let [first, ..] = &*self.undo_files(stage)? {
                 bail!(
                     "{}: somebody else has changed the file; remove it, then try again",
@@ -271,6 +270,7 @@ impl<'a> Journal<'a> {
                 );
             }
             for action in &stage.actions.after_undo {
+                moment();
                 runner.run(action)?;
             }
         }
@@ -355,7 +355,7 @@ impl<'a> Journal<'a> {
             match self.make_again(stage) {
                 Err(error) if !is_interrupted => {
                     self.write(Record::Complete)?;
-                    self.undo_files(stage)?;
+                    self.remove_temporary(runner)?;
                     return Err(error);
                 }
                 // An undo that a power cut would interrupt is better than none.

@@ -10,7 +10,7 @@ use super::steps::{Content, PROGRAMS, Planned, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
 
-/// The stages that make a plan's changes: the recover unit, criswitch, the kubelet.
+/// The stages that make a plan's changes: the recover unit and its program, criswitch, the kubelet.
 pub(super) fn of<'p>(
     facts: &Facts<'_>,
     planned: &'p [Planned],
@@ -18,25 +18,32 @@ pub(super) fn of<'p>(
 ) -> Vec<NewStage<'p>> {
     let is_kubelet = |planned: &&Planned| ["endpoint", "restart", "verify"].contains(&planned.step);
     let (kubelet, own): (Vec<_>, Vec<_>) = planned.iter().partition(is_kubelet);
-    let recover = recover.iter().map(|(path, content)| {
-        let path = path.clone();
-        ("recover", path, content.borrowed())
-    });
-    let temporary = NewStage {
-        is_temporary: true,
-        files: recover.collect(),
-        actions: Actions {
-            after_undo: vec![systemctl("recover", &["daemon-reload"])],
-            ..Actions::default()
-        },
+    // A program that is left shows that systemd may still have its unit.
+    let (program, units): (Vec<_>, Vec<_>) = recover
+        .iter()
+        .partition(|(path, _)| path.starts_with(PROGRAMS));
+    let temporary = |files: Vec<&'p (PathBuf, Content)>, after_undo| {
+        let files = files.into_iter();
+        NewStage {
+            is_temporary: true,
+            files: files
+                .map(|(path, content)| ("recover", path.clone(), content.borrowed()))
+                .collect(),
+            actions: Actions {
+                after_undo,
+                ..Actions::default()
+            },
+        }
     };
+    let reload = systemctl("recover", &["daemon-reload"]);
     let stage = |planned: &[&'p Planned], actions| NewStage {
         files: files(planned).collect(),
         actions,
         ..NewStage::default()
     };
     vec![
-        temporary,
+        temporary(program, Vec::new()),
+        temporary(units, vec![reload]),
         stage(&own, start_actions(facts, &own)),
         stage(&kubelet, kubelet_actions(facts, &kubelet)),
     ]
