@@ -420,11 +420,13 @@ impl Owners {
         Some(&container.more.pod)
     }
 
-    /// Whether `backend` owns a container whose pod is not known to be on `backend`, but may be in its next list of
-    /// pods.
+    /// Whether `backend` owns a container whose pod is not known, but may be in the backend's next list of pods.
     pub fn has_stray(&self, backend: BackendId) -> bool {
         let mut its = self.without_pod(backend);
-        its.any(|(_, container)| !self.is_orphan(container))
+        // A pod can pass from one backend to another later than its containers. Until then, the first backend's lists
+        // have the pod.
+        let is_known = |pod| self.pods.by_id.contains_key(pod);
+        its.any(|(_, container)| !is_known(&container.more.pod) && !self.is_orphan(container))
     }
 
     /// The containers of `backend` whose pod its last list of pods lacked, although the containers were known when that

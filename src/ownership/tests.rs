@@ -83,6 +83,8 @@ fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those
         .learn(Kind::Container, A, &listed, owners.mark())
         .unwrap();
     assert!(owners.has_stray(A), "no list of pods was requested since");
+    owners.own_pod("unknown", B, PodNames::default(), owners.mark());
+    assert!(!owners.has_stray(A), "B's lists have the pod");
 }
 
 /// Encodes a list of pods. `list` has the id and `created_at` of each pod.

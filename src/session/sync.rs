@@ -71,12 +71,15 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
             Ok(()) => Ok(()),
         }
     };
-    // New pods wait for these calls, at most `list_timeout`. If the configuration was not sent within this time,
-    // criswitch sends it when the backend is ready.
-    let (others, _) = tokio::join!(
+    // New pods wait for these calls, at most `list_timeout`. If one takes longer, criswitch repeats it when the backend
+    // is ready.
+    let (others, status) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
         tokio::time::timeout(backend.list_timeout(), first_status(own)),
     );
+    if status.is_err() {
+        backend.record.miss(&rpc::STATUS);
+    }
     others.unwrap_or_else(|_| {
         backend.nudges.owed.notify_one();
         Ok(())

@@ -177,6 +177,21 @@ async fn handlers_that_a_running_backend_adds_are_registered_with_the_next_statu
 }
 
 #[tokio::test]
+async fn a_backend_that_did_not_report_in_time_is_asked_again_without_a_client() {
+    let vm = Sim::new("vm").handlers(["kata"]);
+    vm.hold("Status");
+    let sims = [Sim::new("plain").handlers(["runc"]), vm.clone()];
+    let names = ["plain", "vm"].map(str::to_owned);
+    let log = Logged::here();
+    let rig = Rig::with_config(sims, |directory| table(&names, "", directory)).await;
+    until(async || !vm.calls("Status").is_empty()).await;
+    later(Duration::from_secs(3)).await;
+    until(async || !log.lines(&["backend is ready", "backend=vm"]).is_empty()).await;
+    vm.release("Status");
+    until(async || rig.try_run("kata", "web").await.is_ok()).await;
+}
+
+#[tokio::test]
 async fn an_unknown_handler_is_unavailable_while_a_backend_has_never_reported() {
     let vm = Sim::new("vm").handlers(["kata"]);
     let sims = [Sim::new("plain").handlers(["runc"]), vm.clone()];

@@ -118,6 +118,15 @@ impl Case<'_> {
         any && pods.all(|pod| relied(pod) && pod.is_sure(begun)) && !unanswered
     }
 
+    /// Whether the list concerns a pod or container of a failing backend. criswitch then asks only that backend, even if
+    /// the backend takes no part in other lists.
+    fn narrowed_to_failing(&self) -> bool {
+        let names = self.asked.call.filter.names();
+        let mut things = self.truth.things.iter();
+        let relied = |thing: &Thing| self.truth.relied_upon(thing.backend, self.asked.at);
+        !names.is_empty() && things.any(|thing| thing.id == names && !relied(thing))
+    }
+
     /// Checks that a call that depends on no failing backend gets an answer at once.
     pub(super) fn service(&self, code: Code) -> Result<(), String> {
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
@@ -149,7 +158,8 @@ impl Case<'_> {
                 let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));
                 // Without a joined backend, no answer is due.
                 let any = (0..RUNTIMES).any(|at| self.sure(at));
-                any && taking_part.all(relied) && self.somebody_pulls()
+                let relies = taking_part.all(relied) && !self.narrowed_to_failing();
+                any && relies && self.somebody_pulls()
             }
         };
         let cached = self.stood_in_for() || self.has_some_stats();
