@@ -41,7 +41,7 @@ node          root,go      7    test_node
 faults        -            2    test_faults
 package       root,network 8    test_package
 comparison    root,go      3    benches/compare/run.sh --smoke
-ahead         root,network 0.1  build_ahead
+begin-windows root,network 0.1  begin_windows
 runtimes      root,go      13   test_runtimes
 windows       root,network 6    test_windows
 demo          -            1.5  cargo run --quiet --profile demo --locked --example demo -- --once
@@ -207,15 +207,16 @@ test_runtimes() {
   CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
 }
 
-# Builds the programs of the last steps in the background, because the real runtimes often wait.
-build_ahead() {
-  beside bash -c 'tests/system/windows/run.sh --build; cargo build --quiet --profile demo --locked --example demo' \
-    >"$CACHE/ahead.log" 2>&1 &
-  AHEAD=$!
+# Begins the tests for Windows in the background, and builds the demo, because the real runtimes often wait.
+begin_windows() {
+  beside bash -c 'tests/system/windows/run.sh || exit
+    cargo build --quiet --profile demo --locked --example demo' >"$CACHE/windows.log" 2>&1 &
+  WINDOWS=$!
 }
 
+# Tests that have failed in the background are repeated, because there they have little processor time.
 test_windows() {
-  wait_for "${AHEAD:-}"
+  [ -z "${WINDOWS:-}" ] || ! wait "$WINDOWS" || { cat "$CACHE/windows.log"; return; }
   tests/system/windows/run.sh
 }
 
