@@ -61,6 +61,7 @@ const SAFE: &[&str] = &[
 const BEYOND_GVISOR: &[&str] = &["BPF", "PERFMON", "SYS_MODULE", "SYS_RAWIO", "SYS_TIME"];
 /// Capabilities that a kernel of the pod's own grants for itself only, although they are meant for the node.
 const BEYOND_GUEST: &[&str] = &[
+    "ALL",
     "BPF",
     "PERFMON",
     "SYSLOG",
