@@ -94,8 +94,8 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
 78 the configuration is wrong.";
 
 const STATUS_CODES: &str = "\
-Exit codes: 0 serving, 1 degraded or lists failing, 69 criswitch is not
-running or not reachable, 78 the file after --config cannot be read.";
+Exit codes: 0 serving, 1 any other verdict, 69 criswitch is not running
+or not reachable, 78 the file after --config cannot be read.";
 
 const PODS_CODES: &str = "\
 Exit codes: 0 shown, 1 criswitch has no such backend or handler,
