@@ -12,10 +12,8 @@ pub const KEY: &str = "allow_uids";
 pub(crate) const DEFAULT: &str = "[0]";
 pub(crate) const EXAMPLE: &str = "";
 pub(crate) const HELP: &str = "The numeric ids of users that may connect, in addition to root and the user of \
-    criswitch. An ACL on the socket admits only these users. If the file system of the socket has no ACLs, the mode is \
-    0666: criswitch closes connections of other users, but these users can fill the socket's queue. If systemd holds the \
-    socket, add a drop-in (docs/operations.md). A user that may connect has the power of root on this node: pods can be \
-    privileged. docs/limits.md has the limit on the connections of each user.";
+    criswitch. Such a user has the power of root on this node: pods can be privileged. docs/security.md says how \
+    criswitch keeps other users out. If systemd holds the socket, add a drop-in (docs/operations.md).";
 /// Whether the users in the configuration are integers, not strings.
 pub(crate) const ARE_INTEGERS: bool = true;
 /// The words of the error about an invalid user, and its hint.
