@@ -15,8 +15,7 @@ use super::features;
 use super::node::Node;
 use super::output;
 use super::probe::{
-    Probe, answered, cgroup_driver, driver_name, found_json, probe_of, reported, with_common_pods,
-    with_other_driver,
+    self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
 };
 use super::terminal;
 
@@ -301,7 +300,7 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
             Ok(found) => [
                 backend.name.clone(),
                 format!("{} {}", found.runtime, found.version),
-                found.cgroup_driver.map(driver_name).unwrap_or_default(),
+                found.cgroup_driver.unwrap_or_default().to_owned(),
                 found.handler_names().join(" "),
             ],
             // A line below the table has the cause.
@@ -374,18 +373,12 @@ fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
 }
 
 fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let default = probe_of(table, probes, table.default.backend).and_then(cgroup_driver);
-    let ours = default.map(driver_name).unwrap_or_default();
-    let others = with_other_driver(default, &answered(table, probes)).into_iter();
-    others
-        .map(|(name, theirs)| {
-            let theirs = driver_name(theirs);
-            format!(
-                "backend {name:?} uses the cgroup driver {theirs}, but the default backend uses {ours}; set the same driver \
-                 for the kubelet and all backends"
-            )
-        })
-        .collect()
+    let ours = driver_of(table, probes, table.default.backend);
+    let others = probe::other_drivers("the default backend", ours, &answered(table, probes));
+    let others = others.into_iter().map(|(name, what)| {
+        format!("backend {name:?} {what}; set the same driver for the kubelet and all backends")
+    });
+    others.collect()
 }
 
 fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {

@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use super::Verdict;
 use super::columns::columns;
 use super::output::Encoding;
-use super::probe::{Probe, cgroup_driver, driver_name, probe_of};
+use super::probe::{Probe, driver_of};
 use super::terminal;
 use kubelet::{CGROUP_DRIVER, IMAGES, Kubelet, RUNTIME};
 use rancher::Rancher;
@@ -128,10 +128,9 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     let switch = config.listen.endpoint();
     kubelet.judge(&switch, &mut findings);
     Kubelet::judge_kubeadm(&root, &switch, &mut findings);
-    let default =
-        probes.and_then(|probes| probe_of(&config.table, probes, config.table.default.backend));
-    if let Some(driver) = default.and_then(cgroup_driver) {
-        kubelet.judge_cgroup_driver(&driver_name(driver), &mut findings);
+    let table = &config.table;
+    if let Some(driver) = probes.and_then(|it| driver_of(table, it, table.default.backend)) {
+        kubelet.judge_cgroup_driver(driver, &mut findings);
     }
     let rancher = kubelet.rancher.as_ref();
     let crictl = crictl(rancher, &root, &switch, &mut findings);

@@ -53,8 +53,8 @@ pub(super) type Probe = Result<Probed, String>;
 pub(super) struct Probed {
     pub(super) runtime: String,
     pub(super) version: String,
-    /// The driver that the runtime reports, else that of its configuration. `None` if it reports neither.
-    pub(super) cgroup_driver: Option<CgroupDriver>,
+    /// The name of the driver that the runtime reports, else that of its configuration. `None` if it reports neither.
+    pub(super) cgroup_driver: Option<&'static str>,
     pub(super) conditions: Vec<RuntimeCondition>,
     /// The backend's handlers, except [`Probed::own_default`]; empty if the runtime does not list its handlers.
     pub(super) handlers: Vec<RuntimeHandler>,
@@ -78,7 +78,7 @@ pub(super) struct Configured {
     /// The handler for pods that name no handler.
     pub(super) default: Option<String>,
     /// The cgroup driver of the default handler.
-    cgroup_driver: Option<CgroupDriver>,
+    cgroup_driver: Option<&'static str>,
     pub(super) runtimes: BTreeMap<String, Runtime>,
     /// Whether the runtime gives containers SELinux labels, if SELinux is enabled on the node.
     pub(super) selinux: Option<bool>,
@@ -180,15 +180,17 @@ pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a st
     found.collect()
 }
 
-/// The names and drivers of the backends whose cgroup driver differs from `ours`, that of the default backend: the
-/// kubelet uses it, too. So does a backend that reports no driver.
-pub(super) fn with_other_driver<'a>(
-    ours: Option<CgroupDriver>,
+/// The names of the backends whose cgroup driver differs from `ours`, that of `default`, each with the difference in
+/// words. The kubelet uses the driver of the default backend, and so does a backend that reports no driver.
+pub(super) fn other_drivers<'a>(
+    default: &str,
+    ours: Option<&str>,
     answered: &[(&'a str, &Probed)],
-) -> Vec<(&'a str, CgroupDriver)> {
+) -> Vec<(&'a str, String)> {
     let others = answered.iter().filter_map(|(name, found)| {
-        let theirs = found.cgroup_driver?;
-        (theirs != ours?).then_some((*name, theirs))
+        let (ours, theirs) = (ours?, found.cgroup_driver?);
+        let what = || format!("uses the cgroup driver {theirs}, but {default} uses {ours}");
+        (theirs != ours).then(|| (*name, what()))
     });
     others.collect()
 }
@@ -215,13 +217,8 @@ pub(super) fn with_common_pods<'a>(
 }
 
 /// The cgroup driver that a backend reports, if any.
-pub(super) fn cgroup_driver(probe: &Probe) -> Option<CgroupDriver> {
-    probe.as_ref().ok()?.cgroup_driver
-}
-
-/// The cgroup driver's name in the configurations of the kubelet and the runtimes.
-pub(super) fn driver_name(driver: CgroupDriver) -> String {
-    driver.as_str_name().to_lowercase()
+pub(super) fn driver_of(table: &Table, probes: &[Probe], id: BackendId) -> Option<&'static str> {
+    probe_of(table, probes, id)?.as_ref().ok()?.cgroup_driver
 }
 
 /// A backend's answers as JSON.
@@ -238,7 +235,7 @@ pub(super) fn found_json(found: &Probed) -> Value {
         "answers": true,
         "runtime": found.runtime,
         "version": found.version,
-        "cgroupDriver": found.cgroup_driver.map(driver_name),
+        "cgroupDriver": found.cgroup_driver,
         "unexpectedUser": found.unexpected_user,
         "conditions": conditions.collect::<Vec<_>>(),
         "features": found.feature_names(),
@@ -247,9 +244,10 @@ pub(super) fn found_json(found: &Probed) -> Value {
 }
 
 /// The cgroup driver of the runtime at a socket; `None` if the runtime does not answer or reports none.
-pub(super) async fn cgroup_driver_at(socket: &Address) -> Option<CgroupDriver> {
+pub(super) async fn cgroup_driver_at(socket: &Address) -> Option<&'static str> {
     let config = BackendConfig::without_row(BackendIds::default().issue(), "", socket);
-    cgroup_driver(&probe_one(&config, MAX_MESSAGE).await)
+    let probe = probe_one(&config, MAX_MESSAGE).await;
+    probe.ok()?.cgroup_driver
 }
 
 /// Whether a row's backend reports the row's handler; `None` if that is unknown.
@@ -415,18 +413,15 @@ fn runtime(handler: &Value) -> Runtime {
 }
 
 /// The cgroup driver in the configuration of a handler with runc.
-fn driver(handler: &Value) -> Option<CgroupDriver> {
+fn driver(handler: &Value) -> Option<&'static str> {
     let is_runc = handler.get("runtimeType")?.as_str()?.contains(".runc.");
     let systemd = handler.pointer("/options/SystemdCgroup");
-    let driver = match systemd.and_then(Value::as_bool).unwrap_or_default() {
-        true => CgroupDriver::Systemd,
-        false => CgroupDriver::Cgroupfs,
-    };
-    is_runc.then_some(driver)
+    let is_systemd = systemd.and_then(Value::as_bool).unwrap_or_default();
+    is_runc.then_some(if is_systemd { "systemd" } else { "cgroupfs" })
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.
-async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<CgroupDriver>> {
+async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<&'static str>> {
     let row = &rpc::RUNTIME_CONFIG;
     let request = RuntimeConfigRequest::default();
     let answer = send(backend, wire, row, &request).await?;
@@ -435,7 +430,10 @@ async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Opt
     }
     let config = RuntimeConfigResponse::decode(message(backend, row, &answer)?)
         .context("RuntimeConfig cannot be read")?;
-    Ok(config.linux.map(|linux| linux.cgroup_driver()))
+    Ok(config.linux.map(|linux| match linux.cgroup_driver() {
+        CgroupDriver::Systemd => "systemd",
+        CgroupDriver::Cgroupfs => "cgroupfs",
+    }))
 }
 
 async fn call(

@@ -408,9 +408,8 @@ async fn cgroup_driver(backend: &Backend) -> Option<String> {
         return Some(driver.clone());
     }
     let socket = Address::parse(&backend.socket).ok()?;
-    probe::cgroup_driver_at(&socket)
-        .await
-        .map(probe::driver_name)
+    let driver = probe::cgroup_driver_at(&socket).await;
+    driver.map(str::to_owned)
 }
 
 fn idle(text: &str) -> Result<Duration, String> {

@@ -8,7 +8,7 @@ use criswitch::fanout::status::NEEDED;
 use super::Discovered;
 use super::plan::ConfigPlan;
 use crate::cli::consequences::{self, Consequence};
-use crate::cli::probe::{Probed, driver_name, with_other_driver};
+use crate::cli::probe::{self, Probed};
 use crate::cli::terminal;
 
 /// All notes, the most urgent ones first.
@@ -36,14 +36,11 @@ fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
     let Some((first, default)) = found.first() else {
         return Vec::new();
     };
-    let ours = default.cgroup_driver.map(driver_name).unwrap_or_default();
-    let others = with_other_driver(default.cgroup_driver, found).into_iter();
+    let others = probe::other_drivers(first, default.cgroup_driver, found).into_iter();
     others
-        .map(|(name, theirs)| {
-            let theirs = driver_name(theirs);
+        .map(|(name, what)| {
             format!(
-                "{name} uses the cgroup driver {theirs}, but {first} uses {ours}. Set the same driver for the kubelet \
-                 and all backends before the kubelet uses criswitch."
+                "{name} {what}. Set the same driver for the kubelet and all backends before the kubelet uses criswitch."
             )
         })
         .collect()

@@ -9,7 +9,6 @@ use toml::Value;
 
 use super::Discovered;
 use super::plan::{ConfigPlan, Planned, PlannedRow};
-use crate::cli::probe::driver_name;
 use crate::cli::terminal;
 
 /// The remark on a handler whose kind of runtime is unknown.
@@ -141,11 +140,8 @@ fn backends(discovered: &Discovered) -> String {
 fn about_backend(backend: &Planned) -> String {
     let found = &backend.found;
     let mut parts = vec![format!("{} {}", found.runtime, found.version)];
-    let driver = found.cgroup_driver.map(driver_name);
-    parts.push(format!(
-        "cgroup driver {}",
-        driver.as_deref().unwrap_or("unknown")
-    ));
+    let driver = found.cgroup_driver.unwrap_or("unknown");
+    parts.push(format!("cgroup driver {driver}"));
     parts.extend(found.feature_names().into_iter().map(str::to_owned));
     let also = backend.place.also.iter();
     parts.extend(also.map(|other| format!("also at {other}")));

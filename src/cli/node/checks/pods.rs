@@ -10,9 +10,7 @@ use crate::cli::node::Finding;
 use crate::cli::node::plan::Facts;
 use crate::cli::node::same;
 use crate::cli::node::steps::Planned;
-use crate::cli::probe::{
-    self, Probed, cgroup_driver as driver, driver_name, probe_of, with_other_driver,
-};
+use crate::cli::probe::{self, Probed, driver_of};
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -113,28 +111,22 @@ pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     };
     let table = &wanted.config.table;
     let probes = facts.probes.as_deref().unwrap_or_default();
-    let driver_of = |id| probe_of(table, probes, id).and_then(driver);
     let all = table.backends.iter();
-    let silent = all.filter(|backend| driver_of(backend.id).is_none());
+    let silent = all.filter(|backend| driver_of(table, probes, backend.id).is_none());
     let silent = silent.map(|backend| format!("backend {:?}", backend.name));
     let mut found = vec![Finding::unknown(
         silent,
         "the cgroup driver is not known; the kubelet and all backends must have the same",
         "",
     )];
-    let default = driver_of(table.default.backend);
-    let Some(ours) = default.map(driver_name) else {
-        return found;
-    };
+    let ours = driver_of(table, probes, table.default.backend);
     let hint = "the same driver for the kubelet and all backends";
-    for (name, theirs) in with_other_driver(default, &answered(facts)) {
-        let what = format!(
-            "has the cgroup driver {}, the default backend has {ours}",
-            driver_name(theirs)
-        );
+    for (name, what) in probe::other_drivers("the default backend", ours, &answered(facts)) {
         found.push(Finding::new([format!("backend {name:?}")], &what, hint));
     }
-    facts.kubelet.judge_cgroup_driver(&ours, &mut found);
+    if let Some(ours) = ours {
+        facts.kubelet.judge_cgroup_driver(ours, &mut found);
+    }
     found
 }
 
