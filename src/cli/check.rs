@@ -180,10 +180,7 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
         "lackingFeatures": probes.map(|probes| features::json(table, probes)),
-        "consequences": probes.map(|probes| {
-            let consequences = consequences::of(&answered(table, probes));
-            consequences.iter().map(Consequence::json).collect::<Value>()
-        }),
+        "consequences": probes.map(|probes| consequences::of(&answered(table, probes))),
         "node": node.map(Node::json),
     });
     with_keys(rest, keys)

@@ -1,6 +1,6 @@
 //! The consequences of a backend for its pods and for the other clients of the node, besides features.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::features::named;
 use super::probe::{DOCKER, Probed};
@@ -38,6 +38,7 @@ const CONSEQUENCES: &[(Cause, &str)] = &[
 ];
 
 /// A consequence, and the names of the backends that it comes from.
+#[derive(Serialize)]
 pub(super) struct Consequence<'a> {
     pub(super) backends: Vec<&'a str>,
     pub(super) what: &'static str,
@@ -63,9 +64,5 @@ impl Consequence<'_> {
     pub(super) fn line(&self) -> String {
         let backends = named("backend", self.backends.iter());
         format!("{backends}: {}", self.what)
-    }
-
-    pub(super) fn json(&self) -> Value {
-        json!({ "backends": self.backends, "what": self.what })
     }
 }

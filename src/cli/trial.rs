@@ -571,7 +571,7 @@ impl<'a> Tried<'a> {
             "failure": self.failure,
             "untested": self.untested,
             "attempts": self.attempts,
-            "steps": self.steps.json(),
+            "steps": self.steps.done,
             "milliseconds": milliseconds(self.steps.time()),
             "isolation": observed.map(Observed::json),
             "warning": self.warning,

@@ -73,7 +73,7 @@ impl FileFits {
     pub(super) fn json(&self) -> Value {
         json!({
             "pods": self.pods.iter().map(PodFits::json).collect::<Vec<_>>(),
-            "skipped": self.skipped.iter().map(Skipped::json).collect::<Vec<_>>(),
+            "skipped": self.skipped,
         })
     }
 }

@@ -5,6 +5,7 @@ use criswitch::codec::cri::PodSandboxState;
 use criswitch::compatibility::{LIMITS, Limit};
 use criswitch::config::Handler;
 use criswitch::config::wording::{AUTO_REGISTERED, counted};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answers, KnownKind, Node};
@@ -36,6 +37,7 @@ pub(super) struct Explained {
 }
 
 /// A reload that changed a row.
+#[derive(Serialize)]
 struct Change {
     /// The number of the reload.
     reload: u64,
@@ -262,12 +264,7 @@ impl Explained {
             "isDefault": self.is_default,
             "origin": self.row.origin,
             "changed": self.changed,
-            "changedBy": self.change.as_ref().map(|change| json!({
-                "reload": change.reload,
-                "at": change.at,
-                "from": change.from,
-                "to": change.to,
-            })),
+            "changedBy": self.change,
             "backend": self.row.backend,
             "backendHandler": self.row.backend_handler,
             "socket": backend.map(|it| &it.socket),

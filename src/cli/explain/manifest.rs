@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail, ensure};
 use criswitch::compatibility::{self, Is, Test, UnknownField};
 use criswitch::config::problem::near;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::object::{Object, at, misplaced};
 
@@ -53,14 +54,18 @@ pub(super) struct Manifest {
 }
 
 /// An object without a pod template.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Skipped {
     api_version: String,
+    #[serde(rename = "kind")]
     object: String,
     name: String,
     file: String,
     /// Whether the object has no pods for sure.
     pub(super) has_no_pods: bool,
     /// Why the object is skipped.
+    #[serde(skip)]
     why: String,
 }
 
@@ -296,16 +301,6 @@ impl Skipped {
             self.file,
             self.why
         )
-    }
-
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "apiVersion": self.api_version,
-            "kind": self.object,
-            "name": self.name,
-            "file": self.file,
-            "hasNoPods": self.has_no_pods,
-        })
     }
 }
 

@@ -209,12 +209,7 @@ impl Pod {
             "backend": (!self.backend.is_empty()).then_some(&self.backend),
             "handler": (!self.handler.is_empty()).then_some(&self.handler),
             "byDefault": self.by_default,
-            "rowNow": self.now.as_ref().map(|row| json!({
-                "name": row.name,
-                "backend": row.backend,
-                "backendHandler": row.backend_handler,
-                "origin": row.origin,
-            })),
+            "rowNow": self.now,
             "why": self.then(),
             "now": self.now(),
         })

@@ -368,12 +368,6 @@ impl<'f> Plan<'f> {
     }
 
     fn json(&self) -> Value {
-        let steps = self.steps.iter().map(|planned| {
-            let changes = planned.changes.iter();
-            let changes =
-                changes.map(|change| json!({ "place": change.place, "what": change.what }));
-            json!({ "step": planned.step, "changes": changes.collect::<Vec<_>>() })
-        });
         let findings = self.findings.iter().map(|(state, check, found)| {
             json!({
                 "check": check.name,
@@ -403,7 +397,7 @@ impl<'f> Plan<'f> {
             "mode": self.facts.specification.mode.as_ref(),
             "version": env!("CARGO_PKG_VERSION"),
             "layout": layout.map(|layout| json!({ "name": layout.name, "unit": layout.unit })),
-            "steps": steps.collect::<Vec<_>>(),
+            "steps": self.steps,
             "findings": findings.collect::<Vec<_>>(),
         })
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use criswitch::config::specification::Tries;
 use criswitch::config::{DEFAULT_LISTEN, DEFAULT_PATH};
 use criswitch::platform::files;
+use serde::Serialize;
 
 use super::changes::New;
 use super::plan::Facts;
@@ -48,17 +49,20 @@ pub(super) struct Step {
 }
 
 /// A step with its changes.
+#[derive(Serialize)]
 pub(super) struct Planned {
     pub(super) step: &'static str,
     pub(super) changes: Vec<Change>,
 }
 
 /// A change of a file, a unit or a process.
+#[derive(Serialize)]
 pub(super) struct Change {
     /// The file or the unit.
     pub(super) place: String,
     pub(super) what: String,
     /// The content of the file; `None` if the change is not one of a file.
+    #[serde(skip)]
     pub(super) content: Option<Content>,
 }
 

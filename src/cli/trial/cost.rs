@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::measure::Run;
@@ -30,9 +31,15 @@ pub(super) struct Cost {
     pub(super) container: Vec<Run>,
 }
 
-/// A figure of each run, in the order of the runs.
-#[derive(Debug)]
-struct Figure(Vec<f64>);
+/// A figure of each run, in the order of the runs. The median of an even number of values is the mean of the two in the
+/// middle.
+#[derive(Serialize)]
+struct Figure {
+    values: Vec<f64>,
+    min: f64,
+    median: f64,
+    max: f64,
+}
 
 impl Cost {
     /// The overhead of a pod, by the rules in the help of the command.
@@ -130,8 +137,8 @@ impl Cost {
 
 /// The figures of all pods of a kind. Whole numbers of bytes are exact.
 fn pods(runs: &[Run]) -> Json {
-    let bytes = |bytes: fn(&Run) -> u64| Figure::of(runs, |run| bytes(run) as f64).json();
-    let time = |time: fn(&Run) -> Duration| Figure::of(runs, |run| milliseconds(time(run))).json();
+    let bytes = |bytes: fn(&Run) -> u64| Figure::of(runs, |run| bytes(run) as f64);
+    let time = |time: fn(&Run) -> Duration| Figure::of(runs, |run| milliseconds(time(run)));
     let processes = runs.iter().flat_map(|run| &run.idle.usage.processes);
     let processes: BTreeSet<&str> = processes.map(|process| &*process.name).collect();
     json!({
@@ -142,7 +149,7 @@ fn pods(runs: &[Run]) -> Json {
         "chargedElsewhereBytes": bytes(|run| run.idle.usage.charged_elsewhere_bytes()),
         "freeInGuestBytes": runs.iter().filter_map(|run| run.free_in_guest_bytes).max(),
         "startCpuMilliseconds": time(|run| run.idle.start_cpu),
-        "idleCpuMillicores": Figure::of(runs, Run::idle_millicores).json(),
+        "idleCpuMillicores": Figure::of(runs, Run::idle_millicores),
         "settlingMilliseconds": time(|run| run.idle.settling),
         "startMilliseconds": time(|run| run.start),
         "stopMilliseconds": time(|run| run.stop),
@@ -168,29 +175,26 @@ impl Run {
 
 impl Figure {
     fn of(runs: &[Run], figure: impl Fn(&Run) -> f64) -> Figure {
-        Figure(runs.iter().map(figure).collect())
+        Figure::new(runs.iter().map(figure).collect())
     }
 
-    /// The least value, the median and the greatest value. The median of an even number of values is the mean of the two
-    /// in the middle.
-    fn spread(&self) -> [f64; 3] {
-        let mut sorted = self.0.clone();
+    fn new(values: Vec<f64>) -> Figure {
+        let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or_default();
         let last = sorted.len().saturating_sub(1);
-        let median = f64::midpoint(at(last / 2), at(sorted.len() / 2));
-        [at(0), median, at(last)]
+        Figure {
+            min: at(0),
+            median: f64::midpoint(at(last / 2), at(sorted.len() / 2)),
+            max: at(last),
+            values,
+        }
     }
 
     /// The median, and the least and the greatest value, with this number of decimals.
     fn text(&self, decimals: usize) -> String {
-        let [least, median, greatest] = self.spread();
-        format!("{median:.decimals$} ({least:.decimals$}-{greatest:.decimals$})")
-    }
-
-    fn json(&self) -> Json {
-        let [least, median, greatest] = self.spread();
-        json!({ "median": median, "min": least, "max": greatest, "values": self.0 })
+        let (min, median, max) = (self.min, self.median, self.max);
+        format!("{median:.decimals$} ({min:.decimals$}-{max:.decimals$})")
     }
 }
 
@@ -316,12 +320,12 @@ mod tests {
 
     #[test]
     fn a_figure_shows_its_median_and_its_spread() {
-        assert_eq!(Figure(vec![5.0, 1.04, 3.0]).text(1), "3.0 (1.0-5.0)");
-        assert_eq!(Figure(vec![5.0, 1.6]).text(0), "3 (2-5)");
-        assert_eq!(Figure(vec![4.0, 1.0, 2.0, 9.0]).spread(), [1.0, 3.0, 9.0]);
-        assert_eq!(Figure(vec![7.0]).spread(), [7.0; 3]);
-        let json = Figure(vec![2.0, 1.0]).json();
-        assert_eq!(json["values"], json!([2.0, 1.0]));
-        assert_eq!(json["median"], 1.5);
+        let figure = |values: &[f64]| Figure::new(values.to_vec());
+        assert_eq!(figure(&[5.0, 1.04, 3.0]).text(1), "3.0 (1.0-5.0)");
+        assert_eq!(figure(&[5.0, 1.6]).text(0), "3 (2-5)");
+        assert_eq!(figure(&[4.0, 1.0, 2.0, 9.0]).text(0), "3 (1-9)");
+        assert_eq!(figure(&[7.0]).text(0), "7 (7-7)");
+        let expected = json!({ "median": 1.5, "min": 1.0, "max": 2.0, "values": [2.0, 1.0] });
+        assert_eq!(json!(figure(&[2.0, 1.0])), expected);
     }
 }

@@ -3,13 +3,15 @@
 
 use criswitch::compatibility::Kind;
 use criswitch::platform::{Kernel, KernelReport};
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 /// A userspace kernel names itself in its version or its log.
 const USERSPACE_KERNEL: &str = "gvisor";
 
 /// How a pod is isolated from the kernel of this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) enum Isolation {
     HostKernel,
     UserspaceKernel,
@@ -18,16 +20,6 @@ pub(super) enum Isolation {
 }
 
 impl Isolation {
-    /// The name in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Isolation::HostKernel => "hostKernel",
-            Isolation::UserspaceKernel => "userspaceKernel",
-            Isolation::VirtualMachine => "virtualMachine",
-            Isolation::Unknown => "unknown",
-        }
-    }
-
     /// The name in text.
     pub(super) fn words(self) -> &'static str {
         match self {
@@ -53,7 +45,7 @@ impl Observed {
 
     pub(super) fn json(&self) -> Json {
         json!({
-            "kind": self.isolation.name(),
+            "kind": self.isolation,
             "evidence": self.evidence,
             "release": self.report.kernel.release,
             "version": self.report.kernel.version,

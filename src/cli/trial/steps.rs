@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value as Json, json};
+use serde::{Serialize, Serializer};
 
 use super::call::Failure;
 use crate::cli::is_read;
@@ -16,8 +16,10 @@ const WIDTH: usize = 18;
 pub(super) const CREATE_POD: &str = "create pod";
 
 /// A step that has ended.
+#[derive(Serialize)]
 pub(super) struct Step {
     pub(super) name: &'static str,
+    #[serde(rename = "milliseconds", serialize_with = "serialize_milliseconds")]
     time: Duration,
     error: Option<String>,
 }
@@ -25,7 +27,7 @@ pub(super) struct Step {
 /// The steps so far.
 pub(super) struct Steps {
     prints: bool,
-    done: Vec<Step>,
+    pub(super) done: Vec<Step>,
     /// Why the last line was not printed.
     unprinted: Cell<Option<anyhow::Error>>,
     current: Option<(&'static str, Instant)>,
@@ -99,10 +101,6 @@ impl Steps {
     pub(super) fn time(&self) -> Duration {
         self.done.iter().map(|step| step.time).sum()
     }
-
-    pub(super) fn json(&self) -> Json {
-        self.done.iter().map(Step::json).collect()
-    }
 }
 
 impl Step {
@@ -119,14 +117,6 @@ impl Step {
             Some(error) => line(self.name, &format!("failed after {time}: {error}")),
         }
     }
-
-    fn json(&self) -> Json {
-        json!({
-            "name": self.name,
-            "milliseconds": milliseconds(self.time),
-            "error": self.error,
-        })
-    }
 }
 
 /// A line about a step or a fact of a try.
@@ -138,6 +128,10 @@ fn line(name: &str, text: &str) -> String {
 pub(super) fn milliseconds(time: Duration) -> f64 {
     // The figure is exact up to a year.
     time.as_micros() as f64 / 1000.0
+}
+
+fn serialize_milliseconds<S: Serializer>(time: &Duration, json: S) -> Result<S::Ok, S::Error> {
+    json.serialize_f64(milliseconds(*time))
 }
 
 /// A duration for people: `312 ms`, `1.25 s`.
