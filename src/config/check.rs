@@ -2,8 +2,6 @@
 //!
 //! Checking continues after a problem, and reports no problem that only follows from another.
 
-mod scheduling;
-
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
@@ -153,8 +151,7 @@ impl Checker<'_> {
         text: &At<String>,
         parse: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Option<T> {
-        let value = parse(&text.value);
-        value.map_err(|wrong| self.wrong(&text.place, &wrong)).ok()
+        text.parsed(parse, self.problems)
     }
 
     fn users(&mut self) -> Vec<UserId> {
@@ -310,7 +307,6 @@ impl Checker<'_> {
     fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<FoundHandler> {
         self.label("handler", &row.name);
         let route = row.value.as_ref()?;
-        let scheduling = self.scheduling(&route.scheduling);
         let kind = route.kind.as_ref();
         let kind = kind.and_then(|text| self.parsed(text, value::kind));
         let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
@@ -320,7 +316,7 @@ impl Checker<'_> {
             backend: backend.checked()?,
             backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
             kind,
-            scheduling,
+            scheduling: route.scheduling.clone(),
         })
     }
 
@@ -399,7 +395,7 @@ impl Checker<'_> {
 
     fn label(&mut self, kind: &str, name: &At<String>) {
         if let Err(wrong) = value::label(kind, &name.value) {
-            self.wrong(&name.place, &wrong);
+            self.problems.report(&name.place, wrong.what, wrong.hint);
         }
     }
 
@@ -436,10 +432,6 @@ impl Checker<'_> {
         });
         self.problems
             .report(place, format!("no backend is named {name:?}"), hint);
-    }
-
-    fn wrong(&mut self, place: &Place, wrong: &Wrong) {
-        self.problems.report(place, &wrong.what, &wrong.hint);
     }
 }
 

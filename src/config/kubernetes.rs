@@ -78,10 +78,12 @@ pub(super) fn label_value(text: &str) -> Result<String, Wrong> {
 
 /// The name of a RuntimeClass.
 pub(super) fn class(text: &str) -> Result<String, Wrong> {
-    let what = || format!("{text:?} is not the name of a RuntimeClass");
+    if is_domain(text) {
+        return Ok(text.to_owned());
+    }
+    let what = format!("{text:?} is not the name of a RuntimeClass");
     let rule = "a DNS name: lower-case letters, digits, \"-\" and \".\", as in \"gvisor\"";
-    let is_name = is_domain(text).then(|| text.to_owned());
-    is_name.ok_or_else(|| wrong(what(), rule))
+    Err(wrong(what, rule))
 }
 
 /// Whether the text is a label value that is not empty, or the name in a label key.
@@ -96,7 +98,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 }
 
 /// Whether the text is a domain by the API server's rule. A part between two dots may be longer than DNS allows.
-fn is_domain(text: &str) -> bool {
+pub(super) fn is_domain(text: &str) -> bool {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let part = |part: &str| {
         let ends = !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');

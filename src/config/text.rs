@@ -1,6 +1,7 @@
 //! Parses TOML into rows and texts, each with its file, line and column.
 //!
-//! Reports unknown keys, wrong types and duplicates. Does not validate values: `check` does.
+//! Reports unknown keys, wrong types and duplicates. Validates only the scheduling of rows: `check` validates the other
+//! values.
 
 mod rows;
 mod scheduling;
@@ -16,13 +17,12 @@ use super::files::ConfigFile;
 use super::foreign;
 use super::keys::{self, Key, KeyKind};
 use super::problem::{Place, Problems, nearest};
-use super::value;
+use super::value::{self, Wrong};
 use crate::config::address;
 use crate::config::address::Address;
 use crate::platform::users;
 
 pub(super) use rows::{BackendRow, Route, RowTarget};
-pub(super) use scheduling::{Scheduling, Toleration};
 
 /// The limit on the rows of all tables together. A node has tens of rows. Each row is compared with all others, so
 /// thousands of rows would take long.
@@ -354,6 +354,19 @@ impl<T> At<T> {
             value: change(self.value),
             place: self.place,
         }
+    }
+}
+
+impl At<String> {
+    /// The value of the text; `None` if the text is wrong, which is reported.
+    pub(super) fn parsed<T>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+        problems: &mut Problems,
+    ) -> Option<T> {
+        let value = parse(&self.value);
+        let report = |wrong: Wrong| problems.report(&self.place, wrong.what, wrong.hint);
+        value.map_err(report).ok()
     }
 }
 

@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use strum::VariantArray;
 
 use super::keys::{LABELS_EXAMPLE, Limits};
+use super::kubernetes::is_domain;
 use super::problem::nearest;
 use crate::compatibility::Kind;
 use crate::config::address::Address;
@@ -73,13 +74,7 @@ pub(super) fn kind(text: &str) -> Result<Kind, Wrong> {
 
 /// Checks the name of a handler or backend. The name must be an RFC 1123 label, because a RuntimeClass requires this.
 pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
-    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let well_formed = !name.is_empty()
-        && name.len() <= MAX_LABEL
-        && name.bytes().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-');
-    if well_formed {
+    if is_domain(name) && name.len() <= MAX_LABEL && !name.contains('.') {
         return Ok(());
     }
     let rule = "1 to 63 of a-z, 0-9 and \"-\", with no \"-\" at either end";

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
 
-use super::{At, KeyValue, Scheduling, Walk, add};
+use super::{At, KeyValue, Walk, add};
 use crate::config::address;
 use crate::config::keys::{self, KeyKind, SOCKET_EXAMPLE};
+use crate::config::scheduling::Scheduling;
 
 /// The fields of a row that are not tables, by the names of their keys.
 pub(in crate::config) type Texts = BTreeMap<&'static str, At<String>>;
