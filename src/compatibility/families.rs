@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::Kind;
 use super::paths::{GUEST_DEVICES, PLAIN_FILES, PRIVILEGED_TUN, SHARED};
 use super::table::{
-    ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BLOCK, EXPRESSIONS, FOR_LINUX, FOR_WINDOWS,
-    HOST_PATH, HOST_PROCESS, HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED, OS_LABELS, PLAIN,
-    PRIVILEGED, PROPAGATION, RESOURCES, SANDBOXES, SECCOMP, SECCOMP_ANNOTATIONS, SELECTOR, SELINUX,
-    SYSCTLS, WINDOWS,
+    ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BEYOND_GVISOR, BLOCK, EXPRESSIONS, FOR_LINUX,
+    FOR_WINDOWS, HOST_PATH, HOST_PROCESS, HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED,
+    OS_LABELS, OWN_TO_GVISOR, PLAIN, PRIVILEGED, PROPAGATION, RESOURCES, SANDBOXES, SECCOMP,
+    SECCOMP_ANNOTATIONS, SELECTOR, SELINUX, SYSCTLS, WINDOWS,
 };
 use super::test::{About, Is, Test, on};
 
@@ -44,36 +44,10 @@ const DEFAULT_CAPABILITIES: &[&str] = &[
     "SYS_CHROOT",
 ];
 /// All other capabilities of Linux.
-const CAPABILITIES: &[&str] = &[
-    "ALL",
-    "AUDIT_CONTROL",
-    "AUDIT_READ",
-    "BLOCK_SUSPEND",
-    "BPF",
-    "CHECKPOINT_RESTORE",
-    "DAC_READ_SEARCH",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "LEASE",
-    "LINUX_IMMUTABLE",
-    "MAC_ADMIN",
-    "MAC_OVERRIDE",
-    "NET_ADMIN",
-    "NET_BROADCAST",
-    "NET_RAW",
-    "PERFMON",
-    "SYSLOG",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_MODULE",
-    "SYS_NICE",
-    "SYS_PACCT",
-    "SYS_PTRACE",
-    "SYS_RAWIO",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "WAKE_ALARM",
+const CAPABILITIES: &[Test] = &[
+    on(ADDED, Is::OneOf(&["NET_RAW"])),
+    on(ADDED, Is::OneOf(BEYOND_GVISOR)),
+    on(ADDED, Is::OneOf(OWN_TO_GVISOR)),
 ];
 /// Volumes that are ordinary directories for every runtime. hostPath is a family of its own.
 const EVERYDAY_VOLUMES: &[&str] = &[
@@ -196,10 +170,7 @@ pub const FAMILIES: &[Family] = &[
     family("privileged containers", &[on(PRIVILEGED, Is::True)], PLAIN),
     family("HostProcess containers", &[on(HOST_PROCESS, Is::True)], WINDOWS),
     family("added capabilities", &[on(ADDED, Is::NoneOf(DEFAULT_CAPABILITIES))], &[])
-        .and(&[
-            (PLAIN, rule(&[on(ADDED, Is::OneOf(CAPABILITIES))])),
-            (KATA, rule(&[on(ADDED, Is::OneOf(CAPABILITIES))])),
-        ]),
+        .and(&[(PLAIN, rule(CAPABILITIES)), (KATA, rule(CAPABILITIES))]),
     family("hostPath volumes", &[on(HOST_PATH, Is::Present)], &[])
         .and(&[
             (PLAIN, rule(&[on(HOST_PATH, Is::HostPath(&SHARED)), on(HOST_PATH, Is::HostPath(&PRIVILEGED_TUN))])),
