@@ -81,6 +81,9 @@ pub fn judge(
     switch: &Switch,
 ) -> Result<(), String> {
     truth.ended(asked.call.id);
+    if matches!(asked.call.row.goes, Goes::All(_, Merge::Events)) {
+        truth.cancelled();
+    }
     if asked.life == truth.life {
         truth.look(switch)?;
     }

@@ -177,6 +177,8 @@ pub struct Truth {
     pub seen: Vec<Seen>,
     pub listings: Vec<Listing>,
     pub streamed: Vec<Streamed>,
+    /// The last time at which criswitch may have dropped replies to its own questions.
+    dropped: Option<Instant>,
     pub health: Vec<Health>,
     /// The handlers that each runtime reports.
     pub offers: Vec<Offers>,
@@ -375,11 +377,12 @@ impl Truth {
             listings,
             things,
             tables,
+            dropped,
             ..
         } = self;
         for listing in listings
             .iter_mut()
-            .filter(|it| it.used && it.delivered.is_none())
+            .filter(|it| it.used && it.delivered.is_none() && *dropped != Some(it.taken))
         {
             listing.delivered = Some(now);
             if tables.places[listing.backend].is_none() {
@@ -407,9 +410,10 @@ impl Truth {
         listed && self.relied_upon(backend, Instant::now())
     }
 
-    /// Notes that a client has cancelled a call. criswitch may have dropped replies that were on their way, including
-    /// replies to its own questions for that call.
+    /// Notes that a client has cancelled a call, or that a stream of events has ended. criswitch may have dropped replies
+    /// that were on their way, including replies to its own questions for that call.
     pub fn cancelled(&mut self) {
+        self.dropped = Some(Instant::now());
         self.listings.retain(|listing| listing.delivered.is_some());
         self.offers.iter_mut().for_each(Offers::lose);
     }
