@@ -72,21 +72,9 @@ fn table() -> String {
             None => rows.push((name.to_owned(), cells)),
         }
     }
-    let before = [""]
-        .into_iter()
-        .chain(rows.iter().map(|(_, cells)| &**cells));
-    let rows = rows.iter().zip(before).map(|((names, cells), before)| {
-        // A stream goes where the list before it goes.
-        let shared = |cells: &str| {
-            cells
-                .rsplit_once(" | ")
-                .map(|(shared, _)| shared.to_owned())
-        };
-        match shared(cells).filter(|it| it.len() > 40 && shared(before).as_ref() == Some(it)) {
-            Some(shared) => format!("| {names} | as above | |{} |\n", &cells[shared.len()..]),
-            None => format!("| {names} | {cells} |\n"),
-        }
-    });
+    let rows = rows
+        .iter()
+        .map(|(names, cells)| format!("| {names} | {cells} |\n"));
     let head = "| RPC | Goes to | Key | Unknown id | Reply |\n|---|---|---|---|---|\n";
     rows.fold(head.to_owned(), |table, row| table + &row)
 }
