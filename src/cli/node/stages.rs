@@ -14,16 +14,12 @@ const RECOVER: &str = "criswitch-recover.service";
 pub(super) fn of<'p>(
     facts: &Facts<'_>,
     planned: &'p [Planned],
-    recover: &'p [(PathBuf, Content)],
+    recover: &'p Recover,
 ) -> Vec<NewStage<'p>> {
     let is_kubelet = |planned: &&Planned| ["endpoint", "restart", "verify"].contains(&planned.step);
     let (kubelet, own): (Vec<_>, Vec<_>) = planned.iter().partition(is_kubelet);
-    // A program that is left shows that systemd may still have its unit.
-    let (program, units): (Vec<_>, Vec<_>) = recover
-        .iter()
-        .partition(|(path, _)| path.starts_with(PROGRAMS));
-    let temporary = |files: Vec<&'p (PathBuf, Content)>, after_undo| {
-        let files = files.into_iter();
+    let temporary = |files: &'p [(PathBuf, Content)], after_undo| {
+        let files = files.iter();
         NewStage {
             is_temporary: true,
             files: files
@@ -42,8 +38,9 @@ pub(super) fn of<'p>(
         ..NewStage::default()
     };
     vec![
-        temporary(program, Vec::new()),
-        temporary(units, vec![reload]),
+        // The last to be removed: a program that is left shows that systemd may still have its unit.
+        temporary(&recover.program, Vec::new()),
+        temporary(&recover.units, vec![reload]),
         stage(&own, start_actions(facts, &own)),
         stage(&kubelet, kubelet_actions(facts, &kubelet)),
     ]
@@ -162,10 +159,18 @@ fn kubelet_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
     }
 }
 
-/// The unit that undoes an interrupted apply at the next boot, and its program. None on a machine that does not run.
-pub(super) fn recover(facts: &Facts<'_>, program: Vec<u8>) -> Vec<(PathBuf, Content)> {
+/// The files that undo an interrupted apply at the next boot.
+#[derive(Default)]
+pub(super) struct Recover {
+    program: Vec<(PathBuf, Content)>,
+    /// The unit that runs the program, and the link that enables it.
+    units: Vec<(PathBuf, Content)>,
+}
+
+/// The files for this machine and kubelet. None on a machine that does not run.
+pub(super) fn recover(facts: &Facts<'_>, program: Vec<u8>) -> Recover {
     if !facts.root.is_this_machine() {
-        return Vec::new();
+        return Recover::default();
     }
     let kubelet = facts.layout.as_ref().map(|layout| layout.unit.as_str());
     let path = Path::new(PROGRAMS).join("recover");
@@ -183,12 +188,12 @@ pub(super) fn recover(facts: &Facts<'_>, program: Vec<u8>) -> Vec<(PathBuf, Cont
         bytes: program,
         mode: 0o755,
     };
-    vec![
-        (path, program),
-        (units.join(RECOVER), text(&unit)),
-        (
-            units.join("multi-user.target.wants").join(RECOVER),
-            Content::Link(link),
-        ),
-    ]
+    let wants = units.join("multi-user.target.wants");
+    Recover {
+        program: vec![(path, program)],
+        units: vec![
+            (units.join(RECOVER), text(&unit)),
+            (wants.join(RECOVER), Content::Link(link)),
+        ],
+    }
 }

@@ -95,16 +95,12 @@ endpoint_of_kubelet() {
   curl -ksSf "https://$INSIDE:10250/configz" | jq -r .kubeletconfig.containerRuntimeEndpoint
 }
 
-# has_pod: creates the pod `web`, which must run.
-has_pod() {
-  create_pod web "" && wait_for 60 "the pod" pod_is web "$RUNS"
-}
-
 CRISWITCH_ENDPOINT=unix:///run/criswitch/criswitch.sock
 
 @test "a node that kubeadm has joined gets criswitch" {
   join /run/containerd-2.sock
-  has_pod
+  create_pod web ""
+  wait_for 60 "the pod" pod_is web "$RUNS"
   specify 1
   wait_for 60 "a plan that rejects nothing" would_change
   files_of_node | keep_as files

@@ -88,12 +88,12 @@ renew_systemd() {
   in_node systemctl daemon-reexec && go_on
 }
 
-# A power cut at the end of a change may leave the program of the recover unit, without the unit. The next command removes
-# it.
+# A power cut while the recover unit is removed may leave files of it that systemd no longer starts, beside a closed
+# journal. The next command removes them.
 cut_power() {
   lose_power && start_link && boot_node || return
-  [ -e "$(root)/etc/systemd/system/criswitch-recover.service" ] || node status | grep -q ^interrupted ||
-    in_node /root/criswitch node undo --here --interrupted
+  [ -L "$(root)/etc/systemd/system/multi-user.target.wants/criswitch-recover.service" ] ||
+    node status | grep -q ^interrupted || in_node /root/criswitch node undo --here --interrupted
 }
 
 # is_whole: succeeds when the node is as before or as after, without a rest of the change, and its pods run; a condition

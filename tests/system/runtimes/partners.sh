@@ -53,7 +53,8 @@ build_partners() {
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
   build_partner crio "containers_image_openpgp exclude_graphdriver_btrfs libsqlite3 seccomp" \
     github.com/cri-o/cri-o/cmd/crio || return
-  build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl,kubeadm} || return
+  build_partner kubernetes "" \
+    k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl,kubeadm} || return
   build_partner etcd "" go.etcd.io/etcd/server/v3 || return
   build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
   build_helm 3 && build_helm 4

@@ -23,9 +23,9 @@ start_cluster() {
   start_program apiserver kube-apiserver --etcd-servers "http://127.0.0.1:${ports[0]}" --bind-address "$API" \
     --secure-port "${ports[2]}" --cert-dir "$folder" --service-cluster-ip-range 10.99.0.0/24 \
     --service-account-issuer https://cluster.test --service-account-signing-key-file "$folder/key" \
-    --service-account-key-file "$folder/key" --token-auth-file "$folder/tokens" --authorization-mode "${AUTHORIZATION:-AlwaysAllow}" \
-    --kubelet-preferred-address-types InternalIP --allow-privileged --disable-admission-plugins ServiceAccount,TaintNodesByCondition \
-    "$@"
+    --service-account-key-file "$folder/key" --token-auth-file "$folder/tokens" \
+    --authorization-mode "${AUTHORIZATION:-AlwaysAllow}" --kubelet-preferred-address-types InternalIP --allow-privileged \
+    --disable-admission-plugins ServiceAccount,TaintNodesByCondition "$@"
   wait_for 60 "the kube-apiserver" api readyz || fail "$(tail -n 5 "$DIR"/{etcd,apiserver}.log)" || return
   api api/v1/namespaces POST <<<'{"metadata": {"name": "suite"}}' >/dev/null
   api apis/node.k8s.io/v1/runtimeclasses POST <<<'{"metadata": {"name": "boxed"}, "handler": "boxed"}' >/dev/null
