@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::backend::connect::{Dialer, FileId, Opened};
+use crate::backend::connect::{Dialer, FileId, OpenConnection};
 use crate::backend::connection::Connection;
 use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
@@ -260,7 +260,7 @@ impl Backend {
     }
 
     /// Like [`Backend::connect`], but fails if the backend's socket is `own`, the socket that criswitch listens on.
-    pub(crate) async fn open(&self, own: Option<&Address>) -> Result<Opened, String> {
+    pub(crate) async fn open(&self, own: Option<&Address>) -> Result<OpenConnection, String> {
         let opened = self.dialer.open(&self.socket, own, &self.files).await?;
         self.meet(opened.server);
         Ok(opened)

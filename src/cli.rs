@@ -154,35 +154,35 @@ enum Command {
     Serve(File),
     /// Show the status of the daemon, its backends and handlers, and the last reload.
     #[command(after_help = STATUS_CODES)]
-    Status(Status),
+    Status(StatusArguments),
     /// List pods with their handler and backend.
     #[command(after_help = PODS_CODES)]
-    Pods(Pods),
+    Pods(PodsArguments),
     /// Make the daemon reload its configuration, and show what has changed.
     #[command(after_help = RELOAD_CODES)]
-    Reload(Reload),
+    Reload(ReloadArguments),
     /// Forget a backend whose runtime is gone for good, and its pods.
     #[command(after_help = FORGET_CODES)]
-    Forget(Forget),
+    Forget(ForgetArguments),
     /// Start a pod of a handler, look at its isolation, and remove it.
-    Try(trial::Try),
+    Try(trial::TryArguments),
     /// Report every problem of the configuration, or show the routing table.
     #[command(after_help = CHECK_CODES)]
-    Check(Check),
+    Check(CheckArguments),
     /// Show why a pod is where it is, or which handlers can run a pod.
     #[command(after_help = EXPLAIN_CODES)]
-    Explain(explain::Explain),
+    Explain(explain::ExplainArguments),
     /// Print a RuntimeClass for each handler, for kubectl apply -f -.
     #[command(after_help = MANIFESTS_CODES)]
-    Manifests(Manifests),
+    Manifests(ManifestsArguments),
     /// Print the labels that describe this node to the scheduler.
     #[command(after_help = LABELS_CODES)]
-    Labels(labels::Labels),
+    Labels(labels::LabelsArguments),
     /// Print a configuration for the runtimes of this node.
-    Discover(discover::Discover),
+    Discover(discover::DiscoverArguments),
     /// Plan how to set up a node for criswitch, set it up, and take it back.
     #[command(subcommand)]
-    Node(node::Commands),
+    Node(node::NodeCommand),
     /// Show how criswitch routes each RPC of the CRI.
     Routes(ListOutput),
     /// Print the completion script for a shell.
@@ -197,7 +197,7 @@ enum Command {
         folder: Option<PathBuf>,
     },
     /// Write an archive with the facts for a report of a problem, without secrets.
-    Bundle(bundle::Bundle),
+    Bundle(bundle::BundleArguments),
     /// Print the version, the commit, the version of the CRI, and the target.
     Version(Output),
     #[command(flatten)]
@@ -222,7 +222,7 @@ struct Daemon {
 }
 
 #[derive(Args)]
-struct Check {
+struct CheckArguments {
     #[command(flatten)]
     file: File,
     #[command(flatten)]
@@ -244,7 +244,7 @@ struct Check {
 }
 
 #[derive(Args)]
-struct Status {
+struct StatusArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
@@ -255,7 +255,7 @@ struct Status {
 }
 
 #[derive(Args)]
-struct Pods {
+struct PodsArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
@@ -278,7 +278,7 @@ struct Pods {
 }
 
 #[derive(Args)]
-struct Reload {
+struct ReloadArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
@@ -289,7 +289,7 @@ struct Reload {
 }
 
 #[derive(Args)]
-struct Forget {
+struct ForgetArguments {
     #[command(flatten)]
     daemon: Daemon,
     /// The name of the backend in `criswitch status`.
@@ -301,7 +301,7 @@ struct Forget {
 }
 
 #[derive(Args)]
-struct Manifests {
+struct ManifestsArguments {
     #[command(flatten)]
     file: File,
     #[command(flatten)]
@@ -433,7 +433,7 @@ impl Daemon {
     }
 }
 
-impl Check {
+impl CheckArguments {
     fn run(self) -> anyhow::Result<Verdict> {
         if self.schema {
             return print(format!("{:#}\n", keys::schema()));
@@ -468,7 +468,7 @@ impl Check {
     }
 }
 
-impl Manifests {
+impl ManifestsArguments {
     fn run(self) -> anyhow::Result<Verdict> {
         let config = Config::load(&self.file.path)?;
         let objects = match self.policy {

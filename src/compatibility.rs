@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use strum::AsRefStr;
 
 pub use families::{FAMILIES, Family};
-pub use kinds::{Kind, Program};
+pub use kinds::{Program, RuntimeKind};
 pub use paths::HostPaths;
 pub use schema::{UnknownField, is_pod_field, tests, unknown_fields};
 pub use table::LIMITS;
-pub use test::{About, Field, Is, Test};
+pub use test::{About, Is, PodField, Test};
 
 /// The effect of a limit on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr)]
@@ -78,7 +78,7 @@ pub struct Limit {
     pub id: &'static str,
     /// The kinds of runtime with the limit. Empty if the limit only follows from a missing feature. A limit of all kinds
     /// comes from the kubelet, and applies to handlers of an unknown kind too.
-    pub kinds: &'static [Kind],
+    pub kinds: &'static [RuntimeKind],
     /// The pods that the limit is about.
     pub about: About,
     /// The limit applies only if this fact has this value. If a backend reports its features, a feature decides for every
@@ -98,7 +98,7 @@ pub struct Limit {
 
 /// A limit that is about a pod.
 #[derive(Debug)]
-pub struct Finding {
+pub struct LimitFinding {
     /// The limit.
     pub limit: &'static Limit,
     /// The fields of the pod that the limit is about, such as `spec.containers[0].securityContext.privileged`.
@@ -109,9 +109,9 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct Judgement {
     /// The limits that apply, the worst first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<LimitFinding>,
     /// The limits that apply or not, depending on an unknown fact.
-    pub undecided: Vec<Finding>,
+    pub undecided: Vec<LimitFinding>,
     /// The fields that no rule judges for this kind of runtime, with their values.
     pub not_judged: Vec<String>,
 }
@@ -164,7 +164,7 @@ impl Facts {
 
 impl Limit {
     /// Whether the limit applies to a handler of this kind; `None` if it depends on an unknown fact.
-    pub fn applies(&self, kind: Option<Kind>, facts: &Facts) -> Option<bool> {
+    pub fn applies(&self, kind: Option<RuntimeKind>, facts: &Facts) -> Option<bool> {
         let is_of_kind =
             self.is_of_kubelet() || kind.is_some_and(|kind| self.kinds.contains(&kind));
         match self.only_if {
@@ -224,7 +224,7 @@ impl Limit {
 }
 
 /// Judges a pod for a handler of this kind: what is known not to work, and what is not known at all.
-pub fn judge(pod: &Value, kind: Option<Kind>, facts: &Facts) -> Judgement {
+pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement {
     let mut judgement = Judgement::default();
     let mut judged = Vec::new();
     for limit in LIMITS {
@@ -241,7 +241,7 @@ pub fn judge(pod: &Value, kind: Option<Kind>, facts: &Facts) -> Judgement {
         }
         let fields: Vec<_> = fields.into_iter().map(|field| field.name).collect();
         judged.extend(fields.iter().cloned());
-        let finding = (!fields.is_empty()).then_some(Finding { limit, fields });
+        let finding = (!fields.is_empty()).then_some(LimitFinding { limit, fields });
         match applies {
             Some(true) => judgement.findings.extend(finding),
             Some(false) => {}
@@ -268,7 +268,7 @@ fn is_judged(field: &str, judged: &[String]) -> bool {
     })
 }
 
-impl std::fmt::Display for Field<'_> {
+impl std::fmt::Display for PodField<'_> {
     /// Prints the name and, if it says more, the value.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let parts = ["path", "driver", "key", "name"];
@@ -324,13 +324,19 @@ mod tests {
             features: Some(features.to_vec()),
             ..Facts::default()
         };
-        assert_eq!(limit.applies(Some(Kind::Runc), &with(&[])), Some(true));
+        assert_eq!(
+            limit.applies(Some(RuntimeKind::Runc), &with(&[])),
+            Some(true)
+        );
         assert_eq!(limit.applies(None, &with(&[])), Some(true));
         let has = with(&["recursive_read_only_mounts"]);
-        assert_eq!(limit.applies(Some(Kind::Gvisor), &has), Some(false));
+        assert_eq!(limit.applies(Some(RuntimeKind::Gvisor), &has), Some(false));
         let unknown = Facts::default();
-        assert_eq!(limit.applies(Some(Kind::Gvisor), &unknown), Some(true));
-        assert_eq!(limit.applies(Some(Kind::Runc), &unknown), None);
+        assert_eq!(
+            limit.applies(Some(RuntimeKind::Gvisor), &unknown),
+            Some(true)
+        );
+        assert_eq!(limit.applies(Some(RuntimeKind::Runc), &unknown), None);
         assert_eq!(limit.applies(None, &unknown), None);
     }
 
@@ -341,12 +347,12 @@ mod tests {
             known: vec![(Fact::RunscFlag("host-uds"), value)],
             ..Facts::default()
         };
-        let gvisor = Some(Kind::Gvisor);
+        let gvisor = Some(RuntimeKind::Gvisor);
         assert_eq!(limit.applies(gvisor, &flag(false)), Some(true));
         assert_eq!(limit.applies(gvisor, &flag(true)), Some(false));
         assert_eq!(limit.applies(gvisor, &Facts::default()), None);
         assert_eq!(
-            limit.applies(Some(Kind::Runc), &Facts::default()),
+            limit.applies(Some(RuntimeKind::Runc), &Facts::default()),
             Some(false)
         );
         let pod =
@@ -387,7 +393,7 @@ mod tests {
                 { "name": "data", "hostPath": { "path": "/var/lib/x" } },
             ],
         }});
-        let judgement = judge(&pod, Some(Kind::Gvisor), &Facts::default());
+        let judgement = judge(&pod, Some(RuntimeKind::Gvisor), &Facts::default());
         let effects = judgement.findings.iter().map(|found| found.limit.effect);
         let effects: Vec<_> = effects.collect();
         assert_eq!(effects, [Effect::Fails, Effect::Weakens, Effect::Note]);
@@ -396,7 +402,7 @@ mod tests {
             ["spec.volumes[1].hostPath /var/lib/x"]
         );
         assert!(
-            judge(&pod, Some(Kind::Runc), &Facts::default())
+            judge(&pod, Some(RuntimeKind::Runc), &Facts::default())
                 .not_judged
                 .is_empty()
         );

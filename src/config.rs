@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::compatibility::Kind;
+use crate::compatibility::RuntimeKind;
 use crate::config::address::Address;
 use crate::ownership::BackendId;
 use crate::platform::paths;
@@ -40,7 +40,7 @@ pub use keys::{Applies, KEYS, Key, KeyKind};
 pub use log::{LogConfig, LogFormat, LogLevels, MODULES};
 pub use metrics::MetricsListen;
 pub use problem::{Origin, Place, Problem, Problems};
-pub use scheduling::{Effect, Operator, Scheduling, Toleration};
+pub use scheduling::{Operator, Scheduling, TaintEffect, Toleration};
 pub use value::duration_text;
 
 /// The path of the main file, unless `--config` sets a different path.
@@ -119,7 +119,7 @@ pub struct Handler {
     /// The backend's name for the handler; empty for the backend's own default.
     pub backend_handler: String,
     /// The kind of runtime that the row names. Routing does not use it.
-    pub kind: Option<Kind>,
+    pub kind: Option<RuntimeKind>,
     /// The file and line of the row; `None` if the handler was registered automatically.
     pub origin: Option<Origin>,
     /// Settings for the handler's RuntimeClass. Routing does not use them.

@@ -32,7 +32,7 @@ use crate::server::AcceptFailures;
 use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
 
-pub use families::{FAMILIES, Family, MetricKind};
+pub use families::{FAMILIES, FamilyRow, MetricKind};
 use samples::Samples;
 use seen::Seen;
 

@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 use crate::rpc::Kind;
 use entries::{
-    Entries, Entry, Ids, Source, WholeLists, claim, claims, copies, count, is_full, is_of, learn,
+    Entries, Entry, Evidence, Ids, WholeLists, claim, claims, copies, count, is_full, is_of, learn,
     of, own, settle, with_prefix,
 };
 use removals::Removed;
@@ -156,7 +156,7 @@ impl Owners {
         self.changes += 1;
         Entry {
             backend,
-            source: Source::Created,
+            source: Evidence::Created,
             claimed: false,
             rival: None,
             first: self.clock,
@@ -448,13 +448,13 @@ impl Owners {
     /// criswitch saved only lists of containers that agreed with its lists of pods.
     fn is_orphan(&self, container: &Entry<InPod>) -> bool {
         let pods = self.whole.get(&(Kind::Pod, container.backend));
-        container.source == Source::Saved || pods.is_some_and(|pods| container.first <= pods.last)
+        container.source == Evidence::Saved || pods.is_some_and(|pods| container.first <= pods.last)
     }
 
     /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
     pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
         let mut its = self.pods.by_id.values().filter(|pod| is_of(pod, backend));
-        its.any(|pod| pod.source != Source::Created && pod.first > mark)
+        its.any(|pod| pod.source != Evidence::Created && pod.first > mark)
     }
 
     /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.

@@ -92,7 +92,7 @@ pub(crate) struct FreeSpace {
 
 /// The state of a directory for a new file, or of a file for a change.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Target {
+pub struct WriteTarget {
     /// Whether the file system is read-only.
     pub is_read_only: bool,
     /// Whether the file system runs no programs.

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::backend::connect::{FileId, Opened};
+use crate::backend::connect::{FileId, OpenConnection};
 use crate::backend::known::Absence;
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
@@ -92,7 +92,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
         () = backend.connection.closed() => return None,
         opened = backend.open(Some(&own)) => opened,
     };
-    let Opened {
+    let OpenConnection {
         wire,
         mut connection,
         flooded,

@@ -5,6 +5,7 @@
     reason = "clippy allows it in test functions only"
 )]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -96,8 +97,13 @@ fn only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then() {
 
 /// The files of the library as paths below `source()`, with their texts without unit tests.
 fn library() -> Vec<(String, String)> {
-    let files = layers().into_iter().flat_map(|module| files(&module));
-    let files = files.filter(|file| !file.ends_with("tests.rs"));
+    let modules = layers().into_iter();
+    modules.flat_map(|module| read(files(&module))).collect()
+}
+
+/// These files as paths below `source()`, with their texts without unit tests.
+fn read(files: Vec<PathBuf>) -> Vec<(String, String)> {
+    let files = files.into_iter().filter(|file| !file.ends_with("tests.rs"));
     let read = |file: PathBuf| {
         let text = fs::read_to_string(&file).unwrap();
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
@@ -232,4 +238,31 @@ fn the_tests_of_each_invariant_exist() {
 fn a_path_names_its_module() {
     let text = "use crate::rpc::{self, Row};\nlet status = crate::errors::no_backend();";
     assert_eq!(used(text).collect::<Vec<_>>(), ["rpc", "errors"]);
+}
+
+#[test]
+fn each_type_has_a_name_of_its_own() {
+    let mut places = BTreeMap::<String, BTreeSet<String>>::new();
+    let mut source = library();
+    source.extend(
+        ["cli", "main"]
+            .into_iter()
+            .flat_map(|module| read(files(module))),
+    );
+    for (path, code) in source {
+        for line in code.lines() {
+            let is_visibility = |word: &&str| word.starts_with("pub") || word.ends_with(')');
+            let mut words = line.split(' ').skip_while(is_visibility);
+            let is_type = |word| ["struct", "enum", "trait", "type", "union"].contains(&word);
+            if words.next().is_some_and(is_type) {
+                let name = words.next().unwrap().split(|c: char| !c.is_alphanumeric());
+                let paths = places.entry(name.take(1).collect()).or_default();
+                // Each operating system has a type of this name.
+                paths.insert(path.replace("windows", "unix"));
+            }
+        }
+    }
+    assert!(places.len() > 300, "{} names", places.len());
+    places.retain(|_, paths| paths.len() > 1);
+    assert_eq!(places, BTreeMap::new());
 }

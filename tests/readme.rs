@@ -18,7 +18,7 @@ mod release;
 #[path = "readme/words.rs"]
 mod words;
 
-use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, Kind, LIMITS, Limit};
+use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, LIMITS, Limit, RuntimeKind};
 use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -201,7 +201,7 @@ fn families_of_fields() -> String {
 
 /// The kinds that do all or some of what a family asks for.
 fn works_in(family: &Family) -> String {
-    let kinds = <Kind as strum::VariantArray>::VARIANTS.iter();
+    let kinds = <RuntimeKind as strum::VariantArray>::VARIANTS.iter();
     let kinds = kinds.filter_map(|kind| match family.works_in(*kind)? {
         true => Some(short_title(*kind).to_owned()),
         false => Some(format!("{} (some)", short_title(*kind))),
@@ -210,7 +210,7 @@ fn works_in(family: &Family) -> String {
 }
 
 /// The first word of a kind's title, such as `Kata`.
-fn short_title(kind: Kind) -> &'static str {
+fn short_title(kind: RuntimeKind) -> &'static str {
     kind.title().split(' ').next().unwrap_or_default()
 }
 

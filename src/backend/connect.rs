@@ -47,7 +47,7 @@ impl fmt::Debug for Dialer {
 }
 
 /// An open connection.
-pub(crate) struct Opened {
+pub(crate) struct OpenConnection {
     pub(crate) wire: Wire,
     pub(crate) connection: Driver,
     /// Whether a flood of HTTP/2 frames from the backend has ended the connection.
@@ -68,7 +68,7 @@ impl Dialer {
         address: &Address,
         own: Option<&Address>,
         files: &FileWork,
-    ) -> Result<Opened, String> {
+    ) -> Result<OpenConnection, String> {
         match self {
             Dialer::Socket => {
                 let (address, own) = (address.clone(), own.cloned());
@@ -132,7 +132,7 @@ async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     (io, flooded): (I, Flooded),
     file: Option<FileId>,
     server: Option<Server>,
-) -> Result<Opened, String> {
+) -> Result<OpenConnection, String> {
     let shaken = h2::client::Builder::new()
         .enable_push(false)
         .max_header_list_size(REPLY_HEADERS)
@@ -146,7 +146,7 @@ async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .await;
     let (requests, connection) = shaken.map_err(|error| error_chain(&error))?;
     let (wire, connection) = Wire::of(requests, connection);
-    Ok(Opened {
+    Ok(OpenConnection {
         wire,
         connection,
         flooded,

@@ -82,7 +82,7 @@ struct Kept {
     /// The items created since the list was requested, encoded as list items.
     created: Vec<Created>,
     /// The states that changed since the list was requested, by the id of the item.
-    states: BTreeMap<String, Changed>,
+    states: BTreeMap<String, NewState>,
     /// The value of [`Owners::changes`](crate::ownership::Owners::changes) when criswitch learned `last` and nothing
     /// changed. While the value is the same, criswitch would learn nothing new from `last`.
     learned_at: Option<u64>,
@@ -99,7 +99,7 @@ struct Created {
 
 /// The new state of an item: clients know this state, but the cached list may show an earlier one.
 #[derive(Clone, Debug)]
-struct Changed {
+struct NewState {
     field: u32,
     state: u64,
     at: Instant,
@@ -133,7 +133,7 @@ impl Kept {
     }
 }
 
-impl Changed {
+impl NewState {
     /// Appends the new state to `item`: if a field occurs twice, its last value counts.
     fn item(&self, item: &[u8]) -> Bytes {
         let mut item = BytesMut::from(item);
@@ -245,7 +245,7 @@ impl Lists {
             return true;
         }
         for id in &changed {
-            let changed = Changed {
+            let changed = NewState {
                 field: change.field,
                 state: change.now,
                 at: Instant::now(),

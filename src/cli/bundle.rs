@@ -41,7 +41,7 @@ const LOG: [&str; 4] = [
 ];
 
 #[derive(Args)]
-pub(super) struct Bundle {
+pub(super) struct BundleArguments {
     #[command(flatten)]
     daemon: Daemon,
     /// The archive to write, such as bundle.tar.gz. criswitch does not replace an existing file.
@@ -50,7 +50,7 @@ pub(super) struct Bundle {
 }
 
 /// One file of the archive.
-struct Part {
+struct BundleFile {
     name: &'static str,
     text: String,
     /// The error of the part, or the exit code of its command; `None` if all went well.
@@ -58,7 +58,7 @@ struct Part {
     took: Duration,
 }
 
-impl Bundle {
+impl BundleArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let shown = self.archive.display();
         ensure!(
@@ -74,7 +74,7 @@ impl Bundle {
         ))
     }
 
-    async fn collect(&self) -> anyhow::Result<Vec<Part>> {
+    async fn collect(&self) -> anyhow::Result<Vec<BundleFile>> {
         let own = std::env::current_exe().context("cannot find the program of criswitch")?;
         let path = &self.daemon.file.path;
         let command = |arguments: &str| {
@@ -110,12 +110,16 @@ impl Bundle {
 }
 
 /// A part with the output of a program.
-async fn printed(name: &'static str, command: Command) -> Part {
+async fn printed(name: &'static str, command: Command) -> BundleFile {
     part(name, async |text| output(command, PART_BYTES, text).await).await
 }
 
 /// A part with facts about the files of the configuration.
-async fn read(name: &'static str, path: &Path, work: fn(&Path) -> anyhow::Result<Vec<u8>>) -> Part {
+async fn read(
+    name: &'static str,
+    path: &Path,
+    work: fn(&Path) -> anyhow::Result<Vec<u8>>,
+) -> BundleFile {
     let fill = async |text: &mut Vec<u8>| {
         *text = of_files(path, work).await?;
         Ok(())
@@ -127,13 +131,13 @@ async fn read(name: &'static str, path: &Path, work: fn(&Path) -> anyhow::Result
 async fn part(
     name: &'static str,
     fill: impl AsyncFnOnce(&mut Vec<u8>) -> anyhow::Result<()>,
-) -> Part {
+) -> BundleFile {
     let (started, mut text) = (Instant::now(), Vec::new());
     let problem = match tokio::time::timeout(PART_LIMIT, fill(&mut text)).await {
         Ok(filled) => filled.err().map(|error| format!("{error:#}")),
         Err(_) => Some(format!("stopped after {} s", PART_LIMIT.as_secs())),
     };
-    let part = Part {
+    let part = BundleFile {
         name,
         text: secrets::removed(&String::from_utf8_lossy(&text)),
         problem: problem.map(|problem| secrets::removed(&problem)),
@@ -143,7 +147,7 @@ async fn part(
     part
 }
 
-impl Part {
+impl BundleFile {
     /// The line of the part in `parts.txt` and in the progress.
     fn outcome(&self) -> String {
         let problem = self.problem.as_deref().unwrap_or("ok").trim_end();
@@ -226,11 +230,11 @@ fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// The archive: a compressed tar file with one folder.
-fn packed(parts: &[Part]) -> std::io::Result<Vec<u8>> {
+fn packed(parts: &[BundleFile]) -> std::io::Result<Vec<u8>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.unwrap_or_default().as_secs();
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
-    let outcomes: String = parts.iter().map(Part::outcome).collect();
+    let outcomes: String = parts.iter().map(BundleFile::outcome).collect();
     let files = parts.iter().map(|part| (part.name, part.text.as_str()));
     for (name, text) in [("parts.txt", outcomes.as_str())].into_iter().chain(files) {
         let mut header = tar::Header::new_gnu();

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use tonic::body::Body;
 use tower::Service;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends the calls of a generated client over one connection.
 #[derive(Clone)]
@@ -18,10 +18,10 @@ pub(super) struct Channel(pub(super) Wire);
 
 impl Service<http::Request<Body>> for Channel {
     type Response = http::Response<IncomingBody>;
-    type Error = Failure;
-    type Future = BoxFuture<'static, Result<Self::Response, Failure>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 

@@ -23,7 +23,7 @@ use super::output::Output;
 use super::probe::{MAX_MESSAGE, Probe, probe_all};
 use super::{Verdict, print, socket, terminal};
 use places::{PlaceState, SocketPlace};
-use plan::{ConfigPlan, Planned};
+use plan::{ConfigPlan, PlannedBackend};
 
 /// The mode of the written file. Every user may read it, because it has no secrets.
 const MODE: u32 = 0o644;
@@ -75,7 +75,7 @@ exists or cannot be written, 64 wrong usage.";
 /// The arguments of `criswitch discover`.
 #[derive(Args)]
 #[command(after_long_help = RULES)]
-pub(super) struct Discover {
+pub(super) struct DiscoverArguments {
     /// Sockets to ask besides those at the well-known paths. If several backends have a handler, these sockets come first.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
@@ -103,7 +103,7 @@ struct Discovered {
     own: Vec<SocketPlace>,
 }
 
-impl Discover {
+impl DiscoverArguments {
     pub(super) fn run(&self) -> anyhow::Result<Verdict> {
         let discovered = look(&self.sockets, self.listen.as_ref(), &self.root)?;
         let notes = notes::notes(&discovered);
@@ -172,7 +172,7 @@ fn sort(
     for (place, answer) in answers {
         match answer {
             Ok(found) if found.is_switch => own.push(place),
-            Ok(found) => backends.push(Planned { place, found }),
+            Ok(found) => backends.push(PlannedBackend { place, found }),
             Err(cause) => silent.push((place, cause)),
         }
     }

@@ -15,7 +15,7 @@ use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler as Row, State};
 use criswitch::codec::cri::PodSandbox;
-use criswitch::compatibility::Kind;
+use criswitch::compatibility::RuntimeKind;
 use criswitch::config::wording::AUTO_REGISTERED;
 use criswitch::config::{Config, Handler, Problems, Table};
 use criswitch::ownership::BackendId;
@@ -30,7 +30,7 @@ use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true))]
-pub(super) struct Explain {
+pub(super) struct ExplainArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
@@ -50,12 +50,12 @@ pub(super) struct Explain {
 /// The kind of runtime of a handler, and how it is known.
 #[derive(Clone, Copy)]
 pub(super) struct KnownKind {
-    pub(super) kind: Kind,
+    pub(super) kind: RuntimeKind,
     pub(super) from: &'static str,
 }
 
 /// The facts about this node that need no daemon: the configuration, and the answers of the backends.
-struct Node {
+struct NodeFacts {
     config: Config,
     probes: Vec<Probe>,
     /// The root directory of the node.
@@ -64,7 +64,7 @@ struct Node {
     allowed_sysctls: Option<Vec<String>>,
 }
 
-impl Explain {
+impl ExplainArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         match &self.subject {
             Some(subject) => self.explain_running(subject),
@@ -140,11 +140,11 @@ impl Explain {
         }
     }
 
-    fn node(&self) -> anyhow::Result<Node> {
+    fn node(&self) -> anyhow::Result<NodeFacts> {
         let mut config = Config::load(&self.daemon.file.path)?;
         let probes = probe::probe(&config)?;
         add_registered(&mut config.table, &probes);
-        Ok(Node {
+        Ok(NodeFacts {
             config,
             probes,
             root: self.root.clone(),
@@ -168,7 +168,7 @@ fn cause(error: &anyhow::Error) -> String {
     }
 }
 
-impl Node {
+impl NodeFacts {
     /// The row of the files that the daemon uses as `row`.
     ///
     /// # Errors

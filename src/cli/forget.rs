@@ -6,9 +6,9 @@ use anyhow::{bail, ensure};
 use criswitch::codec::admin::{Backend, State};
 
 use super::running::{self, Running};
-use super::{Forget, Verdict, block_on, pods, print, terminal};
+use super::{ForgetArguments, Verdict, block_on, pods, print, terminal};
 
-impl Forget {
+impl ForgetArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         block_on(self.forget())
     }

@@ -13,7 +13,7 @@ use super::terminal::{self, Shown};
 use super::{Daemon, Verdict, block_on, output, print};
 
 #[derive(Args)]
-pub(super) struct Labels {
+pub(super) struct LabelsArguments {
     #[command(flatten)]
     daemon: Daemon,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(super) struct Labels {
     file: Option<PathBuf>,
 }
 
-impl Labels {
+impl LabelsArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let labels = block_on(ask(&self.daemon))?;
         match (&self.kubectl, &self.file, self.output.encoding()) {

@@ -51,38 +51,38 @@ const CRICTL_PROGRAMS: [&str; 4] = [
 
 /// The commands of `criswitch node`.
 #[derive(Subcommand)]
-pub(super) enum Commands {
+pub(super) enum NodeCommand {
     /// Show the steps that would change this node, and what speaks against it.
-    Plan(plan::Arguments),
+    Plan(plan::PlanArguments),
     /// Set up this node, or a mounted image: all of it or nothing.
-    Apply(apply::Apply),
+    Apply(apply::ApplyArguments),
     /// Undo the last apply, or one that was interrupted.
-    Undo(apply::Undo),
+    Undo(apply::UndoArguments),
     /// Undo every apply, unless pods still need criswitch.
-    Uninstall(apply::Uninstall),
+    Uninstall(apply::UninstallArguments),
     /// Show whether a machine is as apply has made it.
-    Status(apply::Status),
+    Status(apply::NodeStatusArguments),
     /// Carry a specification to the node of this pod, and show how the node is, until SIGTERM.
-    Follow(follow::Follow),
+    Follow(follow::FollowArguments),
 }
 
-impl Commands {
+impl NodeCommand {
     pub(super) fn encoding(&self) -> Option<Encoding> {
         match self {
-            Commands::Plan(plan) => plan.output.encoding(),
-            Commands::Status(status) => status.output.encoding(),
+            NodeCommand::Plan(plan) => plan.output.encoding(),
+            NodeCommand::Status(status) => status.output.encoding(),
             _ => None,
         }
     }
 
     pub(super) fn run(&self) -> anyhow::Result<Verdict> {
         match self {
-            Commands::Plan(plan) => plan.run(),
-            Commands::Apply(apply) => apply.run(),
-            Commands::Undo(undo) => undo.run(),
-            Commands::Uninstall(uninstall) => uninstall.run(),
-            Commands::Status(status) => status.run(),
-            Commands::Follow(follow) => follow.run(),
+            NodeCommand::Plan(plan) => plan.run(),
+            NodeCommand::Apply(apply) => apply.run(),
+            NodeCommand::Undo(undo) => undo.run(),
+            NodeCommand::Uninstall(uninstall) => uninstall.run(),
+            NodeCommand::Status(status) => status.run(),
+            NodeCommand::Follow(follow) => follow.run(),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::output::{self, Encoding};
 use super::running::{Running, owners};
 use super::terminal::Shown;
 use super::watch::watch;
-use super::{Pods, Verdict, block_on, print};
+use super::{PodsArguments, Verdict, block_on, print};
 
 /// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;
@@ -39,7 +39,7 @@ struct OwnedPod {
     cached: bool,
 }
 
-impl Pods {
+impl PodsArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         block_on(async {
             if self.watch {

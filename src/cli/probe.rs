@@ -17,7 +17,7 @@ use criswitch::codec::cri::{
     StatusResponse, VersionRequest, VersionResponse,
 };
 use criswitch::codec::frames;
-use criswitch::compatibility::{Kind, Program};
+use criswitch::compatibility::{Program, RuntimeKind};
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::ownership::{BackendId, BackendIds};
@@ -87,7 +87,7 @@ pub(super) struct Configured {
 /// The configuration of a handler.
 pub(super) struct Runtime {
     /// The kind of runtime; `None` if the program is of no known kind.
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<RuntimeKind>,
     pub(super) privileged_without_host_devices: Option<bool>,
     /// The configuration file of the shim; `None` if it has none.
     pub(super) config_path: Option<String>,
@@ -399,7 +399,7 @@ fn runtime(handler: &Value) -> Runtime {
         text.filter(|text| !text.is_empty())
     };
     let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
-    let kind = Kind::of_program(Program {
+    let kind = RuntimeKind::of_program(Program {
         path: text("/runtimePath").unwrap_or_default(),
         runtime_type: text("/runtimeType").unwrap_or_default(),
         binary: binary.unwrap_or_default(),

@@ -11,9 +11,9 @@ use criswitch::config::{self, problem::lines};
 use serde_json::{Value as Json, json};
 
 use super::running::Running;
-use super::{Daemon, Reload, Verdict, block_on, dry_run, print, terminal};
+use super::{Daemon, ReloadArguments, Verdict, block_on, dry_run, print, terminal};
 
-impl Reload {
+impl ReloadArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         if self.dry_run {
             let plan = block_on(ask(&self.daemon, "no dry run", Running::plan_reload))?;

@@ -17,7 +17,7 @@ use super::probe::features_of;
 use super::running::{self, owners};
 use super::terminal::{self, Shown, plain};
 use super::watch::watch;
-use super::{Status, Verdict, block_on, print};
+use super::{StatusArguments, Verdict, block_on, print};
 
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
@@ -45,7 +45,7 @@ struct DaemonStatus {
     pods: anyhow::Result<Vec<PodSandbox>>,
 }
 
-impl Status {
+impl StatusArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         block_on(async {
             if self.watch {

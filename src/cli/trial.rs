@@ -19,7 +19,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, Handler, State};
-use criswitch::compatibility::Kind;
+use criswitch::compatibility::RuntimeKind;
 use criswitch::config::address::Address;
 use criswitch::config::{Config, duration_text};
 use criswitch::platform::process::interrupt;
@@ -31,14 +31,14 @@ use super::columns::columns;
 use super::output::{self, Output};
 use super::running::Running;
 use super::{Daemon, Verdict, block_on, complete, print, probe, reload, terminal};
-use call::Failure;
+use call::TryFailure;
 use cost::Cost;
 use images::Candidate;
 use isolation::Observed;
 use measure::Measurement;
 pub(super) use pod::{NAMESPACE, end};
 use pod::{PodSettings, Started, TrialPod};
-use pods::{Interrupt, Pods, Stopped};
+use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
@@ -114,7 +114,7 @@ written, 69 criswitch is not running or not reachable, 78 the file after
 /// The arguments of `criswitch try`.
 #[derive(Args)]
 #[command(after_long_help = HELP)]
-pub(super) struct Try {
+pub(super) struct TryArguments {
     /// The name of the handler in `criswitch status`.
     #[arg(required_unless_present = "all", add = ArgValueCandidates::new(complete::handlers))]
     handler: Option<String>,
@@ -153,7 +153,7 @@ pub(super) struct Try {
 struct Tried<'a> {
     handler: &'a Handler,
     /// `kind` in the row of the handler; `None` if the configuration of the daemon cannot be read.
-    kind: Option<Kind>,
+    kind: Option<RuntimeKind>,
     backend: Backend,
     image: Option<String>,
     steps: Steps,
@@ -183,7 +183,7 @@ struct Session<'a> {
     interrupt: Interrupt,
 }
 
-impl Try {
+impl TryArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         block_on(self.try_all())
     }
@@ -281,7 +281,7 @@ impl Try {
     /// Starts a pod, and then measures pods if the user wants that.
     async fn work(&self, session: &mut Session<'_>, tried: &mut Tried<'_>) -> Result<(), Stopped> {
         let cgroup_driver = cgroup_driver(&tried.backend).await;
-        let mut pods = Pods {
+        let mut pods = TryPods {
             daemon: session.daemon,
             settings: PodSettings {
                 handler: &tried.handler.name,
@@ -293,7 +293,7 @@ impl Try {
             untested: &mut tried.untested,
             leftovers: &mut tried.leftovers,
         };
-        let work = Work {
+        let work = PodSteps {
             daemon: session.daemon,
             handler: &tried.handler.name,
             image: self.image.as_deref(),
@@ -359,21 +359,21 @@ impl Try {
 }
 
 /// The steps of one pod.
-struct Work<'a> {
+struct PodSteps<'a> {
     daemon: &'a Running,
     handler: &'a str,
     /// The image that the user names.
     image: Option<&'a str>,
 }
 
-impl Work<'_> {
+impl PodSteps<'_> {
     /// Makes the pod, looks at its kernel, and removes it. Returns the image and the kernel. After a failure the pod may
     /// exist.
     async fn run(
         &self,
         pod: &mut TrialPod<'_>,
         steps: &mut Steps,
-    ) -> Result<(Candidate, KernelReport), Failure> {
+    ) -> Result<(Candidate, KernelReport), TryFailure> {
         // A kubelet may stop the pod soon, so everything that takes time comes first.
         let candidates = self.candidates(steps).await?;
         steps.run(CREATE_POD, pod.create()).await?;
@@ -386,7 +386,7 @@ impl Work<'_> {
         Ok((image, KernelReport::parse(&output)))
     }
 
-    async fn candidates(&self, steps: &mut Steps) -> Result<Vec<Candidate>, Failure> {
+    async fn candidates(&self, steps: &mut Steps) -> Result<Vec<Candidate>, TryFailure> {
         let (daemon, handler) = (self.daemon, self.handler);
         let Some(name) = self.image else {
             let present = images::present(daemon, handler);
@@ -428,7 +428,7 @@ async fn start_container(
     pod: &mut TrialPod<'_>,
     steps: &mut Steps,
     candidates: Vec<Candidate>,
-) -> Result<Candidate, Failure> {
+) -> Result<Candidate, TryFailure> {
     let mut without_shell = Vec::new();
     for image in candidates {
         match pod.run_container(steps, &image.spec).await? {
@@ -442,14 +442,19 @@ async fn start_container(
             }
         }
     }
-    Err(Failure::needs_image(&format!(
+    Err(TryFailure::needs_image(&format!(
         "these images have no shell: {}; name an image with a shell",
         without_shell.join(", ")
     )))
 }
 
 impl<'a> Tried<'a> {
-    fn new(state: &State, handler: &'a Handler, kind: Option<Kind>, prints: bool) -> Tried<'a> {
+    fn new(
+        state: &State,
+        handler: &'a Handler,
+        kind: Option<RuntimeKind>,
+        prints: bool,
+    ) -> Tried<'a> {
         let mut backends = state.backends.iter();
         let backend = backends.find(|backend| backend.name == handler.backend);
         Tried {

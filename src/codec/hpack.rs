@@ -61,7 +61,7 @@ pub fn replace_authority(payload: &mut [u8], flags: u8) {
 
 /// The place of the authority's value, and whether the value has Huffman's code.
 fn authority(payload: &[u8], flags: u8) -> Option<(bool, Range<usize>)> {
-    let mut fields = Fields { payload, at: 0 };
+    let mut fields = PayloadFields { payload, at: 0 };
     if flags & PADDED != 0 {
         // The padding is at the end.
         fields.byte()?;
@@ -99,12 +99,12 @@ fn authority(payload: &[u8], flags: u8) -> Option<(bool, Range<usize>)> {
 }
 
 /// Reads the fields of a payload. `None` at the end of the payload, also within a field.
-struct Fields<'p> {
+struct PayloadFields<'p> {
     payload: &'p [u8],
     at: usize,
 }
 
-impl Fields<'_> {
+impl PayloadFields<'_> {
     fn byte(&mut self) -> Option<u8> {
         let byte = self.payload.get(self.at)?;
         self.at += 1;

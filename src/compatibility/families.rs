@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Kind;
+use super::RuntimeKind;
 use super::paths::{GUEST_DEVICES, PLAIN_FILES, PRIVILEGED_TUN, SHARED};
 use super::table::{
     ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BEYOND_GVISOR, BLOCK, EXPRESSIONS, FOR_LINUX,
@@ -21,9 +21,9 @@ pub struct Family {
     /// The fields.
     pub any: &'static [Test],
     /// The kinds that do what any of the fields asks for.
-    all_works_in: &'static [Kind],
+    all_works_in: &'static [RuntimeKind],
     /// Further rules: the kinds that do what some of the fields ask for.
-    works: &'static [(&'static [Kind], About)],
+    works: &'static [(&'static [RuntimeKind], About)],
 }
 
 /// Capabilities that a container has by default, and that gVisor and Kata Containers grant too. NET_RAW is not among
@@ -115,7 +115,7 @@ const fn rule(any: &'static [Test]) -> About {
 const fn family(
     title: &'static str,
     any: &'static [Test],
-    all_works_in: &'static [Kind],
+    all_works_in: &'static [RuntimeKind],
 ) -> Family {
     Family {
         title,
@@ -126,22 +126,22 @@ const fn family(
 }
 
 impl Family {
-    const fn and(mut self, works: &'static [(&'static [Kind], About)]) -> Family {
+    const fn and(mut self, works: &'static [(&'static [RuntimeKind], About)]) -> Family {
         self.works = works;
         self
     }
 
     /// Whether the kind does what any of the fields asks for (true) or what some of them ask for (false); `None` if only
     /// limits judge the fields for this kind.
-    pub fn works_in(&self, kind: Kind) -> Option<bool> {
+    pub fn works_in(&self, kind: RuntimeKind) -> Option<bool> {
         let is_all = self.all_works_in.contains(&kind);
         let is_some = self.works.iter().any(|(kinds, _)| kinds.contains(&kind));
         (is_all || is_some).then_some(is_all)
     }
 
     /// The fields of the pod that a handler of this kind is known to support.
-    pub(super) fn works(&self, pod: &Value, kind: Option<Kind>) -> Vec<String> {
-        let is_in = |kinds: &[Kind]| kind.is_some_and(|kind| kinds.contains(&kind));
+    pub(super) fn works(&self, pod: &Value, kind: Option<RuntimeKind>) -> Vec<String> {
+        let is_in = |kinds: &[RuntimeKind]| kind.is_some_and(|kind| kinds.contains(&kind));
         let whole = is_in(self.all_works_in).then_some(rule(self.any));
         let parts = self.works.iter().filter(|(kinds, _)| is_in(kinds));
         let rules = whole.into_iter().chain(parts.map(|(_, about)| *about));
@@ -182,7 +182,7 @@ pub const FAMILIES: &[Family] = &[
             (PLAIN, rule(&[on(&["spec.volumes[*]"], Is::Entry(MOUNTED_VOLUMES, &[]))])),
             (SANDBOXES, rule(&[on(CSI, Is::OneOf(FILE_DRIVERS))])),
         ]),
-    family("volumes in block mode", &[on(BLOCK, Is::Present)], &[Kind::Runc, Kind::Crun, Kind::Kata]),
+    family("volumes in block mode", &[on(BLOCK, Is::Present)], &[RuntimeKind::Runc, RuntimeKind::Crun, RuntimeKind::Kata]),
     family("mount propagation", &[on(PROPAGATION, Is::OneOf(&["Bidirectional", "HostToContainer"]))], PLAIN)
         .and(&[(KATA, rule(&[on(PROPAGATION, Is::OneOf(&["HostToContainer"]))]))]),
     family("devices and extended resources", &[
@@ -357,7 +357,7 @@ mod tests {
 
     /// The worst that is known of a pod: a limit, an open limit, an unjudged field, or a rule
     /// by which it works. It is silent if no family has the field.
-    fn verdict(pod: &Value, kind: Option<Kind>) -> &'static str {
+    fn verdict(pod: &Value, kind: Option<RuntimeKind>) -> &'static str {
         let facts = Facts {
             known: vec![(Fact::Selinux, false)],
             ..Facts::default()
@@ -377,7 +377,11 @@ mod tests {
 
     #[test]
     fn each_field_that_reaches_out_of_a_pod_has_an_answer_for_each_kind() {
-        let kinds = Kind::VARIANTS.iter().copied().map(Some).chain([None]);
+        let kinds = RuntimeKind::VARIANTS
+            .iter()
+            .copied()
+            .map(Some)
+            .chain([None]);
         let mut shown = String::new();
         for (name, pod) in pods() {
             let verdicts = kinds

@@ -17,7 +17,7 @@ use strum::{AsRefStr, EnumString, VariantArray, VariantNames};
     VariantArray,
 )]
 #[strum(serialize_all = "lowercase")]
-pub enum Kind {
+pub enum RuntimeKind {
     /// runc.
     Runc,
     /// crun.
@@ -42,36 +42,36 @@ pub struct Program<'a> {
 }
 
 /// Programs, by the name of their file. A wrapper has the kind of the program that it starts.
-const PROGRAMS: [(&str, Kind); 10] = [
-    ("runc", Kind::Runc),
-    ("nvidia-container-runtime", Kind::Runc),
-    ("nvidia-container-runtime.cdi", Kind::Runc),
-    ("nvidia-container-runtime.experimental", Kind::Runc),
-    ("nvidia-container-runtime.legacy", Kind::Runc),
-    ("nvidia-container-runtime.real", Kind::Runc),
-    ("crun", Kind::Crun),
-    ("runsc", Kind::Gvisor),
-    ("kata-runtime", Kind::Kata),
-    ("runhcs", Kind::Runhcs),
+const PROGRAMS: [(&str, RuntimeKind); 10] = [
+    ("runc", RuntimeKind::Runc),
+    ("nvidia-container-runtime", RuntimeKind::Runc),
+    ("nvidia-container-runtime.cdi", RuntimeKind::Runc),
+    ("nvidia-container-runtime.experimental", RuntimeKind::Runc),
+    ("nvidia-container-runtime.legacy", RuntimeKind::Runc),
+    ("nvidia-container-runtime.real", RuntimeKind::Runc),
+    ("crun", RuntimeKind::Crun),
+    ("runsc", RuntimeKind::Gvisor),
+    ("kata-runtime", RuntimeKind::Kata),
+    ("runhcs", RuntimeKind::Runhcs),
 ];
 
 /// Runtimes of no known kind. A handler whose name has one of these words has no kind by its name.
 const OTHERS: [&str; 6] = ["krun", "lunatic", "slight", "spin", "sysbox", "youki"];
 
-impl Kind {
+impl RuntimeKind {
     /// The name for people.
     pub fn title(self) -> &'static str {
         match self {
-            Kind::Runc => "runc",
-            Kind::Crun => "crun",
-            Kind::Gvisor => "gVisor",
-            Kind::Kata => "Kata Containers",
-            Kind::Runhcs => "Windows containers",
+            RuntimeKind::Runc => "runc",
+            RuntimeKind::Crun => "crun",
+            RuntimeKind::Gvisor => "gVisor",
+            RuntimeKind::Kata => "Kata Containers",
+            RuntimeKind::Runhcs => "Windows containers",
         }
     }
 
     /// The kind of a handler that starts this program; `None` if the program is of no known kind.
-    pub fn of_program(program: Program<'_>) -> Option<Kind> {
+    pub fn of_program(program: Program<'_>) -> Option<RuntimeKind> {
         let by_path = [program.path, program.runtime_type].into_iter();
         let shim = by_path.filter(|text| text.contains('/')).find_map(|path| {
             let (name, _) = file_name(path)
@@ -85,15 +85,15 @@ impl Kind {
             (None, path) => file_name(path),
         };
         match shim {
-            "runc" if program.binary.is_empty() => Some(Kind::Runc),
-            "runc" => Kind::of_file(file_name(program.binary)),
-            "kata" => Some(Kind::Kata),
-            kata if kata.starts_with("kata-") => Some(Kind::Kata),
-            shim => Kind::of_file(shim),
+            "runc" if program.binary.is_empty() => Some(RuntimeKind::Runc),
+            "runc" => RuntimeKind::of_file(file_name(program.binary)),
+            "kata" => Some(RuntimeKind::Kata),
+            kata if kata.starts_with("kata-") => Some(RuntimeKind::Kata),
+            shim => RuntimeKind::of_file(shim),
         }
     }
 
-    fn of_file(name: &str) -> Option<Kind> {
+    fn of_file(name: &str) -> Option<RuntimeKind> {
         let name = name.strip_suffix(".exe").unwrap_or(name);
         let mut programs = PROGRAMS.iter();
         programs.find_map(|(program, kind)| (*program == name).then_some(*kind))
@@ -101,7 +101,7 @@ impl Kind {
 
     /// The kind of a handler whose name has the name of a runtime as a word. `gvisor` and `my-kata-qemu` have a kind, and
     /// `sandboxed` and `sysbox-runc` have none.
-    pub fn of_name(name: &str) -> Option<Kind> {
+    pub fn of_name(name: &str) -> Option<RuntimeKind> {
         let name = name.to_ascii_lowercase();
         let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
         let is_other = |word: &str| OTHERS.contains(&word) || word.starts_with("wasm");
@@ -109,9 +109,9 @@ impl Kind {
             return None;
         }
         words.into_iter().find_map(|word| match word {
-            "gvisor" => Some(Kind::Gvisor),
-            kata if kata.starts_with("kata") => Some(Kind::Kata),
-            word => Kind::of_file(word),
+            "gvisor" => Some(RuntimeKind::Gvisor),
+            kata if kata.starts_with("kata") => Some(RuntimeKind::Kata),
+            word => RuntimeKind::of_file(word),
         })
     }
 }
@@ -135,8 +135,8 @@ fn file_name(path: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn kind(runtime_type: &str, path: &str, binary: &str) -> Option<Kind> {
-        Kind::of_program(Program {
+    fn kind(runtime_type: &str, path: &str, binary: &str) -> Option<RuntimeKind> {
+        RuntimeKind::of_program(Program {
             path,
             runtime_type,
             binary,
@@ -147,50 +147,60 @@ mod tests {
     fn the_kind_follows_from_the_program_that_runs() {
         let runc = "io.containerd.runc.v2";
         for (runtime_type, path, binary, expected) in [
-            (runc, "", "", Some(Kind::Runc)),
-            (runc, "", "/usr/bin/crun", Some(Kind::Crun)),
-            (runc, "", "/opt/runsc", Some(Kind::Gvisor)),
+            (runc, "", "", Some(RuntimeKind::Runc)),
+            (runc, "", "/usr/bin/crun", Some(RuntimeKind::Crun)),
+            (runc, "", "/opt/runsc", Some(RuntimeKind::Gvisor)),
             (
                 runc,
                 "",
                 "/usr/bin/nvidia-container-runtime",
-                Some(Kind::Runc),
+                Some(RuntimeKind::Runc),
             ),
-            (runc, "", "nvidia-container-runtime.cdi", Some(Kind::Runc)),
+            (
+                runc,
+                "",
+                "nvidia-container-runtime.cdi",
+                Some(RuntimeKind::Runc),
+            ),
             (runc, "", "/usr/bin/sysbox-runc", None),
             (runc, "", "/usr/bin/youki", None),
             (
                 runc,
                 "/usr/local/bin/containerd-shim-runsc-v1",
                 "",
-                Some(Kind::Gvisor),
+                Some(RuntimeKind::Gvisor),
             ),
             (runc, "/opt/shims/my-shim", "", None),
             (
                 "io.containerd.runtime.v1.linux",
                 "",
                 "/usr/bin/runc",
-                Some(Kind::Runc),
+                Some(RuntimeKind::Runc),
             ),
-            ("io.containerd.runtime.v1.linux", "", "", Some(Kind::Runc)),
-            ("io.containerd.runc.v1", "", "", Some(Kind::Runc)),
-            ("io.containerd.runsc.v1", "", "", Some(Kind::Gvisor)),
-            ("io.containerd.kata.v2", "", "", Some(Kind::Kata)),
-            ("io.containerd.run.kata.v2", "", "", Some(Kind::Kata)),
+            (
+                "io.containerd.runtime.v1.linux",
+                "",
+                "",
+                Some(RuntimeKind::Runc),
+            ),
+            ("io.containerd.runc.v1", "", "", Some(RuntimeKind::Runc)),
+            ("io.containerd.runsc.v1", "", "", Some(RuntimeKind::Gvisor)),
+            ("io.containerd.kata.v2", "", "", Some(RuntimeKind::Kata)),
+            ("io.containerd.run.kata.v2", "", "", Some(RuntimeKind::Kata)),
             (
                 "io.containerd.kata-qemu-coco-dev.v2",
                 "",
                 "",
-                Some(Kind::Kata),
+                Some(RuntimeKind::Kata),
             ),
             (
                 "/opt/kata/bin/containerd-shim-kata-v2",
                 "",
                 "",
-                Some(Kind::Kata),
+                Some(RuntimeKind::Kata),
             ),
             ("/opt/bin/containerd-shim-spin-v2", "", "", None),
-            ("io.containerd.runhcs.v1", "", "", Some(Kind::Runhcs)),
+            ("io.containerd.runhcs.v1", "", "", Some(RuntimeKind::Runhcs)),
             ("io.containerd.spin.v2", "", "", None),
             ("io.containerd.wasmtime.v1", "", "", None),
             ("io.containerd.katana.v1", "", "", None),
@@ -206,12 +216,15 @@ mod tests {
 
     #[test]
     fn the_kind_follows_from_a_word_of_a_name_that_names_no_other_runtime() {
-        assert_eq!(Kind::of_name("gvisor"), Some(Kind::Gvisor));
-        assert_eq!(Kind::of_name("kata-qemu"), Some(Kind::Kata));
-        assert_eq!(Kind::of_name("runhcs-wcow-process"), Some(Kind::Runhcs));
-        assert_eq!(Kind::of_name("my-gvisor"), Some(Kind::Gvisor));
+        assert_eq!(RuntimeKind::of_name("gvisor"), Some(RuntimeKind::Gvisor));
+        assert_eq!(RuntimeKind::of_name("kata-qemu"), Some(RuntimeKind::Kata));
+        assert_eq!(
+            RuntimeKind::of_name("runhcs-wcow-process"),
+            Some(RuntimeKind::Runhcs)
+        );
+        assert_eq!(RuntimeKind::of_name("my-gvisor"), Some(RuntimeKind::Gvisor));
         for name in ["sandboxed", "runcible", "sysbox-runc", "crun-wasm", ""] {
-            assert_eq!(Kind::of_name(name), None, "{name}");
+            assert_eq!(RuntimeKind::of_name(name), None, "{name}");
         }
     }
 }

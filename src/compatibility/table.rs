@@ -3,7 +3,7 @@
 use strum::VariantArray;
 
 use super::Effect::{self, Fails, Note, Weakens};
-use super::Kind::{self, Crun, Gvisor, Kata, Runc, Runhcs};
+use super::RuntimeKind::{self, Crun, Gvisor, Kata, Runc, Runhcs};
 use super::paths::{
     BPF, CHARACTER_DEVICES, DEV, DEVICES, KUBELET_SOCKETS, MIXED_DIRECTORIES, SOCKETS,
     UNPRIVILEGED_DEV, UNPRIVILEGED_DEVICES,
@@ -12,15 +12,15 @@ use super::test::{About, Is, Test, on};
 use super::{Fact, Limit, Source};
 
 /// All kinds: the kubelet decides before it calls a runtime.
-pub(super) const ANY: &[Kind] = Kind::VARIANTS;
-pub(super) const LINUX: &[Kind] = &[Runc, Crun, Gvisor, Kata];
+pub(super) const ANY: &[RuntimeKind] = RuntimeKind::VARIANTS;
+pub(super) const LINUX: &[RuntimeKind] = &[Runc, Crun, Gvisor, Kata];
 /// Containers that share the kernel of the node.
-pub(super) const PLAIN: &[Kind] = &[Runc, Crun];
+pub(super) const PLAIN: &[RuntimeKind] = &[Runc, Crun];
 /// Pods with a kernel of their own.
-pub(super) const SANDBOXES: &[Kind] = &[Gvisor, Kata];
-pub(super) const GVISOR: &[Kind] = &[Gvisor];
-pub(super) const KATA: &[Kind] = &[Kata];
-pub(super) const WINDOWS: &[Kind] = &[Runhcs];
+pub(super) const SANDBOXES: &[RuntimeKind] = &[Gvisor, Kata];
+pub(super) const GVISOR: &[RuntimeKind] = &[Gvisor];
+pub(super) const KATA: &[RuntimeKind] = &[Kata];
+pub(super) const WINDOWS: &[RuntimeKind] = &[Runhcs];
 
 pub(super) const OS_LABELS: &[&str] = &["kubernetes.io/os", "beta.kubernetes.io/os"];
 pub(super) const ARCHITECTURE_LABELS: &[&str] = &["kubernetes.io/arch", "beta.kubernetes.io/arch"];
@@ -252,7 +252,7 @@ const KATA_PRIVILEGED: Source = source(
 const fn limit(
     effect: Effect,
     id: &'static str,
-    kinds: &'static [Kind],
+    kinds: &'static [RuntimeKind],
     any: &'static [Test],
     reason: &'static str,
     remedy: &'static str,

@@ -52,7 +52,7 @@ pub enum Is {
 
 /// A field of a pod for which a test is true.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field<'p> {
+pub struct PodField<'p> {
     /// The name, with the index of each item of a list.
     pub name: String,
     /// The value.
@@ -77,7 +77,7 @@ pub(super) const fn on(fields: &'static [&'static str], is: Is) -> Test {
 
 impl About {
     /// The fields that the rule is about; empty if it is not about this pod.
-    pub fn fields<'p>(&self, pod: &'p Value) -> Vec<Field<'p>> {
+    pub fn fields<'p>(&self, pod: &'p Value) -> Vec<PodField<'p>> {
         let meets = |test: &Test| !test.fields(pod).is_empty();
         match self.and.iter().all(meets) && !self.unless.iter().any(meets) {
             true => self.any.iter().flat_map(|test| test.fields(pod)).collect(),
@@ -97,7 +97,7 @@ impl About {
 
 impl Test {
     /// The fields of this pod for which the test is true.
-    pub fn fields<'p>(&self, pod: &'p Value) -> Vec<Field<'p>> {
+    pub fn fields<'p>(&self, pod: &'p Value) -> Vec<PodField<'p>> {
         let mut found = Vec::new();
         for path in self.fields.iter().flat_map(|field| paths(field)) {
             self.search(pod, pod, &path, "", &mut found);
@@ -110,9 +110,9 @@ impl Test {
         &self,
         pod: &'p Value,
         value: &'p Value,
-        path: &[Step<'_>],
+        path: &[PathStep<'_>],
         at: &str,
-        found: &mut Vec<Field<'p>>,
+        found: &mut Vec<PodField<'p>>,
     ) {
         let Some((step, rest)) = path.split_first() else {
             return self.is.find(pod, value, at, found);
@@ -131,7 +131,7 @@ impl Test {
 
     /// The first value on the way to the fields that is no map or no list although Kubernetes needs one there, with what
     /// Kubernetes needs. The test cannot look into such a value.
-    pub fn misfit<'p>(&self, pod: &'p Value) -> Option<(Field<'p>, &'static str)> {
+    pub fn misfit<'p>(&self, pod: &'p Value) -> Option<(PodField<'p>, &'static str)> {
         let mut paths = self.fields.iter().flat_map(|field| paths(field));
         paths.find_map(|path| misfit(pod, &path, ""))
     }
@@ -148,9 +148,13 @@ impl Test {
     }
 }
 
-fn misfit<'p>(value: &'p Value, path: &[Step<'_>], at: &str) -> Option<(Field<'p>, &'static str)> {
+fn misfit<'p>(
+    value: &'p Value,
+    path: &[PathStep<'_>],
+    at: &str,
+) -> Option<(PodField<'p>, &'static str)> {
     let (step, rest) = path.split_first()?;
-    let is_not = |name, value, needed| Some((Field { name, value }, needed));
+    let is_not = |name, value, needed| Some((PodField { name, value }, needed));
     if !value.is_object() && !value.is_null() {
         return is_not(at.to_owned(), value, "a map");
     }
@@ -179,19 +183,19 @@ fn any_of(parts: Vec<String>) -> String {
 
 /// One part of a path: the name of a field, and whether the field is a list.
 #[derive(Clone, Copy)]
-struct Step<'a> {
+struct PathStep<'a> {
     name: &'a str,
     is_list: bool,
 }
 
 /// The paths that a field stands for: three for a field of containers, else one.
-fn paths<'a>(field: &'a str) -> Vec<Vec<Step<'a>>> {
+fn paths<'a>(field: &'a str) -> Vec<Vec<PathStep<'a>>> {
     let step = |part: &'a str| match part.strip_suffix("[*]") {
-        Some(name) => Step {
+        Some(name) => PathStep {
             name,
             is_list: true,
         },
-        None => Step {
+        None => PathStep {
             name: part,
             is_list: false,
         },
@@ -199,7 +203,7 @@ fn paths<'a>(field: &'a str) -> Vec<Vec<Step<'a>>> {
     let steps: Vec<_> = field.split('.').map(step).collect();
     match steps.as_slice() {
         [spec, first, rest @ ..] if first.is_list && first.name == "containers" => {
-            let lists = CONTAINERS.map(|name| Step {
+            let lists = CONTAINERS.map(|name| PathStep {
                 name,
                 is_list: true,
             });
@@ -225,7 +229,7 @@ fn is_like(patterns: &[&str], text: &str) -> bool {
 
 impl Is {
     /// Adds the field, or the entries of the map, for which the condition is true.
-    fn find<'p>(self, pod: &'p Value, value: &'p Value, at: &str, found: &mut Vec<Field<'p>>) {
+    fn find<'p>(self, pod: &'p Value, value: &'p Value, at: &str, found: &mut Vec<PodField<'p>>) {
         let entries = value.as_object().into_iter().flatten();
         match self {
             Is::Entry(keys, values) => {
@@ -233,21 +237,21 @@ impl Is {
                     let text = value.as_str().unwrap_or_default();
                     is_like(keys, key) && (values.is_empty() || is_like(values, text))
                 };
-                found.extend(entries.filter(is_met).map(|(key, value)| Field {
+                found.extend(entries.filter(is_met).map(|(key, value)| PodField {
                     name: entry(at, key),
                     value,
                 }));
             }
             Is::OtherKey(keys) => {
                 let others = entries.filter(|(key, _)| !keys.contains(&key.as_str()));
-                found.extend(others.map(|(key, value)| Field {
+                found.extend(others.map(|(key, value)| PodField {
                     name: entry(at, key),
                     value,
                 }));
             }
             Is::HostPath(paths) if !paths.met(pod, value) => {}
             _ if !self.met(value) => {}
-            _ => found.push(Field {
+            _ => found.push(PodField {
                 name: at.to_owned(),
                 value,
             }),
@@ -281,7 +285,7 @@ impl Is {
     }
 
     /// The expression for the fields at `path` below `value`. `depth` is the number of lists around `value`.
-    fn cel_below(self, value: &str, path: &[Step<'_>], depth: usize) -> String {
+    fn cel_below(self, value: &str, path: &[PathStep<'_>], depth: usize) -> String {
         let mut field = value.to_owned();
         for (index, step) in path.iter().enumerate() {
             // Every pod has a `spec` and `metadata`. Other fields may be missing, which `?` allows.
@@ -297,7 +301,7 @@ impl Is {
             }
         }
         let below = |name, is: Is| {
-            let step = Step {
+            let step = PathStep {
                 name,
                 is_list: false,
             };

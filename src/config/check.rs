@@ -14,7 +14,7 @@ use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
 use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
-use crate::compatibility::Kind;
+use crate::compatibility::RuntimeKind;
 use crate::config::address::{self, Address, Identity};
 use crate::config::metrics::MetricsListen;
 use crate::ownership::{BackendId, BackendIds};
@@ -115,7 +115,7 @@ struct FoundHandler {
     name: At<String>,
     backend: BackendConfig,
     backend_handler: String,
-    kind: Option<Kind>,
+    kind: Option<RuntimeKind>,
     scheduling: Scheduling,
 }
 

@@ -28,7 +28,7 @@ pub struct Toleration {
     /// The taint's value; empty with [`Operator::Exists`].
     pub value: String,
     /// The effect of the taint on pods without the toleration.
-    pub effect: Effect,
+    pub effect: TaintEffect,
     /// How long the pod tolerates [`Effect::NoExecute`], in seconds; `None` means forever.
     pub seconds: Option<i64>,
 }
@@ -45,7 +45,7 @@ pub enum Operator {
 
 /// The effect of a taint on a pod that does not tolerate it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
-pub enum Effect {
+pub enum TaintEffect {
     /// All effects.
     #[default]
     #[strum(serialize = "")]

@@ -9,7 +9,7 @@ use strum::VariantArray;
 use super::keys::{LABELS_EXAMPLE, Limits};
 use super::kubernetes::is_domain;
 use super::problem::nearest;
-use crate::compatibility::Kind;
+use crate::compatibility::RuntimeKind;
 use crate::config::address::Address;
 use crate::platform::paths;
 use crate::platform::users::{self, UserId};
@@ -61,10 +61,10 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
 }
 
 /// Parses the kind of runtime of a handler.
-pub(super) fn kind(text: &str) -> Result<Kind, Wrong> {
+pub(super) fn kind(text: &str) -> Result<RuntimeKind, Wrong> {
     text.parse().map_err(|_| {
-        let kinds = Kind::VARIANTS.iter().map(AsRef::as_ref);
-        let of_program = Kind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
+        let kinds = RuntimeKind::VARIANTS.iter().map(AsRef::as_ref);
+        let of_program = RuntimeKind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
         let hint = of_program
             .or_else(|| nearest(text, kinds))
             .unwrap_or_default();

@@ -170,7 +170,7 @@ struct Together {
     /// How many feeds have not ended.
     open: usize,
     /// The feeds that have ended.
-    ended: Vec<(Arc<Backend>, Ended)>,
+    ended: Vec<(Arc<Backend>, EndedFeed)>,
     /// When the call began.
     begun: Mark,
     /// [`Owners::changes`](crate::ownership::Owners::changes) at that time.
@@ -178,7 +178,7 @@ struct Together {
 }
 
 /// The part of a backend whose feed has ended.
-enum Ended {
+enum EndedFeed {
     /// All messages of the backend's stream, and when criswitch asked for it.
     Own(Bytes, Asked),
     Cached,
@@ -278,7 +278,7 @@ impl Feed {
 
     /// Ends the feed. The last feed to end returns the items that no message had, because another backend owned them
     /// until its stream ended without them.
-    fn end(&mut self, ended: Option<Ended>) -> Result<Option<Bytes>, Failed> {
+    fn end(&mut self, ended: Option<EndedFeed>) -> Result<Option<Bytes>, Failed> {
         let Some(together) = self.together.take() else {
             return Ok(None);
         };
@@ -294,8 +294,8 @@ impl Feed {
         let mut passed = BytesMut::new();
         for (backend, ended) in std::mem::take(&mut together.ended) {
             let reply = match ended {
-                Ended::Own(messages, asked) => Some((messages, asked)),
-                Ended::Cached => None,
+                EndedFeed::Own(messages, asked) => Some((messages, asked)),
+                EndedFeed::Cached => None,
             };
             let reply = (together.begun, reply);
             let (part, moved) =
@@ -450,9 +450,9 @@ impl Feed {
 
     /// Called at the end of the stream. If the call asked for all items, the messages become the cached list. Returns the
     /// backend's part, unless it is too large.
-    fn settle(&mut self) -> Result<Option<Ended>, Status> {
+    fn settle(&mut self) -> Result<Option<EndedFeed>, Status> {
         let kept = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
-            StreamedList::NotItsOwn => return Ok(Some(Ended::Cached)),
+            StreamedList::NotItsOwn => return Ok(Some(EndedFeed::Cached)),
             StreamedList::Kept(messages, held) => Some((messages.freeze(), held)),
             StreamedList::TooLong => None,
         };
@@ -462,7 +462,7 @@ impl Feed {
             let messages = kept.as_ref().map(|(messages, _)| messages.clone());
             self.settle_whole(list, messages)?;
         }
-        Ok(kept.map(|(messages, held)| Ended::Own(held.with(messages), self.asked)))
+        Ok(kept.map(|(messages, held)| EndedFeed::Own(held.with(messages), self.asked)))
     }
 
     fn settle_whole(&mut self, list: List, messages: Option<Bytes>) -> Result<(), Status> {

@@ -9,7 +9,7 @@ use crate::rpc::Row;
 
 /// A limit on how many connections or calls exist at once.
 #[derive(Debug)]
-pub(crate) struct Limit {
+pub(crate) struct CountLimit {
     pub(crate) most: usize,
     /// The limited resource, as error messages name it.
     pub(crate) what: &'static str,
@@ -24,16 +24,16 @@ pub(crate) struct Places {
 
 impl Places {
     /// Whether one of the permits is of `limit`.
-    pub(crate) fn has(&self, limit: &Limit) -> bool {
+    pub(crate) fn has(&self, limit: &CountLimit) -> bool {
         let mut permits = self.permits.iter();
         permits.any(|permit| Arc::ptr_eq(permit.semaphore(), &limit.free))
     }
 }
 
-impl Limit {
-    pub(crate) fn new(most: usize, what: &'static str) -> Limit {
+impl CountLimit {
+    pub(crate) fn new(most: usize, what: &'static str) -> CountLimit {
         let free = Arc::new(Semaphore::new(most));
-        Limit { most, what, free }
+        CountLimit { most, what, free }
     }
 
     fn is_unused(&self) -> bool {
@@ -45,8 +45,10 @@ impl Limit {
 ///
 /// # Errors
 /// If a limit has no free permit: the first such limit. No permit is taken then.
-pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Places, &'l Limit> {
-    let place = |limit: &'l Limit| {
+pub(crate) fn take<'l>(
+    limits: impl IntoIterator<Item = &'l CountLimit>,
+) -> Result<Places, &'l CountLimit> {
+    let place = |limit: &'l CountLimit| {
         let free = Arc::clone(&limit.free);
         free.try_acquire_owned().map_err(|_| limit)
     };
@@ -66,9 +68,9 @@ pub enum User {
 /// The limits on calls in flight, of all clients.
 #[derive(Debug)]
 pub(crate) struct CallLimits {
-    all: Limit,
-    long: Limit,
-    others: Limit,
+    all: CountLimit,
+    long: CountLimit,
+    others: CountLimit,
 }
 
 impl Default for CallLimits {
@@ -76,9 +78,9 @@ impl Default for CallLimits {
         let long = "calls of GetContainerEvents, ExecSync and PullImage";
         let others = "calls by users other than root and criswitch's own user";
         CallLimits {
-            all: Limit::new(MAX_CALLS, "calls"),
-            long: Limit::new(MAX_CALLS - RESERVED_CALLS, long),
-            others: Limit::new(OTHERS_CALLS, others),
+            all: CountLimit::new(MAX_CALLS, "calls"),
+            long: CountLimit::new(MAX_CALLS - RESERVED_CALLS, long),
+            others: CountLimit::new(OTHERS_CALLS, others),
         }
     }
 }
@@ -93,7 +95,7 @@ impl CallLimits {
     ///
     /// # Errors
     /// If a limit has no free permit: that limit.
-    pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &Limit> {
+    pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &CountLimit> {
         let long = row.is_long.then_some(&self.long);
         let others = (user == User::Other).then_some(&self.others);
         take([Some(&self.all), long, others].into_iter().flatten())
@@ -103,16 +105,16 @@ impl CallLimits {
 /// The limits on calls of the admin service in flight, of all clients.
 #[derive(Debug)]
 pub(crate) struct AdminLimits {
-    all: Limit,
-    others: Limit,
+    all: CountLimit,
+    others: CountLimit,
 }
 
 impl Default for AdminLimits {
     fn default() -> AdminLimits {
         let others = "calls of the admin service by users other than root and criswitch's own user";
         AdminLimits {
-            all: Limit::new(MAX_ADMIN_CALLS, "calls of the admin service"),
-            others: Limit::new(OTHERS_ADMIN_CALLS, others),
+            all: CountLimit::new(MAX_ADMIN_CALLS, "calls of the admin service"),
+            others: CountLimit::new(OTHERS_ADMIN_CALLS, others),
         }
     }
 }
@@ -127,7 +129,7 @@ impl AdminLimits {
     ///
     /// # Errors
     /// If a limit has no free permit: that limit.
-    pub(crate) fn place(&self, user: User) -> Result<Places, &Limit> {
+    pub(crate) fn place(&self, user: User) -> Result<Places, &CountLimit> {
         let others = (user == User::Other).then_some(&self.others);
         take([Some(&self.all), others].into_iter().flatten())
     }

@@ -16,7 +16,7 @@ use crate::version::BUILD;
 
 /// A family of metrics.
 #[derive(Debug)]
-pub struct Family {
+pub struct FamilyRow {
     /// The metric's name.
     pub name: &'static str,
     /// The kind of the metric's values.
@@ -48,7 +48,7 @@ const DISK: &[&str] = &["backend", "mountpoint"];
 
 /// Every family, in the order of the page.
 #[rustfmt::skip] // The name and the help text of a family are on separate lines.
-pub const FAMILIES: &[Family] = &[
+pub const FAMILIES: &[FamilyRow] = &[
     counter("criswitch_rpcs_total", &["rpc", "backend", "code"],
         "Calls of clients that have ended, by RPC, backend and gRPC code; without a backend if criswitch called several or none.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
@@ -296,11 +296,21 @@ pub const FAMILIES: &[Family] = &[
 type Read = fn(&Seen, &mut Samples);
 type LabelNames = &'static [&'static str];
 
-const fn counter(name: &'static str, labels: LabelNames, help: &'static str, read: Read) -> Family {
+const fn counter(
+    name: &'static str,
+    labels: LabelNames,
+    help: &'static str,
+    read: Read,
+) -> FamilyRow {
     family(MetricKind::Counter, name, labels, help, read)
 }
 
-const fn gauge(name: &'static str, labels: LabelNames, help: &'static str, read: Read) -> Family {
+const fn gauge(
+    name: &'static str,
+    labels: LabelNames,
+    help: &'static str,
+    read: Read,
+) -> FamilyRow {
     family(MetricKind::Gauge, name, labels, help, read)
 }
 
@@ -309,7 +319,7 @@ const fn histogram(
     labels: LabelNames,
     help: &'static str,
     read: Read,
-) -> Family {
+) -> FamilyRow {
     family(MetricKind::Histogram, name, labels, help, read)
 }
 
@@ -319,8 +329,8 @@ const fn family(
     labels: LabelNames,
     help: &'static str,
     read: Read,
-) -> Family {
-    Family {
+) -> FamilyRow {
+    FamilyRow {
         name,
         kind,
         labels,

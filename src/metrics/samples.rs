@@ -4,18 +4,18 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 
-use super::families::{Family, MetricKind};
+use super::families::{FamilyRow, MetricKind};
 use crate::telemetry::counters::Times;
 
 /// The samples of one family.
 #[derive(Debug)]
 pub(super) struct Samples {
-    family: &'static Family,
+    family: &'static FamilyRow,
     metrics: Vec<Metric>,
 }
 
 impl Samples {
-    pub(super) fn of(family: &'static Family) -> Samples {
+    pub(super) fn of(family: &'static FamilyRow) -> Samples {
         let metrics = Vec::new();
         Samples { family, metrics }
     }

@@ -19,7 +19,7 @@ pub(crate) type Ids<'a> = HashSet<&'a str, RandomState>;
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     pub(super) backend: BackendId,
-    pub(super) source: Source,
+    pub(super) source: Evidence,
     /// Whether a claim of another backend on the id was reported.
     pub(super) claimed: bool,
     /// Another backend that also lists the id.
@@ -35,7 +35,7 @@ pub(super) struct Entry<T> {
 
 /// The evidence that a backend owns an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum Evidence {
     /// The backend returned the id from a call that creates a pod or container.
     Created,
     /// In the saved state of the last run of criswitch, the backend owned the id, and the id was not disputed.
@@ -91,13 +91,13 @@ pub(super) trait Shape<T> {
 impl<T> Entry<T> {
     /// The owner, when the owner first returned or listed the id, and whether it listed the id without having created it.
     pub(super) fn listed_since(&self) -> (BackendId, u64, bool) {
-        (self.backend, self.first, self.source == Source::Listed)
+        (self.backend, self.first, self.source == Evidence::Listed)
     }
 
     pub(super) fn owner(&self) -> Owner {
         match self.rival {
             Some(rival)
-                if self.source == Source::Listed && !rival.late && rival.print != self.print =>
+                if self.source == Evidence::Listed && !rival.late && rival.print != self.print =>
             {
                 Owner::Disputed(self.backend, rival.backend)
             }
@@ -109,7 +109,7 @@ impl<T> Entry<T> {
     /// first complete list, because these items may be older than this run of criswitch.
     fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
         let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
-        self.source != Source::Listed || !is_new
+        self.source != Evidence::Listed || !is_new
     }
 }
 
@@ -117,7 +117,7 @@ impl<T> Entry<T> {
     /// Makes `rival` the owner. The previous owner no longer lists the id, but `rival` does.
     fn pass_to(&mut self, rival: Rival) {
         (self.backend, self.rival) = (rival.backend, None);
-        (self.source, self.claimed) = (Source::Listed, false);
+        (self.source, self.claimed) = (Evidence::Listed, false);
         (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
     }
 
@@ -207,7 +207,7 @@ pub(super) fn learn<T>(
             None => {
                 let entry = Entry {
                     backend,
-                    source: Source::Listed,
+                    source: Evidence::Listed,
                     claimed: false,
                     rival: None,
                     first: now,
@@ -373,9 +373,9 @@ pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<Strin
 /// Marks the listed entries of `backend` as restored from the saved state, except the `disputed` ids.
 pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
     for (id, entry) in entries {
-        let is_listed = is_of(entry, backend) && entry.source == Source::Listed;
+        let is_listed = is_of(entry, backend) && entry.source == Evidence::Listed;
         if is_listed && !disputed.contains(id.as_str()) {
-            entry.source = Source::Saved;
+            entry.source = Evidence::Saved;
         }
     }
 }

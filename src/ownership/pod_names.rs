@@ -3,7 +3,7 @@
 //! A pod that was created through criswitch ranks above a pod that is only listed. Times of creation are not compared:
 //! clocks can be set back, and backends may report wrong times.
 
-use super::{BackendId, Entry, Mark, Owner, PodNames, Pods, Source};
+use super::{BackendId, Entry, Evidence, Mark, Owner, PodNames, Pods};
 
 /// The result of a search for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Named {
     Several(Vec<BackendId>),
 }
 
-type Pod<'a> = (&'a String, &'a Entry<PodNames>);
+type PodEntry<'a> = (&'a String, &'a Entry<PodNames>);
 
 /// The rank of a pod among several pods with the same name. The greatest rank wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ impl Pods {
         let ranked: Vec<_> = pods.map(|pod| (rank(pod.1, &routes), pod)).collect();
         let best = ranked.iter().map(|(rank, _)| *rank).max();
         let pods = ranked.into_iter().filter(|(rank, _)| Some(*rank) == best);
-        let pods: Vec<Pod<'_>> = pods.map(|(_, pod)| pod).collect();
+        let pods: Vec<PodEntry<'_>> = pods.map(|(_, pod)| pod).collect();
         let id = pods.iter().map(|(id, _)| (*id).clone()).min();
         match (owners(&pods).as_slice(), id) {
             ([backend], Some(id)) => Named::One {
@@ -67,7 +67,7 @@ impl Pods {
     /// the backends that have any ready pod. Without `annotations` the first list is empty.
     pub fn ready(&self, annotations: Option<u64>) -> (Vec<BackendId>, Vec<BackendId>) {
         let ready = self.by_id.iter().filter(|(_, pod)| pod.more.ready);
-        let is_same = |(_, pod): &Pod<'_>| pod.more.annotations == annotations;
+        let is_same = |(_, pod): &PodEntry<'_>| pod.more.annotations == annotations;
         let same = ready.clone().filter(is_same);
         let same = same.filter(|_| annotations.is_some());
         (
@@ -102,7 +102,7 @@ fn rank(pod: &Entry<PodNames>, routes: &impl Fn(&str, BackendId) -> bool) -> Ran
     let PodNames { handler, .. } = &pod.more;
     Rank {
         // A pod that passed to another backend was not created by that backend.
-        created: pod.more.created.filter(|_| pod.source == Source::Created),
+        created: pod.more.created.filter(|_| pod.source == Evidence::Created),
         ready: pod.more.ready,
         // Some runtimes list pods without a handler. The handler of such a pod may be on any backend.
         may_be_there: handler.is_empty() || routes(handler, pod.backend),
@@ -110,7 +110,7 @@ fn rank(pod: &Entry<PodNames>, routes: &impl Fn(&str, BackendId) -> bool) -> Ran
 }
 
 /// The backends that own or dispute these pods.
-fn owners(pods: &[Pod<'_>]) -> Vec<BackendId> {
+fn owners(pods: &[PodEntry<'_>]) -> Vec<BackendId> {
     let owners = pods.iter().flat_map(|(_, pod)| match pod.owner() {
         Owner::One(backend) => vec![backend],
         Owner::Disputed(one, other) => vec![one, other],

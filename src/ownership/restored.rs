@@ -1,7 +1,7 @@
 //! The facts of owners that survive a restart of criswitch, besides the lists. Does no I/O.
 
 use super::entries::{disputed, is_of, restore};
-use super::{BackendId, Mark, Owners, Source};
+use super::{BackendId, Evidence, Mark, Owners};
 
 impl Owners {
     /// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
@@ -23,7 +23,7 @@ impl Owners {
     /// The pods of `backend` that were created through criswitch.
     pub fn created_at(&self, backend: BackendId) -> Vec<String> {
         let mut pods: Vec<_> = self.pods.by_id.iter().collect();
-        pods.retain(|(_, pod)| is_of(pod, backend) && pod.source == Source::Created);
+        pods.retain(|(_, pod)| is_of(pod, backend) && pod.source == Evidence::Created);
         pods.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
@@ -38,7 +38,7 @@ impl Owners {
                 .get_mut(id)
                 .filter(|pod| is_of(pod, backend))
             {
-                pod.source = Source::Created;
+                pod.source = Evidence::Created;
                 pod.more.created = Some(Mark(0));
             }
         }

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use foldhash::quality::RandomState;
 
 use super::entries::is_of;
-use super::{BackendId, Entry, Owners, PodNames, Source};
+use super::{BackendId, Entry, Evidence, Owners, PodNames};
 
 /// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Owners {
             let all = self.pods.by_id.values();
             *pods = all
                 .map(|pod| {
-                    let created = pod.source == Source::Created;
+                    let created = pod.source == Evidence::Created;
                     (seed.hash_one(&pod.more.uid), pod.backend, created)
                 })
                 .collect();
@@ -64,12 +64,12 @@ impl Owners {
             .by_id
             .values()
             .partition(|pod| is_of(pod, backend));
-        let created = others.iter().filter(|pod| pod.source == Source::Created);
+        let created = others.iter().filter(|pod| pod.source == Evidence::Created);
         let uids: HashSet<_> = created.map(|pod| pod.more.uid.as_str()).collect();
         let is_double = |pod: &&Entry<PodNames>| {
             let PodNames { ready, uid, .. } = &pod.more;
             *ready
-                && pod.source != Source::Created
+                && pod.source != Evidence::Created
                 && !uid.is_empty()
                 && uids.contains(uid.as_str())
         };

@@ -8,7 +8,7 @@ use fnv::FnvHashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::limits::places::{self, Limit, Places, User};
+use crate::limits::places::{self, CountLimit, Places, User};
 use crate::limits::{MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
 use crate::platform::Peer;
 use crate::telemetry::counters::Reason;
@@ -21,11 +21,11 @@ const USER_HAS_ENOUGH: &str = "its user has reached the limit on connections of 
 
 #[derive(Debug)]
 pub(crate) struct Admission {
-    all: Limit,
+    all: CountLimit,
     /// The limit on the connections of all users together, except root and criswitch's own user.
-    others: Limit,
+    others: CountLimit,
     /// The limit on the connections of each user in `allow_uids`.
-    users: FnvHashMap<u32, Limit>,
+    users: FnvHashMap<u32, CountLimit>,
     /// The connections that may not have sent the HTTP/2 preface, the oldest first.
     silent: Mutex<VecDeque<Weak<ConnectionPlace>>>,
     turned_away: LogLimit,
@@ -47,10 +47,10 @@ pub(crate) struct ConnectionPlace {
 impl Admission {
     /// Admits root, the user that criswitch runs as, and the users in `allowed`.
     pub(crate) fn new(allowed: &[u32]) -> Admission {
-        let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
+        let of_user = |uid: &u32| (*uid, CountLimit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
-            all: Limit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
-            others: Limit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
+            all: CountLimit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
+            others: CountLimit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
             users: allowed.iter().map(of_user).collect(),
             silent: Mutex::default(),
             turned_away: LogLimit::default(),
@@ -93,7 +93,7 @@ impl Admission {
 
     /// Frees the permits of the oldest silent connection that has a permit of `limit`. A client of another user never
     /// takes the place of root or of criswitch's own user. Returns whether there was such a connection.
-    fn free_silent(&self, limit: &Limit, user: User) -> bool {
+    fn free_silent(&self, limit: &CountLimit, user: User) -> bool {
         let silent = self.silent.lock();
         let mut silent = silent.iter().filter_map(Weak::upgrade);
         let freed = silent.find_map(|it| {
@@ -112,7 +112,7 @@ impl Admission {
     }
 
     /// Returns the limits on a user's connections, or `None` if the user may not connect.
-    fn limits(&self, peer: Peer) -> Option<(User, Vec<&Limit>)> {
+    fn limits(&self, peer: Peer) -> Option<(User, Vec<&CountLimit>)> {
         if peer.is_own() {
             return Some((User::Own, vec![&self.all]));
         }

@@ -10,7 +10,7 @@ use crate::topology::undo::undo;
 
 /// The outcome of a dry run.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct ReloadPlan {
     /// The changes; `None` if the files have problems. If keys need a restart, the changes without these keys.
     pub(crate) changes: Option<Changes>,
     /// The problems for which the reload would be rejected.
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) undo: Vec<Undo>,
 }
 
-impl Plan {
+impl ReloadPlan {
     /// Whether the reload would change anything. A rejected reload changes nothing.
     pub(crate) fn would_change(&self) -> bool {
         let changes = self.changes.as_ref().filter(|_| self.problems.is_empty());
@@ -31,7 +31,7 @@ impl Plan {
 
 /// Reads the configuration files, and computes the changes as a reload does. Returns `None` if the file system of the
 /// files or sockets does not answer.
-pub(crate) async fn plan(switch: &Switch) -> Option<Plan> {
+pub(crate) async fn plan(switch: &Switch) -> Option<ReloadPlan> {
     let path = switch.live().config.path.clone();
     let known = reload::known_sockets(&switch.live());
     let read = move || {
@@ -42,21 +42,21 @@ pub(crate) async fn plan(switch: &Switch) -> Option<Plan> {
     let (loaded, identities) = switch.dry_runs.run(read).await?;
     Some(match loaded {
         Ok(config) => of_config(switch, config, &identities),
-        Err(problems) => Plan {
+        Err(problems) => ReloadPlan {
             problems: problems.messages(),
-            ..Plan::default()
+            ..ReloadPlan::default()
         },
     })
 }
 
-fn of_config(switch: &Switch, config: Config, identities: &Identities) -> Plan {
+fn of_config(switch: &Switch, config: Config, identities: &Identities) -> ReloadPlan {
     let before = switch.live();
     let problems = reload::fixed_keys(&before.config, &config);
     // A copy: the reload itself will issue the ids of this plan.
     let mut ids = switch.reloads().ids.clone();
     let next = reload::next(switch, &before, config, identities, &mut ids);
     let changes = reload::changes(&switch.question, &switch.owners(), &before, &next);
-    Plan {
+    ReloadPlan {
         problems,
         next_start: diff::next_start(&before.config, &next.live.config),
         undo: undo(&changes, &before, &next.live),

@@ -50,13 +50,13 @@ pub(crate) struct Subscribers {
 /// The queue of one subscriber.
 #[derive(Debug, Default)]
 struct Queue {
-    unread: Mutex<Unread>,
+    unread: Mutex<UnreadEvents>,
     /// An event or the end was added.
     added: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Unread {
+struct UnreadEvents {
     events: VecDeque<(BackendId, Bytes)>,
     lags: bool,
     /// The end of the stream, after the last of `events`.
@@ -72,7 +72,7 @@ enum End {
     Trailers(HeaderMap),
 }
 
-impl Unread {
+impl UnreadEvents {
     fn add(&mut self, backend: BackendId, event: Bytes) {
         match (&self.end, self.events.len()) {
             (Some(_), _) => {}
@@ -164,7 +164,7 @@ impl Subscribers {
         });
     }
 
-    fn cut_off(&self, is_late: impl Fn(&Unread) -> bool) {
+    fn cut_off(&self, is_late: impl Fn(&UnreadEvents) -> bool) {
         self.change_all(|unread| {
             if is_late(unread) {
                 unread.cut_off();
@@ -172,7 +172,7 @@ impl Subscribers {
         });
     }
 
-    fn change_all(&self, change: impl Fn(&mut Unread)) {
+    fn change_all(&self, change: impl Fn(&mut UnreadEvents)) {
         for queue in &*self.queues.lock() {
             self.change(queue, &change);
             queue.added.notify_one();
@@ -180,7 +180,7 @@ impl Subscribers {
     }
 
     /// Changes a queue, and counts whether its subscriber lags.
-    fn change<T>(&self, queue: &Queue, change: impl FnOnce(&mut Unread) -> T) -> T {
+    fn change<T>(&self, queue: &Queue, change: impl FnOnce(&mut UnreadEvents) -> T) -> T {
         let mut unread = queue.unread.lock();
         let (lagged, changed) = (unread.lags, change(&mut unread));
         unread.lags = match lagged {
@@ -241,7 +241,11 @@ impl Subscriber {
     /// Waits for the next event, or for the end of the stream.
     async fn next_event(&self) -> Result<Bytes, End> {
         loop {
-            if let Some(next) = self.switch.subscribers.change(&self.queue, Unread::next) {
+            if let Some(next) = self
+                .switch
+                .subscribers
+                .change(&self.queue, UnreadEvents::next)
+            {
                 return next;
             }
             self.queue.added.notified().await;

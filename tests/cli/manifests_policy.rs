@@ -1,6 +1,6 @@
 //! `criswitch manifests --policy`: the admission policies for kubectl.
 
-use criswitch::compatibility::{Effect, Kind, LIMITS};
+use criswitch::compatibility::{Effect, LIMITS, RuntimeKind};
 use expect_test::{expect, expect_file};
 use serde_json::Value;
 use strum::VariantNames;
@@ -93,9 +93,9 @@ fn each_class_of_a_known_kind_has_a_policy_that_rejects_and_one_that_warns() {
 fn a_policy_has_the_expressions_and_the_reasons_of_the_table() {
     let (objects, _) = objects();
     let classes = [
-        ("boxed", Kind::Gvisor),
-        ("runc", Kind::Runc),
-        ("windows", Kind::Runhcs),
+        ("boxed", RuntimeKind::Gvisor),
+        ("runc", RuntimeKind::Runc),
+        ("windows", RuntimeKind::Runhcs),
     ];
     for (class, kind) in classes {
         for (effect, suffix) in [(Effect::Fails, ""), (Effect::Weakens, "-warnings")] {
@@ -175,7 +175,7 @@ fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
         if limit.policy().is_some() {
             assert!(limit.about.fields(&fit).is_empty(), "{}", limit.id);
         }
-        let is_of_windows = limit.kinds.contains(&Kind::Runhcs);
+        let is_of_windows = limit.kinds.contains(&RuntimeKind::Runhcs);
         assert!(
             !is_of_windows || limit.about.fields(&host_process).is_empty(),
             "{}",
@@ -187,7 +187,7 @@ fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
 /// The chart has the policies of each kind of runtime for a class with this name, which the chart replaces.
 #[test]
 fn the_chart_has_the_policies_of_each_kind() {
-    for kind in <Kind as VariantNames>::VARIANTS {
+    for kind in <RuntimeKind as VariantNames>::VARIANTS {
         let table = format!(
             "default_handler = 'row'\n[handlers]\nrow = {{ socket = '/run/row.sock', kind = '{kind}', class = 'class' }}"
         );

@@ -1,6 +1,6 @@
 //! The fields of a row for its RuntimeClass.
 
-use criswitch::config::{Effect, Operator, Scheduling, Toleration};
+use criswitch::config::{Operator, Scheduling, TaintEffect, Toleration};
 
 use crate::load;
 
@@ -54,7 +54,7 @@ fn a_toleration_defaults_to_equal_and_every_effect() {
     };
     let with_value = Toleration {
         value: "b".to_owned(),
-        ..toleration("a", Operator::Equal, Effect::Any)
+        ..toleration("a", Operator::Equal, TaintEffect::Any)
     };
     let for_a_time = |seconds, toleration| Toleration {
         seconds: Some(seconds),
@@ -64,9 +64,9 @@ fn a_toleration_defaults_to_equal_and_every_effect() {
         scheduling.tolerations,
         [
             with_value,
-            for_a_time(-1, toleration("", Operator::Exists, Effect::NoExecute)),
-            toleration("a", Operator::Exists, Effect::PreferNoSchedule),
-            for_a_time(16, toleration("a", Operator::Equal, Effect::NoExecute)),
+            for_a_time(-1, toleration("", Operator::Exists, TaintEffect::NoExecute)),
+            toleration("a", Operator::Exists, TaintEffect::PreferNoSchedule),
+            for_a_time(16, toleration("a", Operator::Equal, TaintEffect::NoExecute)),
         ]
     );
 }

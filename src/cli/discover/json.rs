@@ -4,7 +4,7 @@ use criswitch::config::Config;
 use serde_json::{Value, json};
 
 use super::Discovered;
-use super::plan::{ConfigPlan, Planned, PlannedRow};
+use super::plan::{ConfigPlan, PlannedBackend, PlannedRow};
 use crate::cli::probe::found_json;
 
 /// The object that describes the discovery, with the text of the configuration.
@@ -43,7 +43,7 @@ fn handler(plan: &ConfigPlan, row: &PlannedRow) -> Value {
     })
 }
 
-fn backend(backend: &Planned) -> Value {
+fn backend(backend: &PlannedBackend) -> Value {
     let also = backend.place.also.iter().map(ToString::to_string);
     json!({
         "name": backend.place.name,

@@ -1,7 +1,7 @@
 //! Makes a routing table from the replies of the runtimes, with one row for each handler. If several backends have a
 //! handler, the first backend gets the row. Does no I/O.
 
-use criswitch::compatibility::Kind;
+use criswitch::compatibility::RuntimeKind;
 use criswitch::config::is_label;
 
 use super::places::SocketPlace;
@@ -9,7 +9,7 @@ use crate::cli::probe::Probed;
 
 /// The configuration to print or write. The first backend has the default handler.
 pub(super) struct ConfigPlan {
-    pub(super) backends: Vec<Planned>,
+    pub(super) backends: Vec<PlannedBackend>,
     /// Sorted by backend, then by name.
     pub(super) rows: Vec<PlannedRow>,
     /// The name of the row for pods that name no handler.
@@ -17,7 +17,7 @@ pub(super) struct ConfigPlan {
 }
 
 /// A backend that answered.
-pub(super) struct Planned {
+pub(super) struct PlannedBackend {
     pub(super) place: SocketPlace,
     pub(super) found: Probed,
 }
@@ -34,7 +34,7 @@ pub(super) struct PlannedRow {
 }
 
 /// Plans the configuration for `backends`. If several backends have a handler, the first backend gets the row.
-pub(super) fn plan(backends: Vec<Planned>) -> ConfigPlan {
+pub(super) fn plan(backends: Vec<PlannedBackend>) -> ConfigPlan {
     let default = backends.first().map(default).unwrap_or_default();
     let mut rows: Vec<PlannedRow> = Vec::new();
     for (id, backend) in backends.iter().enumerate() {
@@ -73,7 +73,7 @@ fn offered(found: &Probed) -> Vec<&str> {
 
 /// The row for pods that name no handler: the default that the backend reports, else the backend's only handler. If
 /// neither is known, a row with the backend's name, which leaves the choice to the backend.
-fn default(backend: &Planned) -> String {
+fn default(backend: &PlannedBackend) -> String {
     let offered = offered(&backend.found);
     let reported = match (&backend.found.configured.default, offered.as_slice()) {
         (Some(reported), _) => Some(reported.as_str()),
@@ -85,7 +85,7 @@ fn default(backend: &Planned) -> String {
 }
 
 /// Why a further row cannot have the name `name`; `None` if the name is valid and free.
-fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<String> {
+fn conflict(rows: &[PlannedRow], backends: &[PlannedBackend], name: &str) -> Option<String> {
     if !is_label(name) {
         return Some("not valid in a RuntimeClass".to_owned());
     }
@@ -96,11 +96,11 @@ fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<Str
 
 impl PlannedRow {
     /// The kind of runtime of the row's handler, by the backend's configuration or else by the handler's name.
-    pub(super) fn kind(&self, backend: &Planned) -> Option<Kind> {
+    pub(super) fn kind(&self, backend: &PlannedBackend) -> Option<RuntimeKind> {
         let names = [self.handler.as_str(), self.name.as_str()];
         match backend.found.runtime(&self.handler) {
             Some(runtime) => runtime.kind,
-            None => names.into_iter().find_map(Kind::of_name),
+            None => names.into_iter().find_map(RuntimeKind::of_name),
         }
     }
 

@@ -8,7 +8,7 @@ use textwrap::{Options, WordSplitter};
 use toml::Value;
 
 use super::Discovered;
-use super::plan::{ConfigPlan, Planned, PlannedRow};
+use super::plan::{ConfigPlan, PlannedBackend, PlannedRow};
 use crate::cli::terminal;
 
 /// The remark on a handler whose kind of runtime is unknown.
@@ -73,7 +73,7 @@ fn handlers(plan: &ConfigPlan) -> String {
     text
 }
 
-fn about_rows(backend: &Planned) -> String {
+fn about_rows(backend: &PlannedBackend) -> String {
     let (name, found) = (&backend.place.name, &backend.found);
     if !found.handlers.is_empty() {
         return String::new();
@@ -90,7 +90,7 @@ fn about_rows(backend: &Planned) -> String {
 
 /// The line of a row, with the features of its handler and a request for its kind if that is unknown. If the row has a
 /// conflict, the line is commented out and has the reason for the conflict instead.
-fn line(backend: &Planned, row: &PlannedRow, width: usize) -> String {
+fn line(backend: &PlannedBackend, row: &PlannedRow, width: usize) -> String {
     let (key, to) = (key(row), target(backend, row));
     let remarks = || {
         let features = backend.found.features_of(&row.handler).into_iter();
@@ -111,7 +111,7 @@ fn key(row: &PlannedRow) -> String {
 
 /// The value of a row: the backend's name. For the backend's own default, a table with the backend's name and an empty
 /// handler.
-fn target(backend: &Planned, row: &PlannedRow) -> String {
+fn target(backend: &PlannedBackend, row: &PlannedRow) -> String {
     let name = quoted(&backend.place.name);
     match row.name == row.handler {
         true => name,
@@ -137,7 +137,7 @@ fn backends(discovered: &Discovered) -> String {
     text
 }
 
-fn about_backend(backend: &Planned) -> String {
+fn about_backend(backend: &PlannedBackend) -> String {
     let found = &backend.found;
     let mut parts = vec![format!("{} {}", found.runtime, found.version)];
     let driver = found.cgroup_driver.unwrap_or("unknown");

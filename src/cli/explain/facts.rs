@@ -6,7 +6,7 @@ use std::path::Path;
 use criswitch::compatibility::{Fact, Facts};
 use criswitch::config::Handler;
 
-use super::Node;
+use super::NodeFacts;
 use crate::cli::probe::Runtime;
 
 /// The flags of runsc that a limit depends on.
@@ -14,7 +14,7 @@ const RUNSC_FLAGS: [&str; 3] = ["host-uds", "net-raw", "oci-seccomp"];
 /// This file exists if the kernel has SELinux enabled.
 const SELINUX: &str = "sys/fs/selinux/enforce";
 
-impl Node {
+impl NodeFacts {
     /// The known facts for a handler. `features` are those of the handler and the node.
     pub(super) fn facts(&self, row: &Handler, features: Option<Vec<&'static str>>) -> Facts {
         let mut known = vec![(Fact::ThisNode, true)];

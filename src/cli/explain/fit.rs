@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use criswitch::compatibility::{self, Effect, Finding, Judgement};
+use criswitch::compatibility::{self, Effect, Judgement, LimitFinding};
 use criswitch::config::Handler;
 use criswitch::config::wording::counted;
 use serde_json::{Value, json};
 
 use super::manifest::{Manifest, Manifests, Skipped};
-use super::{KnownKind, Node};
+use super::{KnownKind, NodeFacts};
 use crate::cli::columns::columns;
 use crate::cli::probe::reported;
 use crate::cli::terminal;
@@ -30,11 +30,11 @@ struct PodFits {
     /// The row that a pod without a class gets.
     default: String,
     /// The handlers, the best one first.
-    fits: Vec<Fit>,
+    fits: Vec<HandlerFit>,
 }
 
 /// How a pod fits a handler.
-struct Fit {
+struct HandlerFit {
     handler: String,
     backend: String,
     kind: Option<KnownKind>,
@@ -102,7 +102,7 @@ fn own_handler<'a>(class: &'a str, mapped: Option<&'a String>, default: &'a str)
     }
 }
 
-impl Fit {
+impl HandlerFit {
     /// Whether the pod can run; `None` if it is unknown.
     fn fits(&self) -> Option<bool> {
         match self.missing.is_some() || self.count(Effect::Fails) > 0 {
@@ -117,7 +117,7 @@ impl Fit {
     }
 
     /// The limits that would keep the pod from its work, if an unknown fact is as they need it.
-    fn open(&self) -> impl Iterator<Item = &Finding> {
+    fn open(&self) -> impl Iterator<Item = &LimitFinding> {
         let open = self.judgement.undecided.iter();
         open.filter(|found| found.limit.effect == Effect::Fails)
     }
@@ -157,7 +157,7 @@ impl Fit {
     }
 }
 
-pub(super) fn of_files(node: &Node, manifests: Manifests) -> FileFits {
+pub(super) fn of_files(node: &NodeFacts, manifests: Manifests) -> FileFits {
     let Manifests {
         pods,
         skipped,
@@ -172,7 +172,7 @@ pub(super) fn of_files(node: &Node, manifests: Manifests) -> FileFits {
     }
 }
 
-fn of_pod(node: &Node, pod: Manifest, classes: &BTreeMap<String, String>) -> PodFits {
+fn of_pod(node: &NodeFacts, pod: Manifest, classes: &BTreeMap<String, String>) -> PodFits {
     let table = &node.config.table;
     let class = pod.pod.pointer("/spec/runtimeClassName");
     let class = class.and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -203,7 +203,7 @@ fn of_pod(node: &Node, pod: Manifest, classes: &BTreeMap<String, String>) -> Pod
     }
 }
 
-fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
+fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
     let (kind, features) = (node.kind(row), node.features(row));
     let backend = node.backend(row);
     let mut unknown = Vec::new();
@@ -224,7 +224,7 @@ fn fit(node: &Node, row: &Handler, pod: &Manifest) -> Fit {
         let theirs = &row.backend_handler;
         format!("backend {backend:?} has no handler {theirs:?}")
     });
-    Fit {
+    HandlerFit {
         handler: row.name.clone(),
         backend: backend.to_owned(),
         kind,
@@ -303,7 +303,7 @@ impl PodFits {
     }
 
     /// The reasons of one handler, one on each line.
-    fn reasons(&self, fit: &Fit) -> String {
+    fn reasons(&self, fit: &HandlerFit) -> String {
         let found = fit.judgement.findings.iter().map(|found| {
             let what = match found.limit.effect {
                 Effect::Fails => "cannot do its work",
@@ -334,7 +334,7 @@ impl PodFits {
     }
 
     /// The fields, the reason and the remedy of a finding.
-    fn reason(&self, found: &Finding) -> String {
+    fn reason(&self, found: &LimitFinding) -> String {
         let (limit, fields) = (
             found.limit,
             self.fields(found).collect::<Vec<_>>().join(", "),
@@ -347,7 +347,7 @@ impl PodFits {
     }
 
     /// The fields of a finding, as they are named in the file.
-    fn fields<'f>(&'f self, found: &'f Finding) -> impl Iterator<Item = String> + 'f {
+    fn fields<'f>(&'f self, found: &'f LimitFinding) -> impl Iterator<Item = String> + 'f {
         let prefix = &self.pod.prefix;
         found
             .fields
@@ -357,7 +357,7 @@ impl PodFits {
 
     fn json(&self) -> Value {
         let handlers = self.fits.iter().map(|fit| {
-            let all = |found: &[Finding]| -> Value {
+            let all = |found: &[LimitFinding]| -> Value {
                 let found = found.iter();
                 found.map(|it| it.limit.json(self.fields(it))).collect()
             };

@@ -8,7 +8,7 @@ use criswitch::config::wording::{AUTO_REGISTERED, counted};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Answers, KnownKind, Node};
+use super::{Answers, KnownKind, NodeFacts};
 use crate::cli::columns::columns;
 use crate::cli::status::{asked, failures};
 use crate::cli::{output, terminal};
@@ -17,12 +17,12 @@ use crate::cli::{output, terminal};
 const NO_KIND: &str = "neither the backend nor the handler's name shows it; set `kind` in the row";
 
 /// The facts about a handler.
-pub(super) struct Explained {
+pub(super) struct ExplainedHandler {
     row: Row,
     backend: Option<Backend>,
     is_default: bool,
     changed: String,
-    change: Option<Change>,
+    change: Option<RowChange>,
     /// The kind of runtime, or why it is unknown.
     kind: Result<KnownKind, String>,
     /// The features that the backend reports, or why they are unknown.
@@ -38,7 +38,7 @@ pub(super) struct Explained {
 
 /// A reload that changed a row.
 #[derive(Serialize)]
-struct Change {
+struct RowChange {
     /// The number of the reload.
     reload: u64,
     at: String,
@@ -49,7 +49,11 @@ struct Change {
 
 /// Explains the handler of a row of the daemon. `node` is the configuration with the answers of the backends, or why
 /// it is unknown.
-pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) -> Explained {
+pub(super) fn explain(
+    daemon: &Answers,
+    row: &Row,
+    node: Result<&NodeFacts, String>,
+) -> ExplainedHandler {
     let state = &daemon.state;
     let backend = state.backends.iter().find(|it| it.name == row.backend);
     let known = node.and_then(|node| Ok((node, node.row(row, backend)?)));
@@ -76,7 +80,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
     let change = last_change(state, row);
     let rejections = state.rejections.iter();
     let rejections = rejections.filter(|pod| asked(pod) == Some(row.name.as_str()));
-    Explained {
+    ExplainedHandler {
         backend: backend.cloned(),
         is_default: state.default_handler == row.name,
         changed: changed(state, row, change.as_ref()),
@@ -94,7 +98,7 @@ pub(super) fn explain(daemon: &Answers, row: &Row, node: Result<&Node, String>) 
 /// The limits of a handler: those that apply, and those that depend on a fact that is no feature and is unknown.
 fn limits(
     kind: &Result<KnownKind, String>,
-    known: Option<&(&Node, Handler)>,
+    known: Option<&(&NodeFacts, Handler)>,
     features: Option<&Vec<&'static str>>,
 ) -> Vec<&'static Limit> {
     let kind = kind.as_ref().ok().map(|it| it.kind);
@@ -110,7 +114,7 @@ fn limits(
 }
 
 /// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for a row that no file has.
-fn last_change(state: &State, row: &Row) -> Option<Change> {
+fn last_change(state: &State, row: &Row) -> Option<RowChange> {
     if row.origin == AUTO_REGISTERED {
         return None;
     }
@@ -123,7 +127,7 @@ fn last_change(state: &State, row: &Row) -> Option<Change> {
         let mut moved = changes.handlers_moved.iter();
         let moved = moved.find(|moved| moved.name == row.name);
         let is_changed = is_added || moved.is_some();
-        is_changed.then(|| Change {
+        is_changed.then(|| RowChange {
             reload: outcome.number,
             at: outcome.at.clone(),
             from: moved.map(|moved| moved.from.clone()),
@@ -133,14 +137,14 @@ fn last_change(state: &State, row: &Row) -> Option<Change> {
 }
 
 /// Since when the row is as it is.
-fn changed(state: &State, row: &Row, change: Option<&Change>) -> String {
+fn changed(state: &State, row: &Row, change: Option<&RowChange>) -> String {
     let oldest = state.reloads.as_ref().and_then(|it| it.recent.first());
     match (change, oldest) {
         _ if row.origin == AUTO_REGISTERED => {
             "registered automatically, when the backend reported it".to_owned()
         }
         (
-            Some(Change {
+            Some(RowChange {
                 reload,
                 at,
                 from,
@@ -158,7 +162,7 @@ fn changed(state: &State, row: &Row, change: Option<&Change>) -> String {
     }
 }
 
-impl Explained {
+impl ExplainedHandler {
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let default = if self.is_default {
             ", the default handler"

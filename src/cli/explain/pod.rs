@@ -16,14 +16,14 @@ const SHORTEST: usize = 4;
 const NO_LIST: &str = "the list of pods is missing, so the pod may exist";
 
 /// The facts about the pods that the user named.
-pub(super) struct Explained {
+pub(super) struct ExplainedPod {
     /// The pods that exist, or why the list of pods is missing.
-    pods: Result<Vec<Pod>, String>,
+    pods: Result<Vec<ListedPod>, String>,
     rejections: Vec<Rejection>,
 }
 
 /// A pod that exists.
-struct Pod {
+struct ListedPod {
     id: String,
     metadata: PodSandboxMetadata,
     /// The row of the pod, by the name that clients see; empty if it is unknown.
@@ -36,7 +36,7 @@ struct Pod {
     default: String,
 }
 
-pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explained> {
+pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<ExplainedPod> {
     let state = &daemon.state;
     let names = |metadata: &PodSandboxMetadata| format!("{}/{}", metadata.namespace, metadata.name);
     let is_name = subject.contains('/');
@@ -57,7 +57,7 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
     if count == 0 && rejections.is_empty() {
         return Err(unknown(state, subject));
     }
-    Ok(Explained { pods, rejections })
+    Ok(ExplainedPod { pods, rejections })
 }
 
 /// The remembered rejections of the pod with this uid or NAMESPACE/NAME, or of the pods that asked for this handler.
@@ -75,7 +75,7 @@ pub(super) fn rejections<'a>(
     state.rejections.iter().filter(is_meant)
 }
 
-fn found(state: &State, pod: &PodSandbox) -> Pod {
+fn found(state: &State, pod: &PodSandbox) -> ListedPod {
     let handler = &pod.runtime_handler;
     let backend = owners(state).get(pod.id.as_str()).copied();
     let mut backends = state.backends.iter();
@@ -84,7 +84,7 @@ fn found(state: &State, pod: &PodSandbox) -> Pod {
         true => &state.default_handler,
         false => handler,
     };
-    Pod {
+    ListedPod {
         id: pod.id.clone(),
         metadata: pod.metadata.clone().unwrap_or_default(),
         handler: handler.clone(),
@@ -111,9 +111,9 @@ fn unknown(state: &State, subject: &str) -> anyhow::Error {
     )
 }
 
-impl Explained {
+impl ExplainedPod {
     pub(super) fn text(&self) -> String {
-        let pods = self.pods.iter().flatten().map(Pod::text);
+        let pods = self.pods.iter().flatten().map(ListedPod::text);
         let rejections = self.rejections.iter().map(rejected);
         let missing = self.pods.as_ref().err().into_iter();
         let missing = missing.map(|cause| terminal::text_of([format!("{NO_LIST}: {cause}")]));
@@ -123,7 +123,7 @@ impl Explained {
 
     pub(super) fn json(&self) -> Value {
         let pods = self.pods.as_ref().ok();
-        let pods = pods.map(|pods| pods.iter().map(Pod::json).collect::<Vec<_>>());
+        let pods = pods.map(|pods| pods.iter().map(ListedPod::json).collect::<Vec<_>>());
         let problems = self.pods.as_ref().err().into_iter();
         let problems = problems.map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
         json!({
@@ -134,7 +134,7 @@ impl Explained {
     }
 }
 
-impl Pod {
+impl ListedPod {
     fn text(&self) -> String {
         let PodSandboxMetadata {
             namespace,

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use criswitch::compatibility::{Effect, Kind, LIMITS, Limit};
+use criswitch::compatibility::{Effect, LIMITS, Limit, RuntimeKind};
 use criswitch::config::{Handler, Table};
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ const POLICIES: [Policy; 2] = [
 pub(super) fn objects(table: &Table) -> Vec<Value> {
     let rows = table.handlers.iter();
     let rows = rows.filter_map(|row| Some((row, kind(row)?)));
-    let of_row = |(row, kind): (&Handler, Kind)| {
+    let of_row = |(row, kind): (&Handler, RuntimeKind)| {
         let name = row.class().to_owned();
         let all = POLICIES.iter();
         all.flat_map(move |policy| policy.objects(&name, kind))
@@ -61,15 +61,15 @@ pub(super) fn omitted(table: &Table) -> String {
 }
 
 /// The kind that the row names, else the kind in the names of the handler.
-pub(in crate::cli) fn kind(row: &Handler) -> Option<Kind> {
+pub(in crate::cli) fn kind(row: &Handler) -> Option<RuntimeKind> {
     let names = [row.backend_handler.as_str(), row.name.as_str()];
     row.kind
-        .or_else(|| names.into_iter().find_map(Kind::of_name))
+        .or_else(|| names.into_iter().find_map(RuntimeKind::of_name))
 }
 
 impl Policy {
     /// The policy and its binding; nothing if no limit of this kind has the policy's effect.
-    fn objects(&self, class: &str, kind: Kind) -> Vec<Value> {
+    fn objects(&self, class: &str, kind: RuntimeKind) -> Vec<Value> {
         let limits = LIMITS.iter();
         let limits =
             limits.filter(|it| it.kinds.contains(&kind) && it.policy() == Some(self.effect));
@@ -108,7 +108,7 @@ impl Policy {
     }
 }
 
-fn validation(limit: &Limit, class: &str, kind: Kind) -> Value {
+fn validation(limit: &Limit, class: &str, kind: RuntimeKind) -> Value {
     let mut fields: Vec<_> = limit.field_names().collect();
     fields.dedup();
     let (fields, kind) = (fields.join(", "), kind.title());

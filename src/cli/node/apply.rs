@@ -12,7 +12,7 @@ use serde_json::json;
 use super::actions::{self, Runner, Work};
 use super::changes;
 use super::journal::{Generation, Journal, Left};
-use super::plan::{self, Source};
+use super::plan::{self, SpecificationArguments};
 use super::root::Root;
 use super::{stages, transient, workloads};
 use crate::cli::output::Output;
@@ -37,7 +37,7 @@ Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
 
 /// The machine that a command changes.
 #[derive(Args)]
-struct Target {
+struct TargetMachine {
     /// Change the machine whose root is this directory and that does not run, for example a mounted image.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
@@ -55,19 +55,19 @@ struct Target {
 /// The arguments of `criswitch node apply`.
 #[derive(Args)]
 #[command(after_help = APPLY_CODES)]
-pub(in crate::cli) struct Apply {
+pub(in crate::cli) struct ApplyArguments {
     #[command(flatten)]
-    source: Source,
+    source: SpecificationArguments,
     #[command(flatten)]
-    target: Target,
+    target: TargetMachine,
 }
 
 /// The arguments of `criswitch node undo`.
 #[derive(Args)]
 #[command(after_help = UNDO_CODES)]
-pub(in crate::cli) struct Undo {
+pub(in crate::cli) struct UndoArguments {
     #[command(flatten)]
-    target: Target,
+    target: TargetMachine,
     /// Undo only changes that were interrupted.
     #[arg(long, hide = true)]
     interrupted: bool,
@@ -79,15 +79,15 @@ pub(in crate::cli) struct Undo {
 /// The arguments of `criswitch node uninstall`.
 #[derive(Args)]
 #[command(after_help = UNINSTALL_CODES)]
-pub(in crate::cli) struct Uninstall {
+pub(in crate::cli) struct UninstallArguments {
     #[command(flatten)]
-    target: Target,
+    target: TargetMachine,
 }
 
 /// The arguments of `criswitch node status`.
 #[derive(Args)]
 #[command(after_help = STATUS_CODES)]
-pub(in crate::cli) struct Status {
+pub(in crate::cli) struct NodeStatusArguments {
     /// Show the state of the machine whose root is this directory.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
@@ -104,7 +104,7 @@ enum Where {
     InUnit,
 }
 
-impl Target {
+impl TargetMachine {
     /// Rejects a machine that runs and is not this machine.
     fn find(&self) -> anyhow::Result<Where> {
         if !kernel::IS_LINUX {
@@ -131,7 +131,7 @@ impl Target {
     }
 }
 
-impl Apply {
+impl ApplyArguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run();
@@ -142,7 +142,7 @@ impl Apply {
         }
         let specification = self.source.specification()?;
         let facts = self.source.facts(&specification, &directory)?;
-        let plan = plan::Plan::of(&facts);
+        let plan = plan::NodePlan::of(&facts);
         print(plan.text()?)?;
         let number = specification.generation.unwrap_or(facts.number);
         let changes = match plan.verdict() {
@@ -209,7 +209,7 @@ fn shown(left: &Left) -> anyhow::Result<Verdict> {
     Ok(Verdict::NotFine)
 }
 
-impl Undo {
+impl UndoArguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run();
@@ -238,7 +238,7 @@ impl Undo {
     }
 }
 
-impl Uninstall {
+impl UninstallArguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run();
@@ -307,7 +307,7 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
     Ok(lines.collect())
 }
 
-impl Status {
+impl NodeStatusArguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         let root = Root::of(&self.root);
         let journal = Journal::read(&root)?;

@@ -57,8 +57,8 @@ pub(super) struct FileChange {
     /// The step of the plan.
     pub(super) step: String,
     pub(super) path: PathBuf,
-    pub(super) before: State,
-    pub(super) after: State,
+    pub(super) before: PathState,
+    pub(super) after: PathState,
     /// The directories that do not exist before the change, the outermost first.
     new_directories: Vec<PathBuf>,
 }
@@ -66,7 +66,7 @@ pub(super) struct FileChange {
 /// The state of a path.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum State {
+pub(super) enum PathState {
     Absent,
     Link(PathBuf),
     File {
@@ -100,20 +100,20 @@ impl Files<'_> {
     ) -> io::Result<FileChange> {
         let real = self.root.at(path);
         let before = match fs::symlink_metadata(&real) {
-            Err(error) if error.kind() == ErrorKind::NotFound => State::Absent,
+            Err(error) if error.kind() == ErrorKind::NotFound => PathState::Absent,
             Err(error) => return Err(error),
-            Ok(about) if about.is_symlink() => State::Link(fs::read_link(&real)?),
-            Ok(_) => State::File {
+            Ok(about) if about.is_symlink() => PathState::Link(fs::read_link(&real)?),
+            Ok(_) => PathState::File {
                 content: self.save(&fs::read(&real)?, &format!("{name}.before"))?,
                 attributes: Attributes::of(&real)?,
             },
         };
         let after = match (new, &before) {
-            (New::Link(target), _) => State::Link((*target).to_owned()),
-            (New::File(bytes, mode), before) => State::File {
+            (New::Link(target), _) => PathState::Link((*target).to_owned()),
+            (New::File(bytes, mode), before) => PathState::File {
                 content: self.save(bytes, &format!("{name}.after"))?,
                 attributes: match before {
-                    State::File { attributes, .. } => attributes.now(),
+                    PathState::File { attributes, .. } => attributes.now(),
                     _ => Attributes::new(*mode),
                 },
             },
@@ -144,10 +144,12 @@ impl Files<'_> {
     }
 
     /// The bytes of the file in this state.
-    pub(super) fn size(&self, state: &State) -> io::Result<u64> {
+    pub(super) fn size(&self, state: &PathState) -> io::Result<u64> {
         match state {
-            State::File { content, .. } => Ok(fs::metadata(self.directory.join(content))?.len()),
-            State::Absent | State::Link(_) => Ok(0),
+            PathState::File { content, .. } => {
+                Ok(fs::metadata(self.directory.join(content))?.len())
+            }
+            PathState::Absent | PathState::Link(_) => Ok(0),
         }
     }
 
@@ -190,8 +192,10 @@ impl Files<'_> {
 
     /// Undoes the changed lines of a file that somebody else has changed too. Returns whether that was possible.
     fn undo_part(&self, change: &FileChange, real: &Path) -> io::Result<bool> {
-        let text = |state: &State| match state {
-            State::File { content, .. } => fs::read_to_string(self.directory.join(content)).ok(),
+        let text = |state: &PathState| match state {
+            PathState::File { content, .. } => {
+                fs::read_to_string(self.directory.join(content)).ok()
+            }
             _ => None,
         };
         let (Some(before), Some(after)) = (text(&change.before), text(&change.after)) else {
@@ -207,15 +211,15 @@ impl Files<'_> {
     }
 
     /// Whether a path has this state. The time of the last write does not count.
-    pub(super) fn is_at(&self, state: &State, path: &Path) -> io::Result<bool> {
+    pub(super) fn is_at(&self, state: &PathState, path: &Path) -> io::Result<bool> {
         let real = &self.root.at(path);
         let is_link = fs::symlink_metadata(real).map(|about| about.is_symlink());
         Ok(match (state, is_link) {
             (_, Err(error)) if error.kind() != ErrorKind::NotFound => return Err(error),
-            (State::Absent, is_link) => is_link.is_err(),
-            (State::Link(target), Ok(true)) => fs::read_link(real)? == *target,
+            (PathState::Absent, is_link) => is_link.is_err(),
+            (PathState::Link(target), Ok(true)) => fs::read_link(real)? == *target,
             (
-                State::File {
+                PathState::File {
                     content,
                     attributes,
                 },
@@ -229,15 +233,15 @@ impl Files<'_> {
     }
 
     /// Gives a path this state, at once.
-    fn set(&self, real: &Path, state: &State) -> io::Result<()> {
+    fn set(&self, real: &Path, state: &PathState) -> io::Result<()> {
         match state {
-            State::Absent => {
+            PathState::Absent => {
                 moment();
                 remove(real)?;
                 sync_directory(real)
             }
-            State::Link(target) => self.replace(real, |new| files::make_link(target, new)),
-            State::File {
+            PathState::Link(target) => self.replace(real, |new| files::make_link(target, new)),
+            PathState::File {
                 content,
                 attributes,
             } => {

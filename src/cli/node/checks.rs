@@ -7,8 +7,8 @@ mod kubelet;
 mod pods;
 
 use super::Finding;
-use super::plan::Facts;
-use super::steps::{Planned, has};
+use super::plan::MachineFacts;
+use super::steps::{PlannedStep, has};
 
 /// A check.
 pub(super) struct Check {
@@ -17,7 +17,7 @@ pub(super) struct Check {
     pub(super) may_accept: bool,
     /// The check is made if one of these steps has changes; always if there are none.
     needed_for: &'static [&'static str],
-    look: fn(&Facts<'_>, &[Planned]) -> Vec<Finding>,
+    look: fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Finding>,
 }
 
 const ALWAYS: &[&str] = &[];
@@ -64,7 +64,10 @@ pub(super) fn acceptable() -> Vec<&'static str> {
 }
 
 /// The findings of all checks that the planned steps need, each with its check.
-pub(super) fn look(facts: &Facts<'_>, planned: &[Planned]) -> Vec<(&'static Check, Finding)> {
+pub(super) fn look(
+    facts: &MachineFacts<'_>,
+    planned: &[PlannedStep],
+) -> Vec<(&'static Check, Finding)> {
     let checks = CHECKS.iter().filter(|check| {
         let mut steps = check.needed_for.iter();
         check.needed_for.is_empty() || steps.any(|step| has(planned, step))

@@ -13,7 +13,7 @@ use criswitch::store::replace::replace_with;
 use tokio::time::sleep;
 
 use super::root::Root;
-use super::transient::{APPLY, Ended, LOOK, Unit};
+use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
 use crate::cli::{Verdict, block_on, directory, print};
 
 const CODES: &str = "\
@@ -33,10 +33,10 @@ const UNINSTALLED: &str = "uninstalled\n";
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
 #[command(after_help = CODES)]
-pub(in crate::cli) struct Follow {
+pub(in crate::cli) struct FollowArguments {
     /// The change of the node: only a plan, criswitch, or its state before criswitch.
-    #[arg(long, value_enum, default_value_t = Mode::Check)]
-    mode: Mode,
+    #[arg(long, value_enum, default_value_t = FollowMode::Check)]
+    mode: FollowMode,
     /// The specification of the node, as for plan and apply.
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Follow {
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Mode {
+enum FollowMode {
     Check,
     Install,
     Uninstall,
@@ -66,7 +66,7 @@ enum Mode {
 
 /// The process that follows a node.
 struct Follower<'a> {
-    options: &'a Follow,
+    options: &'a FollowArguments,
     root: Root<'a>,
     /// Whether the node has the copies.
     has_copies: bool,
@@ -75,7 +75,7 @@ struct Follower<'a> {
     is_decided: bool,
 }
 
-impl Follow {
+impl FollowArguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
@@ -149,11 +149,11 @@ impl Follower<'_> {
             self.has_copies = true;
         }
         match self.options.mode {
-            Mode::Check => Ok(format!("checked\n{}", self.plan().await?.output)),
-            Mode::Install if self.is_decided => self.status().await,
-            Mode::Install => self.install().await,
-            Mode::Uninstall if self.is_decided => Ok(UNINSTALLED.to_owned()),
-            Mode::Uninstall => self.uninstall().await,
+            FollowMode::Check => Ok(format!("checked\n{}", self.plan().await?.output)),
+            FollowMode::Install if self.is_decided => self.status().await,
+            FollowMode::Install => self.install().await,
+            FollowMode::Uninstall if self.is_decided => Ok(UNINSTALLED.to_owned()),
+            FollowMode::Uninstall => self.uninstall().await,
         }
     }
 
@@ -186,7 +186,7 @@ impl Follower<'_> {
         Ok(UNINSTALLED.to_owned())
     }
 
-    async fn plan(&self) -> anyhow::Result<Ended> {
+    async fn plan(&self) -> anyhow::Result<EndedCommand> {
         let plan = [&["plan"], self.source()].concat();
         self.run(&LOOK, &plan, false).await
     }
@@ -204,7 +204,12 @@ impl Follower<'_> {
     }
 
     /// Runs `criswitch node` on the node.
-    async fn run(&self, unit: &Unit, arguments: &[&str], is_shown: bool) -> anyhow::Result<Ended> {
+    async fn run(
+        &self,
+        unit: &TransientUnit,
+        arguments: &[&str],
+        is_shown: bool,
+    ) -> anyhow::Result<EndedCommand> {
         let command = [&["node"], arguments].concat();
         let program = Path::new(PROGRAM);
         unit.run(&self.root, program, &command, is_shown).await

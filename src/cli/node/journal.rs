@@ -28,13 +28,13 @@ pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Record {
+enum JournalRecord {
     /// These changes begin after this record.
     Begin(Generation),
     /// The action of this name begins, in the stage of this number.
     Act { stage: usize, step: String },
     /// A step has failed, so that the last generation is undone.
-    Failed(Failure),
+    Failed(ApplyFailure),
     /// All changes of the last generation are made.
     Complete,
     /// The undo of the last generation begins.
@@ -77,7 +77,7 @@ pub(super) struct NewStage<'a> {
 
 /// Why the changes of an `apply` are undone.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Failure {
+pub(super) struct ApplyFailure {
     pub(super) at: String,
     pub(super) step: String,
     pub(super) why: String,
@@ -97,7 +97,7 @@ pub(super) struct Journal<'a> {
     /// Whether the changes of the last generation may be incomplete.
     pub(super) is_open: bool,
     /// Why the last `apply` was undone, if it has failed.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<ApplyFailure>,
     /// The time at which the last generation was undone, and the actions that have failed then.
     pub(super) undone: Option<(String, Vec<String>)>,
 }
@@ -163,31 +163,31 @@ impl<'a> Journal<'a> {
         })
     }
 
-    fn add(&mut self, record: Record) {
+    fn add(&mut self, record: JournalRecord) {
         match record {
-            Record::Begin(generation) => {
+            JournalRecord::Begin(generation) => {
                 self.step = generation.first_step();
                 self.temporary = generation.temporary();
                 self.generations.push(generation);
                 self.is_open = true;
                 (self.failure, self.undone) = (None, None);
             }
-            Record::Act { stage, step } => {
+            JournalRecord::Act { stage, step } => {
                 if let Some(last) = self.generations.last_mut() {
                     last.begun.push(stage);
                 }
                 self.step = step;
             }
-            Record::Failed(failure) => self.failure = Some(failure),
-            Record::Complete => self.is_open = false,
-            Record::Undo => {
+            JournalRecord::Failed(failure) => self.failure = Some(failure),
+            JournalRecord::Complete => self.is_open = false,
+            JournalRecord::Undo => {
                 self.temporary = self
                     .generations
                     .last()
                     .map_or_else(Vec::new, Generation::temporary);
                 self.is_open = true;
             }
-            Record::Undone { at, problems } => {
+            JournalRecord::Undone { at, problems } => {
                 self.generations.pop();
                 self.is_open = false;
                 self.undone = Some((at, problems));
@@ -195,7 +195,7 @@ impl<'a> Journal<'a> {
         }
     }
 
-    fn write(&mut self, record: Record) -> anyhow::Result<()> {
+    fn write(&mut self, record: JournalRecord) -> anyhow::Result<()> {
         let line = serde_json::to_string(&record)? + "\n";
         moment();
         let file = self.file.as_mut().context("the journal is only read")?;
@@ -234,7 +234,7 @@ impl<'a> Journal<'a> {
         let stages = stages.collect::<anyhow::Result<Vec<_>>>()?;
         self.reserve(&stages)?;
         sync_directory(&self.files.directory.join(JOURNAL))?;
-        self.write(Record::Begin(Generation {
+        self.write(JournalRecord::Begin(Generation {
             at: now(),
             version: version.to_owned(),
             number,
@@ -245,7 +245,7 @@ impl<'a> Journal<'a> {
             self.make(number, stage, runner)?;
         }
         boundary("the end");
-        self.write(Record::Complete)?;
+        self.write(JournalRecord::Complete)?;
         boundary("the recover unit");
         self.remove_temporary(runner)
     }
@@ -320,7 +320,7 @@ impl<'a> Journal<'a> {
         for action in &stage.actions.forward {
             let step = action.step.clone();
             boundary(&action.work.words());
-            self.write(Record::Act {
+            self.write(JournalRecord::Act {
                 stage: number,
                 step,
             })?;
@@ -330,14 +330,14 @@ impl<'a> Journal<'a> {
     }
 
     /// Records why the last generation will be undone.
-    pub(super) fn fail(&mut self, why: &str) -> anyhow::Result<Failure> {
-        let failure = Failure {
+    pub(super) fn fail(&mut self, why: &str) -> anyhow::Result<ApplyFailure> {
+        let failure = ApplyFailure {
             at: now(),
             step: self.step.clone(),
             why: why.to_owned(),
         };
         self.use_room();
-        self.write(Record::Failed(failure.clone()))?;
+        self.write(JournalRecord::Failed(failure.clone()))?;
         Ok(failure)
     }
 
@@ -350,11 +350,11 @@ impl<'a> Journal<'a> {
         boundary("the undo");
         let is_interrupted = self.is_open;
         self.use_room();
-        self.write(Record::Undo)?;
+        self.write(JournalRecord::Undo)?;
         for stage in &generation.temporary() {
             match self.make_again(stage) {
                 Err(error) if !is_interrupted => {
-                    self.write(Record::Complete)?;
+                    self.write(JournalRecord::Complete)?;
                     self.remove_temporary(runner)?;
                     return Err(error);
                 }
@@ -390,7 +390,7 @@ impl<'a> Journal<'a> {
         }
         let problems = left.problems.clone();
         boundary("the end of the undo");
-        self.write(Record::Undone {
+        self.write(JournalRecord::Undone {
             at: now(),
             problems,
         })?;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::kubelet::{KUBEADM_CONFIG, Kubelet, RUNTIME, RUNTIME_KEY, file_settings};
-use super::root::{Planned, Root};
+use super::root::{PlannedTexts, Root};
 use super::start::{Flags, KUBEADM_FILES};
 use super::unit::{DIRECTORIES, Unit};
 use super::{Finding, Setting, last, report, same};
@@ -23,11 +23,11 @@ pub(super) struct Layout {
     /// The endpoint that the files have now.
     pub(super) endpoint: String,
     /// The files that set the new endpoint, with their new texts.
-    pub(super) changes: Planned,
+    pub(super) changes: PlannedTexts,
 }
 
 /// Where and how the endpoint is set.
-enum Place {
+enum EndpointPlace {
     /// A file for criswitch alone with configuration of the kubelet.
     KubeletDropIn(PathBuf),
     /// A drop-in for criswitch alone that gives the unit's command one more flag. The last flag wins.
@@ -39,41 +39,41 @@ enum Place {
 }
 
 /// The layout of this name, if the kubelet has it.
-type Row = (&'static str, fn(&Kubelet) -> Option<Place>);
+type LayoutRow = (&'static str, fn(&Kubelet) -> Option<EndpointPlace>);
 
 /// The first row that returns a place counts.
-const LAYOUTS: [Row; 9] = [
+const LAYOUTS: [LayoutRow; 9] = [
     ("k3s", |kubelet| rancher(kubelet, "k3s")),
     ("RKE2", |kubelet| rancher(kubelet, "rke2")),
     ("kubeadm with the flag", |kubelet| {
-        flag(kubelet, |file| file == Path::new(KUBEADM_FILES[1])).map(Place::Flag)
+        flag(kubelet, |file| file == Path::new(KUBEADM_FILES[1])).map(EndpointPlace::Flag)
     }),
     ("flag in the unit", |kubelet| {
-        flag(kubelet, is_of_unit).map(|_| Place::UnitDropIn)
+        flag(kubelet, is_of_unit).map(|_| EndpointPlace::UnitDropIn)
     }),
     ("flag in an environment file", |kubelet| {
-        flag(kubelet, |file| !is_of_unit(file)).map(Place::Flag)
+        flag(kubelet, |file| !is_of_unit(file)).map(EndpointPlace::Flag)
     }),
     ("--config-dir", |kubelet| {
         let folder = file_of(kubelet, "config-dir")?;
-        Some(Place::KubeletDropIn(folder.join(KUBELET_DROP_IN)))
+        Some(EndpointPlace::KubeletDropIn(folder.join(KUBELET_DROP_IN)))
     }),
     ("kubeadm with the configuration", |kubelet| {
         let file = file_of(kubelet, "config");
         file.filter(|file| file == Path::new(KUBEADM_FILES[0]))
-            .map(Place::Key)
+            .map(EndpointPlace::Key)
     }),
     ("configuration file", |kubelet| {
-        file_of(kubelet, "config").map(Place::Key)
+        file_of(kubelet, "config").map(EndpointPlace::Key)
     }),
     ("flags in the unit", |kubelet| {
-        is_plain(kubelet).then_some(Place::UnitDropIn)
+        is_plain(kubelet).then_some(EndpointPlace::UnitDropIn)
     }),
 ];
 
-fn rancher(kubelet: &Kubelet, program: &str) -> Option<Place> {
+fn rancher(kubelet: &Kubelet, program: &str) -> Option<EndpointPlace> {
     let rancher = kubelet.rancher.as_ref()?;
-    (rancher.program == program).then(|| Place::KubeletDropIn(rancher.own_drop_in()))
+    (rancher.program == program).then(|| EndpointPlace::KubeletDropIn(rancher.own_drop_in()))
 }
 
 /// Whether the unit starts the kubelet itself, with the kubelet's flags.
@@ -136,7 +136,7 @@ impl Layout {
             name,
             unit: start.from.clone(),
             endpoint: kubelet.endpoint().unwrap_or_default().to_owned(),
-            changes: Planned::new(),
+            changes: PlannedTexts::new(),
         };
         if !same(&layout.endpoint, switch) {
             layout.change(&place, root, switch, &mut findings);
@@ -151,22 +151,22 @@ impl Layout {
 
     fn change(
         &mut self,
-        place: &Place,
+        place: &EndpointPlace,
         root: &Root<'_>,
         switch: &str,
         findings: &mut Vec<Finding>,
     ) {
         let text = |path: &Path| root.text(path).ok().flatten().unwrap_or_default();
         let (path, changed) = match place {
-            Place::KubeletDropIn(path) => (path.clone(), Some(drop_in(switch))),
-            Place::Key(path) => (path.clone(), with_key(&text(path), switch)),
-            Place::Flag(flag) => {
+            EndpointPlace::KubeletDropIn(path) => (path.clone(), Some(drop_in(switch))),
+            EndpointPlace::Key(path) => (path.clone(), with_key(&text(path), switch)),
+            EndpointPlace::Flag(flag) => {
                 let path = PathBuf::from(&flag.from);
                 let changed = with_flag(&text(&path), flag, switch);
                 (path, changed)
             }
-            Place::UnitDropIn => {
-                let unit = Unit::read(&root.with(&Planned::new()), &self.unit);
+            EndpointPlace::UnitDropIn => {
+                let unit = Unit::read(&root.with(&PlannedTexts::new()), &self.unit);
                 let command = unit
                     .values("ExecStart")
                     .last()
@@ -192,7 +192,7 @@ impl Layout {
         let path = PathBuf::from(KUBEADM_CONFIG);
         let kept = file_settings(vec![path.clone()], root, findings);
         if last(&kept, &RUNTIME).is_some_and(|kept| !same(&kept.value, switch)) {
-            self.change(&Place::Key(path), root, switch, findings);
+            self.change(&EndpointPlace::Key(path), root, switch, findings);
         }
     }
 

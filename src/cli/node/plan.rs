@@ -17,7 +17,7 @@ use super::journal::Journal;
 use super::kubelet::Kubelet;
 use super::layout::Layout;
 use super::root::{self, Root};
-use super::steps::{self, Planned};
+use super::steps::{self, PlannedStep};
 use super::{Finding, advice, last};
 use crate::cli::columns::columns;
 use crate::cli::output::Output;
@@ -36,7 +36,7 @@ const LOGS: &str = "/var/log/pods";
 
 /// The specification of a node.
 #[derive(Args)]
-pub(super) struct Source {
+pub(super) struct SpecificationArguments {
     /// The specification of the node: a configuration with the table [node]; without it, the runtimes are discovered.
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
@@ -48,9 +48,9 @@ pub(super) struct Source {
 /// The arguments of `criswitch node plan`.
 #[derive(Args)]
 #[command(after_help = CODES)]
-pub(in crate::cli) struct Arguments {
+pub(in crate::cli) struct PlanArguments {
     #[command(flatten)]
-    source: Source,
+    source: SpecificationArguments,
     /// Plan for the machine whose root is this directory, for example a mounted image.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
@@ -59,7 +59,7 @@ pub(in crate::cli) struct Arguments {
 }
 
 /// The state of a machine, as far as the steps and the checks need it.
-pub(super) struct Facts<'a> {
+pub(super) struct MachineFacts<'a> {
     pub(super) root: Root<'a>,
     pub(super) specification: &'a Specification,
     pub(super) wanted: Result<Wanted, Vec<Finding>>,
@@ -80,7 +80,7 @@ pub(super) struct Facts<'a> {
     /// The number of the specification that was applied last.
     pub(super) number: u64,
     /// The pods that the kubelet has, or why they are unknown.
-    pub(super) pods: Result<Vec<Pod>, Finding>,
+    pub(super) pods: Result<Vec<KubeletPod>, Finding>,
 }
 
 /// The configuration that the node will have.
@@ -91,7 +91,7 @@ pub(super) struct Wanted {
 }
 
 /// A pod of the kubelet.
-pub(super) struct Pod {
+pub(super) struct KubeletPod {
     /// Its namespace and name, or its uid if these are unknown.
     pub(super) name: String,
     pub(super) uid: String,
@@ -100,7 +100,7 @@ pub(super) struct Pod {
 /// The meaning of a finding for the plan.
 #[derive(Clone, Copy, PartialEq, Eq, strum::AsRefStr)]
 #[strum(serialize_all = "lowercase")]
-enum State {
+enum FindingMeaning {
     Refused,
     /// The check could not look, so the finding counts like one that is not accepted.
     Unknown,
@@ -108,20 +108,20 @@ enum State {
 }
 
 /// The steps and the findings.
-pub(super) struct Plan<'f> {
-    facts: &'f Facts<'f>,
-    pub(super) steps: Vec<Planned>,
-    findings: Vec<(State, &'static Check, Finding)>,
+pub(super) struct NodePlan<'f> {
+    facts: &'f MachineFacts<'f>,
+    pub(super) steps: Vec<PlannedStep>,
+    findings: Vec<(FindingMeaning, &'static Check, Finding)>,
 }
 
-impl Arguments {
+impl PlanArguments {
     pub(in crate::cli) fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
         let specification = self.source.specification()?;
         let facts = self.source.facts(&specification, &self.root)?;
-        let plan = Plan::of(&facts);
+        let plan = NodePlan::of(&facts);
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(plan.json())?,
             None => plan.text()?.into(),
@@ -130,7 +130,7 @@ impl Arguments {
     }
 }
 
-impl Source {
+impl SpecificationArguments {
     pub(super) fn specification(&self) -> anyhow::Result<Specification> {
         Ok(match &self.spec {
             Some(path) => Specification::load(path, &checks::acceptable())?,
@@ -142,25 +142,25 @@ impl Source {
         &self,
         specification: &'a Specification,
         directory: &'a Path,
-    ) -> anyhow::Result<Facts<'a>> {
+    ) -> anyhow::Result<MachineFacts<'a>> {
         let program = self.program.clone().map_or_else(std::env::current_exe, Ok);
         let program = program.and_then(std::fs::read);
         let program = program.context("the program cannot be read")?;
-        Facts::look(specification, directory, program)
+        MachineFacts::look(specification, directory, program)
     }
 }
 
-impl<'a> Facts<'a> {
+impl<'a> MachineFacts<'a> {
     fn look(
         specification: &'a Specification,
         directory: &'a Path,
         program: Vec<u8>,
-    ) -> anyhow::Result<Facts<'a>> {
+    ) -> anyhow::Result<MachineFacts<'a>> {
         let root = Root::of(directory);
         let wanted = Wanted::find(specification, &root, directory);
         let mut kubelet_findings = Vec::new();
         let kubelet = Kubelet::read(&root, &mut kubelet_findings);
-        let (nothing, mut next_findings) = (root::Planned::new(), Vec::new());
+        let (nothing, mut next_findings) = (root::PlannedTexts::new(), Vec::new());
         let next_kubelet = Kubelet::read(&root.with(&nothing), &mut next_findings);
         let endpoint = endpoint(wanted.as_ref().ok());
         let probes = match &wanted {
@@ -168,7 +168,7 @@ impl<'a> Facts<'a> {
             _ => None,
         };
         let journal = Journal::read(&root)?;
-        Ok(Facts {
+        Ok(MachineFacts {
             layout: Layout::find(&root, &next_kubelet, next_findings, &endpoint),
             next_kubelet,
             endpoint,
@@ -211,7 +211,7 @@ fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
 }
 
 /// The pods with a directory of the kubelet.
-fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<Pod>, Finding> {
+fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<KubeletPod>, Finding> {
     let set = last(&kubelet.settings, &["root-dir"]);
     let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
     let uids = root.names_in(&folder).map_err(|error| {
@@ -231,7 +231,7 @@ fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<Pod>, Finding> {
                 .split_once('_')?;
             Some(format!("{namespace}/{name}"))
         });
-        Pod {
+        KubeletPod {
             name: name.unwrap_or_else(|| uid.clone()),
             uid,
         }
@@ -292,21 +292,21 @@ impl Wanted {
     }
 }
 
-impl<'f> Plan<'f> {
-    pub(super) fn of(facts: &'f Facts<'f>) -> Plan<'f> {
+impl<'f> NodePlan<'f> {
+    pub(super) fn of(facts: &'f MachineFacts<'f>) -> NodePlan<'f> {
         let steps = steps::plan(facts);
         let accept = &facts.specification.accept;
         let findings = checks::look(facts, &steps).into_iter();
         let findings = findings.map(|(check, found)| {
             let is_accepted = accept.iter().any(|name| name == check.name);
             let state = match (is_accepted, found.is_unknown) {
-                (true, _) => State::Accepted,
-                (false, true) => State::Unknown,
-                (false, false) => State::Refused,
+                (true, _) => FindingMeaning::Accepted,
+                (false, true) => FindingMeaning::Unknown,
+                (false, false) => FindingMeaning::Refused,
             };
             (state, check, found)
         });
-        Plan {
+        NodePlan {
             facts,
             findings: findings.collect(),
             steps,
@@ -325,13 +325,13 @@ impl<'f> Plan<'f> {
     fn open(&self) -> usize {
         self.findings
             .iter()
-            .filter(|(state, ..)| *state != State::Accepted)
+            .filter(|(state, ..)| *state != FindingMeaning::Accepted)
             .count()
     }
 
     /// The layout of the kubelet, and the table of the steps.
     fn steps_text(&self) -> anyhow::Result<String> {
-        let rows = self.steps.iter().flat_map(|Planned { step, changes }| {
+        let rows = self.steps.iter().flat_map(|PlannedStep { step, changes }| {
             let step = (*step).to_owned();
             let changes = changes.iter();
             changes.map(move |change| [step.clone(), change.place.clone(), change.what.clone()])
@@ -381,7 +381,7 @@ impl<'f> Plan<'f> {
         let open = self
             .findings
             .iter()
-            .filter(|(state, ..)| *state != State::Accepted);
+            .filter(|(state, ..)| *state != FindingMeaning::Accepted);
         let problems = open.map(|(_, _, found)| {
             json!({ "path": found.places.first(), "what": found.what, "try": advice(&found.hint) })
         });

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Finding, report};
 
 /// Texts of files that have not been written yet.
-pub(super) type Planned = BTreeMap<PathBuf, String>;
+pub(super) type PlannedTexts = BTreeMap<PathBuf, String>;
 
 /// The limit on links that are followed one after another. Linux has the same limit.
 const MAX_LINKS: u8 = 40;
@@ -19,7 +19,7 @@ const MAX_LINKS: u8 = 40;
 pub(super) struct Root<'a> {
     directory: &'a Path,
     /// If set, the machine is seen as after its next boot: these texts are in its files, and it has no processes.
-    planned: Option<&'a Planned>,
+    planned: Option<&'a PlannedTexts>,
 }
 
 impl Root<'_> {
@@ -31,7 +31,7 @@ impl Root<'_> {
     }
 
     /// The machine after its next boot, with these texts in its files.
-    pub(super) fn with<'b>(&'b self, planned: &'b Planned) -> Root<'b> {
+    pub(super) fn with<'b>(&'b self, planned: &'b PlannedTexts) -> Root<'b> {
         Root {
             directory: self.directory,
             planned: Some(planned),

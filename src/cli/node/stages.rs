@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use super::actions::{Action, Actions, Work};
 use super::changes::New;
 use super::journal::{DIRECTORY, NewStage};
-use super::plan::Facts;
-use super::steps::{Content, PROGRAMS, Planned, UNITS, text};
+use super::plan::MachineFacts;
+use super::steps::{Content, PROGRAMS, PlannedStep, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
 
 /// The stages that make a plan's changes: the recover unit and its program, criswitch, the kubelet.
 pub(super) fn of<'p>(
-    facts: &Facts<'_>,
-    planned: &'p [Planned],
+    facts: &MachineFacts<'_>,
+    planned: &'p [PlannedStep],
     recover: &'p Recover,
 ) -> Vec<NewStage<'p>> {
-    let is_kubelet = |planned: &&Planned| ["endpoint", "restart", "verify"].contains(&planned.step);
+    let is_kubelet =
+        |planned: &&PlannedStep| ["endpoint", "restart", "verify"].contains(&planned.step);
     let (kubelet, own): (Vec<_>, Vec<_>) = planned.iter().partition(is_kubelet);
     let temporary = |files: &'p [(PathBuf, Content)], after_undo| {
         let files = files.iter();
@@ -32,7 +33,7 @@ pub(super) fn of<'p>(
         }
     };
     let reload = systemctl("recover", &["daemon-reload"]);
-    let stage = |planned: &[&'p Planned], actions| NewStage {
+    let stage = |planned: &[&'p PlannedStep], actions| NewStage {
         files: files(planned).collect(),
         actions,
         ..NewStage::default()
@@ -47,7 +48,7 @@ pub(super) fn of<'p>(
 }
 
 /// The files that steps change.
-fn files<'p>(planned: &[&'p Planned]) -> impl Iterator<Item = (&'p str, PathBuf, New<'p>)> {
+fn files<'p>(planned: &[&'p PlannedStep]) -> impl Iterator<Item = (&'p str, PathBuf, New<'p>)> {
     let changes = planned
         .iter()
         .flat_map(|planned| planned.changes.iter().map(|change| (planned.step, change)));
@@ -72,7 +73,7 @@ fn systemctl(step: &str, words: &[&str]) -> Action {
 
 /// The actions that let criswitch run with its new files, and back. For a machine that does not run, these are the actions
 /// of an undo after its boot.
-fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
+fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
     let changes = planned.iter().flat_map(|planned| &planned.changes);
     let change = |place: &str| changes.clone().find(|change| change.place.ends_with(place));
     let start = planned.iter().find(|planned| planned.step == "start");
@@ -125,7 +126,7 @@ fn start_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
 }
 
 /// The actions that let the kubelet run with its new files, and back.
-fn kubelet_actions(facts: &Facts<'_>, planned: &[&Planned]) -> Actions {
+fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
     let restarts = match facts.root.runs() {
         true => planned.iter().any(|planned| planned.step == "restart"),
         false => !planned.is_empty(),
@@ -168,7 +169,7 @@ pub(super) struct Recover {
 }
 
 /// The files for this machine and kubelet. None on a machine that does not run.
-pub(super) fn recover(facts: &Facts<'_>, program: Vec<u8>) -> Recover {
+pub(super) fn recover(facts: &MachineFacts<'_>, program: Vec<u8>) -> Recover {
     if !facts.root.is_this_machine() {
         return Recover::default();
     }

@@ -28,7 +28,7 @@ const SCRIPTS: [&str; 3] = [
 ];
 
 /// A program that is, contains or starts the kubelet.
-pub(super) struct Program {
+pub(super) struct KubeletProgram {
     pub(super) name: &'static str,
     /// The subcommands that run a kubelet; empty if every command line does.
     roles: &'static [&'static str],
@@ -61,18 +61,18 @@ const SNAPS: &[&str] = &[
 ];
 
 #[rustfmt::skip]
-const PROGRAMS: [Program; 6] = [
-    Program { name: "kubelet", roles: &[], units: &["kubelet.service"], flags: Flags::Kubelet, default: CONTAINERD },
-    Program { name: "hyperkube", roles: &["kubelet"], units: &[], flags: Flags::Kubelet, default: CONTAINERD },
-    Program { name: "kubelite", roles: &[], units: SNAPS, flags: Flags::File("kubelet-args-file"), default: CONTAINERD },
-    Program { name: "k3s", roles: NODE, units: &["k3s.service", "k3s-agent.service"], flags: Flags::Rancher, default: OF_K3S },
-    Program { name: "rke2", roles: NODE, units: &["rke2-server.service", "rke2-agent.service"], flags: Flags::Rancher, default: OF_K3S },
-    Program { name: "k0s", roles: &["worker", "controller"], units: &["k0sworker.service", "k0scontroller.service"], flags: Flags::K0s, default: OF_K0S },
+const PROGRAMS: [KubeletProgram; 6] = [
+    KubeletProgram { name: "kubelet", roles: &[], units: &["kubelet.service"], flags: Flags::Kubelet, default: CONTAINERD },
+    KubeletProgram { name: "hyperkube", roles: &["kubelet"], units: &[], flags: Flags::Kubelet, default: CONTAINERD },
+    KubeletProgram { name: "kubelite", roles: &[], units: SNAPS, flags: Flags::File("kubelet-args-file"), default: CONTAINERD },
+    KubeletProgram { name: "k3s", roles: NODE, units: &["k3s.service", "k3s-agent.service"], flags: Flags::Rancher, default: OF_K3S },
+    KubeletProgram { name: "rke2", roles: NODE, units: &["rke2-server.service", "rke2-agent.service"], flags: Flags::Rancher, default: OF_K3S },
+    KubeletProgram { name: "k0s", roles: &["worker", "controller"], units: &["k0sworker.service", "k0scontroller.service"], flags: Flags::K0s, default: OF_K0S },
 ];
 
 /// A command line that starts a kubelet.
 pub(super) struct Start {
-    pub(super) program: &'static Program,
+    pub(super) program: &'static KubeletProgram,
     pub(super) pid: Option<u32>,
     /// The process or the unit; empty if the machine has neither.
     pub(super) from: String,

@@ -9,7 +9,7 @@ use criswitch::platform::files;
 use serde::Serialize;
 
 use super::changes::New;
-use super::plan::Facts;
+use super::plan::MachineFacts;
 use super::root::Root;
 
 /// The directory with a directory for each version of criswitch.
@@ -45,12 +45,12 @@ const EXECUTABLE: u32 = 0o111;
 pub(super) struct Step {
     pub(super) name: &'static str,
     /// The changes that the step would make, after those of the steps before.
-    changes: fn(&Facts<'_>, &[Planned]) -> Vec<Change>,
+    changes: fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Change>,
 }
 
 /// A step with its changes.
 #[derive(Serialize)]
-pub(super) struct Planned {
+pub(super) struct PlannedStep {
     pub(super) step: &'static str,
     pub(super) changes: Vec<Change>,
 }
@@ -84,13 +84,13 @@ const STEPS: [Step; 8] = [
 ];
 
 /// The steps that have changes.
-pub(super) fn plan(facts: &Facts<'_>) -> Vec<Planned> {
-    let mut planned: Vec<Planned> = Vec::new();
+pub(super) fn plan(facts: &MachineFacts<'_>) -> Vec<PlannedStep> {
+    let mut planned: Vec<PlannedStep> = Vec::new();
     for Step { name, changes } in STEPS {
         let changes = changes(facts, &planned);
         if !changes.is_empty() {
             let step = name;
-            planned.push(Planned { step, changes });
+            planned.push(PlannedStep { step, changes });
         }
     }
     planned
@@ -103,7 +103,7 @@ pub(super) fn text(text: &str) -> Content {
     }
 }
 
-fn binary(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
+fn binary(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let version = PathBuf::from(env!("CARGO_PKG_VERSION"));
     let program = Path::new(PROGRAMS).join(&version).join("criswitch");
     let files = [
@@ -119,7 +119,7 @@ fn binary(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
     of_files(&facts.root, files)
 }
 
-fn units(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
+fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let listen = facts
         .wanted
         .as_ref()
@@ -145,13 +145,13 @@ fn units(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
     of_files(&facts.root, files.chain(drop_in))
 }
 
-fn configuration(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
+fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let wanted = facts.wanted.iter();
     let new = wanted.filter_map(|wanted| Some((DEFAULT_PATH.into(), text(wanted.text.as_ref()?))));
     of_files(&facts.root, new)
 }
 
-fn start(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
+fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let processes = facts.root.processes();
     let is_daemon = |(_, line): &(u32, String)| {
         let mut words = line.split('\0');
@@ -170,7 +170,7 @@ fn start(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
     )
 }
 
-fn tries(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
+fn tries(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let how = match facts.specification.tries {
         Tries::Off => return Vec::new(),
         Tries::PodNetwork => "",
@@ -186,7 +186,7 @@ fn tries(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
     }
 }
 
-fn endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
+fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
     };
@@ -203,7 +203,7 @@ fn endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Change> {
     with_endpoint.collect()
 }
 
-fn restart(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
+fn restart(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let unit = facts.layout.as_ref().map(|layout| layout.unit.as_str());
     match (unit, facts.kubelet.pid, has(before, "endpoint")) {
         (Ok(unit), Some(pid), true) => {
@@ -214,7 +214,7 @@ fn restart(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
     }
 }
 
-fn verify(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
+fn verify(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     if !has(before, "restart") {
         return Vec::new();
     }
@@ -224,12 +224,12 @@ fn verify(facts: &Facts<'_>, before: &[Planned]) -> Vec<Change> {
 }
 
 /// Whether a step has changes.
-pub(super) fn has(planned: &[Planned], step: &str) -> bool {
+pub(super) fn has(planned: &[PlannedStep], step: &str) -> bool {
     planned.iter().any(|planned| planned.step == step)
 }
 
 /// A change that is not one of a file; none on a mounted image, which has no processes.
-fn action(facts: &Facts<'_>, place: &str, what: String) -> Vec<Change> {
+fn action(facts: &MachineFacts<'_>, place: &str, what: String) -> Vec<Change> {
     let change = Change {
         place: place.to_owned(),
         what,

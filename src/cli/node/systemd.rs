@@ -32,7 +32,7 @@ const MANAGER: &str = "/org/freedesktop/systemd1";
 pub(super) struct Systemd<'a>(pub(super) &'a Path);
 
 /// A service that exists while it runs, or has failed.
-pub(super) struct Service<'a> {
+pub(super) struct TransientService<'a> {
     pub(super) name: &'a str,
     pub(super) command: &'a [String],
     /// Runs after the end of the command; may be empty.
@@ -43,8 +43,8 @@ pub(super) struct Service<'a> {
 }
 
 impl Systemd<'_> {
-    pub(super) async fn start(&self, service: &Service<'_>) -> anyhow::Result<()> {
-        let mut body = Body::default();
+    pub(super) async fn start(&self, service: &TransientService<'_>) -> anyhow::Result<()> {
+        let mut body = MarshalledBody::default();
         body.text(service.name).text("fail");
         body.array(8, |body| {
             body.property("Description", &service.command.join(" "));
@@ -64,7 +64,7 @@ impl Systemd<'_> {
 
     /// Removes a failed unit from systemd's list of units.
     pub(super) async fn reset(&self, unit: &str) -> anyhow::Result<()> {
-        let mut body = Body::default();
+        let mut body = MarshalledBody::default();
         body.text(unit);
         self.manager("ResetFailedUnit", "s", &body).await.map(drop)
     }
@@ -78,7 +78,7 @@ impl Systemd<'_> {
         name: &str,
     ) -> anyhow::Result<String> {
         let path = format!("{MANAGER}/unit/{}", escaped(unit));
-        let mut body = Body::default();
+        let mut body = MarshalledBody::default();
         body.text(&format!("org.freedesktop.systemd1.{interface}"))
             .text(name);
         let of = ["org.freedesktop.DBus.Properties", "Get", "ss"];
@@ -92,13 +92,23 @@ impl Systemd<'_> {
         }
     }
 
-    async fn manager(&self, name: &str, kinds: &str, body: &Body) -> anyhow::Result<Vec<u8>> {
+    async fn manager(
+        &self,
+        name: &str,
+        kinds: &str,
+        body: &MarshalledBody,
+    ) -> anyhow::Result<Vec<u8>> {
         let of = ["org.freedesktop.systemd1.Manager", name, kinds];
         self.call(MANAGER, of, body).await
     }
 
     /// Calls a method of an object, given with its interface and the types of its arguments. Returns the body of the reply.
-    async fn call(&self, path: &str, of: [&str; 3], body: &Body) -> anyhow::Result<Vec<u8>> {
+    async fn call(
+        &self,
+        path: &str,
+        of: [&str; 3],
+        body: &MarshalledBody,
+    ) -> anyhow::Result<Vec<u8>> {
         let call = async {
             let mut stream = self.connect().await?;
             // 30 is the user 0 in hexadecimal digits. systemd reads a call in the same packet as BEGIN only when the next
@@ -160,8 +170,8 @@ async fn reply(stream: &mut Stream) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A call of a method.
-fn message(path: &str, [interface, name, kinds]: [&str; 3], body: &Body) -> Vec<u8> {
-    let mut message = Body(vec![b'l', CALL, 0, 1]);
+fn message(path: &str, [interface, name, kinds]: [&str; 3], body: &MarshalledBody) -> Vec<u8> {
+    let mut message = MarshalledBody(vec![b'l', CALL, 0, 1]);
     message.number(body.0.len()).number(SERIAL as usize);
     message.array(8, |fields| {
         for (code, kind, value) in [(1, "o", path), (2, "s", interface), (3, "s", name)] {
@@ -194,27 +204,27 @@ fn escaped(unit: &str) -> String {
 
 /// The bytes of a message: each value begins at a multiple of its alignment.
 #[derive(Default)]
-struct Body(Vec<u8>);
+struct MarshalledBody(Vec<u8>);
 
-impl Body {
-    fn align(&mut self, to: usize) -> &mut Body {
+impl MarshalledBody {
+    fn align(&mut self, to: usize) -> &mut MarshalledBody {
         self.0.resize(self.0.len().next_multiple_of(to), 0);
         self
     }
 
     /// A number of 32 bits.
-    fn number(&mut self, number: usize) -> &mut Body {
+    fn number(&mut self, number: usize) -> &mut MarshalledBody {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         self.align(4).0.extend(number.to_le_bytes());
         self
     }
 
-    fn text(&mut self, text: &str) -> &mut Body {
+    fn text(&mut self, text: &str) -> &mut MarshalledBody {
         self.number(text.len()).0.extend(text.bytes().chain([0]));
         self
     }
 
-    fn signature(&mut self, kinds: &str) -> &mut Body {
+    fn signature(&mut self, kinds: &str) -> &mut MarshalledBody {
         let size = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
         let kinds = [size].into_iter().chain(kinds.bytes()).chain([0]);
         self.0.extend(kinds);
@@ -222,7 +232,11 @@ impl Body {
     }
 
     /// An array, whose items `fill` adds.
-    fn array(&mut self, alignment: usize, fill: impl FnOnce(&mut Body)) -> &mut Body {
+    fn array(
+        &mut self,
+        alignment: usize,
+        fill: impl FnOnce(&mut MarshalledBody),
+    ) -> &mut MarshalledBody {
         let end = self.number(0).0.len();
         let start = self.align(alignment).0.len();
         fill(self);
@@ -232,7 +246,7 @@ impl Body {
     }
 
     /// The name of a property. Its type and value follow.
-    fn name(&mut self, name: &str) -> &mut Body {
+    fn name(&mut self, name: &str) -> &mut MarshalledBody {
         self.align(8).text(name)
     }
 

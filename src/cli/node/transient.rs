@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::changes::{make_directories, missing};
 use super::journal::DIRECTORY;
 use super::root::Root;
-use super::systemd::{SOCKET, Service, Systemd};
+use super::systemd::{SOCKET, Systemd, TransientService};
 use crate::cli::{Verdict, block_on, print};
 
 /// The pause between two looks at a unit.
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const MAX_OUTPUT: u64 = 1 << 20;
 
 /// A unit that runs one command after another.
-pub(super) struct Unit {
+pub(super) struct TransientUnit {
     name: &'static str,
     /// The output of the last command, also on a machine without systemd's journal.
     output: &'static str,
@@ -31,21 +31,21 @@ pub(super) struct Unit {
 }
 
 /// Changes the machine. The name is a lock, and after the end of a command the unit undoes what is incomplete.
-pub(super) const APPLY: Unit = Unit {
+pub(super) const APPLY: TransientUnit = TransientUnit {
     name: "criswitch-apply.service",
     output: "/var/lib/criswitch/node/apply.log",
     after: &["node", "undo", "--here", "--interrupted"],
 };
 
 /// Looks at the machine, and changes nothing.
-pub(super) const LOOK: Unit = Unit {
+pub(super) const LOOK: TransientUnit = TransientUnit {
     name: "criswitch-look.service",
     output: "/var/lib/criswitch/node/look.log",
     after: &[],
 };
 
 /// The end of a command.
-pub(super) struct Ended {
+pub(super) struct EndedCommand {
     pub(super) verdict: Verdict,
     pub(super) output: String,
 }
@@ -62,7 +62,7 @@ pub(super) fn run() -> anyhow::Result<Verdict> {
     Ok(ended.verdict)
 }
 
-impl Unit {
+impl TransientUnit {
     /// Runs a command of this program on the machine below `root`, and shows the output.
     pub(super) async fn run(
         &self,
@@ -70,7 +70,7 @@ impl Unit {
         program: &Path,
         arguments: &[&str],
         is_shown: bool,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<EndedCommand> {
         ensure!(
             !self.is_active(root).await?,
             "another criswitch changes this machine now; try again when {} has ended",
@@ -89,7 +89,7 @@ impl Unit {
             after => command(after),
         };
         let directory = std::env::current_dir()?;
-        let service = Service {
+        let service = TransientService {
             name: self.name,
             command: &command(arguments),
             after: &after,
@@ -99,7 +99,7 @@ impl Unit {
         Systemd(&socket(root)).start(&service).await?;
         let output = self.follow(root, is_shown).await?;
         let verdict = self.verdict(root).await?;
-        Ok(Ended { verdict, output })
+        Ok(EndedCommand { verdict, output })
     }
 
     /// Waits until the unit ends. Returns its output.

@@ -18,12 +18,12 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// The output of `criswitch try`.
 #[derive(Deserialize)]
-struct Report {
-    tries: Vec<Tried>,
+struct TryReport {
+    tries: Vec<TryResult>,
 }
 
 #[derive(Deserialize)]
-struct Tried {
+struct TryResult {
     handler: String,
     failure: Option<String>,
     untested: bool,
@@ -40,11 +40,11 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
         own.arg("--host-network");
     }
     let output = within(LIMIT, own)?;
-    let report: Report = serde_json::from_slice(&output.stdout).with_context(|| {
+    let report: TryReport = serde_json::from_slice(&output.stdout).with_context(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         format!("criswitch try: {}", said.trim())
     })?;
-    let problems = report.tries.iter().filter_map(Tried::problem);
+    let problems = report.tries.iter().filter_map(TryResult::problem);
     let problems: Vec<_> = problems.collect();
     ensure!(problems.is_empty(), "{}", problems.join("; "));
     Ok(())
@@ -77,7 +77,7 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Tried {
+impl TryResult {
     /// Prints the outcome. Returns the problem of the handler.
     fn problem(&self) -> Option<String> {
         let failure = self.failure.as_deref();

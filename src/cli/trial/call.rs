@@ -13,7 +13,7 @@ pub(super) const PULL_LIMIT: Duration = Duration::from_secs(600);
 
 /// Why a call or another step failed.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct TryFailure {
     /// The status of the reply; `None` if there was no reply.
     pub(super) code: Option<Code>,
     pub(super) text: String,
@@ -21,16 +21,16 @@ pub(super) struct Failure {
     pub(super) needs_image: bool,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TryFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Failure {
+impl TryFailure {
     /// A failure that is no reply.
-    pub(super) fn new(text: String) -> Failure {
-        Failure {
+    pub(super) fn new(text: String) -> TryFailure {
+        TryFailure {
             code: None,
             text,
             needs_image: false,
@@ -38,22 +38,22 @@ impl Failure {
     }
 
     /// The failure that a backend has no image with a shell.
-    pub(super) fn needs_image(text: &str) -> Failure {
-        Failure {
+    pub(super) fn needs_image(text: &str) -> TryFailure {
+        TryFailure {
             needs_image: true,
-            ..Failure::new(format!("{text}: --image IMAGE"))
+            ..TryFailure::new(format!("{text}: --image IMAGE"))
         }
     }
 
-    fn of(rpc: &str, status: &Status) -> Failure {
+    fn of(rpc: &str, status: &Status) -> TryFailure {
         // A status of the server has no source.
         if let Some(lost) = status.source() {
             let text = format!("criswitch ended the connection during {rpc}: {lost}");
-            return Failure::new(text);
+            return TryFailure::new(text);
         }
-        Failure {
+        TryFailure {
             code: Some(status.code()),
-            ..Failure::new(format!(
+            ..TryFailure::new(format!(
                 "{rpc} returned {:?}: {}",
                 status.code(),
                 status.message()
@@ -67,10 +67,12 @@ pub(super) async fn reply<T>(
     limit: Duration,
     rpc: &str,
     reply: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, Failure> {
+) -> Result<T, TryFailure> {
     match tokio::time::timeout(limit, reply).await {
-        Err(_) => Err(Failure::new(format!("no answer to {rpc} within {limit:?}"))),
-        Ok(Err(status)) => Err(Failure::of(rpc, &status)),
+        Err(_) => Err(TryFailure::new(format!(
+            "no answer to {rpc} within {limit:?}"
+        ))),
+        Ok(Err(status)) => Err(TryFailure::of(rpc, &status)),
         Ok(Ok(reply)) => Ok(reply.into_inner()),
     }
 }

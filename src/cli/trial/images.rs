@@ -4,7 +4,7 @@ use criswitch::codec::cri::{
     Image, ImageFilter, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest,
 };
 
-use super::call::{Failure, LIMIT, PULL_LIMIT, reply};
+use super::call::{LIMIT, PULL_LIMIT, TryFailure, reply};
 use crate::cli::running::Running;
 
 /// Images with these names usually have a shell, and the first ones are small.
@@ -34,7 +34,7 @@ pub(super) struct Candidate {
 ///
 /// # Errors
 /// The list fails, or the backend has no image that may have a shell.
-pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candidate>, Failure> {
+pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candidate>, TryFailure> {
     let filter = ImageFilter {
         image: Some(spec(String::new(), handler)),
     };
@@ -45,7 +45,7 @@ pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candi
     let listed = reply(LIMIT, "ListImages", images.list_images(request)).await?;
     let candidates = chosen(listed.images);
     if candidates.is_empty() {
-        return Err(Failure::needs_image(
+        return Err(TryFailure::needs_image(
             "the backend has no image with a shell; pull one there, or name one",
         ));
     }
@@ -53,7 +53,7 @@ pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candi
 }
 
 /// Whether the handler's backend has an image.
-pub(super) async fn has(daemon: &Running, handler: &str, name: &str) -> Result<bool, Failure> {
+pub(super) async fn has(daemon: &Running, handler: &str, name: &str) -> Result<bool, TryFailure> {
     let request = ImageStatusRequest {
         image: Some(spec(name.to_owned(), handler)),
         verbose: false,
@@ -64,7 +64,7 @@ pub(super) async fn has(daemon: &Running, handler: &str, name: &str) -> Result<b
 }
 
 /// Pulls an image into the store of the handler's backend.
-pub(super) async fn pull(daemon: &Running, handler: &str, name: &str) -> Result<(), Failure> {
+pub(super) async fn pull(daemon: &Running, handler: &str, name: &str) -> Result<(), TryFailure> {
     let request = PullImageRequest {
         image: Some(spec(name.to_owned(), handler)),
         ..PullImageRequest::default()

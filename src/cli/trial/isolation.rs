@@ -1,7 +1,7 @@
 //! The isolation of a pod, concluded from the kernel that its container sees, and the isolation that the kind or the
 //! name of a handler promises.
 
-use criswitch::compatibility::Kind;
+use criswitch::compatibility::RuntimeKind;
 use criswitch::platform::{Kernel, KernelReport};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -134,22 +134,22 @@ fn names(text: &str) -> bool {
 }
 
 /// The isolation of this kind of runtime; `None` for Windows containers, whose isolation depends on the handler.
-fn of_kind(kind: Kind) -> Option<Isolation> {
+fn of_kind(kind: RuntimeKind) -> Option<Isolation> {
     match kind {
-        Kind::Runc | Kind::Crun => Some(Isolation::HostKernel),
-        Kind::Gvisor => Some(Isolation::UserspaceKernel),
-        Kind::Kata => Some(Isolation::VirtualMachine),
-        Kind::Runhcs => None,
+        RuntimeKind::Runc | RuntimeKind::Crun => Some(Isolation::HostKernel),
+        RuntimeKind::Gvisor => Some(Isolation::UserspaceKernel),
+        RuntimeKind::Kata => Some(Isolation::VirtualMachine),
+        RuntimeKind::Runhcs => None,
     }
 }
 
 /// The isolation that a handler's name promises; `None` if the name promises nothing.
 fn promised(name: &str) -> Option<Isolation> {
-    match Kind::of_name(name)? {
-        Kind::Runhcs if name.to_ascii_lowercase().contains("hypervisor") => {
+    match RuntimeKind::of_name(name)? {
+        RuntimeKind::Runhcs if name.to_ascii_lowercase().contains("hypervisor") => {
             Some(Isolation::VirtualMachine)
         }
-        Kind::Runhcs => Some(Isolation::HostKernel),
+        RuntimeKind::Runhcs => Some(Isolation::HostKernel),
         kind => of_kind(kind),
     }
 }
@@ -157,7 +157,7 @@ fn promised(name: &str) -> Option<Isolation> {
 /// A warning if the kind in the row, or one of these names, the handler's own or the backend's name for it, promises a
 /// different isolation.
 pub(super) fn broken_promise(
-    kind: Option<Kind>,
+    kind: Option<RuntimeKind>,
     names: [&str; 2],
     observed: &Observed,
 ) -> Option<String> {
@@ -274,11 +274,11 @@ mod tests {
         assert!(warning.starts_with("the name \"runsc\" promises a userspace kernel, but"));
         assert_eq!(promise(None, ["runc", "runsc"]), None);
         assert_eq!(promise(None, ["plain", ""]), None);
-        let warning = promise(Some(Kind::Gvisor), ["runc", ""]).unwrap_or_default();
+        let warning = promise(Some(RuntimeKind::Gvisor), ["runc", ""]).unwrap_or_default();
         assert!(
             warning.starts_with("`kind` \"gvisor\" of the row promises a userspace kernel, but")
         );
-        assert_eq!(promise(Some(Kind::Runc), ["kata", ""]), None);
-        assert_eq!(promise(Some(Kind::Runhcs), ["plain", ""]), None);
+        assert_eq!(promise(Some(RuntimeKind::Runc), ["kata", ""]), None);
+        assert_eq!(promise(Some(RuntimeKind::Runhcs), ["plain", ""]), None);
     }
 }

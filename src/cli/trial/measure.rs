@@ -7,10 +7,10 @@ use criswitch::platform::usage::Machine;
 use criswitch::platform::{KernelReport, PodUsage, kernel};
 use tokio::time::Instant;
 
-use super::call::Failure;
+use super::call::TryFailure;
 use super::cost::{Cost, mebibytes};
 use super::pod::TrialPod;
-use super::pods::{Pods, Stopped};
+use super::pods::{Stopped, TryPods};
 use super::steps::{self, Steps};
 
 /// The number of pods that are made for one run if something else stops them.
@@ -63,7 +63,7 @@ pub(super) struct Measurement<'a> {
 
 impl Measurement<'_> {
     /// Makes the pods one after the other, and prints a line after each run.
-    pub(super) async fn run(&self, pods: &mut Pods<'_>, steps: &Steps) -> Result<Cost, Stopped> {
+    pub(super) async fn run(&self, pods: &mut TryPods<'_>, steps: &Steps) -> Result<Cost, Stopped> {
         let mut cost = Cost::default();
         for number in 1..=self.runs {
             let name = format!("run {number} of {}", self.runs);
@@ -90,7 +90,7 @@ impl Measurement<'_> {
     }
 
     /// Measures one pod: an empty one, or one with a container of this image.
-    async fn pod(&self, pods: &mut Pods<'_>, image: Option<&ImageSpec>) -> Result<Run, Stopped> {
+    async fn pod(&self, pods: &mut TryPods<'_>, image: Option<&ImageSpec>) -> Result<Run, Stopped> {
         // The lines of these steps would hide the progress of the runs.
         let mut steps = Steps::new(false);
         let parent = pods.settings.cgroup_parent();
@@ -125,15 +125,15 @@ impl Measurement<'_> {
         pods.with_pod(&mut steps, (&mut 0, ATTEMPTS), work).await
     }
 
-    async fn idle(&self, pod: &TrialPod<'_>, parent: Option<&str>) -> Result<Idle, Failure> {
+    async fn idle(&self, pod: &TrialPod<'_>, parent: Option<&str>) -> Result<Idle, TryFailure> {
         let read = || {
             let usage = self.machine.usage_of(&pod.ids(), parent);
-            usage.map_err(|error| Failure::new(error.to_string()))
+            usage.map_err(|error| TryFailure::new(error.to_string()))
         };
         let idle = idle(self.window, read).await?;
         // Figures of a pod that has ended are too low.
         match pod.was_stopped().await {
-            true => Err(Failure::new("the pod has ended".to_owned())),
+            true => Err(TryFailure::new("the pod has ended".to_owned())),
             false => Ok(idle),
         }
     }

@@ -22,7 +22,7 @@ use criswitch::platform::kernel;
 use tokio::task::JoinHandle;
 use tonic::Code;
 
-use super::call::{Failure, LIMIT, reply};
+use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
 use crate::cli::running::{Running, is_of_signal, is_ready};
 
@@ -80,7 +80,7 @@ pub(super) struct TrialPod<'a> {
     logs: LogFolder,
     /// The call that creates the pod, which runs to its end even if nothing waits for it. Otherwise the id of the pod
     /// could be lost.
-    creation: Option<JoinHandle<Result<RunPodSandboxResponse, Failure>>>,
+    creation: Option<JoinHandle<Result<RunPodSandboxResponse, TryFailure>>>,
     /// Whether a pod may exist whose id is unknown.
     may_exist: bool,
     id: Option<String>,
@@ -98,11 +98,11 @@ pub(super) enum Started {
 struct LogFolder(PathBuf);
 
 impl LogFolder {
-    fn create(uid: &str) -> Result<LogFolder, Failure> {
+    fn create(uid: &str) -> Result<LogFolder, TryFailure> {
         let path = std::env::temp_dir().join(format!("criswitch-try-{uid}"));
         fs::create_dir(&path).map_err(|error| {
             let path = path.display();
-            Failure::new(format!(
+            TryFailure::new(format!(
                 "cannot create the directory {path} for logs: {error}"
             ))
         })?;
@@ -125,7 +125,7 @@ impl<'a> TrialPod<'a> {
     pub(super) fn new(
         daemon: &'a Running,
         settings: &PodSettings<'a>,
-    ) -> Result<TrialPod<'a>, Failure> {
+    ) -> Result<TrialPod<'a>, TryFailure> {
         let uid = new_uid();
         let logs = LogFolder::create(&uid)?;
         Ok(TrialPod {
@@ -147,7 +147,7 @@ impl<'a> TrialPod<'a> {
         metadata.map_or("", |metadata| metadata.uid.as_str())
     }
 
-    pub(super) async fn create(&mut self) -> Result<(), Failure> {
+    pub(super) async fn create(&mut self) -> Result<(), TryFailure> {
         let request = RunPodSandboxRequest {
             config: Some(self.config.clone()),
             runtime_handler: self.handler.to_owned(),
@@ -161,13 +161,13 @@ impl<'a> TrialPod<'a> {
     }
 
     /// Waits for the end of the call that creates the pod.
-    async fn created(&mut self) -> Result<(), Failure> {
+    async fn created(&mut self) -> Result<(), TryFailure> {
         let Some(creation) = &mut self.creation else {
             return Ok(());
         };
         let created = creation.await;
         self.creation = None;
-        let created = created.map_err(|error| Failure::new(error.to_string()))??;
+        let created = created.map_err(|error| TryFailure::new(error.to_string()))??;
         self.may_exist = false;
         self.id = Some(created.pod_sandbox_id);
         Ok(())
@@ -178,13 +178,13 @@ impl<'a> TrialPod<'a> {
         &mut self,
         steps: &mut Steps,
         image: &ImageSpec,
-    ) -> Result<Started, Failure> {
+    ) -> Result<Started, TryFailure> {
         let created = self.create_container(image);
         steps.run("create container", created).await?;
         steps.run("start container", self.start_container()).await
     }
 
-    async fn create_container(&mut self, image: &ImageSpec) -> Result<(), Failure> {
+    async fn create_container(&mut self, image: &ImageSpec) -> Result<(), TryFailure> {
         let config = ContainerConfig {
             metadata: Some(ContainerMetadata {
                 name: CONTAINER.to_owned(),
@@ -213,7 +213,7 @@ impl<'a> TrialPod<'a> {
         Ok(())
     }
 
-    async fn start_container(&mut self) -> Result<Started, Failure> {
+    async fn start_container(&mut self) -> Result<Started, TryFailure> {
         let request = StartContainerRequest {
             container_id: self.container_id(),
         };
@@ -229,7 +229,7 @@ impl<'a> TrialPod<'a> {
     }
 
     /// Executes a command in the container and returns its standard output.
-    pub(super) async fn execute(&self, command: Vec<String>) -> Result<String, Failure> {
+    pub(super) async fn execute(&self, command: Vec<String>) -> Result<String, TryFailure> {
         let request = ExecSyncRequest {
             container_id: self.container_id(),
             cmd: command,
@@ -239,14 +239,14 @@ impl<'a> TrialPod<'a> {
         let executed = reply(LIMIT, "ExecSync", runtime.exec_sync(request)).await?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if executed.exit_code != 0 {
-            return Err(Failure::new(format!(
+            return Err(TryFailure::new(format!(
                 "the command ended with exit code {}: {}",
                 executed.exit_code,
                 text(&executed.stderr)
             )));
         }
         match text(&executed.stdout) {
-            output if output.is_empty() => Err(Failure::new(
+            output if output.is_empty() => Err(TryFailure::new(
                 "the command ended with exit code 0, but its output is missing".to_owned(),
             )),
             output => Ok(output),
@@ -254,7 +254,7 @@ impl<'a> TrialPod<'a> {
     }
 
     /// Waits until the log has the line that the container wrote.
-    pub(super) async fn read_log(&self) -> Result<(), Failure> {
+    pub(super) async fn read_log(&self) -> Result<(), TryFailure> {
         let path = self.logs.0.join(LOG);
         let found = async {
             while !has_line(&fs::read(&path).unwrap_or_default(), self.uid()) {
@@ -272,13 +272,13 @@ impl<'a> TrialPod<'a> {
                     }
                 },
             );
-            Failure::new(format!(
+            TryFailure::new(format!(
                 "after {LOG_LIMIT:?}, the container's log {path} {what}"
             ))
         })
     }
 
-    async fn stop_container(&self) -> Result<(), Failure> {
+    async fn stop_container(&self) -> Result<(), TryFailure> {
         let request = StopContainerRequest {
             container_id: self.container_id(),
             timeout: 0,
@@ -288,7 +288,7 @@ impl<'a> TrialPod<'a> {
         reply(LIMIT, "StopContainer", stopped).await.map(drop)
     }
 
-    async fn remove_container(&mut self) -> Result<(), Failure> {
+    async fn remove_container(&mut self) -> Result<(), TryFailure> {
         let request = RemoveContainerRequest {
             container_id: self.container_id(),
         };
@@ -306,7 +306,7 @@ impl<'a> TrialPod<'a> {
     }
 
     /// Stops and removes the container, in two steps.
-    pub(super) async fn end_container(&mut self, steps: &mut Steps) -> Result<(), Failure> {
+    pub(super) async fn end_container(&mut self, steps: &mut Steps) -> Result<(), TryFailure> {
         let stopped = self.stop_container();
         steps.run("stop container", stopped).await?;
         let removed = self.remove_container();
@@ -314,16 +314,16 @@ impl<'a> TrialPod<'a> {
     }
 
     /// Stops and removes the pod, in two steps.
-    pub(super) async fn end(&mut self, steps: &mut Steps) -> Result<(), Failure> {
+    pub(super) async fn end(&mut self, steps: &mut Steps) -> Result<(), TryFailure> {
         steps.run("stop pod", self.stop()).await?;
         steps.run("remove pod", self.remove()).await
     }
 
-    async fn stop(&self) -> Result<(), Failure> {
+    async fn stop(&self) -> Result<(), TryFailure> {
         stop(self.daemon, self.pod_id()).await
     }
 
-    async fn remove(&mut self) -> Result<(), Failure> {
+    async fn remove(&mut self) -> Result<(), TryFailure> {
         remove(self.daemon, self.pod_id()).await?;
         self.id = None;
         Ok(())
@@ -379,7 +379,11 @@ impl<'a> TrialPod<'a> {
     /// Removes the pod and its container after a failure. The error says what may be left, and how to remove it.
     pub(super) async fn clean_up(mut self) -> Result<(), String> {
         let removed = tokio::time::timeout(REMOVAL_LIMIT, self.remove_all()).await;
-        let late = || Err(Failure::new(format!("no answer within {REMOVAL_LIMIT:?}")));
+        let late = || {
+            Err(TryFailure::new(format!(
+                "no answer within {REMOVAL_LIMIT:?}"
+            )))
+        };
         let Err(failure) = removed.unwrap_or_else(|_| late()) else {
             return Ok(());
         };
@@ -395,7 +399,7 @@ impl<'a> TrialPod<'a> {
         })
     }
 
-    async fn remove_all(&mut self) -> Result<(), Failure> {
+    async fn remove_all(&mut self) -> Result<(), TryFailure> {
         // A failure to create the pod is in the report already.
         self.created().await.ok();
         if self.may_exist {
@@ -414,7 +418,7 @@ impl<'a> TrialPod<'a> {
         self.remove_once().await
     }
 
-    async fn remove_once(&mut self) -> Result<(), Failure> {
+    async fn remove_once(&mut self) -> Result<(), TryFailure> {
         if self.container.is_some() {
             // The removal of the pod also removes its containers, so only the result of that counts.
             self.stop_container().await.ok();
@@ -426,7 +430,7 @@ impl<'a> TrialPod<'a> {
 
     /// Finds the pod by its label, because the call that creates it returned no id. Waits until the backend answers before
     /// and after a list, because a cached list may lack the pod.
-    async fn find(&mut self) -> Result<(), Failure> {
+    async fn find(&mut self) -> Result<(), TryFailure> {
         loop {
             let answered = self.backend_answers().await;
             let listed = self.list().await;
@@ -440,7 +444,7 @@ impl<'a> TrialPod<'a> {
     }
 
     /// The id of the pod in a list.
-    async fn list(&self) -> Result<Option<String>, Failure> {
+    async fn list(&self) -> Result<Option<String>, TryFailure> {
         let filter = PodSandboxFilter {
             label_selector: self.config.labels.clone(),
             ..PodSandboxFilter::default()
@@ -477,14 +481,14 @@ pub(in crate::cli) async fn end(daemon: &Running, id: String) -> anyhow::Result<
     remove(daemon, id).await.map_err(Error::msg)
 }
 
-async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), Failure> {
+async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
     let request = StopPodSandboxRequest { pod_sandbox_id };
     let mut runtime = daemon.runtime();
     let stopped = runtime.stop_pod_sandbox(request);
     reply(LIMIT, "StopPodSandbox", stopped).await.map(drop)
 }
 
-async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), Failure> {
+async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
     let request = RemovePodSandboxRequest { pod_sandbox_id };
     let mut runtime = daemon.runtime();
     let removed = runtime.remove_pod_sandbox(request);

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use super::call::Failure;
+use super::call::TryFailure;
 use super::pod::{PodSettings, TrialPod};
 use super::steps::{CREATE_POD, Steps};
 use crate::cli::health;
@@ -12,7 +12,7 @@ use crate::cli::running::{self, Running};
 pub(super) type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Makes the pods of one handler.
-pub(super) struct Pods<'a> {
+pub(super) struct TryPods<'a> {
     pub(super) daemon: &'a Running,
     pub(super) settings: PodSettings<'a>,
     pub(super) interrupt: &'a mut Interrupt,
@@ -30,32 +30,34 @@ pub(super) enum Stopped {
 }
 
 /// Why the work in one pod ended early.
-enum Cut {
+enum EarlyEnd {
     Failed(String),
     Interrupted,
     /// Something else stopped the pod, so that another pod may work.
     Disturbed(String),
 }
 
-impl Pods<'_> {
+impl TryPods<'_> {
     /// Works in a new pod. If something else stops the pod, works in another pod, in at most `most` pods. `tries` counts
     /// them.
     pub(super) async fn with_pod<T>(
         &mut self,
         steps: &mut Steps,
         (tries, most): (&mut usize, usize),
-        mut work: impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, Failure>,
+        mut work: impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
     ) -> Result<T, Stopped> {
         loop {
             *tries += 1;
             match self.once(steps, &mut work).await {
                 Ok(done) => return Ok(done),
-                Err(Cut::Disturbed(_)) if *tries < most => steps.say(
+                Err(EarlyEnd::Disturbed(_)) if *tries < most => steps.say(
                     "again",
                     "because something else, such as a kubelet, stopped the pod",
                 ),
-                Err(Cut::Interrupted) => return Err(Stopped::Interrupted),
-                Err(Cut::Failed(why) | Cut::Disturbed(why)) => return Err(Stopped::Failed(why)),
+                Err(EarlyEnd::Interrupted) => return Err(Stopped::Interrupted),
+                Err(EarlyEnd::Failed(why) | EarlyEnd::Disturbed(why)) => {
+                    return Err(Stopped::Failed(why));
+                }
             }
         }
     }
@@ -64,11 +66,11 @@ impl Pods<'_> {
     async fn once<T>(
         &mut self,
         steps: &mut Steps,
-        work: &mut impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, Failure>,
-    ) -> Result<T, Cut> {
-        self.check_backend().await.map_err(Cut::Failed)?;
+        work: &mut impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
+    ) -> Result<T, EarlyEnd> {
+        self.check_backend().await.map_err(EarlyEnd::Failed)?;
         let mut pod = TrialPod::new(self.daemon, &self.settings)
-            .map_err(|failure| Cut::Failed(failure.text))?;
+            .map_err(|failure| EarlyEnd::Failed(failure.text))?;
         let worked = tokio::select! {
             // After an interruption no further pod is created.
             biased;
@@ -79,15 +81,15 @@ impl Pods<'_> {
         let worked = match worked {
             None => {
                 steps.interrupt();
-                Err(Cut::Interrupted)
+                Err(EarlyEnd::Interrupted)
             }
             Some(Ok(done)) => Ok(done),
             Some(Err(failure)) => {
                 let was_stopped = pod.was_stopped().await;
                 let why = self.words(steps, &failure, was_stopped);
                 Err(match was_stopped {
-                    true => Cut::Disturbed(why),
-                    false => Cut::Failed(why),
+                    true => EarlyEnd::Disturbed(why),
+                    false => EarlyEnd::Failed(why),
                 })
             }
         };
@@ -109,7 +111,7 @@ impl Pods<'_> {
     }
 
     /// Why a step failed, and what to try if the runtime's words do not say it.
-    fn words(&self, steps: &Steps, failure: &Failure, was_stopped: bool) -> String {
+    fn words(&self, steps: &Steps, failure: &TryFailure, was_stopped: bool) -> String {
         let step = steps.last().map_or("", |step| step.name);
         let text = &failure.text;
         let lower = text.to_lowercase();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Serialize, Serializer};
 
-use super::call::Failure;
+use super::call::TryFailure;
 use crate::cli::is_read;
 use crate::cli::terminal::{plain, wrapped};
 
@@ -17,7 +17,7 @@ pub(super) const CREATE_POD: &str = "create pod";
 
 /// A step that has ended.
 #[derive(Serialize)]
-pub(super) struct Step {
+pub(super) struct EndedStep {
     pub(super) name: &'static str,
     #[serde(rename = "milliseconds", serialize_with = "serialize_milliseconds")]
     time: Duration,
@@ -27,7 +27,7 @@ pub(super) struct Step {
 /// The steps so far.
 pub(super) struct Steps {
     prints: bool,
-    pub(super) done: Vec<Step>,
+    pub(super) done: Vec<EndedStep>,
     /// Why the last line was not printed.
     unprinted: Cell<Option<anyhow::Error>>,
     current: Option<(&'static str, Instant)>,
@@ -48,8 +48,8 @@ impl Steps {
     pub(super) async fn run<T>(
         &mut self,
         name: &'static str,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
+        work: impl Future<Output = Result<T, TryFailure>>,
+    ) -> Result<T, TryFailure> {
         self.current = Some((name, Instant::now()));
         let result = work.await;
         self.end(result.as_ref().err().map(|failure| failure.text.clone()));
@@ -65,7 +65,7 @@ impl Steps {
         let Some((name, since)) = self.current.take() else {
             return;
         };
-        let step = Step {
+        let step = EndedStep {
             name,
             time: since.elapsed(),
             error,
@@ -93,7 +93,7 @@ impl Steps {
         self.unprinted.take().map_or(Ok(()), Err)
     }
 
-    pub(super) fn last(&self) -> Option<&Step> {
+    pub(super) fn last(&self) -> Option<&EndedStep> {
         self.done.last()
     }
 
@@ -103,7 +103,7 @@ impl Steps {
     }
 }
 
-impl Step {
+impl EndedStep {
     /// The name of the step and its error; `None` if the step succeeded.
     pub(super) fn failure(&self) -> Option<String> {
         let error = self.error.as_ref()?;

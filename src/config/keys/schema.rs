@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use strum::VariantArray;
 
 use super::{Key, KeyKind, of_table};
-use crate::compatibility::Kind;
+use crate::compatibility::RuntimeKind;
 use crate::platform::users;
 
 /// The names of handlers and backends.
@@ -53,7 +53,7 @@ fn properties(table: &str) -> impl Iterator<Item = (String, Value)> {
 fn of_kind(key: &Key) -> Value {
     match key.kind {
         KeyKind::Text(_) if key.name == "kind" => {
-            let kinds: Vec<&str> = Kind::VARIANTS.iter().map(AsRef::as_ref).collect();
+            let kinds: Vec<&str> = RuntimeKind::VARIANTS.iter().map(AsRef::as_ref).collect();
             json!({ "type": "string", "enum": kinds })
         }
         KeyKind::Text(_) => json!({ "type": "string" }),

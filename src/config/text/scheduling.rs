@@ -10,7 +10,7 @@ use super::{At, KeyValue, Walk, type_of};
 use crate::config::keys::{self, Key};
 use crate::config::kubernetes;
 use crate::config::problem::{Place, Problems, nearest};
-use crate::config::scheduling::{Effect, Operator, Scheduling, Toleration};
+use crate::config::scheduling::{Operator, Scheduling, TaintEffect, Toleration};
 use crate::config::value::{Wrong, wrong};
 
 impl Walk<'_> {
@@ -115,7 +115,7 @@ impl Walk<'_> {
             let what = "the operator Exists takes no value";
             problems.report(&value.place, what, "operator = \"Equal\", or no value");
         }
-        if let (Some(seconds), false) = (seconds, toleration.effect == Effect::NoExecute) {
+        if let (Some(seconds), false) = (seconds, toleration.effect == TaintEffect::NoExecute) {
             let what = "\"toleration_seconds\" is for the effect NoExecute only";
             problems.report(&seconds.place, what, "effect = \"NoExecute\"");
         }
@@ -145,7 +145,7 @@ fn operator(text: &str) -> Result<Operator, Wrong> {
     one_of("an operator", text)
 }
 
-fn effect(text: &str) -> Result<Effect, Wrong> {
+fn effect(text: &str) -> Result<TaintEffect, Wrong> {
     one_of("an effect", text)
 }
 

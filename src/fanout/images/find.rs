@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::stores::{Content, StoreAnswer, Stored, Wait, agree};
+use super::stores::{ImageProperties, StoreAnswer, Stored, Wait, agree};
 use crate::backend::Backend;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::route::Stores;
@@ -163,7 +163,7 @@ fn has_any(said: &[StoreAnswer]) -> bool {
 
 fn differ(reference: &str, said: &[StoreAnswer]) -> tonic::Status {
     let having = said.iter().filter_map(|said| {
-        let content = Content::of(said.image()?).ok()?;
+        let content = ImageProperties::of(said.image()?).ok()?;
         Some((said.backend.name(), content.to_string()))
     });
     errors::images_differ(reference, &having.collect::<Vec<_>>())

@@ -45,7 +45,7 @@ pub(super) enum Stored {
 
 /// The properties by which the images of different stores are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct ImageProperties {
     /// The id in the backend's form, with or without `sha256:`.
     pub id: String,
     pub uid: Option<u64>,
@@ -105,24 +105,24 @@ impl StoreAnswer {
     }
 }
 
-impl Content {
-    pub(super) fn of(image: &[u8]) -> Result<Content, Malformed> {
+impl ImageProperties {
+    pub(super) fn of(image: &[u8]) -> Result<ImageProperties, Malformed> {
         let uid = protobuf::has(image, image::UID)?
             .then(|| protobuf::varint(image, &[image::UID, int64_value::VALUE]));
-        Ok(Content {
+        Ok(ImageProperties {
             id: protobuf::string(image, LISTED_ID)?.to_owned(),
             uid: uid.transpose()?,
             username: protobuf::string(image, &[image::USERNAME])?.to_owned(),
         })
     }
 
-    pub(super) fn is_same(&self, other: &Content) -> bool {
+    pub(super) fn is_same(&self, other: &ImageProperties) -> bool {
         image_references::bare_id(&self.id) == image_references::bare_id(&other.id)
             && (self.uid, &self.username) == (other.uid, &other.username)
     }
 }
 
-impl fmt::Display for Content {
+impl fmt::Display for ImageProperties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = errors::shown(&self.id);
         match (self.uid, self.username.as_str()) {
@@ -138,7 +138,7 @@ pub(super) fn agree(all: &[StoreAnswer]) -> bool {
     let contents = all
         .iter()
         .filter_map(StoreAnswer::image)
-        .map(|it| Content::of(it));
+        .map(|it| ImageProperties::of(it));
     let Ok(contents) = contents.collect::<Result<Vec<_>, _>>() else {
         return false;
     };
@@ -220,6 +220,6 @@ pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Sta
     let image = protobuf::all_bytes(&message, &[image_status_response::IMAGE])
         .map_err(malformed)?
         .concat();
-    Content::of(&image).map_err(malformed)?;
+    ImageProperties::of(&image).map_err(malformed)?;
     Ok(Stored::Image(image.into()))
 }

@@ -45,7 +45,7 @@ type AclEntry = (u16, u16, u32);
 
 /// The users that may connect to a socket, besides root.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Access {
+pub(super) struct AllowedUsers {
     pub(super) users: Vec<u32>,
     /// Whether a group may connect.
     pub(super) groups: bool,
@@ -94,9 +94,9 @@ impl Handle {
     }
 }
 
-impl Access {
+impl AllowedUsers {
     /// Reads which users may connect to the socket at `path`.
-    pub(super) fn of(path: &Path) -> io::Result<Access> {
+    pub(super) fn of(path: &Path) -> io::Result<AllowedUsers> {
         let found = fs::metadata(path)?;
         let mut acl = vec![0; MAX_ATTRIBUTE];
         let entries = match rustix::fs::getxattr(path, ATTRIBUTE, &mut acl[..]) {
@@ -104,10 +104,10 @@ impl Access {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
-        Ok(Access::new(found.uid(), found.mode(), &entries))
+        Ok(AllowedUsers::new(found.uid(), found.mode(), &entries))
     }
 
-    fn new(owner: u32, mode: u32, entries: &[AclEntry]) -> Access {
+    fn new(owner: u32, mode: u32, entries: &[AclEntry]) -> AllowedUsers {
         let mask = entries.iter().find(|(tag, ..)| *tag == MASK);
         let mask = mask.map_or(READ_WRITE, |(_, mask, _)| *mask);
         let lets_in = |permissions: u16| permissions & mask & WRITE != 0;
@@ -115,7 +115,7 @@ impl Access {
         let users = users.filter(|(_, permissions, _)| lets_in(*permissions));
         let owner = (mode & OWNER_WRITES != 0).then_some(owner);
         let groups = |entry: &AclEntry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
-        Access {
+        AllowedUsers {
             users: owner.into_iter().chain(users.map(|user| user.2)).collect(),
             // If the file has an ACL, the group bits of its mode hold the mask of the ACL instead of group permissions.
             groups: match entries {
@@ -182,7 +182,7 @@ mod tests {
             (OTHERS, NOTHING, NO_ID),
         ];
         assert_eq!(decode(&acl), expected);
-        let access = Access::new(ROOT, 0o660, &expected);
+        let access = AllowedUsers::new(ROOT, 0o660, &expected);
         assert_eq!(access.users, [ROOT, 0, 1000]);
         assert!(!access.groups && !access.everybody);
     }
@@ -196,16 +196,16 @@ mod tests {
                 (MASK, mask, NO_ID),
             ]
         };
-        let open = Access::new(ROOT, 0o660, &entries(WRITE));
+        let open = AllowedUsers::new(ROOT, 0o660, &entries(WRITE));
         assert_eq!((open.users, open.groups), (vec![ROOT, 7], true));
-        let closed = Access::new(ROOT, 0o640, &entries(0o4));
+        let closed = AllowedUsers::new(ROOT, 0o640, &entries(0o4));
         assert_eq!((closed.users, closed.groups), (vec![ROOT], false));
     }
 
     #[test]
     fn without_an_acl_the_mode_decides_which_users_may_connect() {
         let access = |mode| {
-            let access = Access::new(ROOT, mode, &[]);
+            let access = AllowedUsers::new(ROOT, mode, &[]);
             (access.users.len(), access.groups, access.everybody)
         };
         assert_eq!(access(0o600), (1, false, false));

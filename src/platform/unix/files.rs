@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{IFlags, Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::platform::{Attributes, FreeSpace, Target, users};
+use crate::platform::{Attributes, FreeSpace, WriteTarget, users};
 
 /// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
 /// terminal.
@@ -135,18 +135,18 @@ pub fn mode(file: &Metadata) -> u32 {
     file.permissions().mode()
 }
 
-impl Target {
+impl WriteTarget {
     /// Looks at a file or directory. Changes nothing. May block.
     ///
     /// # Errors
     /// If it cannot be examined.
-    pub fn of(path: &Path) -> io::Result<Target> {
+    pub fn of(path: &Path) -> io::Result<WriteTarget> {
         let found = rustix::fs::statvfs(path)?;
         let has = |flag| found.f_flag.contains(flag);
         let file = rustix::fs::open(path, OFlags::RDONLY | HARMLESS, Mode::empty())?;
         // A file system without such flags returns an error.
         let flags = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
-        Ok(Target {
+        Ok(WriteTarget {
             is_read_only: has(StatVfsMountFlags::RDONLY),
             is_no_exec: has(StatVfsMountFlags::NOEXEC),
             is_immutable: flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
 
-use super::access::Access;
+use super::access::AllowedUsers;
 use super::listen::{Acceptor, others};
 use super::users;
 
@@ -314,7 +314,7 @@ fn is_at(socket: &UnixListener, listen: &Path) -> bool {
 /// file.
 fn look_at_file(path: &Path, others: &[u32]) {
     let listen = path.display();
-    let access = match Access::of(path) {
+    let access = match AllowedUsers::of(path) {
         Ok(access) => access,
         Err(error) => {
             return tracing::warn!(%listen, %error, "clients cannot find the socket that was passed; restart its unit");
@@ -328,7 +328,7 @@ fn look_at_file(path: &Path, others: &[u32]) {
 
 /// Returns the warning to log if users other than root, criswitch's own user and `others` may connect, or if a user of
 /// `others` may not. Access by groups is accepted unless `others` is empty.
-fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
+fn misfit(access: &AllowedUsers, others: &[u32]) -> Option<&'static str> {
     let expected = |uid: &u32| others.contains(uid) || users::is_own(*uid);
     let shut_out = |uid: &u32| !access.users.contains(uid);
     if access.everybody && !others.is_empty() {
@@ -351,12 +351,12 @@ fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Access, misfit};
+    use super::{AllowedUsers, misfit};
 
     const OTHER: u32 = 1_000_000;
 
-    fn access(users: &[u32], groups: bool, everybody: bool) -> Access {
-        Access {
+    fn access(users: &[u32], groups: bool, everybody: bool) -> AllowedUsers {
+        AllowedUsers {
             users: users.to_vec(),
             groups,
             everybody,

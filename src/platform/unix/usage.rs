@@ -53,7 +53,7 @@ struct Cgroups {
 }
 
 /// A process and the facts that decide whether it runs for the pod.
-struct Candidate {
+struct CandidateProcess {
     process: Process,
     stat: Stat,
     arguments: Vec<String>,
@@ -119,13 +119,13 @@ impl Machine {
         Ok((processes, pss_in_cgroups))
     }
 
-    fn candidate(&self, process: Process, ids: &[&str]) -> Result<Candidate, ProcError> {
+    fn candidate(&self, process: Process, ids: &[&str]) -> Result<CandidateProcess, ProcError> {
         let cgroups = process.cgroups()?.0;
         let mut counted = cgroups.iter().filter(|cgroup| match self.hierarchy {
             Hierarchy::V1 { .. } => cgroup.controllers.iter().any(|it| it == MEMORY),
             Hierarchy::V2(_) => cgroup.hierarchy == 0,
         });
-        Ok(Candidate {
+        Ok(CandidateProcess {
             stat: process.stat()?,
             arguments: process.cmdline()?,
             is_in_cgroup: counted.any(|cgroup| has_id(&cgroup.pathname, ids)),
@@ -190,7 +190,7 @@ impl Cgroups {
     }
 }
 
-impl Candidate {
+impl CandidateProcess {
     /// The proportional set size, in bytes.
     fn pss(&self) -> Result<u64, ProcError> {
         let maps = self.process.smaps_rollup()?.memory_map_rollup.0;
@@ -225,7 +225,7 @@ impl Candidate {
 }
 
 /// The candidates that have an id in their arguments, and their descendants.
-fn chosen<'c>(candidates: &'c [Candidate], ids: &[&str]) -> Vec<&'c Candidate> {
+fn chosen<'c>(candidates: &'c [CandidateProcess], ids: &[&str]) -> Vec<&'c CandidateProcess> {
     let mut chosen = BTreeSet::new();
     loop {
         let before = chosen.len();

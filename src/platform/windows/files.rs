@@ -6,7 +6,7 @@ use std::io;
 use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::platform::{Attributes, FreeSpace, Target};
+use crate::platform::{Attributes, FreeSpace, WriteTarget};
 
 /// Opens a link instead of its target (`FILE_FLAG_OPEN_REPARSE_POINT`).
 const NO_LINK: u32 = 0x0020_0000;
@@ -100,12 +100,12 @@ pub fn mode(_: &Metadata) -> u32 {
     0
 }
 
-impl Target {
+impl WriteTarget {
     /// Nodes of Windows are not changed by criswitch.
     ///
     /// # Errors
     /// Always.
-    pub fn of(_: &Path) -> io::Result<Target> {
+    pub fn of(_: &Path) -> io::Result<WriteTarget> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -60,23 +60,23 @@ pub type Serve = fn(&Path) -> Result<(), String>;
 pub enum Commands {
     /// Install, remove or run the Windows service.
     #[command(subcommand)]
-    Service(Command),
+    Service(ServiceCommand),
 }
 
 /// A command for the service manager.
 #[derive(clap::Subcommand)]
-pub enum Command {
+pub enum ServiceCommand {
     /// Install the service. It starts with Windows, and restarts 1 s after a failure.
-    Install(Configured),
+    Install(ConfigPath),
     /// Stop and remove the service. The configuration and the state stay.
     Uninstall,
     /// Serve as the service. Only Windows runs this command.
-    Run(Configured),
+    Run(ConfigPath),
 }
 
 /// The configuration file of the service.
 #[derive(clap::Args)]
-pub struct Configured {
+pub struct ConfigPath {
     /// The configuration file; criswitch also reads conf.d/*.toml beside it.
     #[arg(long = "config", value_name = "FILE", default_value = CONFIG)]
     path: PathBuf,
@@ -90,9 +90,9 @@ impl Commands {
     pub fn run(self, serve: Serve) -> io::Result<()> {
         let Commands::Service(command) = self;
         let done = match command {
-            Command::Install(Configured { path }) => install(&std::path::absolute(path)?),
-            Command::Uninstall => uninstall(),
-            Command::Run(Configured { path }) => {
+            ServiceCommand::Install(ConfigPath { path }) => install(&std::path::absolute(path)?),
+            ServiceCommand::Uninstall => uninstall(),
+            ServiceCommand::Run(ConfigPath { path }) => {
                 SERVED.set((path, serve)).ok();
                 service_dispatcher::start(NAME, entry)
             }

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use criswitch::platform::Target;
+use criswitch::platform::WriteTarget;
 
 use crate::cli::node::Finding;
 use crate::cli::node::journal;
-use crate::cli::node::plan::Facts;
+use crate::cli::node::plan::MachineFacts;
 use crate::cli::node::root::Root;
-use crate::cli::node::steps::{Change, Content, PROGRAMS, Planned};
+use crate::cli::node::steps::{Change, Content, PROGRAMS, PlannedStep};
 
 const MACHINE_ID: &str = "/etc/machine-id";
 /// The directory that only a running systemd has, and the paths of its program.
@@ -23,7 +23,7 @@ const INSTALLED: [&str; 3] = [
 /// The free space that a file needs besides its size, in bytes.
 const ROOM: u64 = 1 << 20;
 
-pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn machine(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Some(wanted) = &facts.specification.machine_id else {
         return Vec::new();
     };
@@ -48,7 +48,7 @@ pub(super) fn machine(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     }
 }
 
-pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let own = env!("CARGO_PKG_VERSION");
     let wanted = facts.specification.version.iter();
     let other = wanted.filter(|wanted| *wanted != own).map(|wanted| {
@@ -58,7 +58,7 @@ pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     other.collect()
 }
 
-pub(super) fn generation(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn generation(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let wanted = facts.specification.generation.iter();
     let older = wanted.filter(|wanted| **wanted < facts.number);
     let older = older.map(|wanted| {
@@ -71,7 +71,7 @@ pub(super) fn generation(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     older.collect()
 }
 
-pub(super) fn systemd(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn systemd(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let exists = |path: &&str| facts.root.at(Path::new(path)).exists();
     let found = match facts.root.runs() {
         true => exists(&RUNNING),
@@ -81,11 +81,11 @@ pub(super) fn systemd(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     Vec::from_iter((!found).then(|| Finding::new([RUNNING], what, "")))
 }
 
-pub(super) fn configuration(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     facts.wanted.as_ref().err().cloned().unwrap_or_default()
 }
 
-pub(super) fn package(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn package(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let exists = |path: &&&str| facts.root.at(Path::new(path)).exists();
     let what = "a package, or somebody manually, has installed criswitch here";
     let hint = "upgrading it in the same way, or removing it first";
@@ -99,26 +99,26 @@ fn existing_part(root: &Root<'_>, path: &str) -> PathBuf {
     parts.next().unwrap_or(&real).to_owned()
 }
 
-fn contents(planned: &[Planned]) -> impl Iterator<Item = (&Change, &Content)> {
+fn contents(planned: &[PlannedStep]) -> impl Iterator<Item = (&Change, &Content)> {
     let changes = planned.iter().flat_map(|planned| &planned.changes);
     changes.filter_map(|change| Some((change, change.content.as_ref()?)))
 }
 
 /// The files for whose place in the file system `is_bad` holds.
 fn with_target(
-    facts: &Facts<'_>,
-    planned: &[Planned],
-    is_bad: impl Fn(&Target, &Content) -> bool,
+    facts: &MachineFacts<'_>,
+    planned: &[PlannedStep],
+    is_bad: impl Fn(&WriteTarget, &Content) -> bool,
 ) -> Vec<String> {
     let bad = contents(planned).filter(|(change, content)| {
         let part = existing_part(&facts.root, &change.place);
-        Target::of(&part).is_ok_and(|target| is_bad(&target, content))
+        WriteTarget::of(&part).is_ok_and(|target| is_bad(&target, content))
     });
     bad.map(|(change, _)| change.place.clone()).collect()
 }
 
 /// Files that are not below the root of the machine, because an absolute link leads there from a directory above them.
-pub(super) fn outside(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
+pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let root = facts.root.at(Path::new("/")).canonicalize();
     let is_outside = |path: &Path| {
         let parent = path.parent().unwrap_or(path).to_string_lossy();
@@ -132,11 +132,11 @@ pub(super) fn outside(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     vec![Finding::new(places, what, "")]
 }
 
-pub(super) fn read_only(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
+pub(super) fn read_only(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, _| target.is_read_only);
     let unseen = contents(planned).filter_map(|(change, _)| {
         let part = existing_part(&facts.root, &change.place);
-        let error = Target::of(&part).err()?;
+        let error = WriteTarget::of(&part).err()?;
         Some(Finding::unknown(
             [&change.place],
             format!("cannot be examined: {error}"),
@@ -150,7 +150,7 @@ pub(super) fn read_only(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> 
         .collect()
 }
 
-pub(super) fn no_exec(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
+pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, content| {
         target.is_no_exec && content.is_program()
     });
@@ -158,8 +158,8 @@ pub(super) fn no_exec(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
     vec![Finding::new(places, what, "mounting it with exec")]
 }
 
-pub(super) fn immutable(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
-    let is_immutable = |path: &Path| Target::of(path).is_ok_and(|target| target.is_immutable);
+pub(super) fn immutable(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
+    let is_immutable = |path: &Path| WriteTarget::of(path).is_ok_and(|target| target.is_immutable);
     let places = contents(planned).filter(|(change, _)| {
         let part = existing_part(&facts.root, &change.place);
         is_immutable(&part) || part.parent().is_some_and(is_immutable)
@@ -169,7 +169,7 @@ pub(super) fn immutable(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> 
     vec![Finding::new(places, what, "chattr -i -a")]
 }
 
-pub(super) fn room(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
+pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, content| {
         target.available_bytes < content.size() + ROOM
     });
@@ -182,7 +182,7 @@ pub(super) fn room(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
 
 /// Files in the way. Those of the kubelet are changed on purpose, and a link to another version of criswitch is of this
 /// command.
-pub(super) fn existing(facts: &Facts<'_>, planned: &[Planned]) -> Vec<Finding> {
+pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let own = planned.iter().filter(|planned| planned.step != "endpoint");
     let changes = own.flat_map(|planned| &planned.changes);
     let in_the_way = changes.filter(|change| {

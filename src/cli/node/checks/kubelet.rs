@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use crate::cli::node::kubelet::{IMAGES, files_of};
-use crate::cli::node::plan::Facts;
+use crate::cli::node::plan::MachineFacts;
 use crate::cli::node::start::Flags;
-use crate::cli::node::steps::{ORDER_DROP_IN, Planned};
+use crate::cli::node::steps::{ORDER_DROP_IN, PlannedStep};
 use crate::cli::node::unit::{Unit, Word};
 use crate::cli::node::{Finding, judge};
 use crate::cli::program::within;
@@ -22,7 +22,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// The field of `/proc/PID/stat` with the start, counted after the name of the program.
 const START_FIELD: usize = 19;
 
-pub(super) fn layout(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let findings = match &facts.layout {
         Ok(_) => &facts.kubelet_findings,
         Err(findings) => findings,
@@ -30,7 +30,7 @@ pub(super) fn layout(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     findings.clone()
 }
 
-pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let name = "the kubelet's image service endpoint";
     let images = facts.kubelet.set(IMAGES);
@@ -39,7 +39,7 @@ pub(super) fn image_endpoint(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
 }
 
 /// The minor version of the kubelet 1.x, as its program prints it. `None` if it is unknown.
-pub(super) fn minor_version(facts: &Facts<'_>) -> Option<u32> {
+pub(super) fn minor_version(facts: &MachineFacts<'_>) -> Option<u32> {
     let start = facts
         .kubelet
         .start
@@ -61,7 +61,7 @@ pub(super) fn minor_version(facts: &Facts<'_>) -> Option<u32> {
         .ok()
 }
 
-pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let what = format!("criswitch needs the kubelet 1.{OLDEST} or newer");
     match minor_version(facts) {
         Some(minor) if minor >= OLDEST => Vec::new(),
@@ -78,7 +78,7 @@ pub(super) fn version(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     }
 }
 
-pub(super) fn program(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let link = format!("/proc/{}/exe", facts.kubelet.pid.unwrap_or_default());
     let Ok(program) = fs::read_link(facts.root.at(Path::new(&link))) else {
         let what = "the program of the kubelet's process cannot be read";
@@ -96,7 +96,7 @@ pub(super) fn program(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     vec![Finding::new(replaced, what, hint)]
 }
 
-pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Some(started) = start_time(facts) else {
         let what = "the start of the kubelet's process cannot be read";
         return vec![Finding::unknown(["kubelet"], what, "")];
@@ -125,7 +125,7 @@ pub(super) fn files(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
 
 /// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
 /// whole seconds.
-fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
+fn start_time(facts: &MachineFacts<'_>) -> Option<SystemTime> {
     let text = |path: String| facts.root.text(Path::new(&path)).ok().flatten();
     let process = text(format!("/proc/{}/stat", facts.kubelet.pid?))?;
     let (_, fields) = process.rsplit_once(')')?;
@@ -139,7 +139,7 @@ fn start_time(facts: &Facts<'_>) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(boot)?.checked_add(since)
 }
 
-pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let next = &facts.next_kubelet;
     let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
         return Vec::new();
@@ -158,7 +158,7 @@ pub(super) fn flags(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     )
 }
 
-pub(super) fn daemon_reload(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
     };

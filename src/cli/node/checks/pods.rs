@@ -7,9 +7,9 @@ use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 
 use super::kubelet::minor_version;
 use crate::cli::node::Finding;
-use crate::cli::node::plan::Facts;
+use crate::cli::node::plan::MachineFacts;
 use crate::cli::node::same;
-use crate::cli::node::steps::Planned;
+use crate::cli::node::steps::PlannedStep;
 use crate::cli::probe::{self, Probed, driver_of};
 
 /// The age that a pod must have before the kubelet restarts.
@@ -19,7 +19,7 @@ const RESETS_READINESS: std::ops::RangeInclusive<u32> = 31..=34;
 const KUBECTL: &str = "kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE";
 
 /// The backends that answered, with their names.
-fn answered<'f>(facts: &'f Facts<'_>) -> Vec<(&'f str, &'f Probed)> {
+fn answered<'f>(facts: &'f MachineFacts<'_>) -> Vec<(&'f str, &'f Probed)> {
     let (Ok(wanted), Some(probes)) = (&facts.wanted, &facts.probes) else {
         return Vec::new();
     };
@@ -27,7 +27,7 @@ fn answered<'f>(facts: &'f Facts<'_>) -> Vec<(&'f str, &'f Probed)> {
 }
 
 /// An unknown finding about the backends whose pods are not known.
-fn silent(facts: &Facts<'_>) -> Finding {
+fn silent(facts: &MachineFacts<'_>) -> Finding {
     let wanted = facts.wanted.iter();
     let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
     let answers = backends.zip(facts.probes.iter().flatten());
@@ -51,7 +51,7 @@ fn name(pod: &PodSandbox) -> String {
     format!("{}/{}", names.namespace, names.name)
 }
 
-pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Ok(wanted) = &facts.wanted else {
         return Vec::new();
     };
@@ -82,7 +82,7 @@ pub(super) fn backend(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
 }
 
 /// Without its runtime as a backend, the kubelet would not find its pods.
-pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let (Ok(wanted), Ok(layout)) = (&facts.wanted, &facts.layout) else {
         return Vec::new();
     };
@@ -105,7 +105,7 @@ pub(super) fn current_runtime(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> 
     )]
 }
 
-pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Ok(wanted) = &facts.wanted else {
         return Vec::new();
     };
@@ -130,7 +130,7 @@ pub(super) fn cgroup_driver(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
     found
 }
 
-pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn handler_without_row(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Ok(wanted) = &facts.wanted else {
         return Vec::new();
     };
@@ -152,7 +152,7 @@ pub(super) fn handler_without_row(facts: &Facts<'_>, _: &[Planned]) -> Vec<Findi
 }
 
 /// Pods that the kubelet would remove, because it does not know them.
-pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let pods = match &facts.pods {
         Ok(pods) => pods,
         Err(found) => return vec![found.clone()],
@@ -169,7 +169,7 @@ pub(super) fn unknown_to_kubelet(facts: &Facts<'_>, _: &[Planned]) -> Vec<Findin
     vec![silent(facts), Finding::new(unknown.map(name), what, hint)]
 }
 
-pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Some(since) = SystemTime::now().checked_sub(YOUNG) else {
         return Vec::new();
     };
@@ -188,7 +188,7 @@ pub(super) fn young(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
 }
 
 /// An unknown finding about all pods of the node, which files and backends cannot answer.
-fn unknown(facts: &Facts<'_>, what: &str) -> Vec<Finding> {
+fn unknown(facts: &MachineFacts<'_>, what: &str) -> Vec<Finding> {
     match &facts.pods {
         Ok(pods) => vec![Finding::unknown(
             pods.iter().map(|pod| &pod.name),
@@ -199,19 +199,19 @@ fn unknown(facts: &Facts<'_>, what: &str) -> Vec<Finding> {
     }
 }
 
-pub(super) fn admission(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn admission(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let what = "whether the restarted kubelet admits the pods again depends on their specifications: node selectors \
         and labels of the node, NUMA, devices whose plug-in is not registered";
     unknown(facts, what)
 }
 
-pub(super) fn eviction(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn eviction(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let what =
         "whether a short NotReady of the node evicts the pods depends on their tolerationSeconds";
     unknown(facts, what)
 }
 
-pub(super) fn readiness(facts: &Facts<'_>, _: &[Planned]) -> Vec<Finding> {
+pub(super) fn readiness(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     if minor_version(facts).is_some_and(|minor| !RESETS_READINESS.contains(&minor)) {
         return Vec::new();
     }
