@@ -42,8 +42,6 @@ use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
-/// The number of pods that are created if something else, such as a kubelet, stops the pods of a try.
-const ATTEMPTS: usize = 3;
 /// The least `--idle`.
 const LEAST_IDLE: Duration = Duration::from_millis(1);
 /// The limit on `--idle`. The container of a pod sleeps for an hour.
@@ -79,7 +77,7 @@ Rules:
 
   A kubelet stops each pod that it does not know, within seconds. If it
   stops the pod before the end of a try, criswitch tries again, at most
-  3 times.
+  10 times.
 
   criswitch warns if the isolation differs from what the handler's kind
   or name promises: gvisor, runsc, kata, runc, crun and runhcs-*.
@@ -298,9 +296,10 @@ impl TryArguments {
             handler: &tried.handler.name,
             image: self.image.as_deref(),
         };
-        let tries = (&mut tried.attempts, ATTEMPTS);
         let run = async |pod: &mut TrialPod<'_>, steps: &mut Steps| work.run(pod, steps).await;
-        let (image, report) = pods.with_pod(&mut tried.steps, tries, run).await?;
+        let (image, report) = pods
+            .with_pod(&mut tried.steps, &mut tried.attempts, run)
+            .await?;
         tried.observed = Some(isolation::observe(report, &Kernel::own()));
         tried.image = Some(image.name);
         if let Some(machine) = &session.machine {

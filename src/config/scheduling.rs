@@ -29,7 +29,7 @@ pub struct Toleration {
     pub value: String,
     /// The effect of the taint on pods without the toleration.
     pub effect: TaintEffect,
-    /// How long the pod tolerates [`Effect::NoExecute`], in seconds; `None` means forever.
+    /// How long the pod tolerates [`TaintEffect::NoExecute`], in seconds; `None` means forever.
     pub seconds: Option<i64>,
 }
 

@@ -13,9 +13,6 @@ use super::pod::TrialPod;
 use super::pods::{Stopped, TryPods};
 use super::steps::{self, Steps};
 
-/// The number of pods that are made for one run if something else stops them.
-const ATTEMPTS: usize = 10;
-
 /// The time after which two windows need not agree any more.
 const LONGEST_SETTLING: Duration = Duration::from_secs(60);
 /// Two windows agree if their processor times differ by less than this part of the larger one, or by one tick, in which
@@ -122,7 +119,7 @@ impl Measurement<'_> {
                 stop: steps.time() - begin,
             })
         };
-        pods.with_pod(&mut steps, (&mut 0, ATTEMPTS), work).await
+        pods.with_pod(&mut steps, &mut 0, work).await
     }
 
     async fn idle(&self, pod: &TrialPod<'_>, parent: Option<&str>) -> Result<Idle, TryFailure> {

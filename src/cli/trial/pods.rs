@@ -8,6 +8,10 @@ use super::steps::{CREATE_POD, Steps};
 use crate::cli::health;
 use crate::cli::running::{self, Running};
 
+/// The number of pods that are made if something else, such as a kubelet, stops them. On a busy machine a kubelet often
+/// comes before the end of a try.
+const ATTEMPTS: usize = 10;
+
 /// The future that ends at Ctrl-C.
 pub(super) type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -38,19 +42,18 @@ enum EarlyEnd {
 }
 
 impl TryPods<'_> {
-    /// Works in a new pod. If something else stops the pod, works in another pod, in at most `most` pods. `tries` counts
-    /// them.
+    /// Works in a new pod. If something else stops the pod, works in another pod. `attempts` counts the pods.
     pub(super) async fn with_pod<T>(
         &mut self,
         steps: &mut Steps,
-        (tries, most): (&mut usize, usize),
+        attempts: &mut usize,
         mut work: impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
     ) -> Result<T, Stopped> {
         loop {
-            *tries += 1;
+            *attempts += 1;
             match self.once(steps, &mut work).await {
                 Ok(done) => return Ok(done),
-                Err(EarlyEnd::Disturbed(_)) if *tries < most => steps.say(
+                Err(EarlyEnd::Disturbed(_)) if *attempts < ATTEMPTS => steps.say(
                     "again",
                     "because something else, such as a kubelet, stopped the pod",
                 ),
