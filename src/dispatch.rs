@@ -84,6 +84,9 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
             Ok(streams::interleave(switch, call, backends, how, instead)?.into())
         }
         Plan::Status => Ok(Box::pin(status::status(switch, call)).await?.into()),
+        Plan::RuntimeConfig(backends) => Ok(Box::pin(fanout::runtime_config(call, &backends))
+            .await?
+            .into()),
         Plan::UpdateRuntimeConfig(backends) => {
             let (last, live) = (&switch.runtime_config, switch.live());
             Box::pin(fanout::update_runtime_config(last, &live, call, &backends)).await

@@ -29,7 +29,7 @@ use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
 use crate::ownership::{BackendId, MOST, Mark, Owners};
 use crate::rpc::filter::{filter, first_of_each};
-use crate::rpc::{self, Lacking, List, Merge};
+use crate::rpc::{self, Items, Join, Lacking, List};
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, readable};
 use crate::switch::view::View;
@@ -206,17 +206,16 @@ pub(crate) async fn send_alone(
 pub(crate) async fn merge(
     switch: &Switch,
     call: &Call,
-    how: &Merge,
+    how: &Items,
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
-    match how {
-        Merge::RuntimeConfig => Ok(runtime_config(call, backends).await?.into()),
-        Merge::Concat(..) => merged(switch, call, how, backends, |all| Ok(all.to_vec())).await,
-        Merge::Distinct(keys, ..) => {
+    match how.join {
+        Join::Concat => merged(switch, call, how, backends, |all| Ok(all.to_vec())).await,
+        Join::Distinct(keys) => {
             let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
             merged(switch, call, how, backends, distinct).await
         }
-        Merge::Descriptors => {
+        Join::Descriptors => {
             let descriptors = |all: &[Bytes]| {
                 let merged = labels::union(all)?;
                 labels::give_descriptors(&switch.given, &switch.live(), &merged);
@@ -224,13 +223,9 @@ pub(crate) async fn merge(
             };
             merged(switch, call, how, backends, descriptors).await
         }
-        Merge::Images => {
+        Join::Images => {
             let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
             merged(switch, call, how, backends, images).await
-        }
-        // Unreachable: these calls have plans of their own.
-        Merge::Status | Merge::Events | Merge::UpdateRuntimeConfig | Merge::Interleave(_) => {
-            Err(errors::impossible(call.row.name).into())
         }
     }
 }
@@ -282,7 +277,7 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
 async fn merged(
     switch: &Switch,
     call: &Call,
-    how: &Merge,
+    how: &Items,
     backends: &[Arc<Backend>],
     merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Unsent, Failed> {
@@ -421,8 +416,8 @@ async fn own_share(part: Part<'_>, reply: &mut Option<(Bytes, Asked)>) -> Result
 }
 
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.
-pub(crate) fn may_lack(owners: &Owners, how: &Merge, backend: BackendId) -> bool {
-    match how.lacking() {
+pub(crate) fn may_lack(owners: &Owners, how: &Items, backend: BackendId) -> bool {
+    match how.lacking {
         Lacking::LeftOut => true,
         Lacking::FailsForPods => owners.count(backend) == (0, 0),
         Lacking::Fails => false,
@@ -481,7 +476,10 @@ pub(crate) async fn update_runtime_config(
 /// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns
 /// the first successful reply of another backend, in the order of `backends`. criswitch waits at most `list_timeout`
 /// for each other backend.
-async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
+pub(crate) async fn runtime_config(
+    call: &Call,
+    backends: &[Arc<Backend>],
+) -> Result<Reply, Failed> {
     // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
     let default_backend = call.live.default_backend();
     let speaks = |backend: &&Arc<Backend>| backend.id == default_backend;

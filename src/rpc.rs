@@ -138,7 +138,7 @@ impl Row {
 
     /// Whether the reply is a stream of messages.
     pub fn streams(&self) -> bool {
-        matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))
+        matches!(self.merge(), Some(Merge::Interleave(_, _) | Merge::Events))
     }
 }
 
@@ -214,19 +214,11 @@ impl Filter {
 /// How the replies of several backends are merged.
 #[derive(Debug)]
 pub enum Merge {
-    /// Concatenates the encoded replies. All fields of such a reply are repeated fields, so the result has the items of
-    /// all replies.
-    Concat(Lacking, Silent),
-    /// Like `Concat`, but if several items have the same string at one of the paths, only the first of these items
-    /// stays. The first number of a path is the repeated field.
-    Distinct(&'static [Path], Lacking, Silent),
-    /// Merges images with the same id into one.
-    Images,
-    /// Merges descriptors of the same metric into one, with the label keys of all backends.
-    Descriptors,
+    /// Joins the items of all replies.
+    Items(Items),
     /// Forwards the messages in the order of arrival. A backend that does not implement the stream gets this unary call
-    /// instead.
-    Interleave(&'static Row),
+    /// instead, which joins the same items.
+    Interleave(&'static Row, Items),
     /// Forwards the messages in the order of arrival. The stream has no end. The stream fails if a backend does not
     /// implement the RPC.
     Events,
@@ -241,27 +233,39 @@ pub enum Merge {
 }
 
 impl Merge {
-    /// The replacement for a backend that does not answer; `None` for the node's status, configuration and events,
-    /// which have rules of their own.
-    pub fn silent(&self) -> Option<Silent> {
+    /// The items of the reply; `None` for the node's status, configuration and events, which have rules of their own.
+    pub fn items(&self) -> Option<&Items> {
         match self {
-            Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
-            Merge::Images => Some(Silent::LastKnown),
-            Merge::Descriptors => Some(Silent::LastKnownOrOmitted),
-            Merge::Interleave(list) => list.merge().and_then(Merge::silent),
+            Merge::Items(items) | Merge::Interleave(_, items) => Some(items),
             _ => None,
         }
     }
+}
 
+/// How the items of several replies become those of one.
+#[derive(Debug)]
+pub struct Items {
+    /// How they are joined.
+    pub join: Join,
     /// The meaning of `Unimplemented` from a backend.
-    pub(crate) fn lacking(&self) -> Lacking {
-        match self {
-            Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => *lacking,
-            Merge::Images | Merge::Descriptors => Lacking::LeftOut,
-            Merge::Interleave(list) => list.merge().map_or(Lacking::Fails, Merge::lacking),
-            _ => Lacking::Fails,
-        }
-    }
+    pub lacking: Lacking,
+    /// The replacement for a backend that does not answer.
+    pub silent: Silent,
+}
+
+/// The way in which items are joined.
+#[derive(Debug)]
+pub enum Join {
+    /// Concatenates the encoded replies. All fields of such a reply are repeated fields, so the result has the items of
+    /// all replies.
+    Concat,
+    /// Like `Concat`, but if several items have the same string at one of the paths, only the first of these items
+    /// stays. The first number of a path is the repeated field.
+    Distinct(&'static [Path]),
+    /// Merges images with the same id into one.
+    Images,
+    /// Merges descriptors of the same metric into one, with the label keys of all backends.
+    Descriptors,
 }
 
 /// The effect of a backend that answers a merged unary call with `Unimplemented`.

@@ -221,8 +221,7 @@ fn replies_are_concatenated_only_where_every_field_is_a_list() {
     let interface = Interface::compiled();
     let mut checked = 0;
     for row in ROWS {
-        use Merge::{Concat, Descriptors, Distinct, Images};
-        let Some(Concat(..) | Distinct(..) | Images | Descriptors) = row.merge() else {
+        let Some(Merge::Items(_)) = row.merge() else {
             continue;
         };
         let reply = interface.reply(row);
@@ -237,7 +236,7 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
     let interface = Interface::compiled();
     for row in ROWS {
         let method = interface.method(row);
-        let interleaved = matches!(row.merge(), Some(Merge::Interleave(_) | Merge::Events));
+        let interleaved = matches!(row.merge(), Some(Merge::Interleave(..) | Merge::Events));
         assert_eq!(interleaved, method.server_streaming(), "{}", row.name);
         assert_eq!(row.streams(), method.server_streaming(), "{}", row.name);
         assert!(!method.client_streaming(), "{}", row.name);
@@ -250,7 +249,7 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
 fn the_list_instead_of_a_stream_has_the_same_bytes() {
     let interface = Interface::compiled();
     for row in ROWS {
-        let Some(Merge::Interleave(list)) = row.merge() else {
+        let Some(Merge::Interleave(list, items)) = row.merge() else {
             continue;
         };
         let shape = |message: &DescriptorProto| -> Vec<_> {
@@ -271,6 +270,8 @@ fn the_list_instead_of_a_stream_has_the_same_bytes() {
             "{}",
             row.name
         );
+        let of_list = list.merge().and_then(Merge::items);
+        assert_eq!(format!("{:?}", Some(items)), format!("{of_list:?}"));
         assert!(!list.streams());
     }
 }

@@ -12,7 +12,7 @@ use crate::codec::{frames, protobuf};
 use crate::config::Handler;
 use crate::errors;
 use crate::ownership::BackendId;
-use crate::rpc::{Goes, ImageRule, Kind, Merge, Row, Silent, Unknown};
+use crate::rpc::{Goes, ImageRule, Items, Kind, Merge, Row, Silent, Unknown};
 
 /// The plan of a call.
 pub(crate) enum Plan {
@@ -32,12 +32,14 @@ pub(crate) enum Plan {
     /// Send the call to the only backend, whose reply passes as it is.
     Alone(Arc<Backend>),
     /// Send the call to several backends, and merge their replies.
-    Merge(Vec<Arc<Backend>>, &'static Merge),
+    Merge(Vec<Arc<Backend>>, &'static Items),
     /// Send the call to several backends, and pass the messages of their streams on. A backend without this RPC gets the
     /// call of the row.
-    Interleave(Vec<Arc<Backend>>, &'static Merge, &'static Row),
+    Interleave(Vec<Arc<Backend>>, &'static Items, &'static Row),
     /// Reply with the merged status of all backends.
     Status,
+    /// Reply with the default backend's configuration, or with that of another of these backends if it has none.
+    RuntimeConfig(Vec<Arc<Backend>>),
     /// Send the runtime configuration to these backends and to new ones.
     UpdateRuntimeConfig(Vec<Arc<Backend>>),
     /// Subscribe the client to the events of all backends.
@@ -90,7 +92,9 @@ pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
     match &request.row.goes {
         Goes::All(_, Merge::Events) => Vec::new(),
         Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge))
-            if merge.silent() == Some(Silent::LastKnown) =>
+            if merge
+                .items()
+                .is_some_and(|items| items.silent == Silent::LastKnown) =>
         {
             live.joined()
         }
@@ -130,8 +134,9 @@ fn merged(
         Merge::UpdateRuntimeConfig => Plan::UpdateRuntimeConfig(backends),
         _ if backends.is_empty() => return Err(errors::no_backend()),
         _ if is_alone && backends.len() == 1 => Plan::Alone(backends.remove(0)),
-        Merge::Interleave(instead) => Plan::Interleave(backends, how, instead),
-        _ => Plan::Merge(backends, how),
+        Merge::RuntimeConfig => Plan::RuntimeConfig(backends),
+        Merge::Interleave(instead, items) => Plan::Interleave(backends, items, instead),
+        Merge::Items(items) => Plan::Merge(backends, items),
     })
 }
 

@@ -17,7 +17,7 @@ use crate::fanout::Share;
 use crate::ownership::lookup::Question;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::filter::{filter, without_inside};
-use crate::rpc::{Kind, List, Merge, Row, Silent};
+use crate::rpc::{Items, Kind, List, Row, Silent};
 use crate::switch::view::View;
 use crate::switch::{Switch, cached};
 use crate::topology::Live;
@@ -65,7 +65,7 @@ pub(crate) async fn with_replacement(
 pub(crate) struct Part<'a> {
     pub switch: &'a Switch,
     pub call: &'a Call,
-    pub how: &'a Merge,
+    pub how: &'a Items,
     pub backend: &'a Backend,
 }
 
@@ -133,15 +133,15 @@ impl Part<'_> {
             Ok(Share::Replaced(None, why))
         };
         let is_default = backend.id == call.live.default_backend();
-        match (self.how.silent(), call.listing()) {
-            (Some(Silent::LastKnown), Some(listing)) => {
+        match (self.how.silent, call.listing()) {
+            (Silent::LastKnown, Some(listing)) => {
                 let Some(message) = self.renamed_list(listing.list) else {
                     return Err(why);
                 };
                 note(Replaced::CachedList, &why);
                 Ok(Share::Replaced(Some(message), why))
             }
-            (Some(Silent::LastKnownOrOmitted), Some(listing)) => {
+            (Silent::LastKnownOrOmitted, Some(listing)) => {
                 if let Some(message) = self.last_stats(listing) {
                     note(Replaced::CachedStats, &why);
                     return Ok(Share::Replaced(Some(message), why));
@@ -153,7 +153,7 @@ impl Part<'_> {
                     false => omitted(why),
                 }
             }
-            (Some(Silent::OmittedUnlessDefault), _) if !is_default => omitted(why),
+            (Silent::OmittedUnlessDefault, _) if !is_default => omitted(why),
             _ => Err(why),
         }
     }

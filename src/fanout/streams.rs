@@ -25,7 +25,7 @@ use crate::limits::budget::{Reservation, Unread};
 use crate::ownership::{MOST, Mark};
 use crate::rpc::fields::ITEMS;
 use crate::rpc::filter::first_of_each;
-use crate::rpc::{List, Merge, Row};
+use crate::rpc::{Items, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learned, Learner, keep_stats, readable};
@@ -40,7 +40,7 @@ pub(crate) fn interleave(
     switch: &Arc<Switch>,
     call: &Call,
     backends: Vec<Arc<Backend>>,
-    how: &'static Merge,
+    how: &'static Items,
     instead: &'static Row,
 ) -> Result<Reply, Status> {
     let windows = fanout::windows(&switch.counts, call, backends.len())?;
@@ -141,7 +141,7 @@ struct Feed {
     switch: Arc<Switch>,
     call: Call,
     backend: Arc<Backend>,
-    how: &'static Merge,
+    how: &'static Items,
     instead: &'static Row,
     asked: Asked,
     /// The facts that all feeds of the call share. `None` once this feed has ended.

@@ -1,7 +1,7 @@
 //! Describes rows of the RPC table in words, for `criswitch routes` and docs/rpcs.md.
 
 use super::{
-    Filter, Goes, ImageRule, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
+    Filter, Goes, ImageRule, Join, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
@@ -72,7 +72,7 @@ impl Row {
     fn reply(&self) -> String {
         let reply = match &self.goes {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
-                merged(merge) + merge.silent().map_or("", instead)
+                merged(merge) + merge.items().map_or("", |items| instead(items.silent))
             }
             Goes::Image(_, ImageRule::Find(_)) => {
                 "unchanged; an error if several backends have different images".into()
@@ -109,21 +109,16 @@ impl Row {
 
 fn merged(merge: &Merge) -> String {
     match merge {
-        Merge::Concat(lacking, _) => format!("concatenated{}", without(*lacking)),
-        Merge::Distinct(_, lacking, _) => {
-            format!(
-                "concatenated; duplicate entries are omitted{}",
-                without(*lacking)
-            )
+        Merge::Items(items) => {
+            let joined = match items.join {
+                Join::Concat => "concatenated",
+                Join::Distinct(_) => "concatenated; duplicate entries are omitted",
+                Join::Images => return "one entry per image id".into(),
+                Join::Descriptors => "one entry per metric, with the label keys of all backends",
+            };
+            joined.to_owned() + without(items.lacking)
         }
-        Merge::Images => "one entry per image id".into(),
-        Merge::Descriptors => {
-            format!(
-                "one entry per metric, with the label keys of all backends{}",
-                without(merge.lacking())
-            )
-        }
-        Merge::Interleave(list) => {
+        Merge::Interleave(list, _) => {
             format!("interleaved; {} of a backend that lacks the RPC", list.name)
         }
         Merge::Events => "interleaved; Unimplemented if a backend lacks it".into(),

@@ -9,8 +9,8 @@ use super::fields::{
     pod_sandbox_stats_filter,
 };
 use super::{
-    Filter, Goes, ImageRule, Kind, Lacking, List, LogRule, Merge, Row, Service, Silent,
-    StateChange, Then, Unknown,
+    Filter, Goes, ImageRule, Items, Join, Kind, Lacking, List, LogRule, Merge, Row, Service,
+    Silent, StateChange, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
@@ -73,13 +73,33 @@ use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
 use Lacking::{Fails, FailsForPods, LeftOut};
 use LogRule::{Change, Poll, Read};
-use Merge::{Concat, Distinct, Events, Interleave};
+use Merge::{Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
     ChangeState, CompleteUrl, Forget, HaveImage, KeepDisks, List as Listed, LostImage, NewImage,
     Nothing, OwnContainer, OwnPod, OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
+
+const LISTED: Items = items(Join::Concat, Fails, LastKnown);
+const STATS: Items = items(Join::Concat, Fails, LastKnownOrOmitted);
+const POD_STATS: Items = items(Join::Concat, FailsForPods, LastKnownOrOmitted);
+const METRICS: Items = items(Join::Concat, LeftOut, LastKnownOrOmitted);
+const DESCRIPTORS: Items = items(Join::Descriptors, LeftOut, LastKnownOrOmitted);
+const IMAGES: Items = items(Join::Images, LeftOut, LastKnown);
+const DISKS: Items = items(
+    Join::Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT]),
+    LeftOut,
+    OmittedUnlessDefault,
+);
+
+const fn items(join: Join, lacking: Lacking, silent: Silent) -> Items {
+    Items {
+        join,
+        lacking,
+        silent,
+    }
+}
 
 /// `Version`.
 pub const VERSION: Row = runtime("Version", Poll, Default, Nothing);
@@ -94,7 +114,7 @@ pub const RUN_POD_SANDBOX: Row = runtime(
 pub const LIST_PODS: Row = runtime(
     "ListPodSandbox",
     Poll,
-    All(POD_FILTER, Concat(Fails, LastKnown)),
+    All(POD_FILTER, Merge::Items(LISTED)),
     Listed(List::Pods),
 );
 /// `StopContainer`.
@@ -108,21 +128,21 @@ pub const STOP_CONTAINER: Row = runtime(
 pub const LIST_CONTAINERS: Row = runtime(
     "ListContainers",
     Poll,
-    All(CONTAINER_FILTER, Concat(Fails, LastKnown)),
+    All(CONTAINER_FILTER, Merge::Items(LISTED)),
     Listed(List::Containers),
 );
 /// `ListContainerStats`.
 pub const LIST_CONTAINER_STATS: Row = runtime(
     "ListContainerStats",
     Poll,
-    All(CONTAINER_STATS_FILTER, Concat(Fails, LastKnownOrOmitted)),
+    All(CONTAINER_STATS_FILTER, Merge::Items(STATS)),
     Listed(List::ContainerStats),
 );
 /// `ListPodSandboxStats`.
 pub const LIST_POD_STATS: Row = runtime(
     "ListPodSandboxStats",
     Poll,
-    All(POD_STATS_FILTER, Concat(FailsForPods, LastKnownOrOmitted)),
+    All(POD_STATS_FILTER, Merge::Items(POD_STATS)),
     Listed(List::PodStats),
 );
 /// `UpdateRuntimeConfig`.
@@ -166,21 +186,21 @@ pub const STATUS: Row = runtime("Status", Poll, All(Filter::NONE, Merge::Status)
 pub const LIST_POD_METRICS: Row = runtime(
     "ListPodSandboxMetrics",
     Poll,
-    All(Filter::NONE, Concat(LeftOut, LastKnownOrOmitted)),
+    All(Filter::NONE, Merge::Items(METRICS)),
     Listed(List::PodMetrics),
 );
 /// `ListMetricDescriptors`.
 pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
     "ListMetricDescriptors",
     Poll,
-    All(Filter::NONE, Merge::Descriptors),
+    All(Filter::NONE, Merge::Items(DESCRIPTORS)),
     Listed(List::MetricDescriptors),
 );
 /// `ListImages`.
 pub const LIST_IMAGES: Row = image(
     "ListImages",
     Poll,
-    Image(FILTER_HANDLER, ImageRule::List(Merge::Images)),
+    Image(FILTER_HANDLER, ImageRule::List(Merge::Items(IMAGES))),
     Listed(List::Images),
 );
 /// `ImageStatus`.
@@ -200,13 +220,13 @@ pub const ROWS: &[Row] = &[
     runtime("RemovePodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), Forget),
     POD_STATUS,
     LIST_PODS,
-    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Listed(List::Pods)),
+    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS, LISTED)), Listed(List::Pods)),
     runtime("CreateContainer", Change, OwnerWithImage(CONTAINER_POD), OwnContainer(NEW_CONTAINER)),
     runtime("StartContainer", Change, Owner(Container, REQUESTED_ID, NotFound), ChangeState(&[STARTED])),
     STOP_CONTAINER,
     runtime("RemoveContainer", Change, Owner(Container, REQUESTED_ID, Ok), Forget),
     LIST_CONTAINERS,
-    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Listed(List::Containers)),
+    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS, LISTED)), Listed(List::Containers)),
     CONTAINER_STATUS,
     runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
@@ -216,27 +236,27 @@ pub const ROWS: &[Row] = &[
     runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
     runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
-    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Listed(List::ContainerStats)),
+    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats)),
     runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     LIST_POD_STATS,
-    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Listed(List::PodStats)),
+    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS, POD_STATS)), Listed(List::PodStats)),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
     runtime("CheckpointContainer", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     EVENTS,
     LIST_METRIC_DESCRIPTORS,
     LIST_POD_METRICS,
-    runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Interleave(&LIST_POD_METRICS)), Listed(List::PodMetrics)),
+    runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Interleave(&LIST_POD_METRICS, METRICS)), Listed(List::PodMetrics)),
     RUNTIME_CONFIG,
     runtime("UpdatePodSandboxResources", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     runtime("CheckpointPod", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     runtime("RestorePod", Change, Handler(RESTORE_HANDLER), OwnRestored(RESTORED_POD, RESTORED_CONTAINERS, RESTORE_CONFIG)),
     LIST_IMAGES,
-    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Listed(List::Images)),
+    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES, IMAGES))), Listed(List::Images)),
     IMAGE_STATUS,
     long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE))),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    image("ImageFsInfo", Poll, All(Filter::NONE, Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT], LeftOut, OmittedUnlessDefault)), KeepDisks),
+    image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks),
 ];
 
 const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {

@@ -151,7 +151,7 @@ pub(crate) async fn version(backend: &Backend, wire: Option<&Wire>) -> Result<()
 pub(crate) async fn answers(own: OwnCalls<'_>, row: &'static Row) -> Result<(), Failed> {
     let OwnCalls { backend, wire, .. } = own;
     let row = match row.merge() {
-        Some(Merge::Interleave(list)) => match streams::read_to_end(backend, row).await {
+        Some(Merge::Interleave(list, _)) => match streams::read_to_end(backend, row).await {
             Err(failed) if failed.code() == Code::Unimplemented => list,
             ended => return unless_silent(ended),
         },

@@ -10,7 +10,7 @@ use criswitch::codec::cri;
 use criswitch::codec::protobuf;
 use criswitch::fanout::merge;
 use criswitch::ownership::{BackendId, BackendIds, Owner, Owners};
-use criswitch::rpc::{self, Goes, Kind, Merge};
+use criswitch::rpc::{self, Join, Kind, Merge};
 use criswitch::switch::labels::union;
 use prost::Message;
 
@@ -122,8 +122,9 @@ fn concatenates<M: Message + Default + PartialEq + Debug>(
 /// cannot read the lists.
 fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>) {
     let row = rpc::ROWS.iter().find(|row| row.name == rpc).unwrap();
-    let Goes::All(_, Merge::Distinct(keys, ..)) = &row.goes else {
-        panic!("{rpc} is not merged by Merge::Distinct");
+    let Some(Join::Distinct(keys)) = row.merge().and_then(Merge::items).map(|items| &items.join)
+    else {
+        panic!("{rpc} is not joined by Join::Distinct");
     };
     let merged = merge::distinct(lists, keys);
     if let Ok(merged) = &merged {

@@ -1,7 +1,7 @@
 //! RPCs that runtimes lack. A client must see no error if a fallback gives the same result, or if the replies of the
 //! other backends suffice.
 
-use criswitch::rpc::{self, Goes, ImageRule, Lacking, Merge, Row};
+use criswitch::rpc::{self, Goes, ImageRule, Items, Join, Lacking, Merge, Row};
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
@@ -25,23 +25,21 @@ impl Case<'_> {
 
     fn may_be_lacking(&self, row: &Row, merge: &Merge) -> bool {
         match merge {
-            Merge::Status | Merge::UpdateRuntimeConfig | Merge::Images => false,
+            Merge::Status | Merge::UpdateRuntimeConfig => false,
             Merge::Events => (0..RUNTIMES).any(|at| self.may_have_no_events(at)),
             Merge::RuntimeConfig => self.all_may_lack(&[row]),
-            Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => {
-                self.may_fail_for(*lacking, &[row])
-            }
-            Merge::Descriptors => self.may_fail_for(Lacking::LeftOut, &[row]),
-            Merge::Interleave(list) => {
+            Merge::Items(items) => self.may_be_missed(items, &[row]),
+            Merge::Interleave(list, items) => {
                 let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
-                let instead = match list.merge() {
-                    Some(Merge::Concat(lacking, _)) => self.may_fail_for(*lacking, &[row, list]),
-                    _ => false,
-                };
                 // criswitch forwards the reply of a single backend unchanged.
-                alone && self.all_may_lack(&[row]) || instead
+                alone && self.all_may_lack(&[row]) || self.may_be_missed(items, &[row, list])
             }
         }
+    }
+
+    fn may_be_missed(&self, items: &Items, rows: &[&Row]) -> bool {
+        // Every simulated runtime lists its images.
+        !matches!(items.join, Join::Images) && self.may_fail_for(items.lacking, rows)
     }
 
     fn may_fail_for(&self, lacking: Lacking, rows: &[&Row]) -> bool {

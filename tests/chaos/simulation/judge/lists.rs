@@ -197,7 +197,7 @@ impl Case<'_> {
         // criswitch forwards the stats of a single backend unchanged, and does not cache them.
         let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
         let unary = match row.merge() {
-            Some(Merge::Interleave(unary)) => unary,
+            Some(Merge::Interleave(unary, _)) => unary,
             _ => row,
         };
         let lacks = [row, unary]

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use bytes::{Bytes, BytesMut};
 use criswitch::codec::cri;
 use criswitch::codec::protobuf;
-use criswitch::rpc::{Goes, Kind, List, Merge, Row, Then, Unknown};
+use criswitch::rpc::{Goes, Items, Join, Kind, List, Merge, Row, Then, Unknown};
 use prost::Message;
 use tonic::Status;
 
@@ -225,7 +225,13 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     }
     if !matches!(
         asked.row.goes,
-        Goes::All(_, Merge::Concat(..) | Merge::Interleave(_))
+        Goes::All(
+            _,
+            Merge::Items(Items {
+                join: Join::Concat,
+                ..
+            }) | Merge::Interleave(..)
+        )
     ) {
         return Ok(vec![Bytes::new()]);
     }

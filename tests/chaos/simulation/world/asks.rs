@@ -36,7 +36,7 @@ impl World {
         if op.row.name == "UpdateRuntimeConfig" {
             truth.updates.begin();
         }
-        if matches!(op.row.merge(), Some(Merge::Interleave(_))) {
+        if matches!(op.row.merge(), Some(Merge::Interleave(..))) {
             truth.streamed.push(Streamed {
                 call: id,
                 ended: None,
