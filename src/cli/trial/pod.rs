@@ -40,8 +40,8 @@ const LOG_LIMIT: Duration = Duration::from_secs(10);
 const LOG_PERIOD: Duration = Duration::from_millis(20);
 /// The time between two lists of a backend that does not answer.
 const FIND_PERIOD: Duration = Duration::from_millis(500);
-/// The time within which a runtime shows the end of a pod, and the time between two looks.
-const END_LIMIT: Duration = Duration::from_secs(2);
+/// The time within which a runtime on a busy machine shows the end of a pod, and the time between two looks.
+const END_LIMIT: Duration = Duration::from_secs(10);
 const END_PERIOD: Duration = Duration::from_millis(50);
 /// The name of the container, and of its log.
 const CONTAINER: &str = "try";
