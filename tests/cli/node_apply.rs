@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
@@ -230,6 +231,27 @@ fn an_apply_or_undo_that_ends_at_any_moment_leaves_a_machine_as_before_or_as_aft
     assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
     succeeds(&machine, "apply");
     assert_eq!(state(machine.root(), false), after);
+}
+
+#[test]
+fn the_undo_of_an_interrupted_apply_extends_the_time_that_systemd_gives_it() {
+    let machine = image();
+    node(&machine, "apply", &["--end-at", "40"]);
+    let socket = machine.at("/notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    let mut undo = command(&[
+        "node",
+        "undo",
+        "--interrupted",
+        "--root",
+        text(machine.root()),
+    ]);
+    undo.env("NOTIFY_SOCKET", &socket).output().unwrap();
+    let mut message = [0; 64];
+    manager.set_nonblocking(true).unwrap();
+    let length = manager.recv(&mut message).unwrap();
+    assert_eq!(&message[..length], b"EXTEND_TIMEOUT_USEC=86400000000\n");
+    assert_eq!(status(&machine)["state"], "failed");
 }
 
 #[test]

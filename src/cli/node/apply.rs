@@ -14,7 +14,7 @@ use super::changes;
 use super::journal::{Generation, Journal, Left};
 use super::plan::{self, SpecificationArguments};
 use super::root::Root;
-use super::{stages, transient, workloads};
+use super::{stages, systemd, transient, workloads};
 use crate::cli::output::Output;
 use crate::cli::{Verdict, directory, print};
 
@@ -228,6 +228,7 @@ impl UndoArguments {
             }
             return Ok(Verdict::Fine);
         }
+        systemd::take_time();
         let mut journal = Journal::open(&root)?;
         if journal.failure.is_none() {
             journal.fail("the command was interrupted")?;

@@ -7,13 +7,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use criswitch::platform::connect::{Stream, dial};
+use criswitch::platform::service;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
+
+use crate::cli::print;
 
 /// The socket of systemd.
 pub(super) const SOCKET: &str = "/run/systemd/private";
 /// The time that systemd may take for a call, which is that of systemctl. It handles changes of mounts first.
 const LIMIT: Duration = Duration::from_secs(25);
+/// The time that the programs of a service may take to end, and `after` until [`take_time`].
+const STOP_LIMIT_MICROSECONDS: u64 = 30_000_000;
+/// The time of a command that has limits of its own.
+const LONG_MICROSECONDS: u64 = 24 * 3600 * 1_000_000;
 /// The limits on a line of the authentication, and on the parts of a message.
 const MAX_LINE: usize = 256;
 const MAX_PART: usize = 64 << 10;
@@ -52,9 +59,11 @@ impl Systemd<'_> {
             body.property("StandardOutputFileToAppend", service.output);
             body.command("ExecStart", service.command);
             body.command("ExecStopPost", service.after);
-            // The commands have time limits of their own.
+            // A program that the command has started may ignore the signals that end the unit. With version 1 of
+            // cgroups, systemd may also miss its end.
             body.name("TimeoutStopUSec").signature("t").align(8);
-            body.0.extend(u64::MAX.to_le_bytes());
+            body.0.extend(STOP_LIMIT_MICROSECONDS.to_le_bytes());
+            body.property("NotifyAccess", "exec");
         });
         // No further units.
         body.array(8, |_| {});
@@ -133,6 +142,16 @@ impl Systemd<'_> {
             anyhow::anyhow!("cannot connect: {error}{hint}")
         })?;
         Ok(dialed.stream().await?.0)
+    }
+}
+
+/// Lets the command `after` of a service take its time.
+pub(super) fn take_time() {
+    if service::is_managed() {
+        let sent = service::send(&format!("EXTEND_TIMEOUT_USEC={LONG_MICROSECONDS}"));
+        if let Err(error) = sent {
+            print(format!("cannot notify systemd: {error}\n")).ok();
+        }
     }
 }
 

@@ -475,6 +475,30 @@ async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
     until(async || status(&machine).await["state"] == "installed").await;
 }
 
+/// A program that an apply has started may go on. This one ignores the signal with which systemd ends the unit.
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_program_that_ignores_signals_does_not_hold_up_an_undo() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    let script = "
+        /root/criswitch node apply --spec /root/spec.toml --stop-at 5 & apply=$!
+        of() { systemctl show --value --property=$1 criswitch-apply.service; }
+        until grep -q '^State:.T' /proc/$(of MainPID)/status; do :; done
+        (trap '' TERM; echo $BASHPID >/sys/fs/cgroup/$(of ControlGroup)/cgroup.procs; exec sleep infinity) &
+        until grep -qx $! /sys/fs/cgroup/$(of ControlGroup)/cgroup.procs; do :; done
+        systemctl kill --kill-who=main --signal=KILL criswitch-apply.service
+        wait $apply";
+    let script = machine.command("timeout", &["120", "bash", "-c", script]);
+    let output = tokio::process::Command::from(script)
+        .output()
+        .await
+        .unwrap();
+    before.is_back(&machine, &said(&output));
+    let failure = &status(&machine).await["failure"]["why"];
+    assert_eq!(failure, "the command was interrupted");
+}
+
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_node_is_uninstalled_once_no_pod_needs_criswitch() {
