@@ -37,7 +37,7 @@ restarts      root,go      2    tests/system/restart/run.sh
 book          root,network 1    tests/system/book/run.sh
 units         root,network 4    tests/system/systemd/run.sh
 metrics       root,go      2    tests/system/prometheus/run.sh
-node          root,go      7    test_node
+node          root,go      9    test_node
 faults        -            2    test_faults
 package       root,network 8    test_package
 comparison    root,go      3    benches/compare/run.sh --smoke

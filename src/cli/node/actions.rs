@@ -87,6 +87,8 @@ pub(super) enum Work {
     },
     /// Remove the state of criswitch.
     Forget,
+    /// Remove the labels of the node, which criswitch leaves when it stops.
+    RemoveLabels(PathBuf),
 }
 
 /// Runs actions.
@@ -133,6 +135,8 @@ impl<'a> Runner<'a> {
             }
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
+            Work::RemoveLabels(file) => remove(&self.root.at(file))
+                .with_context(|| format!("cannot remove {}", file.display())),
             // The kubelet waits for this process, and starts with its previous files.
             Work::Restart { .. }
             | Work::Serve { .. }
@@ -189,6 +193,7 @@ impl Work {
                 format!("{unit} serves with {endpoint} and has kept its pods")
             }
             Work::Forget => "remove the state of criswitch".to_owned(),
+            Work::RemoveLabels(file) => format!("remove {}", file.display()),
         }
     }
 

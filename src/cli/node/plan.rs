@@ -63,6 +63,8 @@ pub(super) struct MachineFacts<'a> {
     pub(super) root: Root<'a>,
     pub(super) specification: &'a Specification,
     pub(super) wanted: Result<Wanted, Vec<Finding>>,
+    /// The file of the labels in the configuration that the node has.
+    pub(super) labels_file: Option<PathBuf>,
     /// The kubelet as it runs.
     pub(super) kubelet: Kubelet,
     pub(super) kubelet_findings: Vec<Finding>,
@@ -158,6 +160,7 @@ impl<'a> MachineFacts<'a> {
     ) -> anyhow::Result<MachineFacts<'a>> {
         let root = Root::of(directory);
         let wanted = Wanted::find(specification, &root, directory);
+        let config = Config::load(&root.at(Path::new(DEFAULT_PATH)));
         let mut kubelet_findings = Vec::new();
         let kubelet = Kubelet::read(&root, &mut kubelet_findings);
         let (nothing, mut next_findings) = (root::PlannedTexts::new(), Vec::new());
@@ -179,6 +182,7 @@ impl<'a> MachineFacts<'a> {
             root,
             specification,
             wanted,
+            labels_file: config.ok().and_then(|config| config.labels_file),
             kubelet,
             kubelet_findings,
             probes,

@@ -92,7 +92,7 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
     };
     let forward = call(&[&[verb], units].concat());
     let reload = call(&["daemon-reload"]);
-    let (mut before_undo, after_undo) = match verb {
+    let (mut before_undo, mut after_undo) = match verb {
         "restart" => (Vec::new(), vec![reload.clone(), forward.clone()]),
         _ => {
             let is_new = socket.is_some_and(|change| change.what == "create");
@@ -104,15 +104,25 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
             )
         }
     };
-    let wanted = facts.wanted.iter();
-    let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
+    let wanted = facts.wanted.as_ref().ok();
+    let backends = wanted
+        .iter()
+        .flat_map(|wanted| &wanted.config.table.backends);
     let backends: Vec<_> = backends.map(|backend| backend.socket.to_string()).collect();
     let serve = Work::Serve {
         endpoint: facts.endpoint.clone(),
         backends: backends.clone(),
         within: facts.specification.kubelet_timeout,
     };
-    let mut forward = vec![reload, forward, action("start", serve)];
+    let mut forward = vec![reload, forward];
+    let old = facts.labels_file.as_ref();
+    let new = wanted.and_then(|wanted| wanted.config.labels_file.as_ref());
+    if old != new {
+        let remove = |file: &PathBuf| action("start", Work::RemoveLabels(file.clone()));
+        forward.extend(old.map(remove));
+        after_undo.extend(new.map(remove));
+    }
+    forward.push(action("start", serve));
     if planned.iter().any(|planned| planned.step == "try") {
         let (endpoint, how) = (facts.endpoint.clone(), facts.specification.tries);
         forward.push(action("try", Work::Try { endpoint, how }));

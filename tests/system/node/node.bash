@@ -1,23 +1,41 @@
 # shellcheck shell=bash
-# A node: systemd as process 1 of namespaces, two containerds and a kubelet as units, joined to the kube-apiserver of
-# cluster.bash, which is outside of the node.
+# Nodes: each has systemd as process 1 of namespaces, and two containerds and a kubelet as units. It is joined to the
+# kube-apiserver of cluster.bash, which is outside of the nodes.
 
 NODE=$CHECKS
 TESTS=$(dirname "$NODE")
-# The addresses of the two ends of the link between the machine and the node.
-OUTSIDE=$SUBNET_PREFIX.0.1 INSIDE=$SUBNET_PREFIX.0.2
+
+# select_node [N]: makes node N, or the first one, the node of all functions. Sets its name, the end of names of its files,
+# and the names and addresses of the two ends of the link between the machine and the node.
+select_node() {
+  local n=${1:-1}
+  SUFFIX=
+  [ "$n" = 1 ] || SUFFIX=-$n
+  NAME=node$SUFFIX
+  LINKS=("$BRIDGE-$((2 * n - 1))" "$BRIDGE-$((2 * n))")
+  OUTSIDE=$SUBNET_PREFIX.0.$((4 * n - 3)) INSIDE=$SUBNET_PREFIX.0.$((4 * n - 2))
+}
+
+# at N COMMAND...: runs the command with node N selected.
+at() {
+  local SUFFIX NAME LINKS OUTSIDE INSIDE
+  select_node "$1"
+  "${@:2}"
+}
+
+select_node
 # shellcheck disable=SC2034 # cluster.bash uses it.
 API=$OUTSIDE
 
 # start_link: makes the link, with the machine's address.
 start_link() {
-  ip link add "$BRIDGE-1" type veth peer name "$BRIDGE-2" && ip address add "$OUTSIDE/30" dev "$BRIDGE-1" &&
-    ip link set "$BRIDGE-1" up
+  ip link add "${LINKS[0]}" type veth peer name "${LINKS[1]}" && ip address add "$OUTSIDE/30" dev "${LINKS[0]}" &&
+    ip link set "${LINKS[0]}" up
 }
 
 # start_node_of_systemd: boots the node, which joins the cluster, with the images and the program of criswitch.
 start_node_of_systemd() {
-  local folder=$DIR/node image n
+  local folder=$DIR/$NAME image n
   # An earlier node leaves its files.
   rm -rf "$folder"
   mkdir -p "$folder"/{backends,units,archives,disk}
@@ -26,45 +44,51 @@ start_node_of_systemd() {
   for image in pause busybox; do
     skopeo copy -q "oci:$IMAGES/$image:1" "docker-archive:$folder/archives/$image.tar:registry.test/$image:1" || return
   done
-  printf '#!/bin/bash\nset -eu\nDIR=%q INSIDE=%q\n. %q\n. %q\nfill_root\n' "$DIR" "$INSIDE" "$REAL/setup.sh" \
-    "$NODE/root.bash" >"$folder/prepare"
+  printf '#!/bin/bash\nset -eu\nDIR=%q NAME=%q INSIDE=%q\n. %q\n. %q\nfill_root\n' "$DIR" "$NAME" "$INSIDE" \
+    "$REAL/setup.sh" "$NODE/root.bash" >"$folder/prepare"
   chmod +x "$folder/prepare"
   boot_node || return
   for n in 1 2; do
     for image in pause busybox; do
-      in_node env "$(cat "$(root)/etc/containerd/$n.env")" ctr -a "/run/containerd-$n.sock" -n k8s.io images import \
-        "/opt/images/$image.tar" >/dev/null 2>&1 || return
+      import_image "$n" "$image" || return
     done
   done
   cp "$CRISWITCH" "$(root)/root/criswitch"
 }
 
+# import_image N NAME: imports an image of the node's archives into its containerd N.
+import_image() {
+  in_node env "$(cat "$(root)/etc/containerd/$1.env")" ctr -a "/run/containerd-$1.sock" -n k8s.io images import \
+    "/opt/images/$2.tar" >/dev/null 2>&1
+}
+
 # boot_node: boots the node with the disk that it has, and links it with the machine.
 boot_node() {
-  local folder=$DIR/node n
+  local folder=$DIR/$NAME n
   rm -f "$folder/pid"
   # shellcheck disable=SC2016 # The inner shell expands these.
-  start_program node bash -euc '. "$1"; enter_cgroups; exec "$2" "$3"' bash "$NODE/root.bash" \
+  start_program "$NAME" env NAME="$NAME" bash -euc '. "$1"; enter_cgroups; exec "$2" "$3"' bash "$NODE/root.bash" \
     "$TESTS/systemd/boot.sh" "$folder"
-  wait_for 20 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/node.log")" || return
-  ip link set "$BRIDGE-2" name eth0 netns "$(cat "$folder/pid")" &&
+  wait_for 20 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/$NAME.log")" || return
+  ip link set "${LINKS[1]}" name eth0 netns "$(cat "$folder/pid")" &&
     wait_for 20 "the address of the node" in_node ip address replace "$INSIDE/30" dev eth0 && in_node ip link set eth0 up &&
-    wait_for 60 "systemd" in_node systemctl is-system-running --wait || return
+    in_node ip route replace default via "$OUTSIDE" && wait_for 60 "systemd" in_node systemctl is-system-running --wait ||
+    return
   for n in 1 2; do
-    render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$(root)/run/containerd-$n.sock"
+    render crictl.yaml "$DIR/crictl-$n$SUFFIX.yaml" "SOCKET=$(root)/run/containerd-$n.sock"
   done
 }
 
 # lose_power: kills process 1 of the node, and with it all its processes. Only the disk stays.
 lose_power() {
-  kill -KILL "$(cat "$DIR/node/pid")" && wait_for 30 "the end of the node" test -s "$DIR/node.exit" || return
+  kill -KILL "$(cat "$DIR/$NAME/pid")" && wait_for 30 "the end of the node" test -s "$DIR/$NAME.exit" || return
   # The kernel removes the link some time after the last process of the node.
-  ip link delete "$BRIDGE-1" 2>/dev/null || true
+  ip link delete "${LINKS[0]}" 2>/dev/null || true
 }
 
 # in_node COMMAND...: runs a command in the node.
 in_node() {
-  nsenter --target="$(cat "$DIR/node/pid")" --mount --pid --cgroup --net --root --wdns=/ "$@" </dev/null
+  nsenter --target="$(cat "$DIR/$NAME/pid")" --mount --pid --cgroup --net --root --wdns=/ "$@" </dev/null
 }
 
 # node ARGUMENT...: runs `criswitch node` in the node.
@@ -84,7 +108,7 @@ specify() {
 
 # root: prints the path of the node's root.
 root() {
-  echo "/proc/$(cat "$DIR/node/pid")/root"
+  echo "/proc/$(cat "$DIR/$NAME/pid")/root"
 }
 
 # everything: prints each pod and container of the containerds, apart from those of the chart, with its attempt, times,
@@ -92,8 +116,8 @@ root() {
 everything() {
   local n line
   for n in 1 2; do
-    crictl_at "$n" pods -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspectp
-    crictl_at "$n" ps -q | xargs -r crictl --config "$DIR/crictl-$n.yaml" inspect
+    crictl_at "$n$SUFFIX" pods -q | xargs -r crictl --config "$DIR/crictl-$n$SUFFIX.yaml" inspectp
+    crictl_at "$n$SUFFIX" ps -q | xargs -r crictl --config "$DIR/crictl-$n$SUFFIX.yaml" inspect
   done | jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
     .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(test("criswitch|SANDBOX_NOTREADY") | not)' |
     sort | while read -r line; do
@@ -101,8 +125,8 @@ everything() {
   done
 }
 
-# import_criswitch: makes an image of the program, with the libraries of this machine that it needs, for the chart.
-import_criswitch() {
+# image_of_criswitch: makes an image of the program, with the libraries of this machine that it needs, for the chart.
+image_of_criswitch() {
   local root=$DIR/criswitch.root IMAGES=$DIR/image file
   mkdir -p "$root/usr/bin" "$IMAGES"
   strip --strip-debug -o "$root/usr/bin/criswitch" "$CRISWITCH"
@@ -111,11 +135,13 @@ import_criswitch() {
   done
   # shellcheck source=tests/system/runtimes/images.sh
   . "$REAL/images.sh"
-  layout criswitch "$root" --config.entrypoint /usr/bin/criswitch --config.user 65532:65532 &&
-    skopeo copy -q "oci:$IMAGES/criswitch:1" \
-      "docker-archive:$DIR/node/archives/criswitch.tar:localhost/criswitch:$(version_of_chart)" &&
-    in_node env "$(cat "$(root)/etc/containerd/2.env")" ctr -a /run/containerd-2.sock -n k8s.io images import \
-      /opt/images/criswitch.tar >/dev/null
+  layout criswitch "$root" --config.entrypoint /usr/bin/criswitch --config.user 65532:65532
+}
+
+# import_criswitch: imports the image of criswitch into the containerd that the kubelet uses.
+import_criswitch() {
+  skopeo copy -q "oci:$DIR/image/criswitch:1" \
+    "docker-archive:$DIR/$NAME/archives/criswitch.tar:localhost/criswitch:$(version_of_chart)" && import_image 2 criswitch
 }
 
 version_of_chart() {
@@ -154,16 +180,20 @@ longest_silence() {
 
 # is_ready: succeeds when the node is Ready; a condition for wait_for.
 is_ready() {
-  api api/v1/nodes/node | jq -e '.status.conditions[] | select(.type == "Ready") | .status == "True"'
+  api "api/v1/nodes/$NAME" | jq -e '.status.conditions[] | select(.type == "Ready") | .status == "True"'
 }
 
-# end_node: ends the node and its cluster; for teardown_file.
+# end_node: ends all nodes and their cluster; for teardown_file.
 end_node() {
-  end_program TERM node || true
-  for program in controllers scheduler apiserver etcd; do
-    [ ! -e "$DIR/$program.log" ] || end_program KILL "$program" || true
+  local program disk
+  for disk in "$DIR"/node*/disk; do
+    mountpoint -q "$disk" || continue
+    end_program TERM "$(basename "$(dirname "$disk")")" || true
+    umount "$disk" || true
   done
-  umount "$DIR/node/disk" || true
+  for program in controllers scheduler nfd-master apiserver etcd; do
+    [ ! -e "$DIR/$program.pid" ] || [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
+  done
 }
 
 # same WHAT EXPECTED ACTUAL: compares two texts, and prints only the lines that differ.

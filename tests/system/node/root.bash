@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# What the root of a node has beside systemd, and its cgroups.
+# What the root of the node NAME has beside systemd, and its cgroups.
 
 # enter_cgroups: moves this process into a cgroup of the node in each hierarchy, which becomes the node's root.
 enter_cgroups() {
   local hierarchy cgroup name
   for hierarchy in /sys/fs/cgroup/*/; do
     [ -e "$hierarchy/release_agent" ] || continue
-    cgroup=$hierarchy${DIR##*/}
+    # shellcheck disable=SC2153 # boot_node exports it.
+    cgroup=$hierarchy${DIR##*/}-$NAME
     mkdir -p "$cgroup"
     for name in cpuset.cpus cpuset.mems; do
       [ ! -e "$cgroup/$name" ] || cat "$hierarchy/$name" >"$cgroup/$name"
@@ -18,7 +19,7 @@ enter_cgroups() {
 # fill_root: changes the root of the node, the working directory, before its boot.
 fill_root() {
   local is_first
-  [ -e "$DIR/node/disk/etc" ] || is_first=1
+  [ -e "$DIR/$NAME/disk/etc" ] || is_first=1
   mount_cgroups
   add_devices
   let_network_be_set
@@ -34,8 +35,8 @@ use_disk() {
   local name
   for name in etc opt root var; do
     mkdir -p "$name"
-    [ -e "$DIR/node/disk/$name" ] || cp -a "$name" "$DIR/node/disk/"
-    mount --bind "$DIR/node/disk/$name" "$name"
+    [ -e "$DIR/$NAME/disk/$name" ] || cp -a "$name" "$DIR/$NAME/disk/"
+    mount --bind "$DIR/$NAME/disk/$name" "$name"
   done
 }
 
@@ -85,12 +86,12 @@ show_kernel_settings() {
 add_partners() {
   local name
   mkdir -p opt/partners
-  for name in containerd containerd-shim-runc-v2 ctr runsc containerd-shim-runsc-v1 etcd; do
+  for name in containerd containerd-shim-runc-v2 ctr runsc containerd-shim-runsc-v1 etcd nfd-worker; do
     bind_program "$(command -v "$name")" "opt/partners/$name"
   done
   bind_program "$(command -v kubelet)" usr/bin/kubelet
   mkdir -p opt/images
-  mount --bind "$DIR/node/archives" opt/images
+  mount --bind "$DIR/$NAME/archives" opt/images
 }
 
 bind_program() {
@@ -120,6 +121,6 @@ add_files() {
   DIR=/etc/kubernetes render kubelet.yaml var/lib/kubelet/config.yaml SOCKET=/run/containerd-2.sock PORT=10250 CGROUP=/
   sed -i "s|^podLogsDir:.*|podLogsDir: /var/log/pods|; s|^address:.*|address: 0.0.0.0|; s|^healthzPort:.*|healthzPort: 10248|" \
     var/lib/kubelet/config.yaml
-  echo "KUBELET_KUBEADM_ARGS=\"--hostname-override=node --node-ip=$INSIDE --v=2\"" >var/lib/kubelet/kubeadm-flags.env
+  echo "KUBELET_KUBEADM_ARGS=\"--hostname-override=$NAME --node-ip=$INSIDE --v=2\"" >var/lib/kubelet/kubeadm-flags.env
   cp "$DIR/cluster/kubeconfig" etc/kubernetes/kubelet.conf
 }

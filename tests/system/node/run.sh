@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Changes a real node with `criswitch node`: systemd as process 1, two real containerds and a real kubelet as units, and
-# a kube-apiserver outside of the node. Runs as root on Debian 12 with Rust and Go.
+# Changes real nodes with `criswitch node`, one alone and three of a cluster: systemd as process 1, two real containerds
+# and a real kubelet as units, and a kube-apiserver outside of the nodes. Runs as root on Debian 12 with Rust and Go.
 #
 #   tests/system/node/run.sh [--cuts N] [--cycles N] [--faults all] [ARGUMENT...]
 #

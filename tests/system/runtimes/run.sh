@@ -81,7 +81,7 @@ clean_up() {
   wait "$SUITE" 2>/dev/null
   local n end=$((SECONDS + 20))
   while ! remove_cgroups && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
-  for n in 1 2 3 4; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
+  for n in 1 2 3 4 5 6; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
   rm -rf --one-file-system "$DIR"
 }
 

@@ -377,6 +377,37 @@ async fn the_undo_of_the_first_generation_restarts_the_kubelet_also_after_an_upg
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn the_labels_of_a_node_end_with_the_generation_that_has_set_them() {
+    let machine = node().await;
+    let directory = "etc/kubernetes/node-feature-discovery/features.d";
+    fs::create_dir_all(machine.at(directory)).unwrap();
+    let before = Before::of(&machine);
+    let specify = |name: &str| {
+        let labels = format!("labels_file = \"/{directory}/{name}\"\n{CONFIG}{NODE}");
+        fs::write(machine.at(SPEC), labels).unwrap();
+    };
+    let has = |names: &[&str]| {
+        let found = fs::read_dir(machine.at(directory)).unwrap();
+        let found = found.map(|entry| entry.unwrap().file_name());
+        found.collect::<Vec<_>>() == names
+    };
+    succeeds(&machine, &APPLY).await;
+    specify("first");
+    succeeds(&machine, &APPLY).await;
+    until(async || has(&["first"])).await;
+    succeeds(&machine, &["undo"]).await;
+    assert!(has(&[]));
+    for name in ["first", "second"] {
+        specify(name);
+        succeeds(&machine, &APPLY).await;
+        until(async || has(&[name])).await;
+    }
+    succeeds(&machine, &["uninstall"]).await;
+    before.is_back(&machine, "uninstalled");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn an_upgrade_that_fails_goes_back_without_the_kubelet() {
     let machine = node().await;
     succeeds(&machine, &APPLY).await;

@@ -309,6 +309,7 @@ rejected_by_api() {
   wait_for 60 "a pod without a class" pod_is other "$RUNS"
   wait_for 60 "the reason why no node fits" fits_no_node early
   start_discovery
+  start_program nfd-worker nfd_worker
   wait_for 60 "the pod on the labelled node" pod_is early "$RUNS"
   equal "the overhead" '{"cpu":"3m","memory":"13Mi"}' "$(api api/v1/namespaces/suite/pods/early | jq -c .spec.overhead)"
 
@@ -319,15 +320,4 @@ rejected_by_api() {
   start_containerd 1
   wait_for 60 "the pod on the labelled node" pod_is late "$RUNS"
   remove_all_pods
-}
-
-# fits_no_node POD: succeeds when the scheduler has found no node that the pod selects; a condition for wait_for.
-fits_no_node() {
-  pod_is "$1" '.status.conditions[]? | select(.type == "PodScheduled")
-    | .status == "False" and (.message | contains("node(s) didn\u0027t match Pod\u0027s node affinity/selector"))'
-}
-
-# node_lacks LABEL: succeeds when the node does not have the label; a condition for wait_for.
-node_lacks() {
-  api api/v1/nodes/node | jq -e --arg key "$1" '.metadata.labels | has($key) | not'
 }

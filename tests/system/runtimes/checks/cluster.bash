@@ -50,14 +50,16 @@ start_scheduler() {
   start_program scheduler kube-scheduler --kubeconfig "$DIR/cluster/kubeconfig" --leader-elect=false --secure-port 0
 }
 
-# start_discovery: starts node-feature-discovery: the worker, which reads the folder features.d each second, and the
-# master, which labels the node.
+# start_discovery: starts the master of node-feature-discovery, which labels nodes by what their workers have found.
 start_discovery() {
   kubectl_at_cluster apply -f "$(dirname "$(command -v nfd-master)")/nfd-api-crds.yaml" >/dev/null &&
     wait_for 30 "the resource of node-feature-discovery" api apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures || return
   NODE_NAME=node start_program nfd-master nfd-master -kubeconfig "$DIR/cluster/kubeconfig" -metrics 0 -grpc-health 0
-  start_program nfd-worker nfd_worker -options '{"core": {"sleepInterval": "1s"}}'
 }
+
+# The flags of a worker of node-feature-discovery that reads features.d only, and does so each second.
+NFD_FLAGS=(-metrics 0 -grpc-health 0 -feature-sources local -label-sources local
+  -options '{"core": {"sleepInterval": "1s"}}')
 
 # nfd_worker ARGUMENT...: runs a worker of node-feature-discovery on the files of the folder features.d. The worker
 # reads files below /etc/kubernetes only, so it has a mount namespace with a separate /etc.
@@ -66,8 +68,7 @@ nfd_worker() {
   # shellcheck disable=SC2016 # The inner shell expands these.
   NODE_NAME=node KUBERNETES_NAMESPACE=suite exec unshare --mount sh -c '
     mount -t tmpfs tmpfs /etc && mkdir -p "$1" && mount --bind "$2" "$1" && shift 2 && exec nfd-worker "$@"
-  ' sh "$features" "$DIR/features.d" -kubeconfig "$DIR/cluster/kubeconfig" -metrics 0 -grpc-health 0 \
-    -feature-sources local -label-sources local "$@"
+  ' sh "$features" "$DIR/features.d" -kubeconfig "$DIR/cluster/kubeconfig" "${NFD_FLAGS[@]}" "$@"
 }
 
 # nfd_labels: prints the labels that a worker of node-feature-discovery would give the node, sorted.
@@ -77,8 +78,8 @@ nfd_labels() {
   sed -n 's,^\t\(criswitch\.io/[^:]*\): "\{0\,1\}\([^"]*\)"\{0\,1\}$,\1=\2,p' "$log" | LC_ALL=C sort
 }
 
-# start_controllers [ARGUMENT...]: starts the controller of DaemonSets. No controller removes the pods of a DaemonSet that
-# is deleted.
+# start_controllers [ARGUMENT...]: starts the controller of DaemonSets, and those of the arguments. The garbage collector
+# removes the pods of a DaemonSet that is deleted.
 start_controllers() {
   start_program controllers kube-controller-manager --kubeconfig "$DIR/cluster/kubeconfig" --leader-elect=false \
     --secure-port 0 --controllers daemonset-controller "$@"
@@ -90,6 +91,7 @@ CHART=$DIR/chart
 
 # copy_chart: copies the chart. That of a release has no links.
 copy_chart() {
+  rm -rf "$CHART"
   cp -rL "$TOP/deploy/chart" "$CHART"
   # The suite's kube-apiserver and Helm 3 do not know their version.
   sed -i '/^kubeVersion: /d' "$CHART/Chart.yaml"
@@ -176,4 +178,15 @@ no_pods() {
   seen=$(api api/v1/namespaces/suite/pods | jq -r '.items[].metadata.name') || return
   echo "$seen"
   [ -z "$seen" ]
+}
+
+# fits_no_node POD: succeeds when the scheduler has found no node that the pod selects; a condition for wait_for.
+fits_no_node() {
+  pod_is "$1" '.status.conditions[]? | select(.type == "PodScheduled")
+    | .status == "False" and (.message | contains("node(s) didn\u0027t match Pod\u0027s node affinity/selector"))'
+}
+
+# node_lacks LABEL [NODE]: succeeds when the node does not have the label; a condition for wait_for.
+node_lacks() {
+  api "api/v1/nodes/${2:-node}" | jq -e --arg key "$1" '.metadata.labels | has($key) | not'
 }
