@@ -202,32 +202,18 @@ pub(crate) async fn send_alone(
     Ok(unsent)
 }
 
-/// Sends `call` to all of `backends` and merges their replies into one.
-pub(crate) async fn merge(
-    switch: &Switch,
-    call: &Call,
-    how: &Items,
-    backends: &[Arc<Backend>],
-) -> Result<Unsent, Failed> {
-    match how.join {
-        Join::Concat => merged(switch, call, how, backends, |all| Ok(all.to_vec())).await,
-        Join::Distinct(keys) => {
-            let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
-            merged(switch, call, how, backends, distinct).await
-        }
+/// Joins `messages` as `join` says.
+fn joined(switch: &Switch, join: &Join, messages: &[Bytes]) -> Result<Vec<Bytes>, Malformed> {
+    Ok(match join {
+        Join::Concat => messages.to_vec(),
+        Join::Distinct(keys) => vec![merge::distinct(messages, keys)?],
+        Join::Images => vec![merge::images(messages)?],
         Join::Descriptors => {
-            let descriptors = |all: &[Bytes]| {
-                let merged = labels::union(all)?;
-                labels::give_descriptors(&switch.given, &switch.live(), &merged);
-                Ok(vec![merged])
-            };
-            merged(switch, call, how, backends, descriptors).await
+            let union = labels::union(messages)?;
+            labels::give_descriptors(&switch.given, &switch.live(), &union);
+            vec![union]
         }
-        Join::Images => {
-            let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
-            merged(switch, call, how, backends, images).await
-        }
-    }
+    })
 }
 
 /// Asks the backend for its metric descriptors, once per connection. If the reply takes longer than `stats_timeout`,
@@ -271,15 +257,14 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
     join_all(asked).await
 }
 
-/// Merges the parts of all `backends` into one reply. A part that cannot be used is replaced (see [`fallback`]); the
+/// Sends `call` to all `backends`, and merges their parts into one reply. A part that cannot be used is replaced (see [`fallback`]); the
 /// call fails if nothing can replace it, or if no backend's own answer can be used. A backend is omitted only if the
 /// RPC allows it.
-async fn merged(
+pub(crate) async fn merge(
     switch: &Switch,
     call: &Call,
     how: &Items,
     backends: &[Arc<Backend>],
-    merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Unsent, Failed> {
     let begun = switch.owners().mark();
     let before = switch.owners().changes();
@@ -325,7 +310,7 @@ async fn merged(
         Some(why) => Err(why),
         // An answer of one backend may have changed the items of another.
         None => Ok(Unsent::of(
-            one_message(call, messages, switch.max_message, merge)?,
+            one_message(switch, call, &how.join, messages)?,
             backends,
         )),
     }
@@ -425,10 +410,10 @@ pub(crate) fn may_lack(owners: &Owners, how: &Items, backend: BackendId) -> bool
 }
 
 fn one_message(
+    switch: &Switch,
     call: &Call,
+    join: &Join,
     messages: Vec<Message>,
-    limit: usize,
-    merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Reply, Failed> {
     let sizes: Vec<_> = messages
         .iter()
@@ -438,7 +423,9 @@ fn one_message(
         .iter()
         .map(|(_, message)| message.clone())
         .collect();
-    let merged = merge(&bytes).map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
+    let joined = joined(switch, join, &bytes);
+    let merged = joined.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
+    let limit = switch.max_message;
     if merged.iter().map(Bytes::len).sum::<usize>() > limit {
         return Err(errors::reply_too_large(call.row.name, limit, &sizes).into());
     }
