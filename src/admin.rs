@@ -154,7 +154,7 @@ impl AdminCalls {
             let place = match switch.admin_calls.place(calls.user) {
                 Ok(place) => place,
                 Err(limit) => {
-                    switch.counts.refuse(Reason::Calls);
+                    switch.counts.reject(Reason::Calls);
                     let (path, most, what) = (request.uri().path(), limit.most, limit.what);
                     return reply::of_status(&errors::too_many_calls(path, most, what));
                 }

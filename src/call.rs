@@ -85,7 +85,7 @@ impl Call {
     /// Whether a late or missing answer to this call counts for all calls of its RPC. A late answer to a call for only
     /// some stats does not count: CRI-O delays a call for all stats while one container stops, but answers calls for
     /// the other containers at once.
-    pub(crate) fn speaks_for_all(&self) -> bool {
+    pub(crate) fn counts_for_all(&self) -> bool {
         let listing = self.listing();
         listing.is_none_or(|listing| listing.is_whole || !listing.list.is_stats())
     }
@@ -94,7 +94,7 @@ impl Call {
     pub(crate) fn contribution(&self) -> Contribution {
         Contribution {
             row: self.row,
-            is_of_all: self.speaks_for_all(),
+            is_of_all: self.counts_for_all(),
         }
     }
 

@@ -135,7 +135,7 @@ async fn read(
         Ok(Ok(whole)) => whole.body,
         Ok(Err(why)) => return Err(no_request(&switch.counts, row, switch.max_message, &why)),
         Err(_) => {
-            switch.counts.refuse(Reason::Unfinished);
+            switch.counts.reject(Reason::Unfinished);
             return Err(errors::unfinished_request(row.name, REQUEST_LIMIT));
         }
     };
@@ -152,11 +152,11 @@ async fn read(
 fn no_request(counts: &Counts, row: &Row, limit: usize, why: &Unread) -> Status {
     match why {
         Unread::TooLarge => {
-            counts.refuse(Reason::Size);
+            counts.reject(Reason::Size);
             errors::request_too_large(row.name, limit)
         }
         Unread::NoMemory(limit) => {
-            counts.refuse(Reason::Memory);
+            counts.reject(Reason::Memory);
             errors::no_memory_for_request(row.name, *limit)
         }
         Unread::Broken(status) => errors::broken_request(row.name, status),

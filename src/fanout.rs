@@ -113,19 +113,19 @@ impl Drop for Unanswered<'_> {
 
 /// Returns the reply to `UpdateRuntimeConfig`. The call fails if a backend rejects the configuration, or if no backend
 /// accepts it. The error names each backend that rejected the configuration or did not answer.
-fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
-    let (mut taken, mut refused, mut missed) = (None, Vec::new(), Vec::new());
+fn accepted(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
+    let (mut accepted, mut rejected, mut missed) = (None, Vec::new(), Vec::new());
     for BackendResult { backend, result } in parts {
         match result {
             Ok(answer) if answer.code() == Code::Ok => {
-                taken = taken.or(Some(reply::of_answer(answer)));
+                accepted = accepted.or(Some(reply::of_answer(answer)));
             }
             Ok(answer) if answer.code() == Code::Unimplemented => {
-                taken = taken.or_else(|| Some(reply::of_message(Vec::new())));
+                accepted = accepted.or_else(|| Some(reply::of_message(Vec::new())));
             }
             Ok(answer) => {
                 backend.nudges.owed.notify_one();
-                refused.push(named(&backend, answer));
+                rejected.push(named(&backend, answer));
             }
             Err(status) => {
                 backend.nudges.owed.notify_one();
@@ -135,11 +135,11 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
             }
         }
     }
-    match taken {
-        Some(taken) if refused.is_empty() => Ok(taken),
+    match accepted {
+        Some(reply) if rejected.is_empty() => Ok(reply),
         _ => {
-            refused.append(&mut missed);
-            Err(Failed::all(refused).unwrap_or_else(|| errors::no_backend().into()))
+            rejected.append(&mut missed);
+            Err(Failed::all(rejected).unwrap_or_else(|| errors::no_backend().into()))
         }
     }
 }
@@ -241,7 +241,7 @@ async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
 pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
     if held.grow(streams * STREAM_WINDOW as usize).is_err() {
-        counts.refuse(Reason::Unread);
+        counts.reject(Reason::Unread);
         return Err(errors::unread_replies(call.row.name, call.unread.limit()));
     }
     Ok(held)
@@ -451,13 +451,8 @@ pub(crate) async fn update_runtime_config(
     let mut unanswered = Unanswered(backends);
     let parts = gather(call, backends).await;
     unanswered.0 = &[];
-    match taken(parts) {
-        Ok(reply) => Ok(Unsent::of(reply, &live.backends)),
-        Err(failed) => {
-            call.may_show(&live.backends.iter().collect()).await.ok();
-            Err(failed)
-        }
-    }
+    let reply = accepted(parts).unwrap_or_else(reply::of_failed);
+    Ok(Unsent::of(reply, &live.backends))
 }
 
 /// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns
@@ -469,17 +464,17 @@ pub(crate) async fn runtime_config(
 ) -> Result<Reply, Failed> {
     // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
     let default_backend = call.live.default_backend();
-    let speaks = |backend: &&Arc<Backend>| backend.id == default_backend;
+    let is_default = |backend: &&Arc<Backend>| backend.id == default_backend;
     let mut own = None;
     // After a reload, `backends` may lack the default backend.
-    if let Some(default) = backends.iter().find(speaks) {
+    if let Some(default) = backends.iter().find(is_default) {
         let answer = default.patiently(forward::ask(call, default)).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
         }
         own = Some(answer);
     }
-    let others = backends.iter().filter(|backend| !speaks(backend));
+    let others = backends.iter().filter(|backend| !is_default(backend));
     let asked = others.map(|backend| async move {
         let asked = forward::ask(call, backend);
         let asked = tokio::time::timeout(backend.list_timeout(), asked).await;

@@ -39,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
 /// The length of three waits at shutdown: for the preface of a client that has just connected, for clients to answer a
 /// PING if no call is in flight, and for clients to read the final statuses of their calls.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_REPLIES: Duration = Duration::from_secs(1);
 
 /// The time between two checks at shutdown whether calls are in flight.
 const IDLE_CHECK: Duration = Duration::from_millis(100);
@@ -119,7 +119,7 @@ impl Listener {
                     let place = match self.admission.admit(Peer::of(&stream)) {
                         Ok(place) => (place, switch.counts.connected()),
                         Err(reason) => {
-                            switch.counts.refuse(reason);
+                            switch.counts.reject(reason);
                             continue;
                         }
                     };
@@ -129,7 +129,7 @@ impl Listener {
                         let (place, _connected) = place;
                         let ended = converse(stream, switch, &admission, &place).await;
                         if let Err((reason, cause)) = ended {
-                            counts.refuse(reason);
+                            counts.reject(reason);
                             admission.cut_off(&place, cause);
                         }
                     });
@@ -162,15 +162,15 @@ pub async fn finish(switch: &Switch, mut connections: JoinSet<()>) {
     if tokio::time::timeout(timeout, ended).await.is_err() {
         tracing::warn!("calls were still in flight at the end of shutdown_timeout");
         switch.ending.over.set(timeout).ok();
-        tokio::time::timeout(LAST_WORDS, finished).await.ok();
+        tokio::time::timeout(LAST_REPLIES, finished).await.ok();
     }
 }
 
-/// Completes when no call has been in flight, and no reply unread, for a second (`LAST_WORDS`). h2 ends a connection
+/// Completes when no call has been in flight, and no reply unread, for a second (`LAST_REPLIES`). h2 ends a connection
 /// only after the client has answered a PING, and a client may answer none.
 async fn without_calls(has_calls: impl Fn() -> bool) {
     let mut idle_since = Instant::now();
-    while idle_since.elapsed() < LAST_WORDS {
+    while idle_since.elapsed() < LAST_REPLIES {
         tokio::time::sleep(IDLE_CHECK).await;
         if has_calls() {
             idle_since = Instant::now();
@@ -255,12 +255,12 @@ async fn converse(
     Ok(())
 }
 
-/// Completes one second (`LAST_WORDS`) after the shutdown has begun. Until then a client that has just connected can
+/// Completes one second (`LAST_REPLIES`) after the shutdown has begun. Until then a client that has just connected can
 /// finish its handshake and get a GOAWAY. Without a GOAWAY, grpc-go fails the client's calls instead of sending them to
 /// the next process.
 async fn last_chance(ending: &Ending) {
     ending.begun.cancelled().await;
-    tokio::time::sleep(LAST_WORDS).await;
+    tokio::time::sleep(LAST_REPLIES).await;
 }
 
 /// Reads as many bytes as the HTTP/2 preface has. h2 checks them.

@@ -112,7 +112,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
         biased;
         ended = &mut connection => match ended {
             _ if flooded.is_true() => {
-                switch.counts.refuse(Reason::Flood);
+                switch.counts.reject(Reason::Flood);
                 flood::CAUSE.to_owned()
             }
             Ok(()) => "it closed the connection".to_owned(),

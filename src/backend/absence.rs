@@ -23,7 +23,7 @@ const MOST_UNFIT: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contribution {
     pub(crate) row: &'static Row,
-    /// Whether a late or missing answer to this call counts for all calls of its RPC; see `Call::speaks_for_all`.
+    /// Whether a late or missing answer to this call counts for all calls of its RPC; see `Call::counts_for_all`.
     pub(crate) is_of_all: bool,
 }
 

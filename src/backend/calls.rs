@@ -37,7 +37,7 @@ struct Changing<'a>(Option<&'a Backend>);
 impl Changing<'_> {
     /// Records that the backend rejected the call, so its image store is unchanged. After any other outcome, the image
     /// store may have changed.
-    fn refused(mut self) {
+    fn rejected(mut self) {
         self.0 = None;
     }
 }
@@ -173,7 +173,7 @@ impl Backend {
             return Err(self.unavailable("its reply ended without a status"));
         }
         if answer.code() != Code::Ok {
-            changing.refused();
+            changing.rejected();
         }
         Ok(answer)
     }

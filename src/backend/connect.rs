@@ -74,11 +74,11 @@ impl Dialer {
                 let (address, own) = (address.clone(), own.cloned());
                 let dialed = files.run(move || dial(&address, own.as_ref())).await;
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
-                let (stream, server) = stream.stream().await.map_err(refused)?;
+                let (stream, server) = stream.stream().await.map_err(cannot_connect)?;
                 handshake(CountedIo::of_backend(stream), file, server).await
             }
             Dialer::Memory(dial) => {
-                let pipe = dial(address).map_err(refused)?;
+                let pipe = dial(address).map_err(cannot_connect)?;
                 handshake(CountedIo::of_backend(pipe), None, None).await
             }
         }
@@ -118,13 +118,13 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Dia
             Err("cannot connect: the socket's queue of waiting connections is full".into())
         }
         Err(error) => Err(match socket_at(address.path()) {
-            Err(wrong) if wrong.kind() == io::ErrorKind::Other => refused(wrong),
-            _ => refused(error),
+            Err(wrong) if wrong.kind() == io::ErrorKind::Other => cannot_connect(wrong),
+            _ => cannot_connect(error),
         }),
     }
 }
 
-fn refused(error: io::Error) -> String {
+fn cannot_connect(error: io::Error) -> String {
     format!("cannot connect: {}", error_chain(&error))
 }
 

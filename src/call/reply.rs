@@ -190,7 +190,7 @@ pub(crate) fn counted<P>(
         if row.log == LogRule::Change && there <= SMALL_CHANGE {
             return (reply, Some(place));
         }
-        counts.refuse(Reason::Unread);
+        counts.reject(Reason::Unread);
         let rejected = of_status(&errors::unread_replies(rpc, unread.limit()));
         return (rejected, Some(place));
     }

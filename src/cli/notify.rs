@@ -25,7 +25,7 @@ const ANSWERS: u32 = 3;
 const END_MARGIN: Duration = Duration::from_secs(5);
 
 /// The longest time that the exit of criswitch waits until the last message is sent.
-const LAST_WORD: Duration = Duration::from_millis(100);
+const LAST_MESSAGE_LIMIT: Duration = Duration::from_millis(100);
 
 /// Sends messages to the service manager, if criswitch has one.
 pub(super) struct Notify {
@@ -111,7 +111,7 @@ impl Notify {
 impl Drop for Notify {
     fn drop(&mut self) {
         self.messages = None;
-        self.sent.recv_timeout(LAST_WORD).ok();
+        self.sent.recv_timeout(LAST_MESSAGE_LIMIT).ok();
     }
 }
 

@@ -130,7 +130,7 @@ fn rejected(counts: &Counts, request: &Request, unroutable: Unroutable) -> Statu
     match unroutable {
         Unroutable::Malformed(fault) => errors::malformed(request.row.name, &fault),
         Unroutable::UnknownHandler(handler) => {
-            counts.refuse(Reason::UnknownHandler);
+            counts.reject(Reason::UnknownHandler);
             log::note_handler(&handler);
             unknown_handler(&handler, &request.live)
         }

@@ -109,7 +109,7 @@ impl Part<'_> {
         // background: the reply shows that the backend answers again.
         if let Share::Replaced(_, why) = &share
             && why.is_silence()
-            && call.speaks_for_all()
+            && call.counts_for_all()
         {
             backend.record.miss(call.row);
         }

@@ -161,7 +161,7 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
-    let mut said = last_word(backend, silent);
+    let mut said = last_known(backend, silent);
     if let Some(silent) = &said.silent
         && !backend.record.known().said_status_within(STATUS_TRUST)
     {
@@ -176,7 +176,7 @@ async fn ask_status(backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
     match request_status(backend, &headers, frames::frame(&[])).await {
         Ok((said, _)) => said,
-        Err(silent) => last_word(backend, silent),
+        Err(silent) => last_known(backend, silent),
     }
 }
 
@@ -247,7 +247,7 @@ fn summary(live: &Live) -> Json {
 }
 
 /// A backend's last known status, and why the backend does not answer now.
-fn last_word(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
+fn last_known(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
     StatusAnswer {
         backend: Arc::clone(backend),
         status: backend.record.known().status,

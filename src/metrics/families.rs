@@ -110,7 +110,7 @@ pub const FAMILIES: &[FamilyRow] = &[
     counter("criswitch_rejections_total", &["reason"],
         "Connections, requests, calls and replies that criswitch itself rejected, by reason.", |seen, out| {
             for reason in Reason::VARIANTS {
-                out.add(&[reason.as_ref()], seen.switch.counts.refused(*reason) as f64);
+                out.add(&[reason.as_ref()], seen.switch.counts.rejected(*reason) as f64);
             }
         }),
     gauge("criswitch_connections", &[], "Open connections of clients.", |seen, out| {

@@ -222,8 +222,8 @@ mod tests {
         for uid in [ROOT, own, OTHER] {
             assert!(admission.admit(peer(uid)).is_ok(), "{uid}");
         }
-        let refused = admission.admit(peer(OTHER + 1));
-        assert_eq!(refused.unwrap_err(), Reason::User);
+        let rejected = admission.admit(peer(OTHER + 1));
+        assert_eq!(rejected.unwrap_err(), Reason::User);
     }
 
     #[test]
@@ -266,8 +266,8 @@ mod tests {
         let admission = Admission::new(&[OTHER]);
         let all = fill(&admission, ROOT);
         for _ in 0..2 * USER_CONNECTIONS {
-            let refused = admission.admit(peer(OTHER));
-            assert_eq!(refused.unwrap_err(), Reason::Connections);
+            let rejected = admission.admit(peer(OTHER));
+            assert_eq!(rejected.unwrap_err(), Reason::Connections);
         }
         drop(all);
         assert_eq!(fill(&admission, OTHER).len(), USER_CONNECTIONS);

@@ -52,14 +52,14 @@ pub(super) async fn answer(
 ) -> Reply {
     let path = request.uri().path();
     if !is_grpc(&request) {
-        client.switch.counts.refuse(Reason::NotGrpc);
+        client.switch.counts.reject(Reason::NotGrpc);
         reply::not_grpc()
     } else if let Some(row) = rpc::find(path) {
         limited(&client, row, request).await
     } else if AdminCalls::has(path) {
         Box::pin(client.admin.answer(*request)).await
     } else {
-        client.switch.counts.refuse(Reason::UnknownRpc);
+        client.switch.counts.reject(Reason::UnknownRpc);
         reply::of_status(&errors::no_such_rpc(path))
     }
 }
@@ -78,7 +78,7 @@ async fn limited(
     match client.switch.calls.place(row, client.user) {
         Ok(place) => logged(client, row, request, place).await,
         Err(limit) => {
-            client.switch.counts.refuse(Reason::Calls);
+            client.switch.counts.reject(Reason::Calls);
             reply::of_status(&errors::too_many_calls(row.name, limit.most, limit.what))
         }
     }

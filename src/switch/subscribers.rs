@@ -265,7 +265,7 @@ impl Subscriber {
             }
             Err(End::Trailers(trailers)) => trailers,
             Err(End::CutOff) => {
-                self.switch.counts.refuse(Reason::Unread);
+                self.switch.counts.reject(Reason::Unread);
                 grpc::trailers(&errors::does_not_read(MOST_UNREAD))
             }
         };

@@ -77,7 +77,7 @@ pub struct Counts {
     pub stops: Stops,
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
-    refused: [AtomicU64; Reason::VARIANTS.len()],
+    rejected: [AtomicU64; Reason::VARIANTS.len()],
     accepted: AtomicU64,
     open: AtomicU64,
 }
@@ -168,15 +168,15 @@ impl Counts {
             .collect()
     }
 
-    pub(crate) fn refuse(&self, reason: Reason) {
-        if let Some(count) = self.refused.get(reason as usize) {
+    pub(crate) fn reject(&self, reason: Reason) {
+        if let Some(count) = self.rejected.get(reason as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The number of rejections for this reason.
-    pub fn refused(&self, reason: Reason) -> u64 {
-        let count = self.refused.get(reason as usize);
+    pub fn rejected(&self, reason: Reason) -> u64 {
+        let count = self.rejected.get(reason as usize);
         count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
@@ -277,8 +277,8 @@ mod tests {
     fn each_reason_has_a_counter_of_its_own() {
         let counts = Counts::default();
         for reason in Reason::VARIANTS.iter().copied() {
-            counts.refuse(reason);
-            assert_eq!(counts.refused(reason), 1, "{}", reason.as_ref());
+            counts.reject(reason);
+            assert_eq!(counts.rejected(reason), 1, "{}", reason.as_ref());
         }
     }
 

@@ -102,10 +102,10 @@ fn play_all(options: &Options) -> u64 {
             scope.spawn(|| play_on(options, &next, &sums));
         }
     });
-    let [failed, reloads, refused] = sums.0.map(AtomicU64::into_inner);
+    let [failed, reloads, rejected] = sums.0.map(AtomicU64::into_inner);
     let speed = options.count as f64 / begun.elapsed().as_secs_f64();
     println!(
-        "{} passed, {failed} failed; {reloads} reloads, {refused} of them refused; {speed:.0} schedules a second",
+        "{} passed, {failed} failed; {reloads} reloads, {rejected} of them rejected; {speed:.0} schedules a second",
         options.count - failed
     );
     failed
@@ -116,7 +116,7 @@ fn play_all(options: &Options) -> u64 {
 struct Sums([AtomicU64; 3]);
 
 fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
-    let [failed, reloads, refused] = &sums.0;
+    let [failed, reloads, rejected] = &sums.0;
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= options.from + options.count {
@@ -131,7 +131,7 @@ fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
         match simulation::play(&plan, sabotage) {
             Ok(played) => {
                 reloads.fetch_add(played.reloads, Ordering::Relaxed);
-                refused.fetch_add(played.refused, Ordering::Relaxed);
+                rejected.fetch_add(played.rejected, Ordering::Relaxed);
             }
             Err(violation) if failed.fetch_add(1, Ordering::Relaxed) < MOST_SHOWN => {
                 report(&plan, sabotage, &violation);

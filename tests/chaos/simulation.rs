@@ -39,7 +39,7 @@ pub const RECOVERY: Duration = Duration::from_secs(12);
 pub struct Played {
     pub reloads: u64,
     /// The number of reloads whose files have a mistake. Such a reload must change nothing.
-    pub refused: u64,
+    pub rejected: u64,
 }
 
 /// Plays a schedule. The error is the first violation, which ends the schedule.

@@ -14,7 +14,7 @@ use crate::text;
 
 /// A shell script that mounts a FUSE file system at `$0`. It keeps `/dev/fuse` open without reading it until the
 /// script's standard input is closed.
-const SERVE_NOBODY: &str = r#"
+const SERVE_NO_CALL: &str = r#"
     exec 3<>/dev/fuse
     mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none "$0" 2>&1 && echo mounted
     cat >&2
@@ -31,7 +31,7 @@ impl Hung {
     #[allow(clippy::print_stderr)]
     fn at(directory: &Path) -> Option<Hung> {
         let mut mount = Command::new("sh");
-        mount.args(["-c", SERVE_NOBODY]).arg(directory);
+        mount.args(["-c", SERVE_NO_CALL]).arg(directory);
         mount.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut hung = Hung(mount.stderr(Stdio::null()).spawn().unwrap());
         let mut line = String::new();

@@ -178,7 +178,7 @@ async fn rejections_are_counted_and_no_name_from_a_client_is_shown() {
     let rig = two().await;
     rig.pods().await.unwrap();
     let before = Page::of(&rig).await;
-    let refused =
+    let rejected =
         |page: &Page, reason: &str| page.value("criswitch_rejections_total", &[("reason", reason)]);
     for name in ["secret-1", "secret-2"] {
         rig.try_run(name, name).await.unwrap_err();
@@ -187,8 +187,8 @@ async fn rejections_are_counted_and_no_name_from_a_client_is_shown() {
         rig.raw(&format!("/{name}/Version"), &[], "").await;
     }
     let page = Page::of(&rig).await;
-    assert_eq!(refused(&page, "unknown_handler"), 2.0);
-    assert_eq!(refused(&page, "unknown_rpc"), 4.0);
+    assert_eq!(rejected(&page, "unknown_handler"), 2.0);
+    assert_eq!(rejected(&page, "unknown_rpc"), 4.0);
     assert!(!page.text.contains("secret"), "{}", page.text);
     assert_eq!(before.values_of("backend"), page.values_of("backend"));
     let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();

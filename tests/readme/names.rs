@@ -7,7 +7,7 @@ use crate::at;
 use crate::words::found;
 
 /// Words that no name contains, with their plain replacements.
-const UNPLAIN: [(&str, &str); 18] = [
+const UNPLAIN: [(&str, &str); 20] = [
     ("tell", "report, send, show"),
     ("tells", "reports, sends, shows"),
     ("told", "reported, sent, shown"),
@@ -21,6 +21,8 @@ const UNPLAIN: [(&str, &str); 18] = [
     ("refusal", "rejection"),
     ("speaker", "default_backend"),
     ("speakers", "default_backends"),
+    ("speaks", "is_default, counts"),
+    ("refuse", "reject"),
     ("greet", "make_ready"),
     ("greeted", "made_ready"),
     ("repay", "send again"),

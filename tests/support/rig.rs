@@ -158,9 +158,9 @@ impl Rig {
     }
 
     /// The number of rejections for this reason since criswitch started.
-    pub fn refused(&self, reason: Reason) -> u64 {
+    pub fn rejected(&self, reason: Reason) -> u64 {
         let running = self.switch.as_ref().expect("criswitch is not running");
-        running.switch.counts.refused(reason)
+        running.switch.counts.rejected(reason)
     }
 
     /// The number of connected clients.

@@ -61,8 +61,8 @@ async fn admin_calls_beyond_the_limit_are_rejected_until_one_ends() {
     for _ in 0..MAX_ADMIN_CALLS {
         watches.push(watch(&rig).await);
     }
-    let refused = rig.admin().get_state(GetStateRequest {}).await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let rejected = rig.admin().get_state(GetStateRequest {}).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::ResourceExhausted, "{rejected}");
     // CRI calls have a separate limit, so a list still succeeds.
     assert!(rig.pods().await.unwrap().is_empty());
     watches.pop();
@@ -73,8 +73,8 @@ async fn admin_calls_beyond_the_limit_are_rejected_until_one_ends() {
 async fn an_admin_request_that_is_too_large_is_rejected() {
     let rig = runc_and_kata().await;
     let backend = "x".repeat(MAX_ADMIN_REQUEST);
-    let refused = rig.admin().forget(ForgetRequest { backend }).await;
-    assert_eq!(refused.unwrap_err().code(), Code::OutOfRange);
+    let rejected = rig.admin().forget(ForgetRequest { backend }).await;
+    assert_eq!(rejected.unwrap_err().code(), Code::OutOfRange);
 }
 
 #[tokio::test]

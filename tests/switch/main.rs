@@ -57,7 +57,7 @@ mod fanout {
     mod stale_lists;
     mod stale_stats;
     mod stalled_streams;
-    mod statistics;
+    mod stats;
     pub mod status;
     mod status_info;
     mod streams;

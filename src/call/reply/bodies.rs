@@ -156,7 +156,7 @@ impl CountedBody {
     /// Ends the reply, because there is no memory for the rest of it. Returns the trailers with the error.
     fn rejected(&mut self) -> Frame<Bytes> {
         self.inner = None;
-        self.counts.refuse(Reason::Unread);
+        self.counts.reject(Reason::Unread);
         let mut trailers = trailers(&errors::unread_replies(self.rpc, self.limit));
         hold_until_sent(&mut trailers, self.end.split(usize::MAX));
         Frame::trailers(trailers)

@@ -248,7 +248,7 @@ impl Truth {
             }
             self.take_place(runtime, seen);
         }
-        self.look_who_speaks(default_backend(&live))
+        self.look_at_default(default_backend(&live))
     }
 
     fn wrong_place(&self, runtime: usize, seen: Option<Place>) -> Option<&'static str> {
@@ -305,7 +305,7 @@ impl Truth {
 
     /// Checks which backend answers for the node: the backend of the default row or, until that backend has joined, the
     /// previous default backend.
-    fn look_who_speaks(&mut self, default_backend: usize) -> Result<(), String> {
+    fn look_at_default(&mut self, default_backend: usize) -> Result<(), String> {
         let joined = |runtime: usize| self.tables.places[runtime].is_some_and(|it| it.joined);
         let default = runtime_of(&self.tables.now().default);
         let before = self

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 const LAST_LOOK: Duration = Duration::from_secs(20);
 
 /// How long clients have to read the end of their calls after the shutdown timeout.
-const LAST_WORDS: Duration = Duration::from_millis(1100);
+const LAST_REPLIES: Duration = Duration::from_millis(1100);
 
 pub struct World {
     files: Files,
@@ -192,7 +192,7 @@ impl World {
         let shown = shown.map_err(|problems| format!("{problems:?}"));
         let shown = sabotage::after_reload(self.sabotage, good, &self.switch, shown);
         self.played.reloads += 1;
-        self.played.refused += u64::from(!good);
+        self.played.rejected += u64::from(!good);
         let mut truth = self.truth();
         truth.look(&self.switch)?;
         match shown {
@@ -270,7 +270,7 @@ impl World {
             drop(served);
             self.connections = JoinSet::new();
         }
-        if begun.elapsed() > DRAIN + LAST_WORDS {
+        if begun.elapsed() > DRAIN + LAST_REPLIES {
             return Err(format!(
                 "the shutdown took {:?}, longer than its limit",
                 begun.elapsed()

@@ -31,13 +31,13 @@ async fn a_backend_with_a_full_connection_queue_is_down_with_that_cause() {
         )
     });
     let rig = rig.await;
-    let refused = rig.try_run("full", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
+    let rejected = rig.try_run("full", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable);
     assert!(
-        refused
+        rejected
             .message()
             .contains("queue of waiting connections is full"),
-        "{refused}"
+        "{rejected}"
     );
     rig.run_pod("runc", "web").await;
 }

@@ -99,7 +99,7 @@ async fn list_of_bad(rig: &Rig) -> RawReply {
 
 /// Asserts that a list of the bad backend alone fails with an error that names it, that a list of all backends has its
 /// cached items, and that the good backend is unaffected.
-async fn refused(misbehaviour: Misbehaviour, code: Code, words: &str) {
+async fn rejected(misbehaviour: Misbehaviour, code: Code, words: &str) {
     let beside = beside(misbehaviour).await;
     let reply = list_of_bad(&beside.rig).await;
     let text = text_of(&reply);
@@ -111,7 +111,7 @@ async fn refused(misbehaviour: Misbehaviour, code: Code, words: &str) {
 
 #[tokio::test]
 async fn a_reply_over_the_limit_is_rejected() {
-    refused(
+    rejected(
         too_large,
         Code::ResourceExhausted,
         "larger than max_message (16777216 bytes)",
@@ -121,7 +121,7 @@ async fn a_reply_over_the_limit_is_rejected() {
 
 #[tokio::test]
 async fn a_list_without_end_is_rejected() {
-    refused(endless, Code::ResourceExhausted, "larger than max_message").await;
+    rejected(endless, Code::ResourceExhausted, "larger than max_message").await;
 }
 
 #[tokio::test]
@@ -283,13 +283,13 @@ async fn a_bad_frame_is_rejected() {
         no_protobuf,
         fine_without_a_message,
     ] {
-        refused(bad, Code::Internal, "its reply is").await;
+        rejected(bad, Code::Internal, "its reply is").await;
     }
 }
 
 #[tokio::test]
 async fn a_compressed_reply_is_rejected_where_criswitch_must_read_it() {
-    refused(compressed, Code::Internal, "compressed").await;
+    rejected(compressed, Code::Internal, "compressed").await;
 }
 
 #[tokio::test]

@@ -72,15 +72,15 @@ async fn the_error_of_a_new_pod_names_handler_backend_and_cause_in_its_first_200
 #[tokio::test]
 async fn the_error_for_an_unknown_handler_lists_the_known_handlers() {
     let rig = runc_and_kata().await;
-    let refused = (*rig).run_pod("gvisor", "web").await.unwrap_err();
+    let rejected = (*rig).run_pod("gvisor", "web").await.unwrap_err();
     let restored = rig.runtime().restore_pod(restore("gvisor")).await;
-    for refused in [refused, restored.unwrap_err()] {
-        assert_eq!(refused.code(), Code::InvalidArgument);
-        let (said, known) = refused.message().split_once("configured").unwrap();
+    for rejected in [rejected, restored.unwrap_err()] {
+        assert_eq!(rejected.code(), Code::InvalidArgument);
+        let (said, known) = rejected.message().split_once("configured").unwrap();
         assert_eq!(said, "no runtime for \"gvisor\" is ");
         assert!(
             known.contains("runc") && known.contains("kata"),
-            "{refused}"
+            "{rejected}"
         );
     }
     for sim in &rig.sims {
@@ -93,9 +93,9 @@ async fn the_error_for_an_unknown_handler_lists_the_known_handlers() {
 async fn handler_names_are_matched_as_a_whole_and_case_sensitively() {
     let rig = runc_and_kata().await;
     for handler in ["Kata", "kat", "kata ", "kata-fc", "../kata"] {
-        let refused = (*rig).run_pod(handler, "web").await.unwrap_err();
-        assert_eq!(refused.code(), Code::InvalidArgument, "{handler:?}");
-        assert!(refused.message().contains(handler), "{refused}");
+        let rejected = (*rig).run_pod(handler, "web").await.unwrap_err();
+        assert_eq!(rejected.code(), Code::InvalidArgument, "{handler:?}");
+        assert!(rejected.message().contains(handler), "{rejected}");
     }
 }
 
@@ -219,6 +219,6 @@ async fn an_rpc_that_the_owner_lacks_is_unimplemented() {
         pod_sandbox_id,
         ..Default::default()
     };
-    let refused = rig.runtime().update_pod_sandbox_resources(request).await;
-    assert_eq!(refused.unwrap_err().code(), Code::Unimplemented);
+    let rejected = rig.runtime().update_pod_sandbox_resources(request).await;
+    assert_eq!(rejected.unwrap_err().code(), Code::Unimplemented);
 }

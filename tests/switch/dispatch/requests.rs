@@ -52,15 +52,15 @@ async fn a_request_whose_key_is_not_protobuf_is_rejected() {
         "RemoveContainer",
     ] {
         for message in ids {
-            refused(&rig, &format!("{RUNTIME}/{rpc}"), message).await;
+            rejected(&rig, &format!("{RUNTIME}/{rpc}"), message).await;
         }
     }
     let handlers: [&[u8]; 3] = [b"\x12\x05ab", b"\x10\x01", b"\x12\x02\xff\xfe"];
     for message in handlers {
-        refused(&rig, &format!("{RUNTIME}/RunPodSandbox"), message).await;
+        rejected(&rig, &format!("{RUNTIME}/RunPodSandbox"), message).await;
     }
     for message in [b"\x1a\x05ab".as_slice(), b"\x18\x01", b"\x1a\x02\xff\xfe"] {
-        refused(&rig, &format!("{RUNTIME}/RestorePod"), message).await;
+        rejected(&rig, &format!("{RUNTIME}/RestorePod"), message).await;
     }
     assert_eq!(calls(&rig).await, before);
 }
@@ -78,11 +78,11 @@ async fn an_image_call_whose_keys_are_not_protobuf_is_rejected() {
     ];
     for rpc in ["PullImage", "ImageStatus", "RemoveImage"] {
         for message in images {
-            refused(&rig, &format!("{IMAGES}/{rpc}"), message).await;
+            rejected(&rig, &format!("{IMAGES}/{rpc}"), message).await;
         }
     }
     // The annotations are cut off.
-    refused(
+    rejected(
         &rig,
         &format!("{IMAGES}/ImageStatus"),
         b"\x0a\x04\x12\x02\x0a\x40",
@@ -90,7 +90,7 @@ async fn an_image_call_whose_keys_are_not_protobuf_is_rejected() {
     .await;
     // The sandbox configuration of a pull is a number, or has a uid that is not UTF-8.
     for message in [b"\x18\x01".as_slice(), b"\x1a\x06\x0a\x04\x12\x02\xff\xfe"] {
-        refused(&rig, &format!("{IMAGES}/PullImage"), message).await;
+        rejected(&rig, &format!("{IMAGES}/PullImage"), message).await;
     }
     assert_eq!(calls(&rig).await, before);
 }
@@ -113,14 +113,14 @@ async fn a_list_with_a_filter_that_is_not_protobuf_is_rejected() {
         "StreamContainers",
     ] {
         for message in filters {
-            refused(&rig, &format!("{RUNTIME}/{rpc}"), message).await;
+            rejected(&rig, &format!("{RUNTIME}/{rpc}"), message).await;
         }
     }
     assert_eq!(calls(&rig).await, before);
 }
 
 /// Asserts InvalidArgument with the RPC's name.
-async fn refused(rig: &Rig, path: &str, message: &[u8]) {
+async fn rejected(rig: &Rig, path: &str, message: &[u8]) {
     let reply = rig.raw(path, &[], frame_raw(message)).await;
     let rpc = path.rsplit('/').next().unwrap();
     assert_eq!(reply.code(), Code::InvalidArgument, "{path} {message:x?}");

@@ -61,13 +61,13 @@ async fn lists_have_the_items_of_every_backend_with_the_default_first() {
 #[tokio::test]
 async fn an_unknown_handler_is_rejected_by_name_and_creates_nothing() {
     let rig = runc_and_kata().await;
-    let refused = (*rig).run_pod("gvisor", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    let rejected = (*rig).run_pod("gvisor", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::InvalidArgument);
     assert!(
-        refused
+        rejected
             .message()
             .contains("no runtime for \"gvisor\" is configured"),
-        "{refused}"
+        "{rejected}"
     );
     for sim in &rig.sims {
         assert!(sim.calls("RunPodSandbox").is_empty());

@@ -169,8 +169,8 @@ async fn the_cgroup_driver_is_that_of_a_backend_with_runtime_config() {
 async fn the_runtime_configuration_is_unimplemented_when_all_lack_it() {
     let old = |name| Sim::new(name).lacks(["RuntimeConfig"]);
     let rig = Rig::start([old("runc"), old("kata")]).await;
-    let refused = cgroup_driver(&rig).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unimplemented);
+    let rejected = cgroup_driver(&rig).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unimplemented);
 }
 
 #[tokio::test]

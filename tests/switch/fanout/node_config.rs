@@ -136,8 +136,8 @@ async fn a_runtime_configuration_that_the_client_cancels_is_sent_again() {
 async fn runtime_config_is_unimplemented_where_every_backend_lacks_it() {
     let lacking = |name| Sim::new(name).lacks(["RuntimeConfig"]);
     let rig = Rig::start([lacking("old"), lacking("older")]).await;
-    let refused = driver(&rig).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unimplemented);
+    let rejected = driver(&rig).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unimplemented);
 }
 
 #[tokio::test]

@@ -139,11 +139,11 @@ async fn a_default_that_fails_status_counts_as_silent() {
     let before = status(&rig).await;
     let runc = rig.sim("runc");
     runc.fail("Status", Status::internal("containerd is not initialized"));
-    let refused = status(&rig).await;
+    let rejected = status(&rig).await;
     for name in NEEDED {
-        assert_eq!(condition(&refused, name), condition(&before, name));
+        assert_eq!(condition(&rejected, name), condition(&before, name));
     }
-    let backends = condition(&refused, "BackendsReady");
+    let backends = condition(&rejected, "BackendsReady");
     assert!(backends.message.contains("containerd is not initialized"));
     later(TRUST).await;
     is_not_ready(&status(&rig).await, runc, "containerd is not initialized");

@@ -169,9 +169,9 @@ async fn an_image_filter_with_a_handler_goes_to_its_backend_alone() {
     let asked = asked.filter.unwrap().image.unwrap().runtime_handler;
     assert_eq!(asked, "runsc");
 
-    let refused = list(&rig, Some(of("kata"))).await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().contains("kata"), "{refused}");
+    let rejected = list(&rig, Some(of("kata"))).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::InvalidArgument);
+    assert!(rejected.message().contains("kata"), "{rejected}");
 }
 
 #[tokio::test]

@@ -118,10 +118,10 @@ async fn an_image_call_with_an_unknown_handler_is_rejected_by_name_and_sent_nowh
         find(&rig, of_handler("nosuch")).await.unwrap_err(),
         remove(&rig, of_handler("nosuch")).await.unwrap_err(),
     ];
-    for refused in refusals {
-        assert_eq!(refused.code(), Code::InvalidArgument);
+    for rejected in refusals {
+        assert_eq!(rejected.code(), Code::InvalidArgument);
         let text = "no runtime for \"nosuch\" is configured";
-        assert!(refused.message().contains(text), "{refused}");
+        assert!(rejected.message().contains(text), "{rejected}");
     }
     for rpc in ["PullImage", "ImageStatus", "RemoveImage"] {
         assert!(asked(&rig, rpc).is_empty(), "{rpc}");

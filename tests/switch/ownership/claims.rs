@@ -195,8 +195,8 @@ async fn after_a_restart_no_backend_takes_over_a_pod_by_creating_its_id() {
     assert_eq!(rig.run_pod("kata", "web").await, id);
     rig.restart_switch().await;
     settled(&rig).await;
-    let refused = rig.try_run("gvisor", "other").await.unwrap_err();
-    assert_eq!(refused.code(), Code::Internal, "{refused}");
+    let rejected = rig.try_run("gvisor", "other").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Internal, "{rejected}");
     rig.stop_pod(&id).await.unwrap();
     assert!(rig.sim("gvisor").calls("StopPodSandbox").is_empty());
     assert_eq!(rig.sim("kata").calls("StopPodSandbox").len(), 1);
@@ -355,9 +355,9 @@ async fn a_short_id_that_is_also_a_whole_id_of_another_backend_is_ambiguous() {
     until_state(&rig, "bad", "ready").await;
     let pod = rig.run_pod("runc", "web").await;
     assert!(pod.starts_with(POD) && pod.len() == 64, "{pod}");
-    let refused = rig.stop_pod(POD).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unknown, "{refused}");
-    assert!(refused.message().contains("Multiple IDs"), "{refused}");
+    let rejected = rig.stop_pod(POD).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unknown, "{rejected}");
+    assert!(rejected.message().contains("Multiple IDs"), "{rejected}");
     rig.stop_pod(&pod).await.unwrap();
 }
 

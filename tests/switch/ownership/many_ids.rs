@@ -36,7 +36,7 @@ async fn until_refused(mut call: impl AsyncFnMut() -> RawReply) -> RawReply {
             return reply;
         }
     }
-    panic!("never refused");
+    panic!("never rejected");
 }
 
 #[tokio::test]
@@ -68,8 +68,8 @@ async fn streams_that_break_off_add_ids_only_once() {
 async fn filtered_lists_add_no_more_ids_than_the_limit() {
     let (rig, _bad) = beside(ever_new).await;
     let exited = frame_raw(&part(1, part(2, vec![1 << 3, 2])));
-    let refused = until_refused(async || send(&rig, "ListContainers", exited.clone()).await);
-    assert_eq!(refused.await.code(), Code::Internal);
+    let rejected = until_refused(async || send(&rig, "ListContainers", exited.clone()).await);
+    assert_eq!(rejected.await.code(), Code::Internal);
     let known = known(&rig, "containers").await;
     assert!((MOST..2 * MOST).contains(&known), "{known}");
 }

@@ -174,10 +174,10 @@ async fn a_short_id_is_unavailable_while_another_backend_fails_to_list() {
     rig.containers().await.unwrap();
     let broken = tonic::Status::internal("metadata.db is locked");
     rig.sim("runc").fail("ListContainers", broken);
-    let refused = rig.stop_pod(short(&pod)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let rejected = rig.stop_pod(short(&pod)).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable, "{rejected}");
     for part in ["use the complete id", "metadata.db is locked"] {
-        assert!(refused.message().contains(part), "{refused}");
+        assert!(rejected.message().contains(part), "{rejected}");
     }
     rig.sim("runc").heal("ListContainers");
     rig.stop_pod(short(&pod)).await.unwrap();

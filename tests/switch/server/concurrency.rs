@@ -65,11 +65,11 @@ async fn streams_of_events_leave_room_for_short_calls() {
         cmd: vec!["true".to_owned()],
         timeout: 60,
     };
-    let refused = send(&rig, "ExecSync", frame(&exec)).await;
+    let rejected = send(&rig, "ExecSync", frame(&exec)).await;
     let text =
         "ExecSync: 3072 calls of GetContainerEvents, ExecSync and PullImage are in flight already";
     assert_eq!(
-        (refused.code(), &*text_of(&refused)),
+        (rejected.code(), &*text_of(&rejected)),
         (Code::ResourceExhausted, text)
     );
     rig.run("runc", "other").await;
@@ -158,8 +158,8 @@ async fn a_connection_may_have_two_thousand_calls_and_a_further_one_when_one_has
     for call in 1..=MOST + 1 {
         client.begin(stream(call)).await;
     }
-    let refused = client.next(RST_STREAM).await;
-    assert_eq!(refused, (stream(MOST + 1), REFUSED_STREAM.to_vec()));
+    let rejected = client.next(RST_STREAM).await;
+    assert_eq!(rejected, (stream(MOST + 1), REFUSED_STREAM.to_vec()));
     // The limit of another connection is separate.
     rig.run("runc", "web").await;
     client.send(RST_STREAM, 0, stream(1), &CANCEL).await;

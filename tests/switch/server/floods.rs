@@ -74,7 +74,7 @@ async fn a_client_that_floods_is_disconnected_while_another_clients_calls_succee
         let both = async { tokio::join!(flooded, others) };
         let ended = tokio::time::timeout(PATIENCE, both).await;
         assert!(ended.is_ok(), "{cheap:?}");
-        assert_eq!(rig.refused(Reason::Flood), before + 1, "{cheap:?}");
+        assert_eq!(rig.rejected(Reason::Flood), before + 1, "{cheap:?}");
     }
     // Windows does not report the user of a client.
     let uid = if cfg!(unix) { "uid=" } else { "" };
@@ -148,7 +148,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     let down = until_state(&rig, "kata", "down").await;
     let cause = down["cause"].as_str().unwrap();
     assert!(cause.starts_with("it sends more than"), "{down}");
-    assert!(rig.refused(Reason::Flood) > 0);
+    assert!(rig.rejected(Reason::Flood) > 0);
     rig.run("runc", "other").await;
     // kata's part of the list is served from cache.
     assert_eq!(rig.pods().await.unwrap().len(), 3);
@@ -196,5 +196,5 @@ async fn a_busy_client_that_cancels_thousands_of_calls_is_not_disconnected() {
             }
         }
     }
-    assert_eq!(rig.refused(Reason::Flood), 0);
+    assert_eq!(rig.rejected(Reason::Flood), 0);
 }

@@ -100,7 +100,7 @@ async fn a_request_that_is_never_finished_is_ended() {
     tokio::time::advance(REQUEST_LIMIT).await;
     tokio::time::resume();
     assert_eq!(client.code().await, "4", "DeadlineExceeded");
-    assert_eq!(rig.refused(Reason::Unfinished), 1);
+    assert_eq!(rig.rejected(Reason::Unfinished), 1);
     assert_eq!(list(&rig).await.code(), Code::Ok);
 }
 
@@ -135,7 +135,7 @@ async fn calls_beyond_the_limit_of_all_clients_are_rejected_until_others_have_en
         reply.code() == Code::ResourceExhausted && text_of(&reply) == text
     })
     .await;
-    assert!(rig.refused(Reason::Calls) > 0);
+    assert!(rig.rejected(Reason::Calls) > 0);
     clients.clear();
     until(async || list(&rig).await.code() == Code::Ok).await;
 }
@@ -150,11 +150,11 @@ async fn requests_that_need_too_much_memory_are_rejected_and_small_requests_succ
         client.begin(large.clone());
     }
     assert_eq!(client.code().await, "8", "ResourceExhausted");
-    assert_eq!(rig.refused(Reason::Memory), 1);
+    assert_eq!(rig.rejected(Reason::Memory), 1);
     assert_eq!(list(&rig).await.code(), Code::Ok);
     let large = frame_raw(&part(100, large.to_vec()));
-    let refused = send(&rig, "ListContainers", large.clone()).await;
-    assert!(text_of(&refused).contains("all memory"), "{refused:?}");
+    let rejected = send(&rig, "ListContainers", large.clone()).await;
+    assert!(text_of(&rejected).contains("all memory"), "{rejected:?}");
     drop(client);
     until(async || {
         let reply = send(&rig, "ListContainers", large.clone()).await;
@@ -167,7 +167,7 @@ async fn requests_that_need_too_much_memory_are_rejected_and_small_requests_succ
 async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
     let rig = start().await;
     let mut connections = Vec::new();
-    let refused = loop {
+    let rejected = loop {
         assert!(connections.len() <= MAX_CONNECTIONS);
         let mut stream = connect(&rig.socket).await.unwrap();
         if gets_an_answer(&mut stream).await {
@@ -176,13 +176,13 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
             break stream;
         }
     };
-    drop(refused);
+    drop(rejected);
     assert!(
         connections.len() > MAX_CONNECTIONS - 10,
         "{}",
         connections.len()
     );
-    assert_eq!(rig.refused(Reason::Connections), 1);
+    assert_eq!(rig.rejected(Reason::Connections), 1);
     // Connected clients are unaffected.
     rig.pods().await.unwrap();
     connections.clear();
@@ -211,13 +211,13 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
         silent.push(stream);
     }
     // The rig's own client has a place too, so a silent connection has lost its place.
-    until(async || rig.refused(Reason::Silent) > 0).await;
+    until(async || rig.rejected(Reason::Silent) > 0).await;
     tokio::time::pause();
     tokio::time::advance(PREFACE_LIMIT).await;
     tokio::time::resume();
     let closed = MAX_CONNECTIONS as u64;
-    until(async || rig.refused(Reason::Silent) == closed).await;
-    assert_eq!(rig.refused(Reason::Connections), 0);
+    until(async || rig.rejected(Reason::Silent) == closed).await;
+    assert_eq!(rig.rejected(Reason::Connections), 0);
     assert!(gets_an_answer(&mut connect(&rig.socket).await.unwrap()).await);
     rig.pods().await.unwrap();
 }
@@ -230,8 +230,8 @@ async fn silent_connections_keep_no_new_client_out() {
         silent.push(connect(&rig.socket).await.unwrap());
     }
     assert!(gets_an_answer(&mut connect(&rig.socket).await.unwrap()).await);
-    assert_eq!(rig.refused(Reason::Connections), 0);
-    assert!(rig.refused(Reason::Silent) > 50);
+    assert_eq!(rig.rejected(Reason::Connections), 0);
+    assert!(rig.rejected(Reason::Silent) > 50);
     rig.pods().await.unwrap();
 }
 
@@ -245,7 +245,7 @@ async fn a_client_that_disconnects_within_its_preface_frees_its_place_at_once() 
     until(async || rig.connections() > before).await;
     drop(gone);
     until(async || rig.connections() == before).await;
-    assert_eq!(rig.refused(Reason::Silent), 0);
+    assert_eq!(rig.rejected(Reason::Silent), 0);
 }
 
 #[tokio::test]
@@ -306,12 +306,12 @@ async fn a_client_that_leaves_replies_unread_gets_no_more_and_other_clients_get_
             Some(frame) => frame.trailers_ref(),
             None => Some(&head.headers),
         });
-        let refused: Vec<_> = ends.collect();
-        // A rejected stream may have sent data first. `refused` lacks such a stream, but criswitch counts it.
-        let counted = rig.refused(Reason::Unread);
+        let rejected: Vec<_> = ends.collect();
+        // A rejected stream may have sent data first. `rejected` lacks such a stream, but criswitch counts it.
+        let counted = rig.rejected(Reason::Unread);
         assert!(counted > 0, "{rpc}");
-        assert!(counted >= refused.len() as u64, "{rpc}: {counted}");
-        for end in refused {
+        assert!(counted >= rejected.len() as u64, "{rpc}: {counted}");
+        for end in rejected {
             assert_eq!(end["grpc-status"], "8", "{rpc}: {end:?}");
             assert!(end["grpc-message"].to_str().unwrap().contains("unread"));
         }

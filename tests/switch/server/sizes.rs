@@ -67,7 +67,7 @@ async fn takes_up_to(rig: &Rig, limit: usize) {
         assert!(reply.text().contains(part), "{}", reply.text());
     }
     assert_eq!(rig.sim("kata").calls("PodSandboxStatus").len(), 1);
-    assert_eq!(rig.refused(Reason::Size), 1);
+    assert_eq!(rig.rejected(Reason::Size), 1);
 }
 
 #[tokio::test]
@@ -103,8 +103,8 @@ async fn a_merged_reply_may_reach_the_limit_and_above_it_the_error_has_every_bac
 
     rig.sim("kata")
         .append_raw("ListPodSandbox", filler(half + 1));
-    let refused = rig.pods().await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let rejected = rig.pods().await.unwrap_err();
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
     let sizes = [format!("runc {half}"), format!("kata {}", half + 1)];
     let limit = SMALL_LIMIT.to_string();
     for part in [
@@ -114,7 +114,7 @@ async fn a_merged_reply_may_reach_the_limit_and_above_it_the_error_has_every_bac
         &sizes[0],
         &sizes[1],
     ] {
-        assert!(refused.message().contains(part), "no {part} in {refused}");
+        assert!(rejected.message().contains(part), "no {part} in {rejected}");
     }
 }
 

@@ -54,7 +54,7 @@ async fn begin(client: &SendRequest<Full<Bytes>>, rpc: &str, calls: usize) -> Ke
     join_all(begun).await.into_iter().flatten().collect()
 }
 
-fn refused(replies: &Kept) -> usize {
+fn rejected(replies: &Kept) -> usize {
     let ends = replies
         .iter()
         .filter_map(|reply| reply.headers().get("grpc-status"));
@@ -85,7 +85,7 @@ async fn slow_connections_block_neither_other_clients_nor_the_reconnection_of_th
     }
     assert!(rig.unread() > ALL / 2, "{}", rig.unread());
     assert!(rig.unread() <= ALL, "{}", rig.unread());
-    assert!(rig.refused(Reason::Slow) > 0);
+    assert!(rig.rejected(Reason::Slow) > 0);
     for _ in 0..10 {
         assert_eq!(lists(&rig).await, Code::Ok);
     }
@@ -109,11 +109,11 @@ async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
     let client = sipping(&rig.socket).await;
     let kept = begin(&client, "ListContainerStats", 40).await;
     assert!(rig.unread() <= ONE, "{}", rig.unread());
-    assert_eq!(refused(&kept), 40 - ONE / (LARGE + 64));
-    assert_eq!(rig.refused(Reason::Unread), refused(&kept) as u64);
+    assert_eq!(rejected(&kept), 40 - ONE / (LARGE + 64));
+    assert_eq!(rig.rejected(Reason::Unread), rejected(&kept) as u64);
     drop(kept);
     until(async || rig.unread() == 0).await;
-    assert_eq!(refused(&begin(&client, "ListContainerStats", 1).await), 0);
+    assert_eq!(rejected(&begin(&client, "ListContainerStats", 1).await), 0);
 }
 
 /// Each backend may fill its HTTP/2 window before the client reads, so an unread stream counts with all these windows.
@@ -131,7 +131,7 @@ async fn unread_streams_count_with_the_full_windows_of_their_backends() {
         let most = ONE / (backends * WINDOW);
         let kept = begin(&client, "StreamContainers", most + 1).await;
         // criswitch rejects a call, or ends a stream that has begun.
-        until(async || rig.refused(Reason::Unread) > 0).await;
+        until(async || rig.rejected(Reason::Unread) > 0).await;
         assert!(rig.unread() <= ONE, "{}", rig.unread());
         drop(kept);
         until(async || rig.unread() == 0).await;
@@ -200,7 +200,7 @@ async fn many_unread_streams_delay_no_other_call_to_their_backend() {
     rig.sim("runc").append_raw("ListContainers", large);
     let client = sipping(&rig.socket).await;
     let kept = begin(&client, "StreamContainers", 200).await;
-    assert_eq!(refused(&kept), 0);
+    assert_eq!(rejected(&kept), 0);
     assert_eq!(lists(&rig).await, Code::Ok);
     let mut whole = begin(&client, "StreamContainers", 1)
         .await

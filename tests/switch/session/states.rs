@@ -166,7 +166,7 @@ async fn a_backend_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
         verbose: false,
     });
     let mut given_up = 0;
-    let refused = loop {
+    let rejected = loop {
         let deadline = [("grpc-timeout", "1m")];
         let reply = client.call(STATUS, &deadline, request.clone()).await;
         if reply.code() != Code::DeadlineExceeded {
@@ -174,8 +174,8 @@ async fn a_backend_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
         }
         given_up += 1;
     };
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.text().contains("probe"), "{}", refused.text());
+    assert_eq!(rejected.code(), Code::Unavailable);
+    assert!(rejected.text().contains("probe"), "{}", rejected.text());
     // Some of the 256 calls may have been lists.
     assert!((200..=256).contains(&given_up), "{given_up}");
     wake(rig.sim("kata"));

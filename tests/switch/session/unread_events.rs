@@ -62,7 +62,7 @@ async fn a_subscriber_that_does_not_read_is_cut_off_and_others_get_every_event()
     }
     let read = until_cut_off(&mut unread).await;
     assert!(read < EVENTS, "{read}");
-    assert_eq!(rig.refused(Reason::Unread), 1);
+    assert_eq!(rig.rejected(Reason::Unread), 1);
     // The number of subscribers does not change the number of streams at a backend.
     wait::until(async || rig.sim("kata").listeners() == 1).await;
 }
@@ -88,7 +88,7 @@ async fn large_unread_events_affect_neither_lists_nor_subscribers_that_read() {
     assert_eq!(rig.containers().await.unwrap().len(), 1);
     let read = until_cut_off(&mut unread).await;
     assert!(read < LARGE, "{read}");
-    assert_eq!(rig.refused(Reason::Unread), 1);
+    assert_eq!(rig.rejected(Reason::Unread), 1);
 }
 
 #[tokio::test]

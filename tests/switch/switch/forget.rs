@@ -44,11 +44,11 @@ async fn a_forgotten_retiring_backend_is_removed() {
     stopped(&rig, "old").await;
     forget(&rig, "old").await.unwrap();
     assert!(rig.pods().await.unwrap().is_empty());
-    let refused = forget(&rig, "old").await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let rejected = forget(&rig, "old").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::FailedPrecondition);
     assert!(
-        refused.message().contains("the backends are: new"),
-        "{refused}"
+        rejected.message().contains("the backends are: new"),
+        "{rejected}"
     );
 }
 
@@ -111,9 +111,9 @@ async fn a_backend_that_criswitch_is_connecting_to_is_not_forgotten() {
     rig.run("kata", "boxed").await;
     rig.sim("kata").hold_all("ListPodSandbox");
     rig.restart_switch().await;
-    let refused = forget(&rig, "kata").await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("is connecting"), "{refused}");
+    let rejected = forget(&rig, "kata").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::FailedPrecondition);
+    assert!(rejected.message().contains("is connecting"), "{rejected}");
     rig.sim("kata").release("ListPodSandbox");
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed"]);
 }
@@ -122,8 +122,8 @@ async fn a_backend_that_criswitch_is_connecting_to_is_not_forgotten() {
 async fn a_backend_that_answers_is_not_forgotten() {
     let rig = runc_and_kata().await;
     rig.run("kata", "boxed").await;
-    let refused = forget(&rig, "kata").await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("answers"), "{refused}");
+    let rejected = forget(&rig, "kata").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::FailedPrecondition);
+    assert!(rejected.message().contains("answers"), "{rejected}");
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed"]);
 }

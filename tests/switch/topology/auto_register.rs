@@ -121,8 +121,8 @@ async fn a_handler_that_two_backends_report_is_registered_for_neither_and_logged
         handlers(&rig).await,
         json!([["one", "one"], ["runc", "plain"], ["two", "two"]])
     );
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::InvalidArgument);
     status(&rig).await;
     assert_eq!(
         log.lines(&["WARN", "handler=\"kata\"", "one, two"]).len(),
@@ -201,9 +201,9 @@ async fn an_unknown_handler_is_unavailable_while_a_backend_has_never_reported() 
         text.replace("/vm.sock", "/elsewhere.sock")
     })
     .await;
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.message().contains("backend \"vm\""), "{refused}");
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable);
+    assert!(rejected.message().contains("backend \"vm\""), "{rejected}");
     rig.run_pod("runc", "web").await;
     rig.reload(|directory| table(&names, "", directory))
         .result
@@ -248,8 +248,8 @@ async fn no_backend_gets_a_handler_before_every_backend_with_auto_register_has_r
     assert_eq!(early.code(), Code::Unavailable, "{early}");
     rig.sim("strong").release("Version");
     until_state(&rig, "strong", "ready").await;
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::InvalidArgument, "{rejected}");
     assert!(rig.sims.iter().all(|sim| sim.pods().is_empty()));
 }
 

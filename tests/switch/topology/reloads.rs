@@ -103,13 +103,13 @@ async fn a_removed_handler_takes_no_new_pods_and_its_pods_continue() {
             unnamed: true,
         }]
     );
-    let refused = rig.try_run("kata", "late").await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    let rejected = rig.try_run("kata", "late").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::InvalidArgument);
     assert!(
-        refused
+        rejected
             .message()
             .starts_with("no runtime for \"kata\" is configured"),
-        "{refused}"
+        "{rejected}"
     );
     let container = rig.create(&pod, "web").await;
     rig.start(&container).await.unwrap();
@@ -268,8 +268,8 @@ async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
         .map(|problem| problem.what.split('"').nth(1).unwrap())
         .collect();
     assert_eq!(named, ["max_message", "allow_uids"]);
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::InvalidArgument);
 }
 
 #[cfg(unix)] // For the test below.
@@ -328,9 +328,9 @@ async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_i
     add_kata(&rig);
     assert_eq!(names(&rig.pods().await.unwrap()), ["before"]);
     assert_eq!(state_of(&rig, "new").await["joined"], false);
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.message().contains("backend \"new\""), "{refused}");
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable);
+    assert!(rejected.message().contains("backend \"new\""), "{rejected}");
     rig.sim("new").start();
     run_when_ready(&rig, "kata", "web").await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["before", "web"]);

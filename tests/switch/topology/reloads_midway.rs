@@ -40,8 +40,8 @@ async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
     );
     run_when_ready(&rig, "runc", "after").await;
     // criswitch does not know the pods of the backend old, so a list would be incomplete and fails.
-    let refused = rig.pods().await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let rejected = rig.pods().await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable, "{rejected}");
     rig.sim("old").start();
     let old = until_state(&rig, "old", "ready").await;
     assert_eq!(old["pods"], 1);
@@ -80,9 +80,9 @@ async fn a_pull_without_any_joined_backend_names_the_backend_that_is_down() {
     rig.run_pod("runc", "before").await;
     rig.sim("new").stop().await;
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
-    let refused = rig.images().pull_image(pull("")).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-    assert!(refused.message().contains("backend \"new\""), "{refused}");
+    let rejected = rig.images().pull_image(pull("")).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable, "{rejected}");
+    assert!(rejected.message().contains("backend \"new\""), "{rejected}");
 }
 
 #[tokio::test]
@@ -212,8 +212,8 @@ async fn a_creation_that_was_never_sent_retains_no_backend() {
     until_state(&rig, "new", "ready").await;
     rig.sim("new").stop().await;
     until_state(&rig, "new", "down").await;
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable);
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable);
     let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
     assert_eq!(changes.backends_removed, ["new"]);
 }
@@ -224,16 +224,16 @@ async fn a_new_backend_that_hangs_gets_no_pod() {
     hang(rig.sim("new"));
     add_kata(&rig);
     let run = rig.try_run("kata", "web");
-    let refused = tokio::time::timeout(PATIENCE, run)
+    let rejected = tokio::time::timeout(PATIENCE, run)
         .await
         .unwrap()
         .unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert_eq!(rejected.code(), Code::Unavailable, "{rejected}");
     until_state(&rig, "new", "unresponsive").await;
-    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    let rejected = rig.try_run("kata", "web").await.unwrap_err();
     assert!(
-        refused.message().contains("did not answer a probe"),
-        "{refused}"
+        rejected.message().contains("did not answer a probe"),
+        "{rejected}"
     );
     assert!(rig.sim("new").calls("RunPodSandbox").is_empty());
 }
@@ -266,7 +266,7 @@ async fn a_pod_that_a_client_saw_in_a_stream_is_never_missing_in_a_later_list() 
     add_kata(&rig);
     until_state(&rig, "new", "ready").await;
     old.stop().await;
-    let refused = rig.pods().await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-    assert!(refused.message().contains("\"old\""), "{refused}");
+    let rejected = rig.pods().await.unwrap_err();
+    assert_eq!(rejected.code(), Code::Unavailable, "{rejected}");
+    assert!(rejected.message().contains("\"old\""), "{rejected}");
 }
