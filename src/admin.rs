@@ -36,7 +36,6 @@ use crate::limits::{ADMIN_LIMIT, MAX_ADMIN_REQUEST};
 use crate::switch::Switch;
 use crate::switch::dry_run;
 use crate::switch::forget;
-use crate::switch::reload;
 use crate::switch::watchers::StateFrame;
 use crate::telemetry::counters::Reason;
 
@@ -238,7 +237,7 @@ impl Admin for AdminService {
         _request: Request<ReloadRequest>,
     ) -> Result<Response<ReloadResponse>, Status> {
         let switch = &self.0;
-        let outcome = reload::requested(switch).await;
+        let outcome = switch.reload_queue.requested().await;
         let reload = state::reload(&outcome.ok_or_else(errors::too_many_reloads)?);
         Ok(Response::new(ReloadResponse {
             reload: Some(reload),

@@ -17,11 +17,6 @@ use crate::config::{Handler, Table};
 use crate::rpc::Kind;
 use crate::store::file_work::FILE_LIMIT;
 
-/// The text of the log line if a backend's cgroup driver differs from the default backend's.
-pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \
-    driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for the \
-    kubelet and all backends";
-
 /// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 

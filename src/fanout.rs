@@ -489,7 +489,7 @@ pub(crate) async fn runtime_config(
         None => match (own, answers.into_iter().next()) {
             (Some(own), _) => Ok(reply::of_answer(own)),
             (None, Some(failed)) => failed.map(reply::of_answer),
-            (None, None) => Err(errors::no_backend().into()),
+            (None, None) => Err(errors::impossible(call.row.name).into()),
         },
     }
 }

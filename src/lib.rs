@@ -26,9 +26,10 @@
 //! All of this runs on one thread. Each call runs in a task of its own, which ends when the client cancels the call or
 //! disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
 //! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
-//! drives HTTP/2. One task serves metrics, and reads them from the shared state at each scrape. One task writes the
-//! labels of the node, and one makes the states of the daemon for all clients that watch it. Work that may block, such
-//! as reading a file, runs on other threads: docs/architecture.md lists it.
+//! drives HTTP/2, and so has each connection of a client. One task starts the tasks of new backends, and one reports a
+//! silent default backend. One task serves metrics, and reads them from the shared state at each scrape. One task writes
+//! the labels of the node, and one makes the states of the daemon for all clients that watch it. Work that may block
+//! runs on other threads, apart from the reading of the configuration at the start: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -101,8 +102,10 @@
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
 //!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`,
 //!    `many_unread_streams_delay_no_other_call_to_their_backend`
-//! 6. Every buffer, queue, wait and fan-out has a named limit. The systemd unit's memory limits follow from their sum.
-//!    Tests: `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
+//! 6. Buffers, queues, waits and fan-outs have named limits, which docs/limits.md lists. The memory limits of the systemd
+//!    unit follow from the sum of those on memory.
+//!    Tests: `the_documented_limits_are_those_of_the_constants`,
+//!    `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
 //! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call
 //!    or disconnects, the task ends, and the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
@@ -171,7 +174,8 @@ pub async fn serve(
     listener.serve(switch, shutdown).await;
 }
 
-/// Keeps `switch` connected to its backends, including those that reloads add, as long as the returned task lives.
+/// Keeps `switch` connected to its backends, including those that reloads add, and reports a silent default backend, as
+/// long as the returned tasks live.
 pub fn keep_connected(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     task.spawn(connect_all(Arc::clone(switch)));

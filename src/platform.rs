@@ -3,10 +3,10 @@
 //!
 //! Each system has a directory with the same modules, and the same names in these modules.
 
-#[cfg(unix)]
-mod unix;
-#[cfg(unix)]
-use unix as os;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as os;
 #[cfg(windows)]
 mod windows;
 #[cfg(windows)]

@@ -26,7 +26,7 @@ use crate::platform::users::UserId;
 use crate::platform::{Peer, users};
 use crate::server::admission::{Admission, ConnectionPlace};
 use crate::server::layers::Client;
-use crate::switch::{Switch, subscribers};
+use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
@@ -151,7 +151,8 @@ impl Listener {
 /// Shuts down the `connections`. Waits at most `shutdown_timeout` for calls in flight. Longer calls end with a status.
 pub async fn finish(switch: &Switch, mut connections: JoinSet<()>) {
     let timeout = switch.live().config.shutdown_timeout;
-    subscribers::begin_end(switch);
+    switch.ending.begun.cancel();
+    switch.subscribers.end_for_shutdown();
     let mut finished = pin!(async { while connections.join_next().await.is_some() {} });
     let ended = async {
         tokio::select! {

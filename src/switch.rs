@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
@@ -36,7 +36,7 @@ use crate::ownership::{BackendIds, Owners};
 use crate::store::Store;
 use crate::store::file_work::FileWork;
 use crate::switch::pod_requests::PodRequests;
-use crate::switch::reload::Reloads;
+use crate::switch::reload::{ReloadQueue, Reloads};
 use crate::switch::subscribers::Subscribers;
 use crate::switch::watchers::Watchers;
 use crate::telemetry::counters::Counts;
@@ -76,12 +76,8 @@ pub struct Switch {
     pub log: LogQueue,
     /// The query to all backends that calls for unknown ids share.
     pub(crate) question: Question,
-    /// The outcomes of reloads.
-    pub(crate) reloads: Mutex<Reloads>,
-    /// Wakes the task that reloads the configuration when a client requests a reload.
-    pub reload_wanted: Notify,
-    /// Wakes the clients that wait for the end of a reload.
-    pub(crate) reload_ended: Notify,
+    /// The requested reloads, and the outcomes of all.
+    pub reload_queue: ReloadQueue,
     /// Why the file of `labels_file` cannot be written; `None` if it can.
     pub(crate) labels_problem: Mutex<Option<String>>,
     /// Reads the configuration for dry runs, one at a time.
@@ -132,13 +128,11 @@ impl Switch {
             admin_calls: AdminLimits::default(),
             memory: Budget::for_messages(max_message),
             unread: Shares::for_unread(max_message),
-            reloads: Mutex::new(Reloads::new(ids)),
+            reload_queue: ReloadQueue::new(ids),
             live: watch::Sender::new(Arc::new(Live::first(config, &kept, |row| {
                 Backend::new(row, max_message, dialer.clone())
             }))),
             dialer: dialer.clone(),
-            reload_wanted: Notify::new(),
-            reload_ended: Notify::new(),
             labels_problem: Mutex::default(),
             dry_runs: FileWork::default(),
         }
@@ -174,7 +168,7 @@ impl Switch {
 
     /// Locks and returns the outcomes of reloads.
     pub fn reloads(&self) -> MutexGuard<'_, Reloads> {
-        self.reloads.lock()
+        self.reload_queue.outcomes.lock()
     }
 
     /// Locks and returns the owners of pods and containers.

@@ -136,7 +136,7 @@ fn the_path_of_a_call_spawns_no_task() {
 #[test]
 fn one_module_connects_and_one_module_creates_statuses() {
     let connects = ["net::connect(", "UnixStream::connect", "TcpStream::connect"];
-    assert_eq!(having(&connects), ["platform/unix/connect.rs"]);
+    assert_eq!(having(&connects), ["platform/linux/connect.rs"]);
     let dials = |(_, code): &(String, String)| {
         let code = code.replace("platform::connect::Stream;", "");
         code.contains("platform::connect") || code.contains("connect::dial(")
@@ -190,7 +190,13 @@ fn modules_that_decide_do_no_io() {
 
 #[test]
 fn only_the_platform_differs_between_operating_systems() {
-    let of_one_system = having(&["cfg(unix)", "cfg(windows)", "std::os::", "rustix::"]);
+    let of_one_system = having(&[
+        "cfg(unix)",
+        "cfg(target_os",
+        "cfg(windows)",
+        "std::os::",
+        "rustix::",
+    ]);
     let elsewhere = |file: &&String| !file.starts_with("platform");
     assert_eq!(of_one_system.iter().find(elsewhere), None);
     assert!(of_one_system.contains(&"platform.rs".to_owned()));
@@ -258,7 +264,7 @@ fn each_type_has_a_name_of_its_own() {
                 let name = words.next().unwrap().split(|c: char| !c.is_alphanumeric());
                 let paths = places.entry(name.take(1).collect()).or_default();
                 // Each operating system has a type of this name.
-                paths.insert(path.replace("windows", "unix"));
+                paths.insert(path.replace("windows", "linux"));
             }
         }
     }

@@ -133,7 +133,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         stale_stats_age_seconds: known.stale_stats_age().map(|age| age.as_secs()),
         lists_from_cache: known.lists_from_cache,
         stats_from_cache: known.stats_from_cache,
-        lists_omitted: known.lists_omitted,
+        replies_omitted: known.replies_omitted,
         claimed_items: known.foreign_items() as u64,
         dropped_items: known.dropped,
         conditions: conditions.into_iter().map(condition).collect(),

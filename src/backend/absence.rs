@@ -220,7 +220,7 @@ impl Record {
             Replaced::Nothing => {
                 let is_known = known.absent.iter().any(|absence| absence.omitted);
                 let text = "backend does not answer; omitting it from merged replies";
-                (&mut known.lists_omitted, is_known, text)
+                (&mut known.replies_omitted, is_known, text)
             }
         };
         *count += 1;

@@ -11,6 +11,11 @@ use crate::backend::lists::{Lists, Snapshot};
 use crate::platform::Server;
 use crate::rpc::{List, Row};
 
+/// The fault of a backend that [has a cgroup driver of its own](Known::has_other_cgroup_driver).
+pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \
+    driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for the \
+    kubelet and all backends";
+
 /// The facts that a backend last reported. Replies are stored encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
@@ -39,7 +44,7 @@ pub struct Known {
     /// How many replies to calls for stats had cached stats of the backend.
     pub stats_from_cache: u64,
     /// How many merged replies omitted the backend.
-    pub lists_omitted: u64,
+    pub replies_omitted: u64,
     /// How many pods and containers of other backends this backend lists.
     pub claims: usize,
     /// How many ready pods this backend lists with the uid of a pod that another backend created through criswitch.
@@ -86,6 +91,12 @@ impl Known {
     /// How many items this backend lists that belong to other backends, by their id or by the uid of their pod.
     pub(crate) fn foreign_items(&self) -> usize {
         self.claims + self.doubles
+    }
+
+    /// Whether the cgroup driver differs from that of another backend. A driver that is not known does not.
+    pub(crate) fn has_other_cgroup_driver(&self, other: &Known) -> bool {
+        let drivers = self.cgroup_driver.zip(other.cgroup_driver);
+        drivers.is_some_and(|(own, other)| own != other)
     }
 
     /// Stores the current `StatusResponse`. Returns whether it differs from the last one.

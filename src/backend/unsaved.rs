@@ -34,6 +34,16 @@ struct Done {
     lost: Option<Arc<str>>,
 }
 
+/// The result of saving changes. A failure has its cause.
+#[derive(Clone, Debug)]
+pub(crate) enum SaveResult {
+    OnDisk,
+    /// The file could not be written, and is removed.
+    Removed(String),
+    /// The old file may remain: it could be neither replaced nor removed, or the file system does not answer.
+    Outdated(String),
+}
+
 impl Default for Saving {
     /// The initial state: no change has to be saved before [`Saving::begin`].
     fn default() -> Saving {
@@ -84,23 +94,20 @@ impl Saving {
         made.map_or(number, |made| *made)
     }
 
-    /// Records the result of saving all changes up to `change`. `Ok(None)`: the changes are on disk. `Ok(Some)`: the
-    /// file could not be written and is removed. `Err`: the old file could be neither replaced nor removed. Returns the
-    /// cause if this is the first failure.
-    pub(crate) fn was_saved(
-        &self,
-        change: u64,
-        result: Result<Option<String>, String>,
-    ) -> Option<String> {
+    /// Records the result of saving all changes up to `change`. Returns the cause if this is the first failure.
+    pub(crate) fn was_saved(&self, change: u64, result: SaveResult) -> Option<String> {
+        let lost: Option<Arc<str>> = match &result {
+            SaveResult::OnDisk => None,
+            SaveResult::Removed(cause) | SaveResult::Outdated(cause) => Some(cause.as_str().into()),
+        };
         let mut is_new = false;
         self.done.send_modify(|done| {
             done.tried = change;
-            let lost = result.as_ref().map_or_else(Some, Option::as_ref);
             is_new = lost.is_some() && done.lost.is_none();
-            done.lost = lost.map(|cause| cause.as_str().into());
+            done.lost.clone_from(&lost);
             match &result {
-                Ok(_) => done.saved = change,
-                Err(cause) => done.cause = cause.as_str().into(),
+                SaveResult::Outdated(cause) => done.cause = cause.as_str().into(),
+                _ => done.saved = change,
             }
         });
         self.unsaved().filter(|_| is_new)
@@ -154,7 +161,7 @@ impl Backend {
     }
 
     /// Records the result of saving all changes up to `change`; see [`Saving::was_saved`]. Logs the first failure.
-    pub(crate) fn was_saved(&self, change: u64, result: Result<Option<String>, String>) {
+    pub(crate) fn was_saved(&self, change: u64, result: SaveResult) {
         if let Some(cause) = self.saving.was_saved(change, result) {
             tracing::error!(
                 backend = %self.name(),
@@ -209,15 +216,15 @@ mod tests {
         assert_eq!(saving.saved().await, Ok(()), "nothing is saved yet");
         saving.begin();
         let change = saving.changed_after(0).await;
-        let stale = Err("read-only".to_owned());
+        let stale = SaveResult::Outdated("read-only".to_owned());
         assert!(saving.was_saved(change, stale.clone()).is_some());
         assert!(saving.was_saved(change, stale).is_none(), "logged once");
         assert_eq!(saving.saved().await.ok(), None);
         assert!(saving.failure().is_some());
-        saving.was_saved(change, Ok(Some("disk full".to_owned())));
+        saving.was_saved(change, SaveResult::Removed("disk full".to_owned()));
         assert_eq!(saving.saved().await, Ok(()));
         assert!(saving.unsaved().is_some() && saving.failure().is_none());
-        saving.was_saved(change, Ok(None));
+        saving.was_saved(change, SaveResult::OnDisk);
         assert_eq!(saving.unsaved(), None);
     }
 }

@@ -147,7 +147,7 @@ async fn reloads(
         let config = switch.live().config.clone();
         tokio::select! {
             () = hangup.received() => {}
-            () = switch.reload_wanted.notified() => {}
+            () = switch.reload_queue.wanted.notified() => {}
             () = watch.changed(&config.path, loaded) => {
                 if !config.watch {
                     let read = load_beside(&config.path, &mut loaded).await;

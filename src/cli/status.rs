@@ -225,7 +225,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
             backend.cgroup_driver.clone().unwrap_or_default(),
             backend.transitions.to_string(),
             backend.lists_from_cache.to_string(),
-            backend.lists_omitted.to_string(),
+            backend.replies_omitted.to_string(),
             backend.dropped_items.to_string(),
         ]
     });
@@ -248,7 +248,7 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
         "CGROUPS",
         "TRANSITIONS",
         "LISTS FROM CACHE",
-        "STATS OMITTED",
+        "REPLIES OMITTED",
         "ITEMS DROPPED",
     ];
     let width = if is_wide { header.len() } else { NARROW };

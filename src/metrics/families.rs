@@ -213,7 +213,7 @@ pub const FAMILIES: &[FamilyRow] = &[
         }),
     counter("criswitch_replies_omitted_total", BACKEND,
         "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it had no usable answer.", |seen, out| {
-            each(seen, out, |backend| backend.known.lists_omitted as f64);
+            each(seen, out, |backend| backend.known.replies_omitted as f64);
         }),
     gauge("criswitch_backend_failing_rpcs", BACKEND,
         "Merged RPCs, such as ListContainers, whose last answer from the backend was an error or could not be read.", |seen, out| {

@@ -51,11 +51,11 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
         tokio::select! {
             biased;
             () = backend.connection.closed() => return,
-            () = switch.subscribers.listened(true) => {}
+            () = switch.subscribers.some() => {}
         }
         tokio::select! {
             biased;
-            () = switch.subscribers.listened(false) => {}
+            () = switch.subscribers.none() => {}
             () = follow_streams(OwnCalls::new(&switch, &backend, None)) => return,
         }
     }

@@ -10,10 +10,10 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::known::WRONG_CGROUP_DRIVER;
 use crate::backend::wire::Wire;
 use crate::call::Failed;
 use crate::codec::{frames, protobuf};
-use crate::errors::WRONG_CGROUP_DRIVER;
 use crate::fanout::{status, streams};
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
@@ -196,12 +196,11 @@ async fn compare_cgroup_driver(
     backend.record.learn(|known| known.cgroup_driver = driver);
     let default = live.backend(live.default_backend())?;
     for other in &live.backends {
-        if let (Some(ours), Some(theirs)) = (
-            default.record.known().cgroup_driver,
-            other.record.known().cgroup_driver,
-        ) && ours != theirs
-            && (other.id == backend.id || default.id == backend.id)
-        {
+        let differs = other
+            .record
+            .known()
+            .has_other_cgroup_driver(&default.record.known());
+        if differs && (other.id == backend.id || default.id == backend.id) {
             tracing::error!(backend = %other.name(), "{}", WRONG_CGROUP_DRIVER);
         }
     }

@@ -6,6 +6,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
 use crate::backend::Backend;
 use crate::codec::admin::{self, Changes};
 use crate::config::address::{Address, Identities};
@@ -18,6 +21,15 @@ use crate::topology::{Live, Next};
 
 /// The most outcomes that are remembered.
 const RECENT: usize = 8;
+
+/// The reloads that clients request.
+#[derive(Debug)]
+pub struct ReloadQueue {
+    pub(super) outcomes: Mutex<Reloads>,
+    /// Wakes the task that reloads the configuration.
+    pub wanted: Notify,
+    ended: Notify,
+}
 
 /// The outcomes of reloads.
 #[derive(Debug)]
@@ -50,10 +62,10 @@ pub struct Outcome {
     pub result: Result<Changes, Vec<admin::Problem>>,
 }
 
-impl Reloads {
+impl ReloadQueue {
     /// No reload has begun. New backends will get their ids from `ids`.
-    pub(crate) fn new(ids: BackendIds) -> Reloads {
-        Reloads {
+    pub(super) fn new(ids: BackendIds) -> ReloadQueue {
+        let outcomes = Reloads {
             ids,
             begun: 0,
             count: 0,
@@ -61,9 +73,34 @@ impl Reloads {
             recent: VecDeque::new(),
             last: None,
             files: None,
+        };
+        ReloadQueue {
+            outcomes: Mutex::new(outcomes),
+            wanted: Notify::new(),
+            ended: Notify::new(),
         }
     }
 
+    /// Requests a reload that begins after this call, and waits for its outcome. Returns `None` if so many reloads have
+    /// ended since that the outcome was dropped.
+    pub(crate) async fn requested(&self) -> Option<Outcome> {
+        let wanted = self.outcomes.lock().begun + 1;
+        self.wanted.notify_one();
+        loop {
+            let ended = self.ended.notified();
+            {
+                let reloads = self.outcomes.lock();
+                if reloads.count >= wanted {
+                    let mut recent = reloads.recent.iter();
+                    return recent.find(|outcome| outcome.number == wanted).cloned();
+                }
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Reloads {
     /// The problems of the files for which a restart of criswitch would fail.
     pub fn restart_problems(&self) -> &[admin::Problem] {
         match &self.files {
@@ -160,7 +197,7 @@ fn reload_with(
     };
     reloads.remember(&outcome);
     drop(reloads);
-    switch.reload_ended.notify_waiters();
+    switch.reload_queue.ended.notify_waiters();
     outcome
 }
 
@@ -170,24 +207,6 @@ pub fn note_files(reloads: &mut Reloads, loaded: &Result<Config, Problems>) {
         tracing::warn!(%problems, "the configuration files have changed; criswitch would not start with them");
     }
     reloads.note_files(loaded);
-}
-
-/// Requests a reload that begins after this call, and waits for its outcome. Returns `None` if so many reloads have
-/// ended since that the outcome was dropped.
-pub(crate) async fn requested(switch: &Switch) -> Option<Outcome> {
-    let wanted = switch.reloads().begun + 1;
-    switch.reload_wanted.notify_one();
-    loop {
-        let ended = switch.reload_ended.notified();
-        {
-            let reloads = switch.reloads();
-            if reloads.count >= wanted {
-                let mut recent = reloads.recent.iter();
-                return recent.find(|outcome| outcome.number == wanted).cloned();
-            }
-        }
-        ended.await;
-    }
 }
 
 fn replace(

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::backend::state::State;
-use crate::backend::unsaved::Unsaved;
+use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::codec::protobuf;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
@@ -60,22 +60,25 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let live = switch.live();
     let mut others = live.backends.iter().filter(|it| it.id != backend.id);
     let removed = match others.find(|it| it.socket == backend.socket) {
-        Some(again) => again.saving.saved().await.map(|()| None),
+        Some(again) => match again.saving.saved().await {
+            Ok(()) => SaveResult::OnDisk,
+            Err(cause) => SaveResult::Outdated(cause),
+        },
         None => {
             let socket = backend.socket.to_string();
-            outcome(work(&store, move |store| store.forget(&socket)).await)
+            result(work(&store, move |store| store.forget(&socket)).await)
         }
     };
     backend.was_saved(u64::MAX, removed);
 }
 
-/// Converts the result of a save. `Ok` with a cause means that the state is not on disk, and that the outdated file was
-/// removed. `Err` means that an outdated file may remain: it could not be removed, or the file system does not answer.
-fn outcome(saved: Option<io::Result<Option<io::Error>>>) -> Result<Option<String>, String> {
+/// Converts what the store returns; `None` if it does not answer.
+fn result(saved: Option<io::Result<Option<io::Error>>>) -> SaveResult {
     match saved {
-        Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Err(NO_ANSWER.to_owned()),
+        Some(Ok(None)) => SaveResult::OnDisk,
+        Some(Ok(Some(error))) => SaveResult::Removed(error.to_string()),
+        Some(Err(error)) => SaveResult::Outdated(error.to_string()),
+        None => SaveResult::Outdated(NO_ANSWER.to_owned()),
     }
 }
 
@@ -95,10 +98,10 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
             biased;
             change = backend.saving.changed_after(last) => {
                 let saved = save(switch, backend, store).await;
-                last = if saved == Ok(None) { change } else { last };
-                let is_whole = saved == Ok(None);
+                let is_on_disk = matches!(saved, SaveResult::OnDisk);
+                last = if is_on_disk { change } else { last };
                 backend.was_saved(change, saved);
-                if !is_whole {
+                if !is_on_disk {
                     // A new change ends the wait: the call that made the change gets its reply only after the next
                     // attempt to save.
                     let next = backend.saving.changed_after(change);
@@ -110,14 +113,10 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
     }
 }
 
-async fn save(
-    switch: &Switch,
-    backend: &Backend,
-    store: &Arc<Store>,
-) -> Result<Option<String>, String> {
+async fn save(switch: &Switch, backend: &Backend, store: &Arc<Store>) -> SaveResult {
     let (saved, answered) = (saved(switch, backend), backend.record.answered_at());
     backend.saving.saves_part(saved.is_partial());
-    outcome(work(store, move |store| store.save(saved, answered)).await)
+    result(work(store, move |store| store.save(saved, answered)).await)
 }
 
 async fn touch(backend: &Backend, store: &Arc<Store>) {
@@ -397,7 +396,7 @@ pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
 fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let rows = config.table.backends.iter();
     let mut known: Vec<_> = rows.map(|row| take_known(found, row)).collect();
-    let (kept, of_kept) = kept(config, found);
+    let (kept, of_kept): (_, Vec<_>) = kept(config, found).into_iter().unzip();
     known.extend(of_kept);
     (kept, known)
 }
@@ -418,21 +417,21 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
 }
 
 /// Returns the backends that the configuration no longer names and that may have pods or containers.
-fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
-    let mut kept = (Vec::new(), Vec::new());
+fn kept(config: &Config, found: &mut Found) -> Vec<(BackendConfig, LastKnown)> {
+    let mut kept = Vec::new();
     let mut ids = BackendIds::except(config.table.backends.iter().map(|row| row.id));
     for socket in found.sockets() {
         let known = found.take(&socket);
         if let Some(name) = kept_name(&known)
             && let Ok(socket) = Address::parse(&socket)
         {
-            kept.0.push(BackendConfig {
+            let row = BackendConfig {
                 list_timeout: config.list_timeout,
                 stats_timeout: config.stats_timeout,
                 stale_lists: config.stale_lists,
                 ..BackendConfig::without_row(ids.issue(), name, &socket)
-            });
-            kept.1.push(known);
+            };
+            kept.push((row, known));
         }
     }
     kept

@@ -195,13 +195,27 @@ impl Subscribers {
         changed
     }
 
-    /// If `wanted`, waits until there is a subscriber; otherwise waits until there is none.
-    pub(crate) async fn listened(&self, wanted: bool) {
-        let mut listeners = self.listeners.subscribe();
-        listeners
-            .wait_for(|count| (*count > 0) == wanted)
+    /// Waits until there is a subscriber.
+    pub(crate) async fn some(&self) {
+        self.listeners
+            .subscribe()
+            .wait_for(|count| *count > 0)
             .await
             .ok();
+    }
+
+    /// Waits until there is no subscriber.
+    pub(crate) async fn none(&self) {
+        self.listeners
+            .subscribe()
+            .wait_for(|count| *count == 0)
+            .await
+            .ok();
+    }
+
+    /// Ends all streams of events at the shutdown, because they never end by themselves.
+    pub(crate) fn end_for_shutdown(&self) {
+        self.end(&grpc::trailers(&errors::shutting_down()));
     }
 }
 
@@ -285,13 +299,6 @@ impl Drop for Subscriber {
         subscribers.read.notify_waiters();
         subscribers.listeners.send_modify(|count| *count -= 1);
     }
-}
-
-/// Begins the shutdown: calls in flight may finish. Ends all streams of events, because they never end by themselves.
-pub(crate) fn begin_end(switch: &Switch) {
-    switch.ending.begun.cancel();
-    let trailers = grpc::trailers(&errors::shutting_down());
-    switch.subscribers.end(&trailers);
 }
 
 /// Returns a stream of the events of all backends from now on, or `Unimplemented` if a backend has no events.

@@ -175,12 +175,12 @@ fn other_cgroup_driver(
 ) -> Option<String> {
     let default_backend = |live: &Live| live.backend(live.default_backend()).cloned().ok();
     let (old, new) = (default_backend(before)?, default_backend(after)?);
-    let (ours, theirs) = (
-        old.record.known().cgroup_driver?,
-        new.record.known().cgroup_driver?,
-    );
+    let differs = new
+        .record
+        .known()
+        .has_other_cgroup_driver(&old.record.known());
     let (old, new) = (name_of(&old), name_of(&new));
-    (ours != theirs).then(|| {
+    differs.then(|| {
         format!("wrong cgroup driver: {new} uses a different driver than {old}, and the kubelet still uses the driver of {old}; set the same driver for both")
     })
 }

@@ -64,7 +64,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                   "failingRpcs": [],
                   "joined": "boolean",
                   "listsFromCache": "number",
-                  "listsOmitted": "number",
+                  "repliesOmitted": "number",
                   "name": "string",
                   "orphans": [],
                   "pods": "number",

@@ -197,7 +197,7 @@ impl Rig {
     pub async fn answer_reloads(&self) {
         let running = self.switch.as_ref().expect("criswitch is not running");
         loop {
-            running.switch.reload_wanted.notified().await;
+            running.switch.reload_queue.wanted.notified().await;
             self.reload_file();
         }
     }

@@ -8,10 +8,10 @@ use bytes::{Bytes, BytesMut};
 use serde_json::Value as Json;
 
 use super::{BACKENDS_READY, NEEDED, StatusAnswer};
-use crate::backend::known::Known;
+use crate::backend::known::{Known, WRONG_CGROUP_DRIVER};
 use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
 use crate::config::Table;
-use crate::errors::{self, WRONG_CGROUP_DRIVER};
+use crate::errors;
 use crate::fanout::merge;
 use crate::rpc::fields::{runtime_condition, runtime_handler, runtime_status, status_response};
 
@@ -170,11 +170,7 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
     if let Some(late) = known.stats_late_for() {
         faults.push(format!("{place}: {}", late_stats(&known, late)));
     }
-    if let (Some(theirs), Some(ours)) = (
-        known.cgroup_driver,
-        default.backend.record.known().cgroup_driver,
-    ) && theirs != ours
-    {
+    if known.has_other_cgroup_driver(&default.backend.record.known()) {
         faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
     }
     Ok(faults)

@@ -402,7 +402,7 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
         "{shown}"
     );
     assert_eq!(shown["statsFromCache"], 3);
-    assert_eq!(shown["listsOmitted"], 0);
+    assert_eq!(shown["repliesOmitted"], 0);
     assert!(shown["staleListAgeSeconds"].is_null());
     let status = status(&rig).await;
     let message = backends_ready(&status);

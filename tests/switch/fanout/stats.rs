@@ -43,7 +43,7 @@ async fn stats_omit_a_hung_backend_at_once_until_it_answers() {
             "{rpc}: not runc's alone"
         );
     }
-    assert_eq!(state_of(&rig, "kata").await["listsOmitted"], 6);
+    assert_eq!(state_of(&rig, "kata").await["repliesOmitted"], 6);
     assert_eq!(
         logged
             .lines(&["omitting it from merged replies", "kata"])

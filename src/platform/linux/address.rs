@@ -94,14 +94,14 @@ pub fn endpoint(path: &Path) -> String {
 }
 
 /// Identifies a file by device, inode number and creation time. The time is needed because inode numbers are reused.
-pub(crate) type FileId = (u64, u64, (i64, i64));
+pub(crate) type FileId = (Inode, (i64, i64));
 
 /// The file at an address now; `None` if there is no file.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     let file = std::fs::metadata(path).ok()?;
     // A socket file is never modified, so its modification time is its creation time.
     let made = (file.mtime(), file.mtime_nsec());
-    Some((file.dev(), file.ino(), made))
+    Some(((file.dev(), file.ino()), made))
 }
 
 /// The device and inode of a socket's file, which are the same for every path to the file.
@@ -137,7 +137,7 @@ pub(crate) struct Identity {
     /// The path with its existing symbolic links resolved: `/var/run` is `/run` on most nodes.
     path: PathBuf,
     /// Device and inode of the file, if it exists: a bind mount shows one file at two paths.
-    file: Option<(u64, u64)>,
+    file: Option<Inode>,
 }
 
 impl Identity {
