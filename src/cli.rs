@@ -40,11 +40,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use clap_complete::{ArgValueCandidates, Shell};
+use clap_complete::Shell;
 use criswitch::config::address::Address;
-use criswitch::config::{Config, DEFAULT_PATH, Problems, keys};
+use criswitch::config::{Config, DEFAULT_PATH, Problems};
 use criswitch::platform::service;
-use manifests::Objects;
 use output::{Encoding, ListOutput, Output};
 use running::{NotRunning, Running};
 use terminal::Shown;
@@ -62,6 +61,8 @@ const CONFIGURATION: u8 = 78;
 
 /// The environment variable with the default of `--config`.
 const CONFIG_VARIABLE: &str = "CRISWITCH_CONFIG";
+/// The environment variable with the default of `--socket`.
+const SOCKET_VARIABLE: &str = "CRISWITCH_SOCKET";
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
@@ -154,27 +155,27 @@ enum Command {
     Serve(File),
     /// Show the status of the daemon, its backends and handlers, and the last reload.
     #[command(after_help = STATUS_CODES)]
-    Status(StatusArguments),
+    Status(status::StatusArguments),
     /// List pods with their handler and backend.
     #[command(after_help = PODS_CODES)]
-    Pods(PodsArguments),
+    Pods(pods::PodsArguments),
     /// Make the daemon reload its configuration, and show what has changed.
     #[command(after_help = RELOAD_CODES)]
-    Reload(ReloadArguments),
+    Reload(reload::ReloadArguments),
     /// Forget a backend whose runtime is gone for good, and its pods.
     #[command(after_help = FORGET_CODES)]
-    Forget(ForgetArguments),
+    Forget(forget::ForgetArguments),
     /// Start a pod of a handler, look at its isolation, and remove it.
     Try(trial::TryArguments),
     /// Report every problem of the configuration, or show the routing table.
     #[command(after_help = CHECK_CODES)]
-    Check(CheckArguments),
+    Check(check::CheckArguments),
     /// Show why a pod is where it is, or which handlers can run a pod.
     #[command(after_help = EXPLAIN_CODES)]
     Explain(explain::ExplainArguments),
     /// Print a RuntimeClass for each handler, for kubectl apply -f -.
     #[command(after_help = MANIFESTS_CODES)]
-    Manifests(ManifestsArguments),
+    Manifests(manifests::ManifestsArguments),
     /// Print the labels that describe this node to the scheduler.
     #[command(after_help = LABELS_CODES)]
     Labels(labels::LabelsArguments),
@@ -217,107 +218,8 @@ struct Daemon {
     #[command(flatten)]
     file: File,
     /// The socket of the running daemon, if it differs from `listen` in the configuration.
-    #[arg(long, value_name = "PATH", value_parser = socket, env = "CRISWITCH_SOCKET", hide_env_values = true)]
+    #[arg(long, value_name = "PATH", value_parser = socket, env = SOCKET_VARIABLE, hide_env_values = true)]
     socket: Option<Address>,
-}
-
-#[derive(Args)]
-struct CheckArguments {
-    #[command(flatten)]
-    file: File,
-    #[command(flatten)]
-    output: ListOutput,
-    /// Print the JSON Schema of the configuration, for editors, and check nothing.
-    #[arg(long, exclusive = true)]
-    schema: bool,
-    /// Also ask each backend for its version, conditions and handlers.
-    #[arg(long)]
-    probe: bool,
-    /// Also check this machine: the settings of the kubelet and crictl, and the sockets; with --probe also cgroup
-    /// drivers.
-    #[arg(long)]
-    node: bool,
-    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine, not
-    /// below DIR.
-    #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
-    root: PathBuf,
-}
-
-#[derive(Args)]
-struct StatusArguments {
-    #[command(flatten)]
-    daemon: Daemon,
-    #[command(flatten)]
-    output: ListOutput,
-    /// Show the status every 2 seconds, until Ctrl-C.
-    #[arg(long, short)]
-    watch: bool,
-}
-
-#[derive(Args)]
-struct PodsArguments {
-    #[command(flatten)]
-    daemon: Daemon,
-    #[command(flatten)]
-    output: ListOutput,
-    /// Print only the ids, one per line.
-    #[arg(long, short, conflicts_with_all = ["output", "json"])]
-    quiet: bool,
-    /// Show the pods every 2 seconds, until Ctrl-C.
-    #[arg(long, short)]
-    watch: bool,
-    /// Show only pods of this handler.
-    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::handlers))]
-    handler: Option<String>,
-    /// Show only pods of this backend.
-    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::backends))]
-    backend: Option<String>,
-    /// Show only pods of this Kubernetes namespace.
-    #[arg(long, short, value_name = "NAME")]
-    namespace: Option<String>,
-}
-
-#[derive(Args)]
-struct ReloadArguments {
-    #[command(flatten)]
-    daemon: Daemon,
-    #[command(flatten)]
-    output: Output,
-    /// Show what a reload would change and whether that can be undone, and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-}
-
-#[derive(Args)]
-struct ForgetArguments {
-    #[command(flatten)]
-    daemon: Daemon,
-    /// The name of the backend in `criswitch status`.
-    #[arg(add = ArgValueCandidates::new(complete::backends))]
-    backend: String,
-    /// Forget the backend without showing its pods first, and without a confirmation.
-    #[arg(long)]
-    yes: bool,
-}
-
-#[derive(Args)]
-struct ManifestsArguments {
-    #[command(flatten)]
-    file: File,
-    #[command(flatten)]
-    output: Output,
-    /// Print admission policies instead: the API server then rejects a pod that the runtime of its RuntimeClass cannot
-    /// run.
-    #[arg(long)]
-    policy: bool,
-    /// Warn of RuntimeClasses that the cluster has with a different handler. FILE has the output of kubectl get
-    /// runtimeclasses -o yaml; - is standard input.
-    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
-    existing: Option<PathBuf>,
-    /// The same, and ask the cluster with kubectl, or with this program.
-    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "kubectl")]
-    #[arg(conflicts_with_all = ["policy", "existing"])]
-    kubectl: Option<PathBuf>,
 }
 
 /// The result of a command that ran to its end, and its exit code.
@@ -430,64 +332,6 @@ impl Daemon {
             }
             _ => error,
         })
-    }
-}
-
-impl CheckArguments {
-    fn run(self) -> anyhow::Result<Verdict> {
-        if self.schema {
-            return print(format!("{:#}\n", keys::schema()));
-        }
-        let config = match Config::load(&self.file.path) {
-            Err(problems) if self.output.encoding().is_none() => {
-                terminal::complain(&check::problems_text(&problems));
-                return Ok(Verdict::WrongConfiguration);
-            }
-            Err(problems) => return Err(problems.into()),
-            Ok(config) => config,
-        };
-        let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
-        let probes = probes.as_deref();
-        let node = self.node.then(|| node::look(&config, probes, &self.root));
-        print(match self.output.encoding() {
-            Some(encoding) => encoding.document(check::json(&config, probes, node.as_ref()))?,
-            None if self.output.is_names() => {
-                let problems = check::problems(&config, probes, node.as_ref());
-                let lines = problems
-                    .iter()
-                    .filter_map(|problem| problem["what"].as_str());
-                terminal::complain(&output::names(lines));
-                check::names(&config).into()
-            }
-            None => check::text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
-        })?;
-        match check::faults(&config, probes, node.as_ref()) {
-            0 => Ok(Verdict::Fine),
-            _ => Ok(Verdict::NotFine),
-        }
-    }
-}
-
-impl ManifestsArguments {
-    fn run(self) -> anyhow::Result<Verdict> {
-        let config = Config::load(&self.file.path)?;
-        let objects = match self.policy {
-            true => Objects::Policies,
-            false => Objects::RuntimeClasses,
-        };
-        // If the classes of the cluster are unknown, `kubectl apply` must not read objects either.
-        let clashes = match (&self.existing, &self.kubectl) {
-            (Some(file), _) => manifests::clashes_in(&config, file)?,
-            (None, Some(kubectl)) => manifests::clashes_at(&config, kubectl)?,
-            (None, None) => String::new(),
-        };
-        print(match self.output.encoding() {
-            Some(Encoding::Json) => objects.json(&config),
-            _ => objects.yaml(&config)?,
-        })?;
-        // `kubectl apply -f -` reads standard output, so warnings go to standard error.
-        terminal::complain(&(clashes + &objects.omitted(&config)));
-        Ok(Verdict::Fine)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use criswitch::config::wording::{self, counted};
-use criswitch::config::{Config, Handler, KEYS, Problems, Table, duration_text};
+use criswitch::config::{Config, Handler, KEYS, Problems, Table, duration_text, keys};
 use criswitch::platform::service;
 use criswitch::store::{self, Boot, Directories};
 use criswitch::switch::saved;
@@ -12,12 +13,71 @@ use serde_json::{Value, json};
 use super::columns::columns;
 use super::consequences::{self, Consequence};
 use super::features;
-use super::node::Node;
-use super::output;
+use super::node::{self, Node};
+use super::output::{self, ListOutput};
 use super::probe::{
     self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
 };
 use super::terminal;
+use super::{File, Verdict, directory, print};
+
+/// The arguments of `criswitch check`.
+#[derive(Args)]
+pub(super) struct CheckArguments {
+    #[command(flatten)]
+    file: File,
+    #[command(flatten)]
+    pub(super) output: ListOutput,
+    /// Print the JSON Schema of the configuration, for editors, and check nothing.
+    #[arg(long, exclusive = true)]
+    schema: bool,
+    /// Also ask each backend for its version, conditions and handlers.
+    #[arg(long)]
+    probe: bool,
+    /// Also check this machine: the settings of the kubelet and crictl, and the sockets; with --probe also cgroup
+    /// drivers.
+    #[arg(long)]
+    node: bool,
+    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine, not
+    /// below DIR.
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
+    root: PathBuf,
+}
+
+impl CheckArguments {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        if self.schema {
+            return print(format!("{:#}\n", keys::schema()));
+        }
+        let config = match Config::load(&self.file.path) {
+            Err(problems) if self.output.encoding().is_none() => {
+                terminal::complain(&problems_text(&problems));
+                return Ok(Verdict::WrongConfiguration);
+            }
+            Err(problems) => return Err(problems.into()),
+            Ok(config) => config,
+        };
+        let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
+        let probes = probes.as_deref();
+        let node = self.node.then(|| node::look(&config, probes, &self.root));
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(json(&config, probes, node.as_ref()))?,
+            None if self.output.is_names() => {
+                let problems = problems(&config, probes, node.as_ref());
+                let lines = problems
+                    .iter()
+                    .filter_map(|problem| problem["what"].as_str());
+                terminal::complain(&output::names(lines));
+                names(&config).into()
+            }
+            None => text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
+        })?;
+        match faults(&config, probes, node.as_ref()) {
+            0 => Ok(Verdict::Fine),
+            _ => Ok(Verdict::NotFine),
+        }
+    }
+}
 
 /// The state directories of the shipped systemd unit.
 const UNIT_DIRECTORIES: [&str; 2] = ["/run/criswitch/state", "/var/lib/criswitch"];

@@ -3,10 +3,25 @@
 use std::io::{self, BufRead, IsTerminal};
 
 use anyhow::{bail, ensure};
+use clap::Args;
+use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::{Backend, State};
 
 use super::running::{self, Running};
-use super::{ForgetArguments, Verdict, block_on, pods, print, terminal};
+use super::{Daemon, Verdict, block_on, complete, pods, print, terminal};
+
+/// The arguments of `criswitch forget`.
+#[derive(Args)]
+pub(super) struct ForgetArguments {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// The name of the backend in `criswitch status`.
+    #[arg(add = ArgValueCandidates::new(complete::backends))]
+    backend: String,
+    /// Forget the backend without showing its pods first, and without a confirmation.
+    #[arg(long)]
+    yes: bool,
+}
 
 impl ForgetArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {

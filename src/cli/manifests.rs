@@ -2,10 +2,11 @@
 
 pub(super) mod policy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
+use clap::Args;
 use criswitch::config::{Config, Handler, Table, Toleration};
 use criswitch::node_labels::handler_key;
 use criswitch::platform::paths::NODE_LABELS;
@@ -13,9 +14,53 @@ use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::output::remove_nulls;
+use super::output::{Encoding, Output, remove_nulls};
 use super::program::output;
-use super::{block_on, explain};
+use super::{File, Verdict, block_on, explain, print, terminal};
+
+/// The arguments of `criswitch manifests`.
+#[derive(Args)]
+pub(super) struct ManifestsArguments {
+    #[command(flatten)]
+    file: File,
+    #[command(flatten)]
+    pub(super) output: Output,
+    /// Print admission policies instead: the API server then rejects a pod that the runtime of its RuntimeClass cannot
+    /// run.
+    #[arg(long)]
+    policy: bool,
+    /// Warn of RuntimeClasses that the cluster has with a different handler. FILE has the output of kubectl get
+    /// runtimeclasses -o yaml; - is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "policy")]
+    existing: Option<PathBuf>,
+    /// The same, and ask the cluster with kubectl, or with this program.
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "kubectl")]
+    #[arg(conflicts_with_all = ["policy", "existing"])]
+    kubectl: Option<PathBuf>,
+}
+
+impl ManifestsArguments {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        let config = Config::load(&self.file.path)?;
+        let objects = match self.policy {
+            true => Objects::Policies,
+            false => Objects::RuntimeClasses,
+        };
+        // If the classes of the cluster are unknown, `kubectl apply` must not read objects either.
+        let clashes = match (&self.existing, &self.kubectl) {
+            (Some(file), _) => clashes_in(&config, file)?,
+            (None, Some(kubectl)) => clashes_at(&config, kubectl)?,
+            (None, None) => String::new(),
+        };
+        print(match self.output.encoding() {
+            Some(Encoding::Json) => objects.json(&config),
+            _ => objects.yaml(&config)?,
+        })?;
+        // `kubectl apply -f -` reads standard output, so warnings go to standard error.
+        terminal::complain(&(clashes + &objects.omitted(&config)));
+        Ok(Verdict::Fine)
+    }
+}
 
 /// The arguments with which kubectl prints the RuntimeClasses of its cluster.
 const GET: [&str; 4] = ["get", "runtimeclasses", "-o", "json"];

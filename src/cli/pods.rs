@@ -4,17 +4,19 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
+use clap::Args;
+use clap_complete::ArgValueCandidates;
 use criswitch::codec::admin::State;
 use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 use criswitch::config::wording::span;
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
-use super::output::{self, Encoding};
+use super::output::{self, Encoding, ListOutput};
 use super::running::{Running, owners};
 use super::terminal::Shown;
 use super::watch::watch;
-use super::{PodsArguments, Verdict, block_on, print};
+use super::{Daemon, Verdict, block_on, complete, print};
 
 /// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;
@@ -37,6 +39,30 @@ struct OwnedPod {
     backend: String,
     /// Whether the pod comes from a cached list, because its backend does not answer.
     cached: bool,
+}
+
+/// The arguments of `criswitch pods`.
+#[derive(Args)]
+pub(super) struct PodsArguments {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    pub(super) output: ListOutput,
+    /// Print only the ids, one per line.
+    #[arg(long, short, conflicts_with_all = ["output", "json"])]
+    quiet: bool,
+    /// Show the pods every 2 seconds, until Ctrl-C.
+    #[arg(long, short)]
+    watch: bool,
+    /// Show only pods of this handler.
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::handlers))]
+    handler: Option<String>,
+    /// Show only pods of this backend.
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::backends))]
+    backend: Option<String>,
+    /// Show only pods of this Kubernetes namespace.
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
 }
 
 impl PodsArguments {

@@ -4,14 +4,28 @@ use std::fs;
 use std::path::{self, Path};
 
 use anyhow::bail;
+use clap::Args;
 use criswitch::codec::admin::{
     PlanReloadResponse, Problem, Problems, ReloadResponse, State, reload,
 };
 use criswitch::config::{self, problem::lines};
 use serde_json::{Value as Json, json};
 
+use super::output::Output;
 use super::running::Running;
-use super::{Daemon, ReloadArguments, Verdict, block_on, dry_run, print, terminal};
+use super::{Daemon, Verdict, block_on, dry_run, print, terminal};
+
+/// The arguments of `criswitch reload`.
+#[derive(Args)]
+pub(super) struct ReloadArguments {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    pub(super) output: Output,
+    /// Show what a reload would change and whether that can be undone, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
 
 impl ReloadArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use clap::Args;
 use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::address::Address;
@@ -12,12 +13,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::health::{Health, Level, list_problems};
-use super::output::{self, Encoding};
+use super::output::{self, Encoding, ListOutput};
 use super::probe::features_of;
 use super::running::{self, owners};
 use super::terminal::{self, Shown, plain};
 use super::watch::watch;
-use super::{StatusArguments, Verdict, block_on, print};
+use super::{Daemon, Verdict, block_on, print};
 
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
@@ -43,6 +44,18 @@ struct DaemonStatus {
     state: State,
     /// The pods, or why they cannot be listed.
     pods: anyhow::Result<Vec<PodSandbox>>,
+}
+
+/// The arguments of `criswitch status`.
+#[derive(Args)]
+pub(super) struct StatusArguments {
+    #[command(flatten)]
+    daemon: Daemon,
+    #[command(flatten)]
+    pub(super) output: ListOutput,
+    /// Show the status every 2 seconds, until Ctrl-C.
+    #[arg(long, short)]
+    watch: bool,
 }
 
 impl StatusArguments {

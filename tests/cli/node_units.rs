@@ -159,3 +159,15 @@ fn a_program_that_starts_no_kubelet_or_has_flags_of_its_own_is_not_read_as_a_kub
         says(&machine, problem);
     }
 }
+
+#[test]
+fn a_doubled_percent_sign_begins_no_specifier() {
+    let file = "
+>>> /usr/lib/systemd/system/kubelet.service
+[Service]
+ExecStart=/usr/bin/kubelet --config=%S/%p/%%p.yaml
+>>> /var/lib/kubelet/%p.yaml
+containerRuntimeEndpoint: unix:///run/crio.sock
+";
+    says(&machine(file), CRIO);
+}

@@ -1,5 +1,6 @@
 //! Reads a unit as systemd does: its file and drop-ins, their environment variables, and the command of `ExecStart=`.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -20,12 +21,7 @@ pub(super) const DIRECTORIES: [&str; 5] = [
 ];
 
 /// The specifiers of directories, and the character `%`.
-const SPECIFIERS: [(&str, &str); 4] = [
-    ("%t", "/run"),
-    ("%S", "/var/lib"),
-    ("%E", "/etc"),
-    ("%%", "%"),
-];
+const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
 
 /// A word of a command line, and the file or process that has it.
 #[derive(Clone)]
@@ -134,8 +130,7 @@ impl Unit {
             return Vec::new();
         };
         for path in &self.unreadable {
-            let what = format!("{} needs this file, which cannot be read", self.name);
-            unknown(findings, path.display(), what);
+            self.report_unreadable(findings, path.display());
         }
         let variables = self.variables(root, findings);
         let text = line.text.trim_start_matches(['-', '@', ':', '+', '!', '|']);
@@ -174,10 +169,7 @@ impl Unit {
                     }));
                 }
                 Ok(None) if path != text && !path.contains(['%', '*', '?', '[']) => {}
-                _ => {
-                    let what = format!("{} needs this file, which cannot be read", self.name);
-                    unknown(findings, path, what);
-                }
+                _ => self.report_unreadable(findings, path),
             }
         }
         for Word { text, from } in self.values("UnsetEnvironment") {
@@ -194,9 +186,24 @@ impl Unit {
     /// Replaces the specifiers that do not depend on the machine.
     fn specified(&self, text: &str) -> String {
         let (stem, _) = self.name.rsplit_once('.').unwrap_or((&self.name, ""));
-        let names = [("%n", self.name.as_str()), ("%N", stem), ("%p", stem)];
-        let values = names.iter().chain(&SPECIFIERS);
-        values.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+        let names = [('n', self.name.as_str()), ('N', stem), ('p', stem)];
+        let mut specified = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('%') {
+            let mut values = names.iter().chain(&SPECIFIERS);
+            let found =
+                values.find_map(|(letter, value)| Some((*value, after.strip_prefix(*letter)?)));
+            let (value, after) = found.unwrap_or(("%", after));
+            specified.extend([before, value]);
+            rest = after;
+        }
+        specified + rest
+    }
+
+    /// Reports that a file which the unit needs cannot be read.
+    fn report_unreadable(&self, findings: &mut Vec<Finding>, path: impl Display) {
+        let what = format!("{} needs this file, which cannot be read", self.name);
+        unknown(findings, path, what);
     }
 }
 
