@@ -72,12 +72,16 @@ pub(crate) fn plan(
     }
     let lesson = Lesson::of(&request, &target, started_with);
     let call = Call { request, lesson };
+    let planner = Planner {
+        call: &call,
+        is_alone,
+    };
     let plan = match target {
         Target::Miss(kind, id) => Plan::Absent(of_absent(&call, kind, &id)?),
         Target::SomePod(stores) => Plan::FindImageForPod(stores),
-        Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id, is_alone)?,
-        Target::Handler(handler) => to_handler(&call, &handler, is_alone)?,
-        Target::Backends(ids) => to_several(&call, &ids, is_alone)?,
+        Target::Backend(id) | Target::Owner(id, ..) => planner.to_one(id)?,
+        Target::Handler(handler) => planner.to_handler(&handler)?,
+        Target::Backends(ids) => planner.to_several(&ids)?,
         // Unreachable: `dispatch::resolve` asks all backends for the pod, and returns another target.
         Target::UnknownPod(_) => return Err(errors::impossible(call.row.name)),
     };
@@ -112,65 +116,72 @@ pub(crate) fn may_go_to_all(row: &Row) -> bool {
     matches!(row.goes, Goes::All(..) | Goes::Image(..))
 }
 
-fn to_one(call: &Call, id: BackendId, is_alone: bool) -> Result<Plan, Status> {
-    let backend = Arc::clone(call.live.backend(id)?);
-    match &call.row.goes {
-        Goes::Default => Ok(Plan::Version(backend)),
-        Goes::OwnerWithImage(_) => Ok(Plan::CreateContainer(backend)),
-        Goes::All(_, merge) => merged(vec![backend], merge, is_alone),
-        _ => Ok(Plan::One(backend)),
-    }
-}
-
-/// The plan for a call that is merged by `how`.
-fn merged(
-    mut backends: Vec<Arc<Backend>>,
-    how: &'static Merge,
+/// Finds the plan of a call.
+struct Planner<'a> {
+    call: &'a Call,
+    /// Whether the reply of a single backend passes as it is.
     is_alone: bool,
-) -> Result<Plan, Status> {
-    Ok(match how {
-        Merge::Status => Plan::Status,
-        Merge::Events => Plan::Events,
-        Merge::UpdateRuntimeConfig => Plan::UpdateRuntimeConfig(backends),
-        _ if backends.is_empty() => return Err(errors::no_backend()),
-        _ if is_alone && backends.len() == 1 => Plan::Alone(backends.remove(0)),
-        Merge::RuntimeConfig => Plan::RuntimeConfig(backends),
-        Merge::Interleave(instead, items) => Plan::Interleave(backends, items, instead),
-        Merge::Items(items) => Plan::Merge(backends, items),
-    })
 }
 
-/// The plan for a call to the backend of a handler. A list or removal of images is planned like a call to several
-/// backends, because these plans also serve cached lists and handle an unimplemented RPC.
-fn to_handler(call: &Call, row: &Handler, is_alone: bool) -> Result<Plan, Status> {
-    match (&call.row.goes, &call.lesson) {
-        (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => {
-            to_several(call, &[row.backend], is_alone)
+impl Planner<'_> {
+    fn to_one(&self, id: BackendId) -> Result<Plan, Status> {
+        let backend = Arc::clone(self.call.live.backend(id)?);
+        match &self.call.row.goes {
+            Goes::Default => Ok(Plan::Version(backend)),
+            Goes::OwnerWithImage(_) => Ok(Plan::CreateContainer(backend)),
+            Goes::All(_, merge) => self.merged(vec![backend], merge),
+            _ => Ok(Plan::One(backend)),
         }
-        (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => Ok(Plan::CreatePod {
-            backend: Arc::clone(call.live.backend(row.backend)?),
-            handler: row.name.clone(),
-            uid: names.uid.clone(),
-        }),
-        _ => Ok(Plan::One(Arc::clone(call.live.backend(row.backend)?))),
     }
-}
 
-fn to_several(call: &Call, ids: &[BackendId], is_alone: bool) -> Result<Plan, Status> {
-    // A backend missing from the call's table is an error, never an empty list.
-    let backends = ids.iter().map(|id| call.live.backend(*id).cloned());
-    let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
-    match (&call.row.goes, backends.as_slice()) {
-        (Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)), _) => {
-            merged(backends, merge, is_alone)
+    /// The plan for a call that is merged by `how`.
+    fn merged(&self, mut backends: Vec<Arc<Backend>>, how: &'static Merge) -> Result<Plan, Status> {
+        Ok(match how {
+            Merge::Status => Plan::Status,
+            Merge::Events => Plan::Events,
+            Merge::UpdateRuntimeConfig => Plan::UpdateRuntimeConfig(backends),
+            _ if backends.is_empty() => return Err(errors::no_backend()),
+            _ if self.is_alone && backends.len() == 1 => Plan::Alone(backends.remove(0)),
+            Merge::RuntimeConfig => Plan::RuntimeConfig(backends),
+            Merge::Interleave(instead, items) => Plan::Interleave(backends, items, instead),
+            Merge::Items(items) => Plan::Merge(backends, items),
+        })
+    }
+
+    /// The plan for a call to the backend of a handler. A list or removal of images is planned like a call to several
+    /// backends, because these plans also serve cached lists and handle an unimplemented RPC.
+    fn to_handler(&self, row: &Handler) -> Result<Plan, Status> {
+        match (&self.call.row.goes, &self.call.lesson) {
+            (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => {
+                self.to_several(&[row.backend])
+            }
+            (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => Ok(Plan::CreatePod {
+                backend: Arc::clone(self.call.live.backend(row.backend)?),
+                handler: row.name.clone(),
+                uid: names.uid.clone(),
+            }),
+            _ => Ok(Plan::One(Arc::clone(self.call.live.backend(row.backend)?))),
         }
-        (Goes::Image(_, ImageRule::Find(_)), _) => Ok(Plan::FindImage(backends)),
-        (Goes::Image(_, ImageRule::Pull(_)), [only]) => Ok(Plan::One(Arc::clone(only))),
-        (Goes::Image(_, ImageRule::Pull(_)), _) => Ok(Plan::PullImage(backends)),
-        (Goes::Image(_, ImageRule::Remove), [only]) if is_alone => Ok(Plan::One(Arc::clone(only))),
-        (Goes::Image(_, ImageRule::Remove), _) => Ok(Plan::RemoveImage(backends)),
-        // Unreachable: no other RPC goes to several backends.
-        _ => Err(errors::impossible(call.row.name)),
+    }
+
+    fn to_several(&self, ids: &[BackendId]) -> Result<Plan, Status> {
+        // A backend missing from the call's table is an error, never an empty list.
+        let backends = ids.iter().map(|id| self.call.live.backend(*id).cloned());
+        let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
+        match (&self.call.row.goes, backends.as_slice()) {
+            (Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)), _) => {
+                self.merged(backends, merge)
+            }
+            (Goes::Image(_, ImageRule::Find(_)), _) => Ok(Plan::FindImage(backends)),
+            (Goes::Image(_, ImageRule::Pull(_)), [only]) => Ok(Plan::One(Arc::clone(only))),
+            (Goes::Image(_, ImageRule::Pull(_)), _) => Ok(Plan::PullImage(backends)),
+            (Goes::Image(_, ImageRule::Remove), [only]) if self.is_alone => {
+                Ok(Plan::One(Arc::clone(only)))
+            }
+            (Goes::Image(_, ImageRule::Remove), _) => Ok(Plan::RemoveImage(backends)),
+            // Unreachable: no other RPC goes to several backends.
+            _ => Err(errors::impossible(self.call.row.name)),
+        }
     }
 }
 
