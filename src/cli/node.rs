@@ -284,9 +284,6 @@ impl Node {
 
     /// The JSON output.
     pub(super) fn json(&self) -> Value {
-        let findings = self.findings.iter();
-        let findings = findings
-            .map(|it| json!({ "place": it.place(), "what": it.text(), "try": advice(&it.hint) }));
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,
@@ -295,7 +292,7 @@ impl Node {
                 "cgroupDriver": self.kubelet.set(CGROUP_DRIVER),
             },
             "crictl": { "runtimeEndpoint": self.crictl },
-            "findings": findings.collect::<Vec<_>>(),
+            "findings": self.problems(),
         })
     }
 }

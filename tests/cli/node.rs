@@ -40,7 +40,7 @@ fn programs_get_the_same() {
         },
         "crictl": { "runtimeEndpoint": { "value": switch, "from": "/etc/crictl.yaml" } },
         "findings": [{
-            "place": "/run/kata/containerd.sock",
+            "path": "/run/kata/containerd.sock",
             "what": "backend \"kata\": this socket does not exist",
             "try": "starting the runtime",
         }],

@@ -184,7 +184,7 @@ pub enum Damage {
     /// The runtime executes the call and replies this many milliseconds later.
     Late(u32),
     /// The backend rejects the call.
-    Refuse,
+    Reject,
     /// The backend executes the call, but the reply is an error, so a created pod is left behind.
     FailAfter,
     /// The reply lacks its last byte but has status 0.
@@ -388,7 +388,7 @@ fn damage(rng: &mut Rng) -> Damage {
         4 => Damage::ResetAfter,
         5 => Damage::ResetWithin,
         6 => Damage::Late(rng.u32(1..5000)),
-        7 => Damage::Refuse,
+        7 => Damage::Reject,
         8 => Damage::Cut,
         9 => Damage::NoStatus,
         10 => Damage::FailAfter,

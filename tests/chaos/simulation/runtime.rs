@@ -138,11 +138,11 @@ impl Runtime {
         if self.state().deaths != process {
             return Err(Broken);
         }
-        let fails = matches!(damage, Some(Damage::Refuse | Damage::FailAfter));
+        let fails = matches!(damage, Some(Damage::Reject | Damage::FailAfter));
         if fails && row.name == "UpdateRuntimeConfig" {
             self.truth().updates.spoil();
         }
-        if damage == Some(Damage::Refuse) {
+        if damage == Some(Damage::Reject) {
             return Ok(damage::unroutable(&Status::aborted(
                 "the simulated runtime rejects this call",
             )));
