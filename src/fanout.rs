@@ -451,8 +451,14 @@ pub(crate) async fn update_runtime_config(
     let mut unanswered = Unanswered(backends);
     let parts = gather(call, backends).await;
     unanswered.0 = &[];
-    let reply = accepted(parts).unwrap_or_else(reply::of_failed);
-    Ok(Unsent::of(reply, &live.backends))
+    match accepted(parts) {
+        Ok(reply) => Ok(Unsent::of(reply, &live.backends)),
+        Err(failed) => {
+            // The client needs the cause of a failed save less than that of the failed call.
+            call.may_show(&live.backends.iter().collect()).await.ok();
+            Err(failed)
+        }
+    }
 }
 
 /// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns

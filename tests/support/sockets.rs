@@ -34,7 +34,7 @@ mod unix {
     }
 
     /// A part of the error of a connection to a runtime that has ended.
-    pub const REFUSED: &str = "rejected";
+    pub const REFUSED: &str = "refused";
 
     /// The path of a socket as messages show it.
     pub fn shown(socket: &Path) -> PathBuf {
