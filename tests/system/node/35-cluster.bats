@@ -65,10 +65,6 @@ same_node() {
   same_files "$1" && same_pods "$1" && same_processes "$1"
 }
 
-processes() {
-  same "the processes of $NAME" "$(kept "processes-$1$SUFFIX")" "$(processes_of_node)"
-}
-
 processes_of_node() {
   in_node systemctl show --value --property=MainPID kubelet criswitch
 }
