@@ -36,7 +36,7 @@ const RESTART: &str = "restart";
 /// How long a call of systemctl may take. By default, systemd ends a unit that has not stopped after 90 s, and one that
 /// has not started after a further 90 s.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(600);
-/// The exit status of systemctl for a unit that does not exist.
+/// The exit code of systemctl for a unit that does not exist.
 const NO_UNIT: i32 = 5;
 /// The directories with criswitch's state, and the part that belongs to the journal.
 const STATE: [&str; 2] = ["/var/lib/criswitch", "/run/criswitch"];
