@@ -48,7 +48,7 @@ const OWN: &str = "node";
 pub(super) struct Actions {
     /// After the files are changed.
     pub(super) forward: Vec<Action>,
-    /// Before and after the files are undone, if an action of the stage has begun.
+    /// Before and after the files are undone, if an action of the stage may have begun.
     pub(super) before_undo: Vec<Action>,
     pub(super) after_undo: Vec<Action>,
 }
@@ -95,7 +95,7 @@ pub(super) enum Work {
 pub(super) struct Runner<'a> {
     root: &'a Root<'a>,
     /// Whether the machine boots: the kubelet has not started, and waits for this process.
-    is_boot: bool,
+    pub(super) is_boot: bool,
     /// The pods and containers of the kubelet before its restart.
     before: Option<Workloads>,
 }

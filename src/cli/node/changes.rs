@@ -180,13 +180,16 @@ impl Files<'_> {
         Ok(true)
     }
 
-    /// Whether the path of a change is there, or an empty directory that was made for it.
+    /// Whether the path of a change is there, unfinished or not, or an empty directory that was made for it.
     pub(super) fn is_left(&self, change: &FileChange) -> bool {
+        let real = self.root.at(&change.path);
+        let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
         let is_empty = |directory: &PathBuf| {
             let entries = fs::read_dir(self.root.at(directory));
             entries.is_ok_and(|mut entries| entries.next().is_none())
         };
-        fs::symlink_metadata(self.root.at(&change.path)).is_ok()
+        is_there(&real)
+            || hidden(&real).is_ok_and(|path| is_there(&path))
             || change.new_directories.iter().any(is_empty)
     }
 

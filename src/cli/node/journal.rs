@@ -29,6 +29,8 @@ pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum JournalRecord {
+    /// These temporary stages are made after this record, before the journal opens.
+    Prepare(Vec<Stage>),
     /// These changes begin after this record.
     Begin(Generation),
     /// The action of this name begins, in the stage of this number.
@@ -90,7 +92,7 @@ pub(super) struct Journal<'a> {
     file: Option<File>,
     /// The generations that are not undone.
     pub(super) generations: Vec<Generation>,
-    /// The temporary stages of the generation that was applied or undone last.
+    /// The temporary stages that were made last.
     temporary: Vec<Stage>,
     /// The step that the last generation has begun last.
     step: String,
@@ -165,9 +167,9 @@ impl<'a> Journal<'a> {
 
     fn add(&mut self, record: JournalRecord) {
         match record {
+            JournalRecord::Prepare(stages) => self.temporary = stages,
             JournalRecord::Begin(generation) => {
                 self.step = generation.first_step();
-                self.temporary = generation.temporary();
                 self.generations.push(generation);
                 self.is_open = true;
                 (self.failure, self.undone) = (None, None);
@@ -180,13 +182,7 @@ impl<'a> Journal<'a> {
             }
             JournalRecord::Failed(failure) => self.failure = Some(failure),
             JournalRecord::Complete => self.is_open = false,
-            JournalRecord::Undo => {
-                self.temporary = self
-                    .generations
-                    .last()
-                    .map_or_else(Vec::new, Generation::temporary);
-                self.is_open = true;
-            }
+            JournalRecord::Undo => self.is_open = true,
             JournalRecord::Undone { at, problems } => {
                 self.generations.pop();
                 self.is_open = false;
@@ -234,20 +230,36 @@ impl<'a> Journal<'a> {
         let stages = stages.collect::<anyhow::Result<Vec<_>>>()?;
         self.reserve(&stages)?;
         sync_directory(&self.files.directory.join(JOURNAL))?;
-        self.write(JournalRecord::Begin(Generation {
+        let generation = Generation {
             at: now(),
             version: version.to_owned(),
             number,
             stages: stages.clone(),
             begun: Vec::new(),
-        }))?;
-        for (number, stage) in stages.iter().enumerate() {
+        };
+        self.prepare(&generation, runner)?;
+        boundary("the changes");
+        self.write(JournalRecord::Begin(generation))?;
+        let lasting = stages.iter().enumerate();
+        for (number, stage) in lasting.filter(|(_, stage)| !stage.is_temporary) {
             self.make(number, stage, runner)?;
         }
         boundary("the end");
         self.write(JournalRecord::Complete)?;
         boundary("the recover unit");
         self.remove_temporary(runner)
+    }
+
+    /// Makes the temporary stages of a generation, all or none while the journal is closed. After a power cut, an open
+    /// journal needs all of them.
+    fn prepare(&mut self, generation: &Generation, runner: &mut Runner<'_>) -> anyhow::Result<()> {
+        self.write(JournalRecord::Prepare(generation.temporary()))?;
+        let mut stages = self.temporary.iter();
+        let made = stages.try_for_each(|stage| self.make_again(stage));
+        if made.is_err() && !self.is_open {
+            self.remove_temporary(runner)?;
+        }
+        made
     }
 
     /// Whether a file of the temporary stages is left, or an empty directory of such a file.
@@ -348,20 +360,15 @@ impl<'a> Journal<'a> {
             return Ok(left);
         };
         boundary("the undo");
-        let is_interrupted = self.is_open;
         self.use_room();
-        self.write(JournalRecord::Undo)?;
-        for stage in &generation.temporary() {
-            match self.make_again(stage) {
-                Err(error) if !is_interrupted => {
-                    self.write(JournalRecord::Complete)?;
-                    self.remove_temporary(runner)?;
-                    return Err(error);
-                }
-                // An undo that a power cut would interrupt is better than none.
-                _ => {}
-            }
+        let prepared = self.prepare(&generation, runner);
+        // An undo that a power cut would interrupt is better than none.
+        if !self.is_open {
+            prepared?;
         }
+        self.write(JournalRecord::Undo)?;
+        // A boot starts the units whose files are there.
+        let is_boot = runner.is_boot;
         let mut run = |actions: &[Action], problems: &mut Vec<String>| {
             for action in actions {
                 moment();
@@ -373,7 +380,7 @@ impl<'a> Journal<'a> {
         };
         let stages = generation.stages.iter().enumerate().rev();
         for (number, stage) in stages.filter(|(_, stage)| !stage.is_temporary) {
-            let has_begun = generation.begun.contains(&number);
+            let has_begun = is_boot || generation.begun.contains(&number);
             let actions = has_begun.then_some(&stage.actions);
             if let Some(actions) = actions {
                 run(&actions.before_undo, &mut left.problems);

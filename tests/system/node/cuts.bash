@@ -88,10 +88,13 @@ renew_systemd() {
   in_node systemctl daemon-reexec && go_on
 }
 
-# A power cut while the recover unit is removed may leave files of it that systemd no longer starts, beside a closed
-# journal. The next command removes them.
 cut_power() {
-  lose_power && start_link && boot_node || return
+  lose_power && start_link && boot_node && remove_rest
+}
+
+# remove_rest: runs what each command begins with. A power cut while the recover unit is made or removed may leave files of
+# it that systemd does not start, beside a closed journal.
+remove_rest() {
   [ -L "$(root)/etc/systemd/system/multi-user.target.wants/criswitch-recover.service" ] ||
     node status | grep -q ^interrupted || in_node /root/criswitch node undo --here --interrupted
 }
@@ -99,17 +102,17 @@ cut_power() {
 # is_whole: succeeds when the node is as before or as after, without a rest of the change, and its pods run; a condition
 # for wait_for.
 is_whole() {
-  local state left files
+  local state left files units
   has_ended || return
   state=$(node status | head -n 1)
   echo "$state"
-  left=$(in_node systemctl list-units --all --plain --no-legend 'criswitch-*')
-  [ -z "$left" ] || { echo "left: $left"; return 1; }
   case $state in
-    notInstalled* | failed* | undone*) files=before ;;
-    installed*) files=after ;;
+    notInstalled* | failed* | undone*) files=before units='criswitch*' ;;
+    installed*) files=after units='criswitch-*' ;;
     *) return 1 ;;
   esac
+  left=$(in_node systemctl list-units --all --plain --no-legend "$units")
+  [ -z "$left" ] || { echo "left: $left"; return 1; }
   diff <(kept "$files") <(files_of_node) && pods_run
 }
 
