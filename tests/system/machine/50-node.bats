@@ -17,13 +17,13 @@ setup_file() {
 
 @test "an installation and its end leave every file as before" {
   show "the kubelet's pods run $(cut -d . -f 1 /proc/uptime) s after the start of the kernel"
-  files_of_node | keep_on_disk before
-  local began=$SECONDS
-  node apply --spec /root/spec.toml
+  files_of_node | keep_as before
+  seconds_of apply --spec /root/spec.toml
   node status --ready
-  node uninstall
-  same "the files" "$(on_disk before)" "$(files_of_node)"
-  show "an installation and its end took $((SECONDS - began)) s"
+  files_of_node | keep_as after
+  seconds_of uninstall
+  same "the files" "$(kept before)" "$(files_of_node)"
+  show "an installation took $(cat /share/seconds-apply) s, and its end $(cat /share/seconds-uninstall) s"
 }
 
 @test "an installation keeps every container" {

@@ -36,4 +36,11 @@ churn() {
   done
 }
 
+# change: changes the node with the arguments in the share's file `change`, until the power is cut.
+change() {
+  local arguments
+  read -ra arguments </share/change
+  /root/criswitch node "${arguments[@]}" >/share/changed 2>&1
+}
+
 main

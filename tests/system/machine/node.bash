@@ -3,6 +3,8 @@
 
 # shellcheck source=tests/system/node/node.bash
 . /share/node/node.bash
+# shellcheck source=tests/system/node/cuts.bash
+. /share/node/cuts.bash
 
 # in_node COMMAND...: the machine is the node.
 in_node() {
@@ -13,13 +15,19 @@ root() {
   echo /
 }
 
-# keep_on_disk NAME / on_disk NAME: saves standard input for later boots, or prints it.
-keep_on_disk() {
+# keep_as NAME / kept NAME: saves standard input, or prints it, for the checks of all boots.
+keep_as() {
   cat >"$DIR/$1"
 }
 
-on_disk() {
+kept() {
   cat "$DIR/$1"
+}
+
+# seconds_of CHANGE ARGUMENT...: changes the node, and writes to the share how long that took.
+seconds_of() {
+  local began=$SECONDS
+  node "$@" && echo $((SECONDS - began)) >"/share/seconds-$1"
 }
 
 # pods_run: succeeds when the kubelet is healthy and its two containers run; a condition for wait_for.

@@ -5,10 +5,11 @@
 #
 #   tests/system/machine/run.sh [--cuts N] [PART...]
 #
-#   --cuts N   cut the power so many times in the part `package`; 3 by default, 20 before a release. CRISWITCH_SEED repeats the
+#   --cuts N   cut the power so many times in each part; 3 by default, 20 before a release. CRISWITCH_SEED repeats the
 #              moments
 #   PART       `package`: boots with the package, a late runtime, power cuts while pods come and go
-#              `node`: `criswitch node apply` changes a node with a kubelet, and the node boots
+#              `node`: `criswitch node apply` changes a node with a kubelet, the node boots, and power cuts while
+#              `criswitch node` changes it or takes that back
 #              Both by default
 #
 # CRISWITCH_DEB names the Debian package; by default it is the one of the step `package` of tests/run.sh. The programs and
@@ -37,7 +38,7 @@ main() {
   local part parts=()
   while [ $# -gt 0 ]; do
     case $1 in
-      --help | -h) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+      --help | -h) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
       --cuts) CUTS=$2; shift ;;
       package | node) parts+=("$1") ;;
       *) give_up "unknown argument $1; --help shows the arguments" ;;
@@ -79,14 +80,25 @@ test_package() {
   check 10-package boot && check 20-boot order restart && check 30-late order restart || return
   for ((cut = 1; cut <= CUTS; cut++)); do
     : >"$DIR/share/pods"
-    order churn && wait_for 300 "the first pod" test -s "$DIR/share/pods" && cut_power "$cut" 60 && check 40-cut boot ||
+    order churn && wait_for 300 "the first pod" test -s "$DIR/share/pods" && cut_power "$cut" 60 pods && check 40-cut boot ||
       return
   done
 }
 
-# A node with a kubelet, without the package.
+# A node with a kubelet, without the package. Every second cut is in an apply.
 test_node() {
-  check 50-node boot && check 60-installed order restart
+  local cut change changes=("apply --spec /root/spec.toml" undo "apply --spec /root/spec.toml" uninstall)
+  check 50-node boot && check 60-installed order restart || return
+  cp "$DIR/share/seconds-"{uninstall,undo}
+  echo "${changes[0]}" >"$DIR/share/change"
+  for ((cut = 1; cut <= CUTS; cut++)); do
+    rm -f "$DIR/share/changed"
+    change=$(<"$DIR/share/change")
+    order change && wait_for 300 "the start of the change" test -e "$DIR/share/changed" &&
+      cut_power "$cut" "$(($(<"$DIR/share/seconds-${change%% *}") * 11 / 10))" "${change%% *}" || return
+    echo "${changes[cut % 4]}" >"$DIR/share/change"
+    check 70-cut boot || return
+  done
 }
 
 # new_disk: makes a disk and the folder that the machine shares.
@@ -144,10 +156,10 @@ order() {
   echo "$1" >"$DIR/share/order"
 }
 
-# cut_power CUT SECONDS: kills the machine at a random moment in this time.
+# cut_power CUT SECONDS WHAT: kills the machine at a random moment in this time.
 cut_power() {
   local after=$((RANDOM % ($2 * 10)))
-  say "power cut $1 of $CUTS, after $((after / 10)).$((after % 10)) s"
+  say "power cut $1 of $CUTS, after $((after / 10)).$((after % 10)) s of $3"
   sleep "$((after / 10)).$((after % 10))"
   end_machine
 }
