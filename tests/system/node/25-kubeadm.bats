@@ -1,5 +1,6 @@
-# kubeadm joins a node, gives its kubelet a new configuration, resets the node, and joins it again. Meanwhile criswitch is
-# installed.
+# kubeadm joins a node, upgrades it, resets it, and joins it again. Meanwhile criswitch is installed. The programs are all of
+# one version, unless CRISWITCH_OLDER_KUBERNETES names a folder with an older kubeadm and kubelet, which join the node. To
+# build them, give `go build` an earlier k8s.io/kubernetes with all modules of its go.mod, as partners/kubernetes has them.
 
 load ../runtimes/checks/helpers.bash
 load ../runtimes/checks/kubelet.bash
@@ -20,17 +21,35 @@ setup_file() {
     --controllers certificatesigningrequest-approving-controller --cluster-signing-cert-file "$PKI/ca.crt" \
     --controllers certificatesigningrequest-signing-controller --cluster-signing-key-file "$PKI/ca.key"
   start_node_of_systemd
-  let_nodes_join
-  prepare_for_kubeadm
+  older let_nodes_join
+  older prepare_for_kubeadm
 }
 
 teardown_file() {
   end_node
 }
 
+# older COMMAND...: runs a command with the programs of the older Kubernetes.
+older() {
+  PATH=${CRISWITCH_OLDER_KUBERNETES:+$CRISWITCH_OLDER_KUBERNETES:}$PATH "$@"
+}
+
+# replace PROGRAM: replaces a program of the node, as packages do.
+replace() {
+  cp "$(command -v "$1")" "$(root)/root/.$1" && mv "$(root)/root/.$1" "$(root)/root/$1"
+}
+
+# upload_config: uploads the configuration of new nodes. The programs of the tests have no version.
+upload_config() {
+  local version
+  version=$(kubeadm version -o short | sed 's/^v0.*/v1.36.0/') &&
+    sed -i "s/^kubernetesVersion:.*/kubernetesVersion: $version/" "$DIR/kubeadm.yaml" &&
+    kubeadm init phase upload-config all --config "$DIR/kubeadm.yaml" --kubeconfig "$DIR/super-admin.conf"
+}
+
 # let_nodes_join: uploads what a node needs to join the cluster, as `kubeadm init` does.
 let_nodes_join() {
-  local config=$DIR/kubeadm.yaml kubeconfig=$DIR/super-admin.conf
+  local config=$DIR/kubeadm.yaml
   {
     cat <<END
 apiVersion: kubeadm.k8s.io/v1beta4
@@ -41,7 +60,7 @@ nodeRegistration: { name: node, criSocket: "unix:///run/containerd-2.sock" }
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
-kubernetesVersion: v1.36.0
+kubernetesVersion: unknown
 controlPlaneEndpoint: $OUTSIDE:$(kept api.port)
 ---
 END
@@ -50,22 +69,21 @@ END
   # The cluster of this file has the certificate of its authority, unlike the suite's.
   kubeadm init phase kubeconfig super-admin --cert-dir "$PKI" --kubeconfig-dir "$DIR" \
     --apiserver-advertise-address "$OUTSIDE" --apiserver-bind-port "$(kept api.port)" >/dev/null &&
-    kubeadm init phase upload-config all --config "$config" --kubeconfig "$kubeconfig" &&
-    kubeadm init phase bootstrap-token --config "$config" --kubeconfig "$kubeconfig"
+    upload_config && kubeadm init phase bootstrap-token --config "$config" --kubeconfig "$DIR/super-admin.conf"
 }
 
 # prepare_for_kubeadm: removes the node from the cluster, and gives its kubelet the flags of kubeadm's package.
 prepare_for_kubeadm() {
   local units
   units=$(root)/etc/systemd/system/kubelet.service.d
-  cp "$(command -v kubeadm)" "$(root)/root/kubeadm" && in_node systemctl stop kubelet &&
+  replace kubeadm && replace kubelet && in_node systemctl stop kubelet &&
     mkdir -p "$units" "$(root)/etc/default" || return
   cat >"$units/10-kubeadm.conf" <<'END'
 [Service]
 Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
 ExecStart=
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+ExecStart=/root/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 END
   echo "KUBELET_EXTRA_ARGS=\"--node-ip=$INSIDE --v=2\"" >"$(root)/etc/default/kubelet"
   rm "$(root)"/etc/kubernetes/kubelet.conf "$(root)"/var/lib/kubelet/{config.yaml,kubeadm-flags.env}
@@ -95,6 +113,10 @@ endpoint_of_kubelet() {
   curl -ksSf "https://$INSIDE:10250/configz" | jq -r .kubeletconfig.containerRuntimeEndpoint
 }
 
+version_of_kubelet() {
+  api api/v1/nodes/node | jq -r .status.nodeInfo.kubeletVersion
+}
+
 CRISWITCH_ENDPOINT=unix:///run/criswitch/criswitch.sock
 
 @test "a node that kubeadm has joined gets criswitch" {
@@ -111,17 +133,28 @@ CRISWITCH_ENDPOINT=unix:///run/criswitch/criswitch.sock
 }
 
 @test "an upgrade of the node by kubeadm keeps criswitch" {
+  local pods before
+  pods=$(everything) before=$(version_of_kubelet)
+  upload_config
+  replace kubeadm
   kubeadm_in_node upgrade node
   # It has a copy of the previous configuration.
   rm -r "$(root)/etc/kubernetes/tmp"
-  in_node systemctl restart kubelet
+  replace kubelet
+  node status --ready
+  in_node systemctl daemon-reload && in_node systemctl restart kubelet
   wait_for 60 "the kubelet" node status --ready
   equal "the endpoint" "$CRISWITCH_ENDPOINT" "$(endpoint_of_kubelet)"
+  same "pods and containers" "$pods" "$(everything)"
   pod_is web "$RUNS"
+  echo "# the kubelet was $before, and is $(version_of_kubelet)" >&3
 }
 
 @test "an uninstallation leaves the node as kubeadm made it" {
+  local config
+  config=$(sed "s|$CRISWITCH_ENDPOINT|unix:///run/containerd-2.sock|" "$(root)/var/lib/kubelet/config.yaml")
   node uninstall
+  same "the configuration" "$config" "$(cat "$(root)/var/lib/kubelet/config.yaml")"
   same "the files" "$(kept files)" "$(files_of_node)"
   equal "the endpoint" unix:///run/containerd-2.sock "$(endpoint_of_kubelet)"
   pod_is web "$RUNS"
