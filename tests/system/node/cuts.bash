@@ -80,8 +80,13 @@ stop_kubelet() {
 }
 
 fill_disk() {
-  mount -o "remount,size=$(df --output=used --block-size=1 "$DIR/node/disk" | tail -n 1)" "$DIR/node/disk" && go_on &&
-    wait_for 120 "the end of the change" has_ended && mount -o remount,size=50% "$DIR/node/disk"
+  wait_for 20 "a full disk" has_no_room && go_on && wait_for 120 "the end of the change" has_ended &&
+    mount -o remount,size=50% "$DIR/node/disk"
+}
+
+# has_no_room: leaves no room on the disk of the node; a condition for wait_for, because the node may need more meanwhile.
+has_no_room() {
+  mount -o "remount,size=$(df --output=used --block-size=1 "$DIR/node/disk" | tail -n 1)" "$DIR/node/disk"
 }
 
 renew_systemd() {
