@@ -102,8 +102,8 @@
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
 //!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`,
 //!    `many_unread_streams_delay_no_other_call_to_their_backend`
-//! 6. Buffers, queues, waits and fan-outs have named limits, which docs/limits.md lists. The memory limits of the systemd
-//!    unit follow from the sum of those on memory.
+//! 6. Buffers, queues, waits and fan-outs have named limits; docs/limits.md lists those that users can meet. The memory
+//!    limits of the systemd unit follow from the sum of those on memory.
 //!    Tests: `the_documented_limits_are_those_of_the_constants`,
 //!    `memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more`
 //! 7. `server` runs each call in one task, and the path of the call spawns no other. When the client cancels the call
