@@ -42,6 +42,8 @@ use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;
 use steps::{CREATE_POD, Steps, milliseconds, short};
 
+/// After this time, the pod of a try is not made again because something else stopped it.
+const REPEATS_LIMIT: Duration = Duration::from_secs(20);
 /// The least `--idle`.
 const LEAST_IDLE: Duration = Duration::from_millis(1);
 /// The limit on `--idle`. The container of a pod sleeps for an hour.
@@ -76,8 +78,8 @@ Rules:
   the API server for the pod rejects it: then try --host-network.
 
   A kubelet stops each pod that it does not know, within seconds. If it
-  stops the pod before the end of a try, criswitch tries again, at most
-  10 times.
+  stops the pod before the end of a try, criswitch tries again, 3 to 10
+  times.
 
   criswitch warns if the isolation differs from what the handler's kind
   or name promises: gvisor, runsc, kata, runc, crun and runhcs-*.
@@ -298,7 +300,7 @@ impl TryArguments {
         };
         let run = async |pod: &mut TrialPod<'_>, steps: &mut Steps| work.run(pod, steps).await;
         let (image, report) = pods
-            .with_pod(&mut tried.steps, &mut tried.attempts, run)
+            .with_pod(&mut tried.steps, (&mut tried.attempts, REPEATS_LIMIT), run)
             .await?;
         tried.observed = Some(isolation::observe(report, &Kernel::own()));
         tried.image = Some(image.name);

@@ -119,7 +119,8 @@ impl Measurement<'_> {
                 stop: steps.time() - begin,
             })
         };
-        pods.with_pod(&mut steps, &mut 0, work).await
+        pods.with_pod(&mut steps, (&mut 0, Duration::MAX), work)
+            .await
     }
 
     async fn idle(&self, pod: &TrialPod<'_>, parent: Option<&str>) -> Result<Idle, TryFailure> {

@@ -1,6 +1,7 @@
 //! The pods of one handler. Each pod is removed in any case, and made again if something else stops it.
 
 use std::pin::Pin;
+use std::time::{Duration, Instant};
 
 use super::call::TryFailure;
 use super::pod::{PodSettings, TrialPod};
@@ -9,8 +10,9 @@ use crate::cli::health;
 use crate::cli::running::{self, Running};
 
 /// The number of pods that are made if something else, such as a kubelet, stops them. On a busy machine a kubelet often
-/// comes before the end of a try.
-const ATTEMPTS: usize = 10;
+/// comes before the end of a try. Fewer pods are made if that takes too long.
+const MOST: usize = 10;
+const LEAST: usize = 3;
 
 /// The future that ends at Ctrl-C.
 pub(super) type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
@@ -42,18 +44,21 @@ enum EarlyEnd {
 }
 
 impl TryPods<'_> {
-    /// Works in a new pod. If something else stops the pod, works in another pod. `attempts` counts the pods.
+    /// Works in a new pod. If something else stops the pod, works in another one, after the first ones only within
+    /// `limit`. `attempts` counts the pods.
     pub(super) async fn with_pod<T>(
         &mut self,
         steps: &mut Steps,
-        attempts: &mut usize,
+        (attempts, limit): (&mut usize, Duration),
         mut work: impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
     ) -> Result<T, Stopped> {
+        let began = Instant::now();
         loop {
             *attempts += 1;
+            let repeats = *attempts < LEAST || *attempts < MOST && began.elapsed() < limit;
             match self.once(steps, &mut work).await {
                 Ok(done) => return Ok(done),
-                Err(EarlyEnd::Disturbed(_)) if *attempts < ATTEMPTS => steps.say(
+                Err(EarlyEnd::Disturbed(_)) if repeats => steps.say(
                     "again",
                     "because something else, such as a kubelet, stopped the pod",
                 ),
