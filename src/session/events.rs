@@ -51,11 +51,11 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
         tokio::select! {
             biased;
             () = backend.connection.closed() => return,
-            () = switch.subscribers.some() => {}
+            () = switch.subscribers.until_some() => {}
         }
         tokio::select! {
             biased;
-            () = switch.subscribers.none() => {}
+            () = switch.subscribers.until_none() => {}
             () = follow_streams(OwnCalls::new(&switch, &backend, None)) => return,
         }
     }

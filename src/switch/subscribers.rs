@@ -196,7 +196,7 @@ impl Subscribers {
     }
 
     /// Waits until there is a subscriber.
-    pub(crate) async fn some(&self) {
+    pub(crate) async fn until_some(&self) {
         self.listeners
             .subscribe()
             .wait_for(|count| *count > 0)
@@ -205,7 +205,7 @@ impl Subscribers {
     }
 
     /// Waits until there is no subscriber.
-    pub(crate) async fn none(&self) {
+    pub(crate) async fn until_none(&self) {
         self.listeners
             .subscribe()
             .wait_for(|count| *count == 0)
