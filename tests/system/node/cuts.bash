@@ -75,8 +75,10 @@ kill_cgroup() {
   in_node systemctl kill --signal=KILL "$APPLY" || has_ended
 }
 
+# The change may restart the kubelet meanwhile, which cancels the stop.
 stop_kubelet() {
-  in_node systemctl stop kubelet && go_on && wait_for 120 "the end of the change" has_ended && in_node systemctl start kubelet
+  in_node systemctl stop kubelet || true
+  go_on && wait_for 120 "the end of the change" has_ended && in_node systemctl start kubelet
 }
 
 # With a full disk, containerd may not stop a pod of a try, for which the change waits.
