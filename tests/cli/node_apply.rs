@@ -27,6 +27,8 @@ runc = '/run/containerd/containerd.sock'
 [node]
 accept = ['backend', 'cgroup-driver', 'kubelet-version']
 ";
+/// The labels that the daemon has written.
+const LABELS: &str = "/etc/kubernetes/node-feature-discovery/features.d/criswitch";
 /// The names of a state's parts that change with each run: the journal and its directory.
 const JOURNAL: &str = "/var/lib/criswitch";
 
@@ -231,6 +233,20 @@ fn an_apply_or_undo_that_ends_at_any_moment_leaves_a_machine_as_before_or_as_aft
     assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
     succeeds(&machine, "apply");
     assert_eq!(state(machine.root(), false), after);
+}
+
+#[test]
+fn an_undo_on_a_mounted_disk_removes_the_labels_of_the_node() {
+    let machine = image().with(LABELS, "criswitch.io/handler.runc=true\n");
+    let key = format!("labels_file = '{LABELS}'\n{SPEC}");
+    let files = main_file(&key);
+    let (root, program) = (text(machine.root()), machine.at("/program"));
+    let apply = ["node", "apply", "--root", root, "--program", text(&program)];
+    let applied = run(&[&apply[..], &["--spec", text(&files.main())]].concat());
+    assert_eq!(applied.code, 0, "{}", applied.stdout);
+    assert!(machine.at(LABELS).exists());
+    succeeds(&machine, "undo");
+    assert!(!machine.at(LABELS).exists());
 }
 
 #[test]

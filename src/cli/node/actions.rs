@@ -1,6 +1,6 @@
 //! The actions of a change: calls of systemctl, and waits until criswitch and the kubelet serve.
 //!
-//! On a machine that does not run, an action does nothing.
+//! On a machine that does not run, an action only removes labels.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -110,7 +110,8 @@ impl<'a> Runner<'a> {
     }
 
     pub(super) fn run(&mut self, action: &Action) -> anyhow::Result<()> {
-        if !self.root.is_this_machine() {
+        // Labels that stay on a disk would let the scheduler send pods to the node after its boot.
+        if !self.root.is_this_machine() && !matches!(action.work, Work::RemoveLabels(_)) {
             return Ok(());
         }
         let started = Instant::now();

@@ -17,7 +17,7 @@ use crate::cli::print;
 pub(super) const SOCKET: &str = "/run/systemd/private";
 /// The time that systemd may take for a call, which is that of systemctl. It handles changes of mounts first.
 const LIMIT: Duration = Duration::from_secs(25);
-/// The time that the programs of a service may take to end, and `after` until [`take_time`].
+/// How long systemd waits for the programs of a service to end, and then for `after` until [`take_time`].
 const STOP_LIMIT_MICROSECONDS: u64 = 30_000_000;
 /// The time of a command that has limits of its own.
 const LONG_MICROSECONDS: u64 = 24 * 3600 * 1_000_000;

@@ -77,7 +77,8 @@ kill_cgroup() {
 
 # The change may restart the kubelet meanwhile, which cancels the stop.
 stop_kubelet() {
-  in_node systemctl stop kubelet || true
+  local said
+  said=$(in_node systemctl stop kubelet 2>&1) || [[ $said == *canceled* ]] || fail "$said" || return
   go_on && wait_for 120 "the end of the change" has_ended && in_node systemctl start kubelet
 }
 
