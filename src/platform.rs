@@ -110,7 +110,8 @@ pub struct Attributes {
     owner: [u32; 2],
     /// Seconds and nanoseconds since 1970.
     written: (u64, u32),
-    extended: BTreeMap<String, Vec<u8>>,
+    /// `None` for a new file, which gets those that the file system gives it.
+    extended: Option<BTreeMap<String, Vec<u8>>>,
 }
 
 impl Attributes {
@@ -124,15 +125,18 @@ impl Attributes {
         }
     }
 
-    /// Whether these are the same attributes, apart from the time of the last write.
+    /// Whether a file with the attributes `other` has these, apart from the time of the last write and from labels of
+    /// security modules such as SELinux, which change with a new policy.
     #[must_use]
     pub fn is_like(&self, other: &Attributes) -> bool {
-        let written = other.written;
-        *other
-            == Attributes {
-                written,
-                ..self.clone()
-            }
+        let own = |attributes: &Attributes| -> BTreeMap<_, _> {
+            let extended = attributes.extended.clone().unwrap_or_default().into_iter();
+            extended
+                .filter(|(name, _)| !name.starts_with("security."))
+                .collect()
+        };
+        (self.mode, self.owner) == (other.mode, other.owner)
+            && (self.extended.is_none() || own(self) == own(other))
     }
 }
 

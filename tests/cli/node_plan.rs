@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use expect_test::{Expect, expect};
 use serde_json::Value;
@@ -297,6 +298,49 @@ async fn pods_that_the_kubelet_would_remove_or_that_have_no_row_are_named() {
 }
 
 #[tokio::test]
+async fn a_kubelet_that_does_not_run_is_named() {
+    let machine = running(&containerd()).await.without("/proc/812");
+    finds(&machine, UNKNOWN, expect![[r#"
+        unknown kubelet-stopped: kubelet: the kubelet does not run, so whether it would serve with criswitch is not known; try starting it first
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn a_drop_in_of_somebody_else_is_not_replaced() {
+    let command = "/usr/bin/kubelet --config-dir /etc/kubelet.d";
+    let words: Vec<_> = command.split(' ').collect();
+    let machine = running(&containerd()).await;
+    let machine = machine
+        .running("812", &words)
+        .with(UNIT, &format!("[Service]\nExecStart={command}\n"))
+        .with(
+            "/etc/kubelet.d/90-criswitch.conf",
+            "kind: KubeletConfiguration\ncgroupDriver: systemd\nmaxPods: 5\n",
+        );
+    finds(&machine, UNKNOWN, expect![[r#"
+        refused existing-file: /etc/kubelet.d/90-criswitch.conf: the file exists, differs, and would be replaced; try moving it
+    "#]]).await;
+}
+
+#[tokio::test]
+async fn the_age_of_a_pod_of_the_future_is_not_known() {
+    let containerd = containerd();
+    let machine = running(&containerd).await;
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap();
+    let ahead = now + Duration::from_secs(3600);
+    let mut created_at = Vec::new();
+    let nanoseconds = i64::try_from(ahead.as_nanos()).unwrap();
+    prost::encoding::int64::encode(4, &nanoseconds, &mut created_at);
+    containerd.append_to_items("ListPodSandbox", created_at);
+    let node = UNKNOWN.replace(", 'young-pod'", "");
+    finds(&machine, &node, expect![[r#"
+        unknown young-pod: default/web: the pod was created later than this machine's time, so its age is not known; try correcting the clock
+    "#]]).await;
+}
+
+#[tokio::test]
 async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
     let cgroupfs = containerd().cgroup_driver(criswitch::codec::cri::CgroupDriver::Cgroupfs);
     let machine = running(&cgroupfs).await;
@@ -424,7 +468,7 @@ try = 'on'
         spec.toml:9:1: unknown key "machine-id"; try "machine_id"
         spec.toml:10:14: "x" is not the id of a machine; try the 32 hex digits of /etc/machine-id
         spec.toml:11:11: "admision" is no finding that can be accepted; try "admission"
-        spec.toml:11:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
+        spec.toml:11:23: "layout" is no finding that can be accepted; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-stopped", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
         spec.toml:12:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
         spec.toml:13:15: "0s" is not longer than zero; try "2s"
         spec.toml:14:7: "on" is not a kind of try; try "pod-network", "host-network" or "off"

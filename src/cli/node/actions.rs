@@ -1,6 +1,6 @@
 //! The actions of a change: calls of systemctl, and waits until criswitch and the kubelet serve.
 //!
-//! On a machine that does not run, an action only removes labels.
+//! On a machine that does not run, an action only removes labels and state.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -77,7 +77,12 @@ pub(super) enum Work {
     /// Remove the pods that an interrupted try has left on these backends.
     RemoveTried { backends: Vec<String> },
     /// Restart the kubelet. Its pods are those of this endpoint.
-    Restart { unit: String, pods_of: String },
+    Restart {
+        unit: String,
+        pods_of: String,
+        /// Whether it ran when the change was planned. If not, it is restarted only if it runs now.
+        ran: bool,
+    },
     /// Wait until the kubelet serves with this endpoint, and has kept its pods.
     Verify {
         unit: String,
@@ -98,6 +103,8 @@ pub(super) struct Runner<'a> {
     pub(super) is_boot: bool,
     /// The pods and containers of the kubelet before its restart.
     before: Option<Workloads>,
+    /// Whether the kubelet did not run, so that there is nothing to restart and to verify.
+    is_kubelet_stopped: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -106,12 +113,14 @@ impl<'a> Runner<'a> {
             root,
             is_boot,
             before: None,
+            is_kubelet_stopped: false,
         }
     }
 
     pub(super) fn run(&mut self, action: &Action) -> anyhow::Result<()> {
         // Labels that stay on a disk would let the scheduler send pods to the node after its boot.
-        if !self.root.is_this_machine() && !matches!(action.work, Work::RemoveLabels(_)) {
+        let is_of_files = matches!(action.work, Work::RemoveLabels(_) | Work::Forget);
+        if !self.root.is_this_machine() && !is_of_files {
             return Ok(());
         }
         let started = Instant::now();
@@ -136,7 +145,7 @@ impl<'a> Runner<'a> {
             }
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
-            Work::RemoveLabels(file) => remove(&self.root.at(file))
+            Work::RemoveLabels(file) => remove(&self.root.place(file))
                 .with_context(|| format!("cannot remove {}", file.display())),
             // The kubelet waits for this process, and starts with its previous files.
             Work::Restart { .. }
@@ -161,10 +170,15 @@ impl<'a> Runner<'a> {
                 }
                 Ok(String::new())
             }),
-            Work::Restart { unit, pods_of } => {
+            Work::Restart { unit, pods_of, ran } => {
+                self.is_kubelet_stopped = !ran && is_stopped(unit)?;
+                if self.is_kubelet_stopped {
+                    return Ok(());
+                }
                 self.before = workloads::at(pods_of).ok();
                 systemctl(&[RESTART.to_owned(), unit.clone()])
             }
+            Work::Verify { .. } if self.is_kubelet_stopped => Ok(()),
             Work::Verify {
                 unit,
                 endpoint,
@@ -281,6 +295,13 @@ fn serves(endpoint: &str) -> anyhow::Result<()> {
     state(endpoint).map(drop)
 }
 
+/// Whether a unit of this machine neither runs nor is about to.
+pub(super) fn is_stopped(unit: &str) -> anyhow::Result<bool> {
+    let asked = properties(unit, ["ActiveState"]);
+    let [state] = asked.context("systemd does not answer systemctl")?;
+    Ok(["inactive", "failed"].contains(&state.as_str()))
+}
+
 /// Checks that a unit is active. Returns its main process.
 fn active(unit: &str) -> anyhow::Result<String> {
     let asked = properties(unit, ["ActiveState", "MainPID"]);
@@ -328,7 +349,7 @@ fn forget(root: &Root<'_>) -> std::io::Result<()> {
     for directory in STATE.map(Path::new) {
         let names = root.names_in(directory)?;
         for name in names.iter().filter(|name| *name != OWN) {
-            let path: PathBuf = root.at(&directory.join(name));
+            let path = root.place(&directory.join(name));
             match path.is_dir() {
                 true => fs::remove_dir_all(&path)?,
                 false => remove(&path)?,

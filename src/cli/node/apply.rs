@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -34,6 +35,9 @@ or a file or an action could not be undone.";
 const STATUS_CODES: &str = "\
 Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
 --ready: it is not.";
+
+/// How long an apply waits until all pods are old enough for a restart of the kubelet.
+const YOUNG_LIMIT: Duration = Duration::from_secs(60);
 
 /// The machine that a command changes.
 #[derive(Args)]
@@ -141,7 +145,18 @@ impl ApplyArguments {
             return Ok(Verdict::NotFine);
         }
         let specification = self.source.specification()?;
-        let facts = self.source.facts(&specification, &directory)?;
+        let mut facts = self.source.facts(&specification, &directory)?;
+        let until = Instant::now() + YOUNG_LIMIT;
+        let must_wait = |facts: &plan::MachineFacts<'_>| {
+            plan::NodePlan::of(facts).must_wait() && Instant::now() < until
+        };
+        if specification.mode != Mode::Check && must_wait(&facts) {
+            print("waiting for pods that are younger than 10 seconds\n")?;
+            while must_wait(&facts) {
+                actions::pause()?;
+                facts = self.source.facts(&specification, &directory)?;
+            }
+        }
         let plan = plan::NodePlan::of(&facts);
         print(plan.text()?)?;
         let number = specification.generation.unwrap_or(facts.number);
@@ -155,7 +170,11 @@ impl ApplyArguments {
             return Ok(plan.verdict());
         }
         let own = std::env::current_exe().and_then(fs::read);
-        let recover = stages::recover(&facts, own.context("the program cannot be read")?);
+        let recover = stages::recover(
+            &facts,
+            &plan.steps,
+            own.context("the program cannot be read")?,
+        );
         let new = stages::of(&facts, &plan.steps, &recover);
         let mut journal = Journal::open(&root)?;
         let generations = journal.generations.len();
@@ -196,7 +215,8 @@ fn undo(root: &Root<'_>) -> anyhow::Result<Verdict> {
 fn shown(left: &Left) -> anyhow::Result<Verdict> {
     let files = left.files.iter().map(|path| {
         format!(
-            "{}: somebody else has changed the file; change it yourself, then undo again\n",
+            "{}: somebody else has changed the file, so nothing is undone; change it back or remove it, then undo \
+             again\n",
             path.display()
         )
     });
@@ -246,22 +266,24 @@ impl UninstallArguments {
         };
         let root = Root::of(&directory);
         let journal = Journal::read(&root)?;
-        let needing = match root.is_this_machine() {
-            true => needing(&journal)?,
-            false => Vec::new(),
-        };
-        if !needing.is_empty() {
-            let hint = "kubectl drain, or removing them, then again";
-            print(format!(
-                "{}\nnothing has changed; try {hint}\n",
-                needing.join("\n")
-            ))?;
-            return Ok(Verdict::NotFine);
-        }
         if journal.generations.is_empty() {
             return print("nothing to undo\n");
         }
-        for _ in &journal.generations {
+        for undone in 0..journal.generations.len() {
+            // A pod may have started since the generation before.
+            let needing = match root.is_this_machine() {
+                true => needing(&Journal::read(&root)?)?,
+                false => Vec::new(),
+            };
+            if !needing.is_empty() {
+                let what = match undone {
+                    0 => "nothing has changed",
+                    _ => "not all is undone",
+                };
+                let hint = "kubectl drain, or removing them, then again";
+                print(format!("{}\n{what}; try {hint}\n", needing.join("\n")))?;
+                return Ok(Verdict::NotFine);
+            }
             if undo(&root)? != Verdict::Fine {
                 return Ok(Verdict::NotFine);
             }

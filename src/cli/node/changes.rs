@@ -76,6 +76,16 @@ pub(super) enum PathState {
     },
 }
 
+/// How a change is undone.
+enum WayBack {
+    /// The path gets its previous state.
+    Set,
+    /// Others have changed the file too: this text has their changes only.
+    Merge(String),
+    /// The path has its previous state.
+    Nothing,
+}
+
 /// New content of a path.
 pub(super) enum New<'a> {
     Link(&'a Path),
@@ -98,7 +108,7 @@ impl Files<'_> {
         new: &New<'_>,
         name: &str,
     ) -> io::Result<FileChange> {
-        let real = self.root.at(path);
+        let real = self.root.place(path);
         let before = match fs::symlink_metadata(&real) {
             Err(error) if error.kind() == ErrorKind::NotFound => PathState::Absent,
             Err(error) => return Err(error),
@@ -114,10 +124,15 @@ impl Files<'_> {
                 content: self.save(bytes, &format!("{name}.after"))?,
                 attributes: match before {
                     PathState::File { attributes, .. } => attributes.now(),
-                    _ => Attributes::new(*mode),
+                    _ => {
+                        let target = fs::canonicalize(self.root.real(path));
+                        let target = target.and_then(|target| Attributes::of(&target));
+                        target.map_or_else(|_| Attributes::new(*mode), |target| target.now())
+                    }
                 },
             },
         };
+        let real = self.root.at(path);
         let parent = real.parent().map(missing).unwrap_or_default();
         let below = real.ancestors().count() - path.ancestors().count();
         let new_directories = parent.iter().map(|directory| {
@@ -153,25 +168,63 @@ impl Files<'_> {
         }
     }
 
+    /// The text of the file in this state; `None` if it is no file, or no text.
+    pub(super) fn text(&self, state: &PathState) -> Option<String> {
+        match state {
+            PathState::File { content, .. } => {
+                fs::read_to_string(self.directory.join(content)).ok()
+            }
+            PathState::Absent | PathState::Link(_) => None,
+        }
+    }
+
     /// Makes a change.
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
-        let new = change.new_directories.iter().map(|path| self.root.at(path));
+        let new = change.new_directories.iter();
+        let new = new.map(|path| self.root.place(path));
         make_directories(&new.collect::<Vec<_>>())?;
-        self.set(&self.root.at(&change.path), &change.after)
+        self.set(&self.root.place(&change.path), &change.after)
+    }
+
+    /// Whether somebody else has changed the file so that it cannot be undone.
+    pub(super) fn is_taken(&self, change: &FileChange) -> io::Result<bool> {
+        Ok(self.way_back(change)?.is_none())
+    }
+
+    fn way_back(&self, change: &FileChange) -> io::Result<Option<WayBack>> {
+        let real = self.root.place(&change.path);
+        let about = fs::symlink_metadata(&real);
+        if about.is_err() || self.is_at(&change.after, &change.path)? {
+            return Ok(Some(WayBack::Set));
+        }
+        let is_file = about.is_ok_and(|about| about.is_file());
+        if self.is_at(&change.before, &change.path)? {
+            return Ok(Some(WayBack::Nothing));
+        }
+        let now = fs::read_to_string(real).ok().filter(|_| is_file);
+        let texts = (self.text(&change.before), self.text(&change.after), now);
+        let (Some(before), Some(after), Some(now)) = texts else {
+            return Ok(None);
+        };
+        Ok(without_change(&before, &after, &now).map(WayBack::Merge))
     }
 
     /// Whether the file has its previous content again, or no longer the part that was changed.
     pub(super) fn undo_one(&self, change: &FileChange) -> io::Result<bool> {
-        let real = self.root.at(&change.path);
+        let real = self.root.place(&change.path);
         remove(&hidden(&real)?)?;
-        if self.is_at(&change.after, &change.path)? || fs::symlink_metadata(&real).is_err() {
-            self.set(&real, &change.before)?;
-        } else if !self.is_at(&change.before, &change.path)? && !self.undo_part(change, &real)? {
-            return Ok(false);
+        match self.way_back(change)? {
+            Some(WayBack::Set) => self.set(&real, &change.before)?,
+            Some(WayBack::Merge(text)) => {
+                let attributes = Attributes::of(&real)?;
+                self.replace(&real, |new| write(new, text.as_bytes(), &attributes))?;
+            }
+            Some(WayBack::Nothing) => {}
+            None => return Ok(false),
         }
         for directory in change.new_directories.iter().rev() {
             moment();
-            match fs::remove_dir(self.root.at(directory)) {
+            match fs::remove_dir(self.root.place(directory)) {
                 Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => break,
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -182,10 +235,10 @@ impl Files<'_> {
 
     /// Whether the path of a change is there, unfinished or not, or an empty directory that was made for it.
     pub(super) fn is_left(&self, change: &FileChange) -> bool {
-        let real = self.root.at(&change.path);
+        let real = self.root.place(&change.path);
         let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
         let is_empty = |directory: &PathBuf| {
-            let entries = fs::read_dir(self.root.at(directory));
+            let entries = fs::read_dir(self.root.place(directory));
             entries.is_ok_and(|mut entries| entries.next().is_none())
         };
         is_there(&real)
@@ -193,29 +246,9 @@ impl Files<'_> {
             || change.new_directories.iter().any(is_empty)
     }
 
-    /// Undoes the changed lines of a file that somebody else has changed too. Returns whether that was possible.
-    fn undo_part(&self, change: &FileChange, real: &Path) -> io::Result<bool> {
-        let text = |state: &PathState| match state {
-            PathState::File { content, .. } => {
-                fs::read_to_string(self.directory.join(content)).ok()
-            }
-            _ => None,
-        };
-        let (Some(before), Some(after)) = (text(&change.before), text(&change.after)) else {
-            return Ok(false);
-        };
-        let now = fs::read_to_string(real)?;
-        let Some(merged) = without_change(&before, &after, &now) else {
-            return Ok(false);
-        };
-        let attributes = Attributes::of(real)?;
-        self.replace(real, |new| write(new, merged.as_bytes(), &attributes))?;
-        Ok(true)
-    }
-
     /// Whether a path has this state. The time of the last write does not count.
     pub(super) fn is_at(&self, state: &PathState, path: &Path) -> io::Result<bool> {
-        let real = &self.root.at(path);
+        let real = &self.root.place(path);
         let is_link = fs::symlink_metadata(real).map(|about| about.is_symlink());
         Ok(match (state, is_link) {
             (_, Err(error)) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -302,35 +335,129 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
 /// `now` with the lines of `before` in place of the lines that are different in `after`. `None` if `now` has neither of
 /// these lines, or has them several times.
 fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
-    let lines =
-        |text: &str| -> Vec<String> { text.split_inclusive('\n').map(str::to_owned).collect() };
-    let (old, new) = (lines(before), lines(after));
-    let start = old
-        .iter()
-        .zip(&new)
-        .take_while(|(old, new)| old == new)
-        .count();
-    let ends = old
-        .iter()
-        .skip(start)
-        .rev()
-        .zip(new.iter().skip(start).rev());
-    let end = ends.take_while(|(old, new)| old == new).count();
-    let part = |lines: &[String]| -> String {
-        lines
-            .iter()
-            .skip(start)
-            .take(lines.len() - start - end)
-            .cloned()
-            .collect()
+    let lines = |text| str::split_terminator(text, '\n').collect::<Vec<_>>();
+    let (old, new, lines) = (lines(before), lines(after), lines(now));
+    let pairs = old.iter().zip(&new);
+    let start = pairs.take_while(|(old, new)| old == new).count();
+    let ((_, old), (_, new)) = (old.split_at(start), new.split_at(start));
+    let pairs = old.iter().rev().zip(new.iter().rev());
+    let end = pairs.take_while(|(old, new)| old == new).count();
+    let ((old, _), (new, _)) = (old.split_at(old.len() - end), new.split_at(new.len() - end));
+    let places = |part: &[&str]| -> Vec<usize> {
+        let windows = lines.windows(part.len().max(1)).enumerate();
+        let places = windows.filter(|(_, window)| *window == part);
+        places.map(|(place, _)| place).collect()
     };
-    let (old, new) = (part(&old), part(&new));
-    match (now.matches(&*new).count(), now.matches(&*old).count()) {
+    let has_key_of = |line: &&str| {
+        let key = line.split_inclusive([':', '=']).next().unwrap_or_default();
+        lines.iter().any(|its| its.starts_with(key))
+    };
+    match (&*places(new), &*places(old), old, new) {
         _ if new.is_empty() => None,
-        (1, _) => Some(now.replace(&*new, &old)),
+        ([place], ..) => {
+            let head = lines.iter().take(*place).copied();
+            let tail = lines.iter().skip(place + new.len()).copied();
+            let merged = head.chain(old.iter().copied()).chain(tail);
+            let merged = merged.collect::<Vec<_>>().join("\n");
+            let ends = now.ends_with('\n') && !merged.is_empty();
+            Some(merged + if ends { "\n" } else { "" })
+        }
         // Undone before.
-        (0, 1) => Some(now.to_owned()),
-        (0, _) if old.is_empty() => Some(now.to_owned()),
+        ([], [_], ..) => Some(now.to_owned()),
+        ([], _, [], _) if !new.iter().any(has_key_of) => Some(now.to_owned()),
+        ([], [], [old], [new]) => without_flag(old, new, now),
         _ => None,
+    }
+}
+
+/// `now` with the flag of the line `old` in place of the flag that is different in the line `new`. `None` if `now` does
+/// not have that flag exactly once.
+fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
+    let is_end = |char: char| char.is_whitespace() || "\"'".contains(char);
+    let pairs = old.char_indices().zip(new.chars());
+    let same = pairs.take_while(|((_, old), new)| old == new);
+    let start = same.filter(|((_, char), _)| is_end(*char)).last();
+    let start = start.map_or(0, |((at, char), _)| at + char.len_utf8());
+    let pairs = old
+        .get(start..)?
+        .chars()
+        .rev()
+        .zip(new.get(start..)?.chars().rev());
+    let same: Vec<_> = pairs.take_while(|(old, new)| old == new).collect();
+    let ends = same.iter().rposition(|(char, _)| is_end(*char));
+    let ends = same.iter().take(ends.map_or(0, |last| last + 1));
+    let end: usize = ends.map(|(char, _)| char.len_utf8()).sum();
+    let flag = |line: &str| Some(line.get(start..line.len() - end)?.to_owned());
+    let (old, new) = (flag(old)?, flag(new)?);
+    let mut places = now.match_indices(&new).filter(|(at, flag)| {
+        let before = now.get(..*at).and_then(|text| text.chars().next_back());
+        let after = now
+            .get(at + flag.len()..)
+            .and_then(|text| text.chars().next());
+        before.is_none_or(is_end) && after.is_none_or(is_end)
+    });
+    match (places.next(), places.next()) {
+        (Some((at, _)), None) if new.starts_with("--") => {
+            Some([now.get(..at)?, &old, now.get(at + new.len()..)?].concat())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_undone_beside_the_changes_of_others() {
+        let undone = |before: &str, after: &str, now: &str| without_change(before, after, now);
+        let kept = |text: &str| Some(text.to_owned());
+        // A file without a line break at its end.
+        let (before, after) = ("maxPods: 5", "maxPods: 5\nkey: new\n");
+        assert_eq!(
+            undone(before, after, "maxPods: 5\nkey: new\nx: 1\n"),
+            kept("maxPods: 5\nx: 1\n")
+        );
+        assert_eq!(
+            undone(before, after, "maxPods: 6\nx: 1\n"),
+            kept("maxPods: 6\nx: 1\n")
+        );
+        assert_eq!(undone(before, after, "maxPods: 5\nkey: other\n"), None);
+        assert_eq!(undone(before, after, "key: new\nkey: new\n"), None);
+        // Others have commented the line out.
+        assert_eq!(
+            undone("a: 1\n", "a: 1\nkey: new\n", "a: 1\n#key: new\nb: 2\n"),
+            kept("a: 1\n#key: new\nb: 2\n")
+        );
+        let (before, after) = ("key: old\na: 1\n", "key: new\na: 1\n");
+        assert_eq!(undone(before, after, "key: new\r\n"), None);
+        assert_eq!(
+            undone(before, after, "b: 2\nkey: new\n"),
+            kept("b: 2\nkey: old\n")
+        );
+        assert_eq!(
+            undone(before, after, "key: old\nb: 2\n"),
+            kept("key: old\nb: 2\n")
+        );
+        assert_eq!(undone(before, after, "key: third\n"), None);
+    }
+
+    #[test]
+    fn a_flag_is_undone_in_a_line_that_others_have_changed() {
+        let (before, after) = (
+            "ARGS=\"--x=1 --socket=old\"\n",
+            "ARGS=\"--x=1 --socket=new\"\n",
+        );
+        let undone = |now: &str| without_change(before, after, now);
+        assert_eq!(
+            undone("ARGS=\"--socket=new --y=2\"\n").as_deref(),
+            Some("ARGS=\"--socket=old --y=2\"\n")
+        );
+        assert_eq!(undone("ARGS=\"--y=2\"\n"), None);
+        assert_eq!(undone("ARGS=\"--socket=newer\"\n"), None);
+        assert_eq!(
+            undone("ARGS=\"--socket=new\"\nMORE=\"--socket=new\"\n"),
+            None
+        );
     }
 }

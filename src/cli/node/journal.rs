@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use criswitch::platform::{create_new, files, remove};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use super::actions::{Action, Actions, Runner, Work};
 use super::changes::{
     FileChange, Files, New, PRIVATE, boundary, make_directories, missing, moment, sync_directory,
 };
-use super::root::Root;
+use super::root::{PlannedTexts, Root};
 
 /// The directory of the journal and of the contents.
 pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
@@ -74,6 +74,8 @@ pub(super) struct NewStage<'a> {
     pub(super) is_temporary: bool,
     /// The paths, each with its step.
     pub(super) files: Vec<(&'a str, PathBuf, New<'a>)>,
+    /// The texts of files that their new contents are made from.
+    pub(super) read: Option<&'a PlannedTexts>,
     pub(super) actions: Actions,
 }
 
@@ -115,11 +117,12 @@ pub(super) struct Left {
 impl<'a> Journal<'a> {
     /// Reads the journal, and changes nothing.
     pub(super) fn read(root: &'a Root<'a>) -> anyhow::Result<Journal<'a>> {
-        let directory = root.at(Path::new(DIRECTORY));
-        let text = match fs::read_to_string(directory.join(JOURNAL)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        let directory = root.real(Path::new(DIRECTORY));
+        let text = match fs::read(directory.join(JOURNAL)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             text => text.with_context(|| format!("cannot read {DIRECTORY}/{JOURNAL}"))?,
         };
+        let text = String::from_utf8_lossy(&text);
         let mut journal = Journal {
             files: Files { root, directory },
             file: None,
@@ -143,7 +146,7 @@ impl<'a> Journal<'a> {
 
     /// Creates the journal if it is missing, and locks it.
     pub(super) fn open(root: &'a Root<'a>) -> anyhow::Result<Journal<'a>> {
-        let directory = root.at(Path::new(DIRECTORY));
+        let directory = root.real(Path::new(DIRECTORY));
         let mut options = File::options();
         options.read(true).append(true).create(true);
         let path = directory.join(JOURNAL);
@@ -153,9 +156,10 @@ impl<'a> Journal<'a> {
         if file.try_lock().is_err() {
             bail!("another criswitch changes this machine now; try again when it has ended");
         }
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n');
+        let whole = whole.map_or(0, |end| end + 1);
         file.set_len(whole as u64)?;
         file.seek(SeekFrom::End(0))?;
         sync_directory(&path)?;
@@ -195,8 +199,13 @@ impl<'a> Journal<'a> {
         let line = serde_json::to_string(&record)? + "\n";
         moment();
         let file = self.file.as_mut().context("the journal is only read")?;
-        file.write_all(line.as_bytes())?;
-        file.sync_all()?;
+        let length = file.metadata()?.len();
+        let written = file.write_all(line.as_bytes());
+        if let Err(error) = written.and_then(|()| file.sync_all()) {
+            // A part of a line would spoil the next one.
+            file.set_len(length)?;
+            return Err(error).context("cannot write the journal");
+        }
         moment();
         self.add(record);
         Ok(())
@@ -212,15 +221,44 @@ impl<'a> Journal<'a> {
     ) -> anyhow::Result<()> {
         boundary("the journal");
         self.remove_temporary(runner)?;
+        let stages = self.begin(version, number, new, runner);
+        if stages.is_err() && !self.is_open && !self.has_temporary() {
+            self.remove_contents(self.generations.len());
+        }
+        let stages = stages?;
+        let lasting = stages.iter().enumerate();
+        for (number, stage) in lasting.filter(|(_, stage)| !stage.is_temporary) {
+            self.make(number, stage, runner)?;
+        }
+        boundary("the end");
+        self.write(JournalRecord::Complete)?;
+        boundary("the recover unit");
+        self.remove_temporary(runner)
+    }
+
+    /// Saves the contents of all files, and opens the journal. Returns the stages.
+    fn begin(
+        &mut self,
+        version: &str,
+        number: u64,
+        new: &[NewStage<'_>],
+        runner: &mut Runner<'_>,
+    ) -> anyhow::Result<Vec<Stage>> {
         let generation = self.generations.len();
         let mut names = (0..).map(|index| format!("{generation}-{index}"));
-        let mut planned = |(step, path, new): &(&str, PathBuf, New<'_>)| {
+        let mut planned = |stage: &NewStage<'_>, (step, path, new): &(&str, PathBuf, New<'_>)| {
             let name = names.next().unwrap_or_default();
             let planned = self.files.planned(step, path, new, &name);
-            planned.with_context(|| format!("cannot save {}", path.display()))
+            let planned = planned.with_context(|| format!("cannot save {}", path.display()))?;
+            let read = stage.read.and_then(|read| read.get(path));
+            if let (Some(read), Some(before)) = (read, self.files.text(&planned.before)) {
+                ensure!(before == *read, changed_meanwhile(&planned));
+            }
+            Ok(planned)
         };
         let stages = new.iter().map(|stage| {
-            let changes = stage.files.iter().map(&mut planned);
+            let changes = stage.files.iter();
+            let changes = changes.map(|file| planned(stage, file));
             Ok(Stage {
                 is_temporary: stage.is_temporary,
                 changes: changes.collect::<anyhow::Result<_>>()?,
@@ -240,14 +278,7 @@ impl<'a> Journal<'a> {
         self.prepare(&generation, runner)?;
         boundary("the changes");
         self.write(JournalRecord::Begin(generation))?;
-        let lasting = stages.iter().enumerate();
-        for (number, stage) in lasting.filter(|(_, stage)| !stage.is_temporary) {
-            self.make(number, stage, runner)?;
-        }
-        boundary("the end");
-        self.write(JournalRecord::Complete)?;
-        boundary("the recover unit");
-        self.remove_temporary(runner)
+        Ok(stages)
     }
 
     /// Makes the temporary stages of a generation, all or none while the journal is closed. After a power cut, an open
@@ -294,10 +325,31 @@ impl<'a> Journal<'a> {
         self.files.directory.join(format!("{generation}-room"))
     }
 
-    /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo.
+    /// Removes the saved contents and the room of a generation that has not begun.
+    fn remove_contents(&self, generation: usize) {
+        let entries = fs::read_dir(&self.files.directory).into_iter().flatten();
+        let own = format!("{generation}-");
+        let is_own = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with(&own)
+        };
+        for path in entries.flatten().map(|entry| entry.path()).filter(is_own) {
+            // The next generation replaces what is left.
+            remove(&path).ok();
+        }
+    }
+
+    /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the previous
+    /// contents, and the files of the temporary stages.
     fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
-        let changes = stages.iter().flat_map(|stage| &stage.changes);
-        let sizes = changes.map(|change| self.files.size(&change.before));
+        let states = stages.iter().flat_map(|stage| {
+            let changes = stage.changes.iter();
+            changes.map(|change| match stage.is_temporary {
+                true => &change.after,
+                false => &change.before,
+            })
+        });
+        let sizes = states.map(|state| self.files.size(state));
         let bytes = sizes.sum::<io::Result<u64>>()? + UNDO_BYTES;
         let path = self.room(self.generations.len());
         let kept = remove(&path).and_then(|()| {
@@ -326,6 +378,10 @@ impl<'a> Journal<'a> {
                 boundary(&change.step);
             }
             self.step.clone_from(&change.step);
+            ensure!(
+                self.files.is_at(&change.before, &change.path)?,
+                changed_meanwhile(change)
+            );
             let made = self.files.make(change);
             made.with_context(|| format!("cannot change {}", change.path.display()))?;
         }
@@ -353,13 +409,23 @@ impl<'a> Journal<'a> {
         Ok(failure)
     }
 
-    /// Undoes the last generation.
+    /// Undoes the last generation, or nothing if somebody else has changed one of its files.
     pub(super) fn undo(&mut self, runner: &mut Runner<'_>) -> anyhow::Result<Left> {
         let mut left = Left::default();
         let Some(generation) = self.generations.last().cloned() else {
             return Ok(left);
         };
         boundary("the undo");
+        let lasting = generation.stages.iter();
+        let lasting = lasting.filter(|stage| !stage.is_temporary);
+        for change in lasting.flat_map(|stage| &stage.changes) {
+            if self.files.is_taken(change)? {
+                left.files.push(change.path.clone());
+            }
+        }
+        if !left.files.is_empty() {
+            return Ok(left);
+        }
         self.use_room();
         let prepared = self.prepare(&generation, runner);
         // An undo that a power cut would interrupt is better than none.
@@ -482,6 +548,12 @@ impl Generation {
             .next()
             .map_or_else(String::new, |change| change.step.clone())
     }
+}
+
+/// Why a change that is not made yet must not be made.
+fn changed_meanwhile(change: &FileChange) -> String {
+    let path = change.path.display();
+    format!("{path}: somebody else has changed the file meanwhile; try again")
 }
 
 fn now() -> String {

@@ -24,6 +24,8 @@ pub(super) struct Layout {
     pub(super) endpoint: String,
     /// The files that set the new endpoint, with their new texts.
     pub(super) changes: PlannedTexts,
+    /// The texts of these files that the new texts are made from.
+    pub(super) read: PlannedTexts,
 }
 
 /// Where and how the endpoint is set.
@@ -137,6 +139,7 @@ impl Layout {
             unit: start.from.clone(),
             endpoint: kubelet.endpoint().unwrap_or_default().to_owned(),
             changes: PlannedTexts::new(),
+            read: PlannedTexts::new(),
         };
         if !same(&layout.endpoint, switch) {
             layout.change(&place, root, switch, &mut findings);
@@ -156,7 +159,11 @@ impl Layout {
         switch: &str,
         findings: &mut Vec<Finding>,
     ) {
-        let text = |path: &Path| root.text(path).ok().flatten().unwrap_or_default();
+        let mut text = |path: &Path| {
+            let text = root.text(path).ok().flatten().unwrap_or_default();
+            self.read.insert(path.to_owned(), text.clone());
+            text
+        };
         let (path, changed) = match place {
             EndpointPlace::KubeletDropIn(path) => (path.clone(), Some(drop_in(switch))),
             EndpointPlace::Key(path) => (path.clone(), with_key(&text(path), switch)),

@@ -333,6 +333,18 @@ impl<'f> NodePlan<'f> {
             .count()
     }
 
+    /// Whether nothing speaks against the plan but pods that are too young.
+    pub(super) fn must_wait(&self) -> bool {
+        let mut open = self
+            .findings
+            .iter()
+            .filter(|(state, ..)| *state != FindingMeaning::Accepted);
+        self.open() > 0
+            && open.all(|(state, check, _)| {
+                *state == FindingMeaning::Refused && check.name == "young-pod"
+            })
+    }
+
     /// The layout of the kubelet, and the table of the steps.
     fn steps_text(&self) -> anyhow::Result<String> {
         let rows = self.steps.iter().flat_map(|PlannedStep { step, changes }| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
@@ -52,12 +52,23 @@ impl Root<'_> {
         }
     }
 
+    /// The same, and does not follow a link at the path itself.
+    pub(super) fn place(&self, path: &Path) -> PathBuf {
+        let folder = self.real(path.parent().unwrap_or(path));
+        path.file_name()
+            .map_or(folder.clone(), |name| folder.join(name))
+    }
+
     fn follow(&self, path: &Path, links: u8) -> PathBuf {
         let mut at = self.directory.to_owned();
         let mut parts = path.strip_prefix("/").unwrap_or(path).components();
         while let Some(part) = parts.next() {
             let folder = at.clone();
-            at.push(part);
+            match part {
+                Component::ParentDir if at == self.directory => {}
+                Component::ParentDir => _ = at.pop(),
+                part => at.push(part),
+            }
             if links > 0
                 && let Ok(target) = std::fs::read_link(&at)
             {

@@ -1,18 +1,21 @@
 //! The stages of a change of a machine: the files of a plan's steps, with the actions that apply and undo them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::actions::{Action, Actions, Work};
 use super::changes::New;
 use super::journal::{DIRECTORY, NewStage};
 use super::plan::MachineFacts;
-use super::steps::{Content, PROGRAMS, PlannedStep, UNITS, text};
+use super::steps::{Content, PlannedStep, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
+/// The program of the recover unit.
+pub(super) const RECOVER_PROGRAM: &str = "/opt/criswitch/recover";
 
 /// The stages that make a plan's changes: the recover unit and its program, criswitch, the kubelet.
 pub(super) fn of<'p>(
-    facts: &MachineFacts<'_>,
+    facts: &'p MachineFacts<'_>,
     planned: &'p [PlannedStep],
     recover: &'p Recover,
 ) -> Vec<NewStage<'p>> {
@@ -30,6 +33,7 @@ pub(super) fn of<'p>(
                 after_undo,
                 ..Actions::default()
             },
+            ..NewStage::default()
         }
     };
     let reload = systemctl("recover", &["daemon-reload"]);
@@ -43,7 +47,10 @@ pub(super) fn of<'p>(
         temporary(&recover.program, Vec::new()),
         temporary(&recover.units, vec![reload]),
         stage(&own, start_actions(facts, &own)),
-        stage(&kubelet, kubelet_actions(facts, &kubelet)),
+        NewStage {
+            read: facts.layout.as_ref().ok().map(|layout| &layout.read),
+            ..stage(&kubelet, kubelet_actions(facts, &kubelet))
+        },
     ]
 }
 
@@ -137,11 +144,7 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
 
 /// The actions that let the kubelet run with its new files, and back.
 fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
-    let restarts = match facts.root.runs() {
-        true => planned.iter().any(|planned| planned.step == "restart"),
-        false => !planned.is_empty(),
-    };
-    let (Ok(layout), true) = (&facts.layout, restarts) else {
+    let (Ok(layout), false) = (&facts.layout, planned.is_empty()) else {
         return Actions::default();
     };
     let old = facts.kubelet.endpoint().unwrap_or(&layout.endpoint);
@@ -150,6 +153,7 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
         let restart = Work::Restart {
             unit: unit.clone(),
             pods_of: old.to_owned(),
+            ran: facts.kubelet.pid.is_some() || !facts.root.runs(),
         };
         let verify = Work::Verify {
             unit,
@@ -179,19 +183,29 @@ pub(super) struct Recover {
 }
 
 /// The files for this machine and kubelet. None on a machine that does not run.
-pub(super) fn recover(facts: &MachineFacts<'_>, program: Vec<u8>) -> Recover {
+pub(super) fn recover(
+    facts: &MachineFacts<'_>,
+    planned: &[PlannedStep],
+    program: Vec<u8>,
+) -> Recover {
     if !facts.root.is_this_machine() {
         return Recover::default();
     }
     let kubelet = facts.layout.as_ref().map(|layout| layout.unit.as_str());
-    let path = Path::new(PROGRAMS).join("recover");
+    let changes = planned.iter().flat_map(|planned| &planned.changes);
+    let files = changes.filter(|change| change.content.is_some());
+    let mounts: BTreeSet<_> = files
+        .filter_map(|change| Path::new(&change.place).parent())
+        .map(|folder| format!(" \"{}\"", folder.display()))
+        .collect();
+    let mounts = String::from_iter(mounts);
     let unit = format!(
         "# Written by criswitch node, and removed at its end.\n[Unit]\n\
          Description=Undo of an interrupted criswitch node apply\nBefore=criswitch.service {}\n\
-         RequiresMountsFor={DIRECTORY}\n\
+         RequiresMountsFor={DIRECTORY}{mounts}\n\
          [Service]\nType=oneshot\nExecStart={} node undo --here --interrupted --boot\n",
         kubelet.unwrap_or_default(),
-        path.display()
+        RECOVER_PROGRAM
     );
     let units = Path::new(UNITS);
     let link = Path::new("..").join(RECOVER);
@@ -201,7 +215,7 @@ pub(super) fn recover(facts: &MachineFacts<'_>, program: Vec<u8>) -> Recover {
     };
     let wants = units.join("multi-user.target.wants");
     Recover {
-        program: vec![(path, program)],
+        program: vec![(RECOVER_PROGRAM.into(), program)],
         units: vec![
             (units.join(RECOVER), text(&unit)),
             (wants.join(RECOVER), Content::Link(link)),

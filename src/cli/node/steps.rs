@@ -8,6 +8,7 @@ use criswitch::config::{DEFAULT_LISTEN, DEFAULT_PATH};
 use criswitch::platform::files;
 use serde::Serialize;
 
+use super::actions;
 use super::changes::New;
 use super::plan::MachineFacts;
 use super::root::Root;
@@ -152,13 +153,17 @@ fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 }
 
 fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
-    let processes = facts.root.processes();
-    let is_daemon = |(_, line): &(u32, String)| {
+    let is_daemon = |(_, line): (u32, String)| {
         let mut words = line.split('\0');
         let program = words.next().map(Path::new).and_then(Path::file_name);
         program.is_some_and(|name| name == "criswitch") && words.next() == Some("serve")
     };
-    let what = match processes.iter().any(is_daemon) {
+    // On this machine, a daemon that no unit runs does not count.
+    let is_active = match facts.root.is_this_machine() {
+        true => actions::is_stopped("criswitch.service").is_ok_and(|is_stopped| !is_stopped),
+        false => facts.root.processes().into_iter().any(is_daemon),
+    };
+    let what = match is_active {
         false => "start",
         true if before.is_empty() => return Vec::new(),
         true => "restart",

@@ -44,6 +44,8 @@ pub(super) struct TransientService<'a> {
     pub(super) command: &'a [String],
     /// Runs after the end of the command; may be empty.
     pub(super) after: &'a [String],
+    /// Whether the service has succeeded also if `after` does not exist, or fails.
+    pub(super) may_after_fail: bool,
     pub(super) directory: &'a str,
     /// The file that gets the output.
     pub(super) output: &'a str,
@@ -55,10 +57,11 @@ impl Systemd<'_> {
         body.text(service.name).text("fail");
         body.array(8, |body| {
             body.property("Description", &service.command.join(" "));
-            body.property("WorkingDirectory", service.directory);
+            // The directory may be removed before `after` runs.
+            body.property("WorkingDirectory", &format!("-{}", service.directory));
             body.property("StandardOutputFileToAppend", service.output);
-            body.command("ExecStart", service.command);
-            body.command("ExecStopPost", service.after);
+            body.command("ExecStart", service.command, false);
+            body.command("ExecStopPost", service.after, service.may_after_fail);
             // A program that the command has started may ignore the signals that end the unit. With version 1 of
             // cgroups, systemd may also miss its end.
             body.name("TimeoutStopUSec").signature("t").align(8);
@@ -274,7 +277,7 @@ impl MarshalledBody {
     }
 
     /// A property with a command; none without words.
-    fn command(&mut self, name: &str, words: &[String]) {
+    fn command(&mut self, name: &str, words: &[String], may_fail: bool) {
         let Some(program) = words.first() else {
             return;
         };
@@ -284,8 +287,7 @@ impl MarshalledBody {
                     body.text(word);
                 }
             });
-            // A failure counts.
-            body.number(0);
+            body.number(usize::from(may_fail));
         });
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::changes::{make_directories, missing};
 use super::journal::DIRECTORY;
 use super::root::Root;
+use super::stages::RECOVER_PROGRAM;
 use super::systemd::{SOCKET, Systemd, TransientService};
 use crate::cli::{Verdict, block_on, print};
 
@@ -80,19 +81,23 @@ impl TransientUnit {
         self.reset(root).await?;
         remove(&root.at(Path::new(self.output)))?;
         let program = program.to_str().context("the program's path is no text")?;
-        let command = |arguments: &[&str]| -> Vec<String> {
+        let command = |program: &str, arguments: &[&str]| -> Vec<String> {
             let words = [program].into_iter().chain(arguments.iter().copied());
             words.map(str::to_owned).collect()
         };
+        // An undo may remove its own program. While the program of the recover unit does not exist, nothing is undone yet.
+        let is_undo = matches!(arguments, ["node", "undo" | "uninstall", ..]);
         let after = match self.after {
             [] => Vec::new(),
-            after => command(after),
+            after if is_undo => command(RECOVER_PROGRAM, after),
+            after => command(program, after),
         };
         let directory = std::env::current_dir()?;
         let service = TransientService {
             name: self.name,
-            command: &command(arguments),
+            command: &command(program, arguments),
             after: &after,
+            may_after_fail: is_undo,
             directory: &directory.to_string_lossy(),
             output: self.output,
         };

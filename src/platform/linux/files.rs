@@ -170,7 +170,7 @@ impl Attributes {
             mode: mode(&about) & MODE,
             owner: [about.uid(), about.gid()],
             written: (time.as_secs(), time.subsec_nanos()),
-            extended: extended(path)?,
+            extended: Some(extended(path)?),
         })
     }
 
@@ -183,7 +183,7 @@ impl Attributes {
             mode,
             owner: [users::own(), rustix::process::getegid().as_raw()],
             written: (now.as_secs(), now.subsec_nanos()),
-            extended: BTreeMap::new(),
+            extended: None,
         }
     }
 
@@ -195,7 +195,7 @@ impl Attributes {
         let [uid, gid] = self.owner;
         std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
         set_mode(file, self.mode)?;
-        for (name, value) in &self.extended {
+        for (name, value) in self.extended.iter().flatten() {
             rustix::fs::fsetxattr(file, name.as_str(), value, XattrFlags::empty())?;
         }
         let (seconds, nanoseconds) = self.written;

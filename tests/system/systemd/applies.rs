@@ -510,6 +510,58 @@ async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
     until(async || status(&machine).await["state"] == "installed").await;
 }
 
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_undo_that_removes_its_own_program_is_completed_if_it_is_killed() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    for moment in (3..).step_by(8) {
+        succeeds(&machine, &APPLY).await;
+        let end = moment.to_string();
+        let undo = ["node", "undo", "--end-at", &end];
+        let undo = machine.command("/opt/criswitch/current/criswitch", &undo);
+        let output = tokio::process::Command::from(undo).output().await.unwrap();
+        if status(&machine).await["state"] == "installed" {
+            succeeds(&machine, &["undo"]).await;
+        }
+        before.is_back(&machine, &format!("{end}: {}", said(&output)));
+        if output.status.success() {
+            assert!(moment > 40, "{moment}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_kubelet_that_starts_after_an_apply_is_restarted_by_the_undo() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    machine.systemctl(&["stop", "kubelet"]);
+    let rejected = said(&call(&machine, &APPLY).await);
+    assert!(
+        rejected.contains("unknown kubelet-stopped: kubelet: "),
+        "{rejected}"
+    );
+    let spec = format!("{CONFIG}{NODE}").replace("accept = [", "accept = ['kubelet-stopped', ");
+    fs::write(machine.at(SPEC), spec).unwrap();
+    succeeds(&machine, &APPLY).await;
+    let active = machine
+        .command("systemctl", &["is-active", "kubelet"])
+        .output()
+        .unwrap();
+    assert_eq!(active.stdout, b"inactive\n");
+    machine.systemctl(&["start", "kubelet"]);
+    succeeds(&machine, &["status", "--ready"]).await;
+    succeeds(&machine, &["undo"]).await;
+    before.is_back(&machine, "undo");
+    machine.systemctl(&["stop", "kubelet"]);
+    succeeds(&machine, &APPLY).await;
+    succeeds(&machine, &["undo"]).await;
+    machine.systemctl(&["start", "kubelet"]);
+    before.is_back(&machine, "undo of a stopped kubelet");
+}
+
 /// A program that an apply has started may go on. This one ignores the signal with which systemd ends the unit.
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]

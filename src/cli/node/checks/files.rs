@@ -173,20 +173,42 @@ pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Fin
     let places = with_target(facts, planned, |target, content| {
         target.available_bytes < content.size() + ROOM
     });
-    vec![Finding::new(
-        places,
-        "the file system has no room for the file",
-        "",
-    )]
+    // The journal saves both contents of each file, and keeps room for an undo. The recover program is one more file.
+    let sizes = contents(planned).map(|(change, content)| {
+        let before = facts.root.place(Path::new(&change.place)).metadata();
+        2 * (content.size() + before.map_or(0, |about| about.len()))
+    });
+    let recover = if facts.root.is_this_machine() {
+        3 * facts.program.len() as u64
+    } else {
+        0
+    };
+    let needed = sizes.sum::<u64>() + recover + ROOM;
+    let journal = WriteTarget::of(&existing_part(&facts.root, journal::FILE));
+    let journal = journal.is_ok_and(|target| target.available_bytes < needed);
+    let journal = journal.then_some(journal::FILE);
+    let what = "the file system has no room for the file";
+    let for_undo = format!(
+        "the file system has no room of {} MB for this change and its undo",
+        needed.div_ceil(1_000_000)
+    );
+    vec![
+        Finding::new(places, what, ""),
+        Finding::new(journal, for_undo, ""),
+    ]
 }
 
-/// Files in the way. Those of the kubelet are changed on purpose, and a link to another version of criswitch is of this
-/// command.
+/// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of criswitch
+/// is of this command.
 pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
-    let own = planned.iter().filter(|planned| planned.step != "endpoint");
-    let changes = own.flat_map(|planned| &planned.changes);
+    let changes = planned.iter().flat_map(|planned| &planned.changes);
+    let read = facts.layout.iter().flat_map(|layout| layout.read.keys());
+    let read: Vec<_> = read.collect();
     let in_the_way = changes.filter(|change| {
-        let path = Path::new(&change.place);
+        let path = &PathBuf::from(&change.place);
+        if read.contains(&path) {
+            return false;
+        }
         let is_version =
             matches!(change.content, Some(Content::Link(_))) && path.starts_with(PROGRAMS);
         let exists = facts.root.at(path).symlink_metadata().is_ok();

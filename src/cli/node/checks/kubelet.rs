@@ -13,8 +13,10 @@ use crate::cli::node::unit::{Unit, Word};
 use crate::cli::node::{Finding, judge};
 use crate::cli::program::within;
 
-/// The oldest minor version of the kubelet 1.x that criswitch serves.
+/// The oldest minor version of the kubelet 1.x that criswitch serves, and the oldest one with which k3s and RKE2 read
+/// drop-ins of the kubelet, by the documentation of k3s.
 const OLDEST: u32 = 31;
+const OLDEST_OF_RANCHER: u32 = 32;
 /// How long the kubelet may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
 /// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
@@ -62,9 +64,13 @@ pub(super) fn minor_version(facts: &MachineFacts<'_>) -> Option<u32> {
 }
 
 pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let what = format!("criswitch needs the kubelet 1.{OLDEST} or newer");
+    let oldest = match facts.kubelet.rancher {
+        Some(_) => OLDEST_OF_RANCHER,
+        None => OLDEST,
+    };
+    let what = format!("criswitch needs the kubelet 1.{oldest} or newer");
     match minor_version(facts) {
-        Some(minor) if minor >= OLDEST => Vec::new(),
+        Some(minor) if minor >= oldest => Vec::new(),
         Some(minor) => vec![Finding::new(
             ["kubelet"],
             format!("{what}, and this is 1.{minor}"),
@@ -76,6 +82,13 @@ pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
             "kubelet --version",
         )],
     }
+}
+
+pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let is_stopped = facts.root.runs() && facts.kubelet.pid.is_none();
+    let what = "the kubelet does not run, so whether it would serve with criswitch is not known";
+    let unknown = || Finding::unknown(["kubelet"], what, "starting it first");
+    Vec::from_iter(is_stopped.then(unknown))
 }
 
 pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {

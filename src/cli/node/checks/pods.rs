@@ -14,6 +14,8 @@ use crate::cli::probe::{self, Probed, driver_of};
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);
+/// How far a pod may be in the future of a clock that was adjusted meanwhile.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
 /// The minor versions of the kubelets 1.x that reset the readiness of pods at their start.
 const RESETS_READINESS: std::ops::RangeInclusive<u32> = 31..=34;
 const KUBECTL: &str = "kubectl get pods -A -o yaml --field-selector spec.nodeName=NODE";
@@ -170,20 +172,22 @@ pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) ->
 }
 
 pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let Some(since) = SystemTime::now().checked_sub(YOUNG) else {
-        return Vec::new();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    let is_after = |pod: &PodSandbox, time: Duration| {
+        u128::try_from(pod.created_at).is_ok_and(|created| created > time.as_nanos())
     };
-    let since = since
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_nanos();
     let all = answered(facts);
     let all = all.iter().flat_map(|(_, found)| running(found));
-    let young = all.filter(|pod| u128::try_from(pod.created_at).is_ok_and(|time| time > since));
+    let (future, past): (Vec<_>, _) = all.partition(|pod| is_after(pod, now + CLOCK_STEP));
+    let since = now.saturating_sub(YOUNG);
+    let young = past.into_iter().filter(|pod| is_after(pod, since));
     let what = "the pod is younger than 10 seconds";
+    let ahead = "the pod was created later than this machine's time, so its age is not known";
     vec![
         silent(facts),
         Finding::new(young.map(name), what, "again after 10 seconds"),
+        Finding::unknown(future.into_iter().map(name), ahead, "correcting the clock"),
     ]
 }
 
