@@ -17,7 +17,7 @@ use super::plan::{self, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
 use crate::cli::output::Output;
-use crate::cli::{Verdict, directory, print};
+use crate::cli::{Verdict, block_on, directory, print};
 
 const APPLY_CODES: &str = "\
 Exit codes: 0 the machine is as specified, 1 refused, or failed and
@@ -336,7 +336,9 @@ impl NodeStatusArguments {
         let journal = Journal::read(&root)?;
         let drifted = drifted(&journal, &root)?;
         let last = journal.generations.last();
+        let changes = || block_on(transient::APPLY.is_active(&root)).unwrap_or(false);
         let state = match (last, &journal.undone) {
+            (Some(_), _) if journal.is_open && root.is_this_machine() && changes() => "changing",
             (Some(_), _) if journal.is_open => "interrupted",
             _ if journal.failure.is_some() => "failed",
             (None, None) => "notInstalled",

@@ -38,6 +38,8 @@ cut_once() {
   fi
   "$fault" || fail "$what" || return
   wait_for 120 "a whole node" is_whole || fail "$what: $(cat "$BATS_TEST_TMPDIR/change"; node status)" || return
+  # A full disk does not prevent an undo.
+  [ "$fault $1" != "fill_disk undo" ] || [[ $(node status) == undone* ]] || fail "$what: $(node status)" || return
   # The next process may get its id.
   wait_for 20 "the end of the command" has_no_process "$BACKGROUND" && : >"$BATS_TEST_TMPDIR/background"
   [ "$fault" = cut_power ] || same "pods and containers: $what" "$pods" "$(everything)" || return

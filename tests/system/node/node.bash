@@ -114,15 +114,24 @@ root() {
 # everything: prints each pod and container of the containerds, apart from those of the chart, with its attempt, times,
 # state, process and the start of the process. Leaves out pods that are not ready, because the kubelet removes them.
 everything() {
-  local n line
-  for n in 1 2; do
-    crictl_at "$n$SUFFIX" pods -q | xargs -r crictl --config "$DIR/crictl-$n$SUFFIX.yaml" inspectp
-    crictl_at "$n$SUFFIX" ps -q | xargs -r crictl --config "$DIR/crictl-$n$SUFFIX.yaml" inspect
-  done | jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
-    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(test("criswitch|SANDBOX_NOTREADY") | not)' |
-    sort | while read -r line; do
+  local line
+  wait_for 20 "the state of all pods and containers" inspect_all "$DIR/$NAME-all" || return
+  jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
+    .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(test("criswitch|SANDBOX_NOTREADY") | not)' \
+    "$DIR/$NAME-all" | sort | while read -r line; do
     echo "$line $(cut -d ' ' -f 22 "$(root)/proc/${line##* }/stat" 2>/dev/null)"
   done
+}
+
+# inspect_all FILE: writes the states of all pods and containers to the file. Fails if one of them is removed meanwhile; a
+# condition for wait_for.
+inspect_all() {
+  local n ids
+  for n in 1 2; do
+    ids=$(crictl_at "$n$SUFFIX" pods -q) && xargs -r crictl --config "$DIR/crictl-$n$SUFFIX.yaml" inspectp <<<"$ids" &&
+      ids=$(crictl_at "$n$SUFFIX" ps -q) && xargs -r crictl --config "$DIR/crictl-$n$SUFFIX.yaml" inspect <<<"$ids" ||
+      return
+  done >"$1"
 }
 
 # image_of_criswitch: makes an image of the program, with the libraries of this machine that it needs, for the chart.

@@ -455,7 +455,7 @@ async fn an_apply_beside_another_a_stop_and_a_new_systemd_leaves_a_node_as_befor
     fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
     for meanwhile in [&["daemon-reexec"][..], &["stop", "criswitch-apply.service"]] {
         let disturb = async {
-            until(async || status(&machine).await["state"] == "interrupted").await;
+            until(async || status(&machine).await["state"] == "changing").await;
             let second = call(&machine, &APPLY).await;
             let words = "another criswitch changes this machine now";
             assert!(said(&second).contains(words), "{}", said(&second));
