@@ -103,6 +103,9 @@ pub struct WriteTarget {
     pub available_bytes: u64,
 }
 
+/// The extended attributes of security modules begin with this.
+const SECURITY: &str = "security.";
+
 /// The metadata of a file that a copy of it needs: its mode, owner, time of the last write, and extended attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Attributes {
@@ -132,7 +135,7 @@ impl Attributes {
         let own = |attributes: &Attributes| -> BTreeMap<_, _> {
             let extended = attributes.extended.clone().unwrap_or_default().into_iter();
             extended
-                .filter(|(name, _)| !name.starts_with("security."))
+                .filter(|(name, _)| !name.starts_with(SECURITY))
                 .collect()
         };
         (self.mode, self.owner) == (other.mode, other.owner)

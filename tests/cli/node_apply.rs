@@ -390,7 +390,10 @@ fn attributes_that_the_file_system_gives_to_new_files_are_no_changes_of_others()
     let set = |path: &Path, name: &str, value: &[u8]| {
         rustix::fs::setxattr(path, name, value, XattrFlags::empty())
     };
-    if let Err(error) = set(&units, "system.posix_acl_default", &default_access()) {
+    let access = default_access();
+    let kubelet = machine.at("/var/lib/kubelet");
+    set(&kubelet, "system.posix_acl_default", &access).ok();
+    if let Err(error) = set(&units, "system.posix_acl_default", &access) {
         return eprintln!("not tried, the file system has no lists of access: {error}");
     }
     let before = state(machine.root(), true);
@@ -398,6 +401,7 @@ fn attributes_that_the_file_system_gives_to_new_files_are_no_changes_of_others()
     let mut list = [0; 64];
     let socket = units.join("criswitch.socket");
     rustix::fs::getxattr(&socket, "system.posix_acl_access", &mut list).unwrap();
+    assert_eq!(status(&machine)["state"], "installed");
     // A policy of SELinux labels files later, too.
     set(
         &machine.at(CONFIG),

@@ -273,14 +273,14 @@ fn wait(
         {
             return Ok(());
         }
-        pause()?;
+        pause(PAUSE)?;
     }
 }
 
 /// Waits until the next look.
-pub(super) fn pause() -> anyhow::Result<()> {
+pub(super) fn pause(time: Duration) -> anyhow::Result<()> {
     block_on(async {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(time).await;
         Ok(())
     })
 }

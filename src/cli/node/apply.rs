@@ -36,8 +36,9 @@ const STATUS_CODES: &str = "\
 Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
 --ready: it is not.";
 
-/// How long an apply waits until all pods are old enough for a restart of the kubelet.
+/// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
 const YOUNG_LIMIT: Duration = Duration::from_secs(60);
+const YOUNG_PAUSE: Duration = Duration::from_secs(2);
 
 /// The machine that a command changes.
 #[derive(Args)]
@@ -153,7 +154,7 @@ impl ApplyArguments {
         if specification.mode != Mode::Check && must_wait(&facts) {
             print("waiting for pods that are younger than 10 seconds\n")?;
             while must_wait(&facts) {
-                actions::pause()?;
+                actions::pause(YOUNG_PAUSE)?;
                 facts = self.source.facts(&specification, &directory)?;
             }
         }
@@ -253,9 +254,7 @@ impl UndoArguments {
         if journal.failure.is_none() {
             journal.fail("the command was interrupted")?;
         }
-        let verdict = shown(&journal.undo(&mut Runner::new(&root, self.boot))?)?;
-        // Without a failure here, systemd would call a unit that was stopped successful.
-        Ok(if self.boot { verdict } else { Verdict::NotFine })
+        shown(&journal.undo(&mut Runner::new(&root, self.boot))?)
     }
 }
 
@@ -272,7 +271,9 @@ impl UninstallArguments {
         for undone in 0..journal.generations.len() {
             // A pod may have started since the generation before.
             let needing = match root.is_this_machine() {
-                true => needing(&Journal::read(&root)?)?,
+                // The undo before may have stopped criswitch.
+                true if undone > 0 => needing(&Journal::read(&root)?).unwrap_or_default(),
+                true => needing(&journal)?,
                 false => Vec::new(),
             };
             if !needing.is_empty() {

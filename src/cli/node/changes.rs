@@ -77,7 +77,7 @@ pub(super) enum PathState {
 }
 
 /// How a change is undone.
-enum WayBack {
+pub(super) enum WayBack {
     /// The path gets its previous state.
     Set,
     /// Others have changed the file too: this text has their changes only.
@@ -125,9 +125,10 @@ impl Files<'_> {
                 attributes: match before {
                     PathState::File { attributes, .. } => attributes.now(),
                     _ => {
-                        let target = fs::canonicalize(self.root.real(path));
-                        let target = target.and_then(|target| Attributes::of(&target));
-                        target.map_or_else(|_| Attributes::new(*mode), |target| target.now())
+                        let target = fs::canonicalize(self.root.real(path)).ok();
+                        let target = target.filter(|target| target.is_file());
+                        let target = target.and_then(|target| Attributes::of(&target).ok());
+                        target.map_or_else(|| Attributes::new(*mode), |target| target.now())
                     }
                 },
             },
@@ -186,21 +187,17 @@ impl Files<'_> {
         self.set(&self.root.place(&change.path), &change.after)
     }
 
-    /// Whether somebody else has changed the file so that it cannot be undone.
-    pub(super) fn is_taken(&self, change: &FileChange) -> io::Result<bool> {
-        Ok(self.way_back(change)?.is_none())
-    }
-
-    fn way_back(&self, change: &FileChange) -> io::Result<Option<WayBack>> {
+    /// How the change is undone; `None` if somebody else has changed the file so that it cannot be.
+    pub(super) fn way_back(&self, change: &FileChange) -> io::Result<Option<WayBack>> {
         let real = self.root.place(&change.path);
         let about = fs::symlink_metadata(&real);
         if about.is_err() || self.is_at(&change.after, &change.path)? {
             return Ok(Some(WayBack::Set));
         }
-        let is_file = about.is_ok_and(|about| about.is_file());
         if self.is_at(&change.before, &change.path)? {
             return Ok(Some(WayBack::Nothing));
         }
+        let is_file = about.is_ok_and(|about| about.is_file());
         let now = fs::read_to_string(real).ok().filter(|_| is_file);
         let texts = (self.text(&change.before), self.text(&change.after), now);
         let (Some(before), Some(after), Some(now)) = texts else {
@@ -332,8 +329,8 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `now` with the lines of `before` in place of the lines that are different in `after`. `None` if `now` has neither of
-/// these lines, or has them several times.
+/// `now` with the lines of `before` in place of the lines that are different in `after`, or as it is without such lines.
+/// `None` if others have changed these lines, or `now` has them several times.
 fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
     let lines = |text| str::split_terminator(text, '\n').collect::<Vec<_>>();
     let (old, new, lines) = (lines(before), lines(after), lines(now));
@@ -370,8 +367,8 @@ fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
     }
 }
 
-/// `now` with the flag of the line `old` in place of the flag that is different in the line `new`. `None` if `now` does
-/// not have that flag exactly once.
+/// `now` with the flag of the line `old` in place of the flag that is different in the line `new`, or as it is with the
+/// flag of `old`. `None` if `now` has neither flag exactly once.
 fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
     let is_end = |char: char| char.is_whitespace() || "\"'".contains(char);
     let pairs = old.char_indices().zip(new.chars());
@@ -389,17 +386,20 @@ fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
     let end: usize = ends.map(|(char, _)| char.len_utf8()).sum();
     let flag = |line: &str| Some(line.get(start..line.len() - end)?.to_owned());
     let (old, new) = (flag(old)?, flag(new)?);
-    let mut places = now.match_indices(&new).filter(|(at, flag)| {
-        let before = now.get(..*at).and_then(|text| text.chars().next_back());
-        let after = now
-            .get(at + flag.len()..)
-            .and_then(|text| text.chars().next());
-        before.is_none_or(is_end) && after.is_none_or(is_end)
-    });
-    match (places.next(), places.next()) {
-        (Some((at, _)), None) if new.starts_with("--") => {
-            Some([now.get(..at)?, &old, now.get(at + new.len()..)?].concat())
-        }
+    let places = |flag: &str| -> Vec<usize> {
+        let places = now.match_indices(flag).filter(|(at, flag)| {
+            let before = now.get(..*at).and_then(|text| text.chars().next_back());
+            let after = now.get(at + flag.len()..);
+            let after = after.and_then(|text| text.chars().next());
+            before.is_none_or(is_end) && after.is_none_or(is_end)
+        });
+        places.map(|(at, _)| at).collect()
+    };
+    match (&*places(&new), &*places(&old)) {
+        _ if !new.starts_with("--") => None,
+        ([at], _) => Some([now.get(..*at)?, &old, now.get(at + new.len()..)?].concat()),
+        // Undone before.
+        ([], [_]) => Some(now.to_owned()),
         _ => None,
     }
 }
@@ -453,6 +453,8 @@ mod tests {
             undone("ARGS=\"--socket=new --y=2\"\n").as_deref(),
             Some("ARGS=\"--socket=old --y=2\"\n")
         );
+        let again = "ARGS=\"--socket=old --y=2\"\n";
+        assert_eq!(undone(again).as_deref(), Some(again));
         assert_eq!(undone("ARGS=\"--y=2\"\n"), None);
         assert_eq!(undone("ARGS=\"--socket=newer\"\n"), None);
         assert_eq!(

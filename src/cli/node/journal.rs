@@ -419,7 +419,7 @@ impl<'a> Journal<'a> {
         let lasting = generation.stages.iter();
         let lasting = lasting.filter(|stage| !stage.is_temporary);
         for change in lasting.flat_map(|stage| &stage.changes) {
-            if self.files.is_taken(change)? {
+            if self.files.way_back(change)?.is_none() {
                 left.files.push(change.path.clone());
             }
         }

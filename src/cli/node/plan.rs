@@ -333,16 +333,12 @@ impl<'f> NodePlan<'f> {
             .count()
     }
 
-    /// Whether nothing speaks against the plan but pods that are too young.
+    /// Whether the plan is refused for young pods only.
     pub(super) fn must_wait(&self) -> bool {
-        let mut open = self
-            .findings
-            .iter()
-            .filter(|(state, ..)| *state != FindingMeaning::Accepted);
-        self.open() > 0
-            && open.all(|(state, check, _)| {
-                *state == FindingMeaning::Refused && check.name == "young-pod"
-            })
+        let young = self.findings.iter().filter(|(state, check, _)| {
+            *state == FindingMeaning::Refused && check.name == "young-pod"
+        });
+        self.open() > 0 && self.open() == young.count()
     }
 
     /// The layout of the kubelet, and the table of the steps.

@@ -70,6 +70,7 @@ impl Root<'_> {
                 part => at.push(part),
             }
             if links > 0
+                && at != self.directory
                 && let Ok(target) = std::fs::read_link(&at)
             {
                 let folder = folder.strip_prefix(self.directory).unwrap_or(&folder);

@@ -42,10 +42,8 @@ pub(super) struct Systemd<'a>(pub(super) &'a Path);
 pub(super) struct TransientService<'a> {
     pub(super) name: &'a str,
     pub(super) command: &'a [String],
-    /// Runs after the end of the command; may be empty.
-    pub(super) after: &'a [String],
-    /// Whether the service has succeeded also if `after` does not exist, or fails.
-    pub(super) may_after_fail: bool,
+    /// These run after the end of the command, as far as their programs exist. Their failures do not count.
+    pub(super) after: &'a [Vec<String>],
     pub(super) directory: &'a str,
     /// The file that gets the output.
     pub(super) output: &'a str,
@@ -60,8 +58,10 @@ impl Systemd<'_> {
             // The directory may be removed before `after` runs.
             body.property("WorkingDirectory", &format!("-{}", service.directory));
             body.property("StandardOutputFileToAppend", service.output);
-            body.command("ExecStart", service.command, false);
-            body.command("ExecStopPost", service.after, service.may_after_fail);
+            // Of this type, a service that is stopped has failed.
+            body.property("Type", "oneshot");
+            body.commands("ExecStart", &[service.command.to_vec()], false);
+            body.commands("ExecStopPost", service.after, true);
             // A program that the command has started may ignore the signals that end the unit. With version 1 of
             // cgroups, systemd may also miss its end.
             body.name("TimeoutStopUSec").signature("t").align(8);
@@ -276,18 +276,18 @@ impl MarshalledBody {
         self.name(name).signature("s").text(value);
     }
 
-    /// A property with a command; none without words.
-    fn command(&mut self, name: &str, words: &[String], may_fail: bool) {
-        let Some(program) = words.first() else {
-            return;
-        };
+    /// A property with commands.
+    fn commands(&mut self, name: &str, commands: &[Vec<String>], may_fail: bool) {
         self.name(name).signature("a(sasb)").array(8, |body| {
-            body.align(8).text(program).array(4, |body| {
-                for word in words {
-                    body.text(word);
-                }
-            });
-            body.number(usize::from(may_fail));
+            for words in commands {
+                let program = words.first().map_or("", String::as_str);
+                body.align(8).text(program).array(4, |body| {
+                    for word in words {
+                        body.text(word);
+                    }
+                });
+                body.number(usize::from(may_fail));
+            }
         });
     }
 }

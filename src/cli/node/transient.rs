@@ -85,19 +85,16 @@ impl TransientUnit {
             let words = [program].into_iter().chain(arguments.iter().copied());
             words.map(str::to_owned).collect()
         };
-        // An undo may remove its own program. While the program of the recover unit does not exist, nothing is undone yet.
-        let is_undo = matches!(arguments, ["node", "undo" | "uninstall", ..]);
+        // An undo may remove its own program; then the program of the recover unit exists.
         let after = match self.after {
             [] => Vec::new(),
-            after if is_undo => command(RECOVER_PROGRAM, after),
-            after => command(program, after),
+            after => vec![command(RECOVER_PROGRAM, after), command(program, after)],
         };
         let directory = std::env::current_dir()?;
         let service = TransientService {
             name: self.name,
             command: &command(program, arguments),
             after: &after,
-            may_after_fail: is_undo,
             directory: &directory.to_string_lossy(),
             output: self.output,
         };

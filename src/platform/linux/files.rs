@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{IFlags, Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::platform::{Attributes, FreeSpace, WriteTarget, users};
+use crate::platform::{Attributes, FreeSpace, SECURITY, WriteTarget, users};
 
 /// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
 /// terminal.
@@ -194,6 +194,16 @@ impl Attributes {
     pub fn set(&self, file: &File) -> io::Result<()> {
         let [uid, gid] = self.owner;
         std::os::unix::fs::fchown(file, Some(uid), Some(gid))?;
+        if let Some(extended) = &self.extended {
+            // A default list of access of the directory, for example.
+            let given = names(|names| rustix::fs::flistxattr(file, names))?;
+            let is_other =
+                |name: &&String| !name.starts_with(SECURITY) && !extended.contains_key(*name);
+            for name in given.iter().filter(is_other) {
+                // Some file systems keep theirs.
+                rustix::fs::fremovexattr(file, name.as_str()).ok();
+            }
+        }
         set_mode(file, self.mode)?;
         for (name, value) in self.extended.iter().flatten() {
             rustix::fs::fsetxattr(file, name.as_str(), value, XattrFlags::empty())?;
@@ -205,23 +215,29 @@ impl Attributes {
 
 /// The extended attributes of a file; none if its file system has none.
 fn extended(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
+    let read = |name: String| {
+        let mut value = vec![0; MOST_EXTENDED];
+        let length = rustix::fs::lgetxattr(path, &*name, &mut value)?;
+        value.truncate(length);
+        Ok((name, value))
+    };
+    let names = names(|names| rustix::fs::llistxattr(path, names))?;
+    names.into_iter().map(read).collect()
+}
+
+/// The names of extended attributes that a call lists; none if the file system has none.
+fn names(list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Vec<String>> {
     let mut names = vec![0; MOST_EXTENDED];
-    let length = match rustix::fs::llistxattr(path, &mut names) {
+    let length = match list(&mut names) {
         Err(Errno::NOTSUP) => 0,
         length => length?,
     };
     names.truncate(length);
-    let names = names
-        .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty());
-    let read = |name: &[u8]| {
-        let mut value = vec![0; MOST_EXTENDED];
-        let length = rustix::fs::lgetxattr(path, name, &mut value)?;
-        value.truncate(length);
-        let name = String::from_utf8(name.to_vec());
-        Ok((name.map_err(|_| io::ErrorKind::InvalidData)?, value))
-    };
-    names.map(read).collect()
+    let names = names.split(|byte| *byte == 0);
+    let names = names.filter(|name| !name.is_empty());
+    let text = |name: &[u8]| String::from_utf8(name.to_vec());
+    let texts = names.map(|name| text(name).map_err(|_| io::ErrorKind::InvalidData.into()));
+    texts.collect()
 }
 
 /// Makes a symbolic link.

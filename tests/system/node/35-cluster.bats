@@ -340,7 +340,7 @@ has_no_pods_of() {
 
 # has_no_change: succeeds when no change of the node is under way; a condition for wait_for.
 has_no_change() {
-  ! in_node systemctl is-active criswitch-apply.service
+  [[ $(in_node systemctl show --value --property=ActiveState criswitch-apply.service) == @(inactive|failed) ]]
 }
 
 @test "the mode uninstall, and then helm uninstall, leave every file and label of the nodes as before" {

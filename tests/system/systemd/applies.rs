@@ -553,13 +553,61 @@ async fn a_kubelet_that_starts_after_an_apply_is_restarted_by_the_undo() {
     assert_eq!(active.stdout, b"inactive\n");
     machine.systemctl(&["start", "kubelet"]);
     succeeds(&machine, &["status", "--ready"]).await;
+    let kubelet = process(&machine, "kubelet");
     succeeds(&machine, &["undo"]).await;
+    assert_ne!(process(&machine, "kubelet"), kubelet);
     before.is_back(&machine, "undo");
     machine.systemctl(&["stop", "kubelet"]);
     succeeds(&machine, &APPLY).await;
     succeeds(&machine, &["undo"]).await;
+    assert_eq!(machine.show("kubelet", "ActiveState"), "inactive");
     machine.systemctl(&["start", "kubelet"]);
     before.is_back(&machine, "undo of a stopped kubelet");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_undo_that_is_stopped_is_completed_and_fails() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    succeeds(&machine, &APPLY).await;
+    let stop = async {
+        let unit = "criswitch-apply";
+        until(async || process_state(&machine, &process(&machine, unit)) == Some('T')).await;
+        machine.systemctl(&["stop", unit]);
+    };
+    let (undo, ()) = tokio::join!(call(&machine, &["undo", "--stop-at", "3"]), stop);
+    let said = said(&undo);
+    assert_eq!(undo.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("criswitch-apply.service ended with the result"),
+        "{said}"
+    );
+    before.is_back(&machine, &said);
+}
+
+/// The letter of the state of a process.
+fn process_state(machine: &Machine, process: &str) -> Option<char> {
+    let path = machine.at(&format!("proc/{process}/stat"));
+    let text = fs::read_to_string(path).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    fields.chars().next()
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn an_apply_waits_for_young_pods() {
+    let machine = node().await;
+    let spec = format!("{CONFIG}{NODE}").replace("'young-pod', ", "");
+    fs::write(machine.at(SPEC), spec).unwrap();
+    let runc = Client::new(&machine.shared().join("runc.sock"));
+    runc.run_pod("runc", "web").await.unwrap();
+    let shown = succeeds(&machine, &APPLY).await;
+    assert!(
+        shown.starts_with("waiting for pods that are younger than 10 seconds\n"),
+        "{shown}"
+    );
+    succeeds(&machine, &["status", "--ready"]).await;
 }
 
 /// A program that an apply has started may go on. This one ignores the signal with which systemd ends the unit.

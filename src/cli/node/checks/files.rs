@@ -173,7 +173,8 @@ pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Fin
     let places = with_target(facts, planned, |target, content| {
         target.available_bytes < content.size() + ROOM
     });
-    // The journal saves both contents of each file, and keeps room for an undo. The recover program is one more file.
+    // In one file system at most: each file, both of its saved contents, and as much room for the undo. The recover
+    // program is there, in the journal and in that room.
     let sizes = contents(planned).map(|(change, content)| {
         let before = facts.root.place(Path::new(&change.place)).metadata();
         2 * (content.size() + before.map_or(0, |about| about.len()))

@@ -13,9 +13,9 @@ use crate::cli::node::unit::{Unit, Word};
 use crate::cli::node::{Finding, judge};
 use crate::cli::program::within;
 
-/// The oldest minor version of the kubelet 1.x that criswitch serves, and the oldest one with which k3s and RKE2 read
-/// drop-ins of the kubelet, by the documentation of k3s.
+/// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;
+/// The oldest one with which k3s and RKE2 read drop-ins of the kubelet. Source: the documentation of k3s.
 const OLDEST_OF_RANCHER: u32 = 32;
 /// How long the kubelet may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
