@@ -1,5 +1,6 @@
 //! The changes of files that a machine gets, each with the state before and after it, and how they are made and undone.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -367,39 +368,39 @@ fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
     }
 }
 
-/// `now` with the flag of the line `old` in place of the flag that is different in the line `new`, or as it is with the
+/// `now` with the flag that only the line `old` has in place of the flag that only the line `new` has, or as it is with the
 /// flag of `old`. `None` if `now` has neither flag exactly once.
 fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
     let is_end = |char: char| char.is_whitespace() || "\"'".contains(char);
-    let pairs = old.char_indices().zip(new.chars());
-    let same = pairs.take_while(|((_, old), new)| old == new);
-    let start = same.filter(|((_, char), _)| is_end(*char)).last();
-    let start = start.map_or(0, |((at, char), _)| at + char.len_utf8());
-    let pairs = old
-        .get(start..)?
-        .chars()
-        .rev()
-        .zip(new.get(start..)?.chars().rev());
-    let same: Vec<_> = pairs.take_while(|(old, new)| old == new).collect();
-    let ends = same.iter().rposition(|(char, _)| is_end(*char));
-    let ends = same.iter().take(ends.map_or(0, |last| last + 1));
-    let end: usize = ends.map(|(char, _)| char.len_utf8()).sum();
-    let flag = |line: &str| Some(line.get(start..line.len() - end)?.to_owned());
-    let (old, new) = (flag(old)?, flag(new)?);
-    let places = |flag: &str| -> Vec<usize> {
-        let places = now.match_indices(flag).filter(|(at, flag)| {
-            let before = now.get(..*at).and_then(|text| text.chars().next_back());
-            let after = now.get(at + flag.len()..);
-            let after = after.and_then(|text| text.chars().next());
-            before.is_none_or(is_end) && after.is_none_or(is_end)
-        });
-        places.map(|(at, _)| at).collect()
+    let flags = |line: &str| -> BTreeSet<String> {
+        let flags = line.split(is_end).filter(|word| word.starts_with("--"));
+        flags.map(str::to_owned).collect()
     };
-    match (&*places(&new), &*places(&old)) {
-        _ if !new.starts_with("--") => None,
-        ([at], _) => Some([now.get(..*at)?, &old, now.get(at + new.len()..)?].concat()),
+    let (old, new) = (flags(old), flags(new));
+    let only: Vec<_> = old.symmetric_difference(&new).collect();
+    let [one, other] = only.as_slice() else {
+        return None;
+    };
+    let (old, new) = if old.contains(*one) {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    let pieces = || now.split_inclusive(is_end);
+    let is = |piece: &str, flag: &str| piece.trim_end_matches(is_end) == flag;
+    let count = |flag: &str| pieces().filter(|piece| is(piece, flag)).count();
+    match (count(new), count(old)) {
+        // The value of a flag may also be the next word.
+        _ if !old.contains('=') => None,
+        (1, _) => {
+            let pieces = pieces().map(|piece| match is(piece, new) {
+                true => piece.replace(new.as_str(), old),
+                false => piece.to_owned(),
+            });
+            Some(pieces.collect())
+        }
         // Undone before.
-        ([], [_]) => Some(now.to_owned()),
+        (0, 1) => Some(now.to_owned()),
         _ => None,
     }
 }

@@ -333,7 +333,7 @@ impl<'f> NodePlan<'f> {
             .count()
     }
 
-    /// Whether the plan is refused for young pods only.
+    /// Whether all findings that are not accepted are young pods.
     pub(super) fn must_wait(&self) -> bool {
         let young = self.findings.iter().filter(|(state, check, _)| {
             *state == FindingMeaning::Refused && check.name == "young-pod"

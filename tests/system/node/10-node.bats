@@ -104,8 +104,10 @@ processes() {
 @test "a plan changes nothing" {
   local code=0
   # Any write fails.
-  in_node systemd-run --quiet --pipe --wait --property=ReadOnlyPaths=/ /root/criswitch node plan --spec /root/spec.toml \
-    >/dev/null || code=$?
+  # shellcheck disable=SC2016 # The inner shell expands these.
+  in_node unshare --mount bash -c 'while read -r _ at _; do mount -o remount,bind,ro "$at"; done </proc/self/mounts
+    for at in /{etc,opt,root,run,var}; do ! touch "$at/write" || exit 9; done
+    exec /root/criswitch node plan --spec /root/spec.toml' >/dev/null 2>&1 || code=$?
   equal "the exit status" 2 "$code"
   same "the files" "$(kept files)" "$(files_of_node)"
 }
