@@ -306,6 +306,16 @@ async fn a_kubelet_that_does_not_run_is_named() {
 }
 
 #[tokio::test]
+async fn a_unit_beside_the_program_that_runs_the_kubelet_is_named() {
+    let machine = running(&containerd()).await;
+    let machine = machine.running("812", &["/usr/local/bin/k3s", "agent"]);
+    let node = UNKNOWN.replace("['d", "['current-runtime', 'cgroup-driver', 'd");
+    finds(&machine, &node, expect![[r#"
+        refused kubelet-flags: kubelet.service: a different program runs the kubelet now than this unit would start; try disabling the unit of one of them
+    "#]]).await;
+}
+
+#[tokio::test]
 async fn a_drop_in_of_somebody_else_is_not_replaced() {
     let command = "/usr/bin/kubelet --config-dir /etc/kubelet.d";
     let words: Vec<_> = command.split(' ').collect();

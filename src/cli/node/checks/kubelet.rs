@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::cli::node::kubelet::{IMAGES, files_of};
 use crate::cli::node::plan::MachineFacts;
-use crate::cli::node::start::Flags;
+use crate::cli::node::start::{Flags, Start};
 use crate::cli::node::steps::{ORDER_DROP_IN, PlannedStep};
 use crate::cli::node::unit::{Unit, Word};
 use crate::cli::node::{Finding, judge};
@@ -157,6 +157,15 @@ pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
         return Vec::new();
     };
+    let program = |start: &Start| start.rancher.as_ref().map(|given| given.program);
+    if program(process) != program(unit) {
+        let what = "a different program runs the kubelet now than this unit would start";
+        return vec![Finding::new(
+            [&unit.from],
+            what,
+            "disabling the unit of one of them",
+        )];
+    }
     // k3s and RKE2 make the kubelet's flags themselves at each start.
     if next.rancher.is_some() || process.program.flags != Flags::Kubelet {
         return Vec::new();
