@@ -43,9 +43,10 @@ pub(super) fn of<'p>(
         ..NewStage::default()
     };
     vec![
-        // The last to be removed: a program that is left shows that systemd may still have its unit.
-        temporary(&recover.program, Vec::new()),
-        temporary(&recover.units, vec![reload]),
+        // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file. It
+        // drops a unit that has ended and that no link enables.
+        temporary(&recover.unit, Vec::new()),
+        temporary(&recover.link, vec![reload]),
         stage(&own, start_actions(facts, &own)),
         NewStage {
             read: facts.layout.as_ref().ok().map(|layout| &layout.read),
@@ -177,9 +178,10 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
 /// The files that undo an interrupted apply at the next boot.
 #[derive(Default)]
 pub(super) struct Recover {
-    program: Vec<(PathBuf, Content)>,
-    /// The unit that runs the program, and the link that enables it.
-    units: Vec<(PathBuf, Content)>,
+    /// The unit and its program.
+    unit: Vec<(PathBuf, Content)>,
+    /// The link that enables the unit.
+    link: Vec<(PathBuf, Content)>,
 }
 
 /// The files for this machine and kubelet. None on a machine that does not run.
@@ -215,10 +217,10 @@ pub(super) fn recover(
     };
     let wants = units.join("multi-user.target.wants");
     Recover {
-        program: vec![(RECOVER_PROGRAM.into(), program)],
-        units: vec![
+        unit: vec![
+            (RECOVER_PROGRAM.into(), program),
             (units.join(RECOVER), text(&unit)),
-            (wants.join(RECOVER), Content::Link(link)),
         ],
+        link: vec![(wants.join(RECOVER), Content::Link(link))],
     }
 }

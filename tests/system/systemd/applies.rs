@@ -594,6 +594,22 @@ fn process_state(machine: &Machine, process: &str) -> Option<char> {
     fields.chars().next()
 }
 
+/// An undo may take longer than systemd gives a unit whose file it has removed.
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn a_slow_undo_at_boot_ends_on_its_own() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    let (is_whole, _) = cut(&machine, &APPLY, 60).await;
+    assert!(!is_whole);
+    let limit = machine.at("run/systemd/system.conf.d/limit.conf");
+    fs::create_dir_all(limit.parent().unwrap()).unwrap();
+    fs::write(limit, "[Manager]\nDefaultTimeoutStartSec=1ms\n").unwrap();
+    machine.systemctl(&["daemon-reexec"]);
+    boot(&machine);
+    before.is_back(&machine, "boot");
+}
+
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn an_apply_waits_for_young_pods() {
