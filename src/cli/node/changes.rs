@@ -14,6 +14,8 @@ use super::root::Root;
 use crate::cli::print;
 
 pub(super) const PRIVATE: u32 = 0o600;
+/// The room on the disk that a write needs beside its content: names, and a rest of a block.
+const STEP_BYTES: u64 = 8 << 10;
 
 /// The number of moments after which the process ends without any further work, for tests of interruptions.
 static CUT: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -98,6 +100,8 @@ pub(super) enum New<'a> {
 pub(super) struct Files<'a> {
     pub(super) root: &'a Root<'a>,
     pub(super) directory: PathBuf,
+    /// The file that keeps room on the disk for the undo that is under way.
+    pub(super) room: Option<PathBuf>,
 }
 
 impl Files<'_> {
@@ -183,8 +187,8 @@ impl Files<'_> {
     /// Makes a change.
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
         let new = change.new_directories.iter();
-        let new = new.map(|path| self.root.place(path));
-        make_directories(&new.collect::<Vec<_>>())?;
+        let new: Vec<_> = new.map(|path| self.root.place(path)).collect();
+        self.in_room(0, || make_directories(&new))?;
         self.set(&self.root.place(&change.path), &change.after)
     }
 
@@ -215,7 +219,9 @@ impl Files<'_> {
             Some(WayBack::Set) => self.set(&real, &change.before)?,
             Some(WayBack::Merge(text)) => {
                 let attributes = Attributes::of(&real)?;
-                self.replace(&real, |new| write(new, text.as_bytes(), &attributes))?;
+                self.replace(&real, text.len(), |new| {
+                    write(new, text.as_bytes(), &attributes)
+                })?;
             }
             Some(WayBack::Nothing) => {}
             None => return Ok(false),
@@ -242,6 +248,28 @@ impl Files<'_> {
         is_there(&real)
             || hidden(&real).is_ok_and(|path| is_there(&path))
             || change.new_directories.iter().any(is_empty)
+    }
+
+    /// Writes so many bytes. On a full disk, gives up as much of the room for the undo, and writes at once: other programs
+    /// would take all room that is given up before.
+    pub(super) fn in_room(
+        &self,
+        bytes: usize,
+        write: impl Fn() -> io::Result<()>,
+    ) -> io::Result<()> {
+        loop {
+            match (write(), &self.room) {
+                (Err(error), Some(room)) if error.kind() == ErrorKind::StorageFull => {
+                    let room = File::options().write(true).open(room);
+                    let left = room.and_then(|room| Ok((room.metadata()?.len(), room)));
+                    let Some((left, room)) = left.ok().filter(|(left, _)| *left > 0) else {
+                        return Err(error);
+                    };
+                    room.set_len(left.saturating_sub(bytes as u64 + STEP_BYTES))?;
+                }
+                (written, _) => return written,
+            }
+        }
     }
 
     /// Whether a path has this state. The time of the last write does not count.
@@ -274,23 +302,30 @@ impl Files<'_> {
                 remove(real)?;
                 sync_directory(real)
             }
-            PathState::Link(target) => self.replace(real, |new| files::make_link(target, new)),
+            PathState::Link(target) => self.replace(real, 0, |new| files::make_link(target, new)),
             PathState::File {
                 content,
                 attributes,
             } => {
                 let bytes = fs::read(self.directory.join(content))?;
-                self.replace(real, |new| write(new, &bytes, attributes))
+                self.replace(real, bytes.len(), |new| write(new, &bytes, attributes))
             }
         }
     }
 
-    fn replace(&self, real: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        replace_with(real, |new| {
-            moment();
-            make(new)?;
-            moment();
-            Ok(())
+    fn replace(
+        &self,
+        real: &Path,
+        bytes: usize,
+        make: impl Fn(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.in_room(bytes, || {
+            replace_with(real, |new| {
+                moment();
+                make(new)?;
+                moment();
+                Ok(())
+            })
         })?;
         moment();
         sync_directory(real)

@@ -23,7 +23,7 @@ use super::root::{PlannedTexts, Root};
 pub(super) const DIRECTORY: &str = "/var/lib/criswitch/node";
 const JOURNAL: &str = "journal";
 /// The bytes that an undo needs beside the previous contents: its records, and the directories of files.
-const UNDO_BYTES: u64 = 64 << 10;
+const UNDO_BYTES: u64 = 256 << 10;
 pub(super) const FILE: &str = "/var/lib/criswitch/node/journal";
 
 #[derive(Serialize, Deserialize)]
@@ -124,7 +124,11 @@ impl<'a> Journal<'a> {
         };
         let text = String::from_utf8_lossy(&text);
         let mut journal = Journal {
-            files: Files { root, directory },
+            files: Files {
+                root,
+                directory,
+                room: None,
+            },
             file: None,
             generations: Vec::new(),
             temporary: Vec::new(),
@@ -198,14 +202,15 @@ impl<'a> Journal<'a> {
     fn write(&mut self, record: JournalRecord) -> anyhow::Result<()> {
         let line = serde_json::to_string(&record)? + "\n";
         moment();
-        let file = self.file.as_mut().context("the journal is only read")?;
+        let file = self.file.as_ref().context("the journal is only read")?;
         let length = file.metadata()?.len();
-        let written = file.write_all(line.as_bytes());
-        if let Err(error) = written.and_then(|()| file.sync_all()) {
+        let written = self.files.in_room(line.len(), || {
+            let written = (&mut &*file).write_all(line.as_bytes());
             // A part of a line would spoil the next one.
-            file.set_len(length)?;
-            return Err(error).context("cannot write the journal");
-        }
+            let written = written.and_then(|()| file.sync_all());
+            written.or_else(|error| file.set_len(length).and(Err(error)))
+        });
+        written.context("cannot write the journal")?;
         moment();
         self.add(record);
         Ok(())
@@ -360,11 +365,10 @@ impl<'a> Journal<'a> {
         kept.context("cannot keep room for an undo")
     }
 
-    /// Gives up the room for the undo of the last generation, which begins now.
-    fn use_room(&self) {
+    /// Lets writes use the room for the undo of the last generation, which begins now.
+    fn use_room(&mut self) {
         let last = self.generations.len().saturating_sub(1);
-        // Without room, the next write fails and is reported.
-        remove(&self.room(last)).ok();
+        self.files.room = Some(self.room(last));
     }
 
     fn make(
@@ -467,6 +471,10 @@ impl<'a> Journal<'a> {
             at: now(),
             problems,
         })?;
+        if let Some(room) = self.files.room.take() {
+            // The next apply replaces a file that is left.
+            remove(&room).ok();
+        }
         boundary("the recover unit");
         if let Err(error) = self.remove_temporary(runner) {
             left.problems.push(format!("recover: {error:#}"));
