@@ -107,7 +107,7 @@ pub struct WriteTarget {
 const SECURITY: &str = "security.";
 
 /// The metadata of a file that a copy of it needs: its mode, owner, time of the last write, and extended attributes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Attributes {
     mode: u32,
     owner: [u32; 2],

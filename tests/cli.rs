@@ -89,6 +89,9 @@ mod node;
 #[path = "cli/node_apply.rs"]
 mod node_apply;
 #[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_edits.rs"]
+mod node_edits;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
 #[path = "cli/node_fleet.rs"]
 mod node_fleet;
 #[cfg(unix)] // `criswitch node` is for Linux nodes.

@@ -2,28 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use expect_test::expect;
 use rustix::fs::XattrFlags;
-use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::machine::{KUBELET, Machine};
 use crate::node_plan::tree;
 use crate::{Outcome, command, main_file, run, text};
 
-const CONFIG: &str = "/var/lib/kubelet/config.yaml";
-const KEPT: &str = "/var/lib/kubelet/instance-config.yaml";
-const OLD: &str = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
-const NEW: &str = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
+pub(crate) const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+pub(crate) const KEPT: &str = "/var/lib/kubelet/instance-config.yaml";
+pub(crate) const OLD: &str = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
+pub(crate) const NEW: &str = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
 /// Accepts what an image cannot show.
-const SPEC: &str = "default_handler = 'runc'
+pub(crate) const SPEC: &str = "default_handler = 'runc'
 [handlers]
 runc = '/run/containerd/containerd.sock'
 [node]
@@ -35,7 +33,7 @@ const LABELS: &str = "/etc/kubernetes/node-feature-discovery/features.d/criswitc
 const JOURNAL: &str = "/var/lib/criswitch";
 
 /// An image with a kubelet of kubeadm 1.34. A file of the kubelet has an unusual mode, time and extended attribute.
-fn image() -> Machine {
+pub(crate) fn image() -> Machine {
     let machine = Machine::bare()
         .with("/usr/lib/systemd/systemd", "")
         .with(
@@ -60,7 +58,7 @@ fn image() -> Machine {
 
 /// Every path except the journal, with its kind, mode, owner, content and extended attributes, and the time of the last
 /// write of files.
-fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
+pub(crate) fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut paths = vec![root.to_owned()];
     while let Some(path) = paths.pop() {
@@ -96,7 +94,7 @@ fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
 }
 
 /// Runs a command of `criswitch node` on a machine. The exit status is -1 if the process was killed.
-fn node(machine: &Machine, name: &str, arguments: &[&str]) -> Outcome {
+pub(crate) fn node(machine: &Machine, name: &str, arguments: &[&str]) -> Outcome {
     let files = main_file(SPEC);
     let (program, spec) = (machine.at("/program"), files.main());
     let source = ["--spec", text(&spec), "--program", text(&program)];
@@ -116,7 +114,7 @@ fn node(machine: &Machine, name: &str, arguments: &[&str]) -> Outcome {
 }
 
 #[track_caller]
-fn succeeds(machine: &Machine, name: &str) -> Outcome {
+pub(crate) fn succeeds(machine: &Machine, name: &str) -> Outcome {
     let outcome = node(machine, name, &[]);
     assert_eq!(
         (outcome.code, &*outcome.stderr),
@@ -128,7 +126,7 @@ fn succeeds(machine: &Machine, name: &str) -> Outcome {
 }
 
 /// `{"state": ...}` of a machine.
-fn status(machine: &Machine) -> Value {
+pub(crate) fn status(machine: &Machine) -> Value {
     let outcome = node(machine, "status", &["--json"]);
     serde_json::from_str(&outcome.stdout).unwrap()
 }
@@ -270,163 +268,6 @@ fn the_undo_of_an_interrupted_apply_extends_the_time_that_systemd_gives_it() {
     let length = manager.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"EXTEND_TIMEOUT_USEC=86400000000\n");
     assert_eq!(status(&machine)["state"], "failed");
-}
-
-#[test]
-fn an_undo_keeps_the_changes_of_others() {
-    let machine = image();
-    succeeds(&machine, "apply");
-    let edited = fs::read_to_string(machine.at(CONFIG)).unwrap() + "maxPods: 5\n";
-    let machine = machine
-        .with(CONFIG, &edited)
-        .with(KEPT, "containerRuntimeEndpoint: /run/other.sock\n");
-    let drifted = status(&machine);
-    assert_eq!(drifted["state"], "drifted");
-    assert_eq!(drifted["drifted"], serde_json::json!([CONFIG, KEPT]));
-    let before = state(machine.root(), true);
-    let outcome = node(&machine, "undo", &[]);
-    assert_eq!(outcome.code, 1);
-    expect![[r#"
-        /var/lib/kubelet/instance-config.yaml: somebody else has changed the file, so nothing is undone; change it back or remove it, then undo again
-    "#]].assert_eq(&outcome.stdout);
-    assert_eq!(state(machine.root(), true), before);
-    assert_eq!(status(&machine)["state"], "drifted");
-    let machine = machine.without(KEPT);
-    succeeds(&machine, "undo");
-    assert_eq!(status(&machine)["state"], "undone");
-    assert_eq!(fs::read_to_string(machine.at(KEPT)).unwrap(), OLD);
-    assert_eq!(
-        fs::read_to_string(machine.at(CONFIG)).unwrap(),
-        edited.replace(NEW, OLD)
-    );
-}
-
-#[test]
-fn an_apply_keeps_a_file_that_somebody_changes_meanwhile() {
-    let machine = image();
-    let before = state(machine.root(), true);
-    let all = node(&machine, "apply", &["--stop-at", "1000000"]);
-    let number = |what: &str| {
-        let mut lines = all.stdout.lines();
-        let line = lines.find(|line| line.ends_with(what)).unwrap();
-        line.split([' ', ':']).nth(1).unwrap().to_owned()
-    };
-    let boundaries = ["the journal", "endpoint"].map(number);
-    succeeds(&machine, "undo");
-    for boundary in boundaries {
-        let files = main_file(SPEC);
-        let (program, spec) = (machine.at("/program"), files.main());
-        let mut apply = command(&["node", "apply", "--root", text(machine.root())]);
-        apply.args([
-            "--program",
-            text(&program),
-            "--spec",
-            text(&spec),
-            "--stop-at",
-        ]);
-        let mut apply = apply
-            .arg(&boundary)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(apply.stdout.as_mut().unwrap()).lines();
-        let start = format!("boundary {boundary}: ");
-        assert!(
-            lines
-                .map_while(Result::ok)
-                .any(|line| line.starts_with(&start))
-        );
-        let edited = KUBELET.replace(NEW, OLD) + &format!("maxPods: {boundary}\n");
-        fs::write(machine.at(CONFIG), &edited).unwrap();
-        let process = Pid::from_child(&apply);
-        while !fs::read_to_string(format!("/proc/{process}/stat"))
-            .unwrap()
-            .contains(") T ")
-        {
-            std::thread::yield_now();
-        }
-        rustix::process::kill_process(process, Signal::CONT).unwrap();
-        let output = apply.wait_with_output().unwrap();
-        let shown = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{shown}");
-        let what = format!("{CONFIG}: somebody else has changed the file meanwhile; try again");
-        assert!(shown.contains(&what), "{shown}");
-        assert_eq!(fs::read_to_string(machine.at(CONFIG)).unwrap(), edited);
-        let mut now = state(machine.root(), true);
-        let config = now.remove(CONFIG);
-        let mut before = before.clone();
-        assert_ne!(before.remove(CONFIG), config);
-        assert_eq!(now, before);
-    }
-}
-
-/// A list of access with one more user, which new files of a directory get. Each entry has a tag, permissions and a user.
-fn default_access() -> Vec<u8> {
-    let none = u32::MAX;
-    let entries = [
-        (0x01, 7, none),
-        (0x02, 4, 1),
-        (0x04, 5, none),
-        (0x10, 5, none),
-        (0x20, 5, none),
-    ];
-    let entries = entries.map(|(tag, permissions, user): (u16, u16, u32)| {
-        [
-            &tag.to_le_bytes()[..],
-            &permissions.to_le_bytes(),
-            &user.to_le_bytes(),
-        ]
-        .concat()
-    });
-    [2_u32.to_le_bytes().to_vec(), entries.concat()].concat()
-}
-
-#[test]
-#[allow(clippy::print_stderr)]
-fn attributes_that_the_file_system_gives_to_new_files_are_no_changes_of_others() {
-    let machine = image();
-    let units = machine.at("/etc/systemd/system");
-    let set = |path: &Path, name: &str, value: &[u8]| {
-        rustix::fs::setxattr(path, name, value, XattrFlags::empty())
-    };
-    let access = default_access();
-    let kubelet = machine.at("/var/lib/kubelet");
-    set(&kubelet, "system.posix_acl_default", &access).ok();
-    if let Err(error) = set(&units, "system.posix_acl_default", &access) {
-        return eprintln!("not tried, the file system has no lists of access: {error}");
-    }
-    let before = state(machine.root(), true);
-    succeeds(&machine, "apply");
-    let mut list = [0; 64];
-    let socket = units.join("criswitch.socket");
-    rustix::fs::getxattr(&socket, "system.posix_acl_access", &mut list).unwrap();
-    assert_eq!(status(&machine)["state"], "installed");
-    // A policy of SELinux labels files later, too.
-    set(
-        &machine.at(CONFIG),
-        "security.selinux",
-        b"system_u:object_r:etc_t:s0",
-    )
-    .ok();
-    assert_eq!(status(&machine)["state"], "installed");
-    succeeds(&machine, "undo");
-    assert_eq!(state(machine.root(), true), before);
-}
-
-#[test]
-fn a_link_to_a_file_of_the_kubelet_comes_back_and_its_mode_counts() {
-    let machine = image();
-    let target = machine.at("/var/lib/kubelet/kubelet.yaml");
-    fs::rename(machine.at(CONFIG), &target).unwrap();
-    symlink("kubelet.yaml", machine.at(CONFIG)).unwrap();
-    let before = state(machine.root(), true);
-    succeeds(&machine, "apply");
-    let about = fs::symlink_metadata(machine.at(CONFIG)).unwrap();
-    assert!(about.is_file());
-    assert_eq!(about.mode() & 0o7777, 0o600);
-    succeeds(&machine, "undo");
-    assert_eq!(state(machine.root(), true), before);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::changes::moment;
 use super::kubelet::Kubelet;
 use super::root::Root;
 use super::tries;
-use super::unit::properties;
+use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
 use super::{last, same};
 use crate::cli::program::within;
@@ -33,6 +33,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 const RESTART: &str = "restart";
+const NO_ANSWER: &str = "systemd does not answer systemctl";
 /// How long a call of systemctl may take. By default, systemd ends a unit that has not stopped after 90 s, and one that
 /// has not started after a further 90 s.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(600);
@@ -80,7 +81,7 @@ pub(super) enum Work {
     Restart {
         unit: String,
         pods_of: String,
-        /// Whether it ran when the change was planned. If not, it is restarted only if it runs now.
+        /// Whether the kubelet ran when the change was planned. If not, it is restarted only if it runs now.
         ran: bool,
     },
     /// Wait until the kubelet serves with this endpoint, and has kept its pods.
@@ -171,7 +172,8 @@ impl<'a> Runner<'a> {
                 Ok(String::new())
             }),
             Work::Restart { unit, pods_of, ran } => {
-                self.is_kubelet_stopped = !ran && is_stopped(unit)?;
+                let is_stopped = || Unit::is_stopped(unit).context(NO_ANSWER);
+                self.is_kubelet_stopped = !ran && is_stopped()?;
                 if self.is_kubelet_stopped {
                     return Ok(());
                 }
@@ -277,7 +279,7 @@ fn wait(
     }
 }
 
-/// Waits until the next look.
+/// Waits so long until the next look.
 pub(super) fn pause(time: Duration) -> anyhow::Result<()> {
     block_on(async {
         tokio::time::sleep(time).await;
@@ -295,17 +297,10 @@ fn serves(endpoint: &str) -> anyhow::Result<()> {
     state(endpoint).map(drop)
 }
 
-/// Whether a unit of this machine neither runs nor is about to.
-pub(super) fn is_stopped(unit: &str) -> anyhow::Result<bool> {
-    let asked = properties(unit, ["ActiveState"]);
-    let [state] = asked.context("systemd does not answer systemctl")?;
-    Ok(["inactive", "failed"].contains(&state.as_str()))
-}
-
 /// Checks that a unit is active. Returns its main process.
 fn active(unit: &str) -> anyhow::Result<String> {
     let asked = properties(unit, ["ActiveState", "MainPID"]);
-    let [state, process] = asked.context("systemd does not answer systemctl")?;
+    let [state, process] = asked.context(NO_ANSWER)?;
     ensure!(state == "active", "{unit} is {state}");
     Ok(process)
 }

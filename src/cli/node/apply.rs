@@ -1,19 +1,19 @@
 //! `criswitch node apply`, `undo`, `uninstall` and `status`: the changes of a plan, all or none.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use criswitch::config::specification::Mode;
+use criswitch::config::specification::{Mode, Specification};
 use criswitch::platform::kernel;
 use serde_json::json;
 
 use super::actions::{self, Runner, Work};
 use super::changes;
 use super::journal::{Generation, Journal, Left};
-use super::plan::{self, SpecificationArguments};
+use super::plan::{MachineFacts, NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
 use crate::cli::output::Output;
@@ -146,19 +146,8 @@ impl ApplyArguments {
             return Ok(Verdict::NotFine);
         }
         let specification = self.source.specification()?;
-        let mut facts = self.source.facts(&specification, &directory)?;
-        let until = Instant::now() + YOUNG_LIMIT;
-        let must_wait = |facts: &plan::MachineFacts<'_>| {
-            plan::NodePlan::of(facts).must_wait() && Instant::now() < until
-        };
-        if specification.mode != Mode::Check && must_wait(&facts) {
-            print("waiting for pods that are younger than 10 seconds\n")?;
-            while must_wait(&facts) {
-                actions::pause(YOUNG_PAUSE)?;
-                facts = self.source.facts(&specification, &directory)?;
-            }
-        }
-        let plan = plan::NodePlan::of(&facts);
+        let facts = self.facts_without_young_pods(&specification, &directory)?;
+        let plan = NodePlan::of(&facts);
         print(plan.text()?)?;
         let number = specification.generation.unwrap_or(facts.number);
         let changes = match plan.verdict() {
@@ -206,6 +195,28 @@ impl ApplyArguments {
     }
 }
 
+impl ApplyArguments {
+    /// The facts of the machine, once no pod is too young, or after the limit.
+    fn facts_without_young_pods<'a>(
+        &self,
+        specification: &'a Specification,
+        directory: &'a Path,
+    ) -> anyhow::Result<MachineFacts<'a>> {
+        let mut facts = self.source.facts(specification, directory)?;
+        let must_wait = |facts: &MachineFacts<'_>| NodePlan::of(facts).must_wait();
+        if specification.mode == Mode::Check || !must_wait(&facts) {
+            return Ok(facts);
+        }
+        print("waiting for pods that are younger than 10 seconds\n")?;
+        let until = Instant::now() + YOUNG_LIMIT;
+        while Instant::now() < until && must_wait(&facts) {
+            actions::pause(YOUNG_PAUSE)?;
+            facts = self.source.facts(specification, directory)?;
+        }
+        Ok(facts)
+    }
+}
+
 /// Undoes the last changes of the journal.
 fn undo(root: &Root<'_>) -> anyhow::Result<Verdict> {
     let mut journal = Journal::open(root)?;
@@ -216,8 +227,7 @@ fn undo(root: &Root<'_>) -> anyhow::Result<Verdict> {
 fn shown(left: &Left) -> anyhow::Result<Verdict> {
     let files = left.files.iter().map(|path| {
         format!(
-            "{}: somebody else has changed the file, so nothing is undone; change it back or remove it, then undo \
-             again\n",
+            "{}: somebody else has changed the file; change it back or remove it, then undo again\n",
             path.display()
         )
     });
@@ -270,11 +280,11 @@ impl UninstallArguments {
         }
         for undone in 0..journal.generations.len() {
             // A pod may have started since the generation before.
-            let needing = match root.is_this_machine() {
+            let needing = match (root.is_this_machine(), undone) {
+                (false, _) => Vec::new(),
+                (true, 0) => needing(&journal)?,
                 // The undo before may have stopped criswitch.
-                true if undone > 0 => needing(&Journal::read(&root)?).unwrap_or_default(),
-                true => needing(&journal)?,
-                false => Vec::new(),
+                (true, _) => needing(&Journal::read(&root)?).unwrap_or_default(),
             };
             if !needing.is_empty() {
                 let what = match undone {

@@ -444,58 +444,46 @@ fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// Undoes the change of a text in other texts, each with its expected result.
+    #[track_caller]
+    fn undone(before: &str, after: &str, texts: &[(&str, Option<&str>)]) {
+        for (now, expected) in texts {
+            let found = without_change(before, after, now);
+            assert_eq!(found.as_deref(), *expected, "{now:?}");
+        }
+    }
+
     #[test]
     fn a_change_is_undone_beside_the_changes_of_others() {
-        let undone = |before: &str, after: &str, now: &str| without_change(before, after, now);
-        let kept = |text: &str| Some(text.to_owned());
-        // A file without a line break at its end.
-        let (before, after) = ("maxPods: 5", "maxPods: 5\nkey: new\n");
-        assert_eq!(
-            undone(before, after, "maxPods: 5\nkey: new\nx: 1\n"),
-            kept("maxPods: 5\nx: 1\n")
-        );
-        assert_eq!(
-            undone(before, after, "maxPods: 6\nx: 1\n"),
-            kept("maxPods: 6\nx: 1\n")
-        );
-        assert_eq!(undone(before, after, "maxPods: 5\nkey: other\n"), None);
-        assert_eq!(undone(before, after, "key: new\nkey: new\n"), None);
-        // Others have commented the line out.
-        assert_eq!(
-            undone("a: 1\n", "a: 1\nkey: new\n", "a: 1\n#key: new\nb: 2\n"),
-            kept("a: 1\n#key: new\nb: 2\n")
-        );
-        let (before, after) = ("key: old\na: 1\n", "key: new\na: 1\n");
-        assert_eq!(undone(before, after, "key: new\r\n"), None);
-        assert_eq!(
-            undone(before, after, "b: 2\nkey: new\n"),
-            kept("b: 2\nkey: old\n")
-        );
-        assert_eq!(
-            undone(before, after, "key: old\nb: 2\n"),
-            kept("key: old\nb: 2\n")
-        );
-        assert_eq!(undone(before, after, "key: third\n"), None);
+        // A file without a line break at its end, and a line that others have commented out.
+        let texts = [
+            ("a: 1\nkey: new\nx: 1\n", Some("a: 1\nx: 1\n")),
+            ("a: 2\nx: 1\n", Some("a: 2\nx: 1\n")),
+            ("a: 1\n#key: new\nb: 2\n", Some("a: 1\n#key: new\nb: 2\n")),
+            ("a: 1\nkey: other\n", None),
+            ("key: new\nkey: new\n", None),
+        ];
+        undone("a: 1", "a: 1\nkey: new\n", &texts);
+        let texts = [
+            ("b: 2\nkey: new\n", Some("b: 2\nkey: old\n")),
+            ("key: old\nb: 2\n", Some("key: old\nb: 2\n")),
+            ("key: new\r\n", None),
+            ("key: third\n", None),
+        ];
+        undone("key: old\na: 1\n", "key: new\na: 1\n", &texts);
     }
 
     #[test]
     fn a_flag_is_undone_in_a_line_that_others_have_changed() {
-        let (before, after) = (
-            "ARGS=\"--x=1 --socket=old\"\n",
-            "ARGS=\"--x=1 --socket=new\"\n",
-        );
-        let undone = |now: &str| without_change(before, after, now);
-        assert_eq!(
-            undone("ARGS=\"--socket=new --y=2\"\n").as_deref(),
-            Some("ARGS=\"--socket=old --y=2\"\n")
-        );
-        let again = "ARGS=\"--socket=old --y=2\"\n";
-        assert_eq!(undone(again).as_deref(), Some(again));
-        assert_eq!(undone("ARGS=\"--y=2\"\n"), None);
-        assert_eq!(undone("ARGS=\"--socket=newer\"\n"), None);
-        assert_eq!(
-            undone("ARGS=\"--socket=new\"\nMORE=\"--socket=new\"\n"),
-            None
-        );
+        let again = "ARGS='--socket=old --y=2'\n";
+        let texts = [
+            ("ARGS='--socket=new --y=2'\n", Some(again)),
+            (again, Some(again)),
+            ("ARGS='--y=2'\n", None),
+            ("ARGS='--socket=newer'\n", None),
+            ("ARGS='--socket=new'\nMORE='--socket=new'\n", None),
+        ];
+        let [before, after] = ["old", "new"].map(|it| format!("ARGS='--x=1 --socket={it}'\n"));
+        undone(&before, &after, &texts);
     }
 }

@@ -228,7 +228,7 @@ impl<'a> Journal<'a> {
         self.remove_temporary(runner)?;
         let stages = self.begin(version, number, new, runner);
         if stages.is_err() && !self.is_open && !self.has_temporary() {
-            self.remove_contents(self.generations.len());
+            self.remove_contents();
         }
         let stages = stages?;
         let lasting = stages.iter().enumerate();
@@ -330,10 +330,10 @@ impl<'a> Journal<'a> {
         self.files.directory.join(format!("{generation}-room"))
     }
 
-    /// Removes the saved contents and the room of a generation that has not begun.
-    fn remove_contents(&self, generation: usize) {
+    /// Removes the saved contents and the room of the next generation, which has not begun.
+    fn remove_contents(&self) {
         let entries = fs::read_dir(&self.files.directory).into_iter().flatten();
-        let own = format!("{generation}-");
+        let own = format!("{}-", self.generations.len());
         let is_own = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default();
             name.to_string_lossy().starts_with(&own)

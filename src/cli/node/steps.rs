@@ -8,10 +8,10 @@ use criswitch::config::{DEFAULT_LISTEN, DEFAULT_PATH};
 use criswitch::platform::files;
 use serde::Serialize;
 
-use super::actions;
 use super::changes::New;
 use super::plan::MachineFacts;
 use super::root::Root;
+use super::unit::Unit;
 
 /// The directory with a directory for each version of criswitch.
 pub(super) const PROGRAMS: &str = "/opt/criswitch";
@@ -160,7 +160,7 @@ fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     };
     // On this machine, a daemon that no unit runs does not count.
     let is_active = match facts.root.is_this_machine() {
-        true => actions::is_stopped("criswitch.service").is_ok_and(|is_stopped| !is_stopped),
+        true => Unit::is_stopped("criswitch.service") == Some(false),
         false => facts.root.processes().into_iter().any(is_daemon),
     };
     let what = match is_active {

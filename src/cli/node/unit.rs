@@ -99,6 +99,12 @@ impl Unit {
         Some(needs == "yes")
     }
 
+    /// Whether a unit of this machine neither runs nor is about to; `None` if no systemd answers.
+    pub(super) fn is_stopped(name: &str) -> Option<bool> {
+        let [state] = properties(name, ["ActiveState"])?;
+        Some(["inactive", "failed"].contains(&state.as_str()))
+    }
+
     /// Whether the unit has files, and one of the usual targets starts it.
     pub(super) fn is_enabled(&self, root: &Root<'_>) -> bool {
         let wants = ["multi-user", "sockets"].map(|target| {

@@ -133,7 +133,7 @@ processes() {
   in_background "$BATS_TEST_TMPDIR/apply" nsenter --target="$(cat "$DIR/node/pid")" --mount --pid --net --root --wdns=/ \
     /root/criswitch node apply --spec /root/spec.toml
   wait_for 60 "a pod of a try" is_tried 1
-  in_node systemctl kill --signal=KILL criswitch-apply.service
+  in_node systemctl kill --signal=KILL "$APPLY"
   wait_for 60 "the end of the undo" is_undone
   same "the files" "$(kept files)" "$(files_of_node)"
   for n in 1 2; do
@@ -148,8 +148,7 @@ is_tried() {
 
 # is_undone: succeeds when no change is under way; a condition for wait_for.
 is_undone() {
-  node status | grep -E '^(failed|notInstalled|undone)' &&
-    [[ $(in_node systemctl show --value --property=ActiveState criswitch-apply.service) == @(inactive|failed) ]]
+  node status | grep -E '^(failed|notInstalled|undone)' && has_ended
 }
 
 @test "apply installs criswitch" {

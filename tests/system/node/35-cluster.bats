@@ -323,7 +323,7 @@ has_no_pods_of() {
   wait_for 120 "the first node" nodes_of_pods "true uninstall"
   uninstall_release
   for n in "${NODES[@]}"; do
-    wait_for 60 "the end of a change" at "$n" has_no_change
+    wait_for 60 "the end of a change" at "$n" has_ended
     state=$(at "$n" node status | grep -o -m 1 '^[A-Za-z]*')
     states+="$state "
     if [ "$state" = installed ]; then
@@ -336,11 +336,6 @@ has_no_pods_of() {
   echo "# $states" >&3
   has "the nodes" installed "$states"
   [ "$states" != "installed installed installed " ] || fail "no node has changed"
-}
-
-# has_no_change: succeeds when no change of the node is under way; a condition for wait_for.
-has_no_change() {
-  [[ $(in_node systemctl show --value --property=ActiveState criswitch-apply.service) == @(inactive|failed) ]]
 }
 
 @test "the mode uninstall, and then helm uninstall, leave every file and label of the nodes as before" {

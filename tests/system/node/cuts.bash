@@ -2,7 +2,6 @@
 # Interruptions of `criswitch node` in a node, at the boundaries that the program names.
 
 FAULTS=(kill_process kill_cgroup stop_kubelet fill_disk renew_systemd cut_power)
-APPLY=criswitch-apply.service
 NUMBER=0
 
 # boundaries ARGUMENT...: runs a command of `criswitch node`, and prints the boundaries between its steps.
@@ -59,14 +58,6 @@ has_no_process() {
 
 go_on() {
   in_node systemctl kill --kill-who=main --signal=CONT "$APPLY" 2>/dev/null || true
-}
-
-# has_ended: succeeds when no change is under way; a condition for wait_for.
-has_ended() {
-  local state
-  state=$(in_node systemctl show --value --property=ActiveState "$APPLY") || return
-  echo "$state"
-  [[ $state == inactive || $state == failed ]]
 }
 
 kill_process() {

@@ -4,6 +4,8 @@
 
 NODE=$CHECKS
 TESTS=$(dirname "$NODE")
+# The unit in which `criswitch node` changes a node.
+APPLY=criswitch-apply.service
 
 # select_node [N]: makes node N, or the first one, the node of all functions. Sets its name, the end of names of its files,
 # and the names and addresses of the two ends of the link between the machine and the node.
@@ -94,6 +96,14 @@ in_node() {
 # node ARGUMENT...: runs `criswitch node` in the node.
 node() {
   in_node /root/criswitch node "$@"
+}
+
+# has_ended: succeeds when no change is under way; a condition for wait_for.
+has_ended() {
+  local state
+  state=$(in_node systemctl show --value --property=ActiveState "$APPLY") || return
+  echo "$state"
+  [[ $state == inactive || $state == failed ]]
 }
 
 # would_change: succeeds when a plan would change the node; a condition for wait_for.

@@ -37,11 +37,10 @@ settle_time = '200ms'
 accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-pod', 'kubelet-version', 'kubelet-files',
     'young-pod', 'admission', 'eviction', 'readiness']
 ";
-const RECOVER: &str = "criswitch-recover.service";
 const SPEC: &str = "root/spec.toml";
 
 /// A node with a kubelet that uses runc, and the program of criswitch in /root.
-async fn node() -> Machine {
+pub(crate) async fn node() -> Machine {
     let machine = Machine::boot_bare().await;
     let write = |path: &str, text: &str| {
         let path = machine.at(path);
@@ -68,7 +67,7 @@ async fn node() -> Machine {
     machine
 }
 
-async fn call(machine: &Machine, arguments: &[&str]) -> Output {
+pub(crate) async fn call(machine: &Machine, arguments: &[&str]) -> Output {
     let arguments = [&["node"], arguments].concat();
     // The simulated runtimes answer meanwhile.
     let command = machine.command("/root/criswitch", &arguments);
@@ -76,25 +75,25 @@ async fn call(machine: &Machine, arguments: &[&str]) -> Output {
     output.await.unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8([&*output.stdout, &*output.stderr].concat()).unwrap()
 }
 
 /// Runs a command of `criswitch node`, which must succeed.
-async fn succeeds(machine: &Machine, arguments: &[&str]) -> String {
+pub(crate) async fn succeeds(machine: &Machine, arguments: &[&str]) -> String {
     let output = call(machine, arguments).await;
     assert!(output.status.success(), "{arguments:?}: {}", said(&output));
     said(&output)
 }
 
-const APPLY: [&str; 3] = ["apply", "--spec", "/root/spec.toml"];
+pub(crate) const APPLY: [&str; 3] = ["apply", "--spec", "/root/spec.toml"];
 
-async fn status(machine: &Machine) -> Value {
+pub(crate) async fn status(machine: &Machine) -> Value {
     serde_json::from_slice(&call(machine, &["status", "--json"]).await.stdout).unwrap()
 }
 
 /// Every path that a node has, with its mode, owner and content, except the journal.
-fn files(machine: &Machine) -> BTreeMap<String, String> {
+pub(crate) fn files(machine: &Machine) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut paths = vec!["etc", "opt", "var"]
         .into_iter()
@@ -131,10 +130,10 @@ fn files(machine: &Machine) -> BTreeMap<String, String> {
 }
 
 /// The state before `apply`.
-struct Before(BTreeMap<String, String>);
+pub(crate) struct Before(BTreeMap<String, String>);
 
 impl Before {
-    fn of(machine: &Machine) -> Before {
+    pub(crate) fn of(machine: &Machine) -> Before {
         let mut files = files(machine);
         files.insert("state".to_owned(), "[]".to_owned());
         Before(files)
@@ -142,7 +141,7 @@ impl Before {
 
     /// Asserts that the machine is as before: files, units, the kubelet.
     #[track_caller]
-    fn is_back(&self, machine: &Machine, when: &str) {
+    pub(crate) fn is_back(&self, machine: &Machine, when: &str) {
         let mut files = files(machine);
         files.entry("state".to_owned()).or_insert("[]".to_owned());
         let changed: Vec<_> = files
@@ -163,7 +162,7 @@ impl Before {
     }
 }
 
-fn process(machine: &Machine, unit: &str) -> String {
+pub(crate) fn process(machine: &Machine, unit: &str) -> String {
     machine.show(unit, "MainPID")
 }
 
@@ -270,91 +269,6 @@ async fn a_step_that_fails_is_undone_and_named() {
     before.is_back(&machine, "failed start");
 }
 
-/// Runs a command that ends at this moment. Returns whether it has ended before, and its output.
-async fn cut(machine: &Machine, arguments: &[&str], moment: usize) -> (bool, String) {
-    let moment = moment.to_string();
-    let cut = ["--here", "--end-at", &moment];
-    let output = call(machine, &[arguments, &cut].concat()).await;
-    (output.status.success(), said(&output))
-}
-
-/// Starts the kubelet and the unit that undoes an interrupted command, as a boot does.
-fn boot(machine: &Machine) {
-    machine.systemctl(&["daemon-reload"]);
-    let stop = ["stop", "kubelet.service", "criswitch.service"];
-    machine.command("systemctl", &stop).output().unwrap();
-    machine.systemctl(&["start", RECOVER, "kubelet.service"]);
-}
-
-/// Undoes an interrupted command as after the end of the unit, or as at a boot. A boot starts only a unit that is enabled.
-async fn recover(machine: &Machine, moment: usize) {
-    let link = format!("etc/systemd/system/multi-user.target.wants/{RECOVER}");
-    let is_enabled = machine.at(&link).exists();
-    if !is_enabled {
-        assert_ne!(status(machine).await["state"], "interrupted", "{moment}");
-    }
-    match is_enabled && moment % 2 == 1 {
-        true => boot(machine),
-        false => _ = call(machine, &["undo", "--here", "--interrupted"]).await,
-    }
-}
-
-/// Runs a command that ends at this moment, and goes back. Returns whether it has ended before.
-async fn there_and_back(
-    machine: &Machine,
-    before: &Before,
-    arguments: &[&str],
-    moment: usize,
-) -> bool {
-    let (is_whole, shown) = cut(machine, arguments, moment).await;
-    go_back(machine, moment).await;
-    before.is_back(machine, &format!("{moment}: {shown}"));
-    is_whole
-}
-
-/// Undoes an `apply` or its rest, whatever was interrupted.
-async fn go_back(machine: &Machine, moment: usize) {
-    recover(machine, moment).await;
-    if status(machine).await["state"] == "installed" {
-        succeeds(machine, &["undo", "--here"]).await;
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_apply_that_ends_at_any_moment_leaves_a_node_as_before() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    // Long before the first action, only files have changed. A boot starts the units whose files are there.
-    let mut moment = 10;
-    while !cut(&machine, &APPLY, moment)
-        .await
-        .1
-        .contains("start: systemctl")
-    {
-        go_back(&machine, moment).await;
-        moment += 10;
-    }
-    go_back(&machine, moment).await;
-    moment -= 20;
-    while !there_and_back(&machine, &before, &APPLY, moment).await {
-        moment += 1;
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_undo_that_ends_at_any_moment_leaves_a_node_as_before() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    for moment in 0.. {
-        succeeds(&machine, &[&APPLY[..], &["--here"]].concat()).await;
-        if there_and_back(&machine, &before, &["undo"], moment).await {
-            break;
-        }
-    }
-}
-
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn the_undo_of_the_first_generation_restarts_the_kubelet_also_after_an_upgrade() {
@@ -412,64 +326,6 @@ async fn the_labels_of_a_node_end_with_the_generation_that_has_set_them() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_upgrade_that_fails_goes_back_without_the_kubelet() {
-    let machine = node().await;
-    succeeds(&machine, &APPLY).await;
-    let (installed, kubelet) = (files(&machine), process(&machine, "kubelet"));
-    fs::write(machine.at("root/bad"), "#!/bin/sh\nexit 1\n").unwrap();
-    let upgrade = [&APPLY[..], &["--program", "/root/bad"]].concat();
-    let output = call(&machine, &upgrade).await;
-    let words = "step start has failed, and all changes are undone: ";
-    assert!(said(&output).contains(words), "{}", said(&output));
-    assert_eq!(process(&machine, "kubelet"), kubelet);
-    assert_eq!(status(&machine).await["state"], "failed");
-    machine.client().pods().await.unwrap();
-    // At a boot, criswitch waits for the unit that undoes the upgrade.
-    let actions = || {
-        let journal = machine.at("var/lib/criswitch/node/journal");
-        fs::read_to_string(journal)
-            .unwrap()
-            .matches("{\"act\"")
-            .count()
-    };
-    let before = actions();
-    for moment in 10.. {
-        cut(&machine, &upgrade, moment).await;
-        if actions() > before {
-            break;
-        }
-        recover(&machine, 0).await;
-    }
-    boot(&machine);
-    assert_eq!(files(&machine), installed);
-    until(async || machine.show("criswitch", "ActiveState") == "active").await;
-    assert_eq!(machine.show("kubelet", "ActiveState"), "active");
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_apply_beside_another_a_stop_and_a_new_systemd_leaves_a_node_as_before() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    // The step that verifies lasts until its time limit.
-    fs::write(machine.at("run/kubelet-rejects-criswitch"), "").unwrap();
-    for meanwhile in [&["daemon-reexec"][..], &["stop", "criswitch-apply.service"]] {
-        let disturb = async {
-            until(async || status(&machine).await["state"] == "changing").await;
-            let second = call(&machine, &APPLY).await;
-            let words = "another criswitch changes this machine now";
-            assert!(said(&second).contains(words), "{}", said(&second));
-            machine.systemctl(meanwhile);
-        };
-        let (first, ()) = tokio::join!(call(&machine, &APPLY), disturb);
-        assert_eq!(first.status.code(), Some(1), "{}", said(&first));
-        before.is_back(&machine, &said(&first));
-        assert_eq!(status(&machine).await["state"], "failed");
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn an_image_that_has_booted_is_judged_and_undone_like_a_node() {
     let machine = node().await;
     let before = Before::of(&machine);
@@ -486,50 +342,6 @@ async fn an_image_that_has_booted_is_judged_and_undone_like_a_node() {
     succeeds(&machine, &["status", "--ready"]).await;
     succeeds(&machine, &["undo"]).await;
     before.is_back(&machine, "undo");
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    for moment in ["30", "70"] {
-        let output = call(&machine, &[&APPLY[..], &["--end-at", moment]].concat()).await;
-        let words = "criswitch-apply.service ended with the result signal 9";
-        assert!(said(&output).contains(words), "{}", said(&output));
-        before.is_back(&machine, &said(&output));
-        assert_eq!(
-            status(&machine).await["failure"]["why"],
-            "the command was interrupted"
-        );
-    }
-    let script =
-        "cd /var/lib/criswitch/node; rm apply.log; /root/criswitch node apply --spec /root/spec.toml & pid=$!
-        until [ -e apply.log ]; do :; done; kill -KILL $pid";
-    machine.command("bash", &["-c", script]).output().unwrap();
-    until(async || status(&machine).await["state"] == "installed").await;
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_undo_that_removes_its_own_program_is_completed_if_it_is_killed() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    for moment in (3..).step_by(8) {
-        succeeds(&machine, &APPLY).await;
-        let end = moment.to_string();
-        let undo = ["node", "undo", "--end-at", &end];
-        let undo = machine.command("/opt/criswitch/current/criswitch", &undo);
-        let output = tokio::process::Command::from(undo).output().await.unwrap();
-        if status(&machine).await["state"] == "installed" {
-            succeeds(&machine, &["undo"]).await;
-        }
-        before.is_back(&machine, &format!("{end}: {}", said(&output)));
-        if output.status.success() {
-            assert!(moment > 40, "{moment}");
-            break;
-        }
-    }
 }
 
 #[tokio::test]
@@ -567,51 +379,6 @@ async fn a_kubelet_that_starts_after_an_apply_is_restarted_by_the_undo() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn an_undo_that_is_stopped_is_completed_and_fails() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    succeeds(&machine, &APPLY).await;
-    let stop = async {
-        let unit = "criswitch-apply";
-        until(async || process_state(&machine, &process(&machine, unit)) == Some('T')).await;
-        machine.systemctl(&["stop", unit]);
-    };
-    let (undo, ()) = tokio::join!(call(&machine, &["undo", "--stop-at", "3"]), stop);
-    let said = said(&undo);
-    assert_eq!(undo.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("criswitch-apply.service ended with the result"),
-        "{said}"
-    );
-    before.is_back(&machine, &said);
-}
-
-/// The letter of the state of a process.
-fn process_state(machine: &Machine, process: &str) -> Option<char> {
-    let path = machine.at(&format!("proc/{process}/stat"));
-    let text = fs::read_to_string(path).ok()?;
-    let (_, fields) = text.rsplit_once(") ")?;
-    fields.chars().next()
-}
-
-/// An undo may take longer than systemd gives a unit whose file it has removed.
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_slow_undo_at_boot_ends_on_its_own() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    let (is_whole, _) = cut(&machine, &APPLY, 60).await;
-    assert!(!is_whole);
-    let limit = machine.at("run/systemd/system.conf.d/limit.conf");
-    fs::create_dir_all(limit.parent().unwrap()).unwrap();
-    fs::write(limit, "[Manager]\nDefaultTimeoutStartSec=1ms\n").unwrap();
-    machine.systemctl(&["daemon-reexec"]);
-    boot(&machine);
-    before.is_back(&machine, "boot");
-}
-
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn an_apply_waits_for_young_pods() {
     let machine = node().await;
     let spec = format!("{CONFIG}{NODE}").replace("'young-pod', ", "");
@@ -624,30 +391,6 @@ async fn an_apply_waits_for_young_pods() {
         "{shown}"
     );
     succeeds(&machine, &["status", "--ready"]).await;
-}
-
-/// A program that an apply has started may go on. This one ignores the signal with which systemd ends the unit.
-#[tokio::test]
-#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_program_that_ignores_signals_does_not_hold_up_an_undo() {
-    let machine = node().await;
-    let before = Before::of(&machine);
-    let script = "
-        /root/criswitch node apply --spec /root/spec.toml --stop-at 5 & apply=$!
-        of() { systemctl show --value --property=$1 criswitch-apply.service; }
-        until grep -q '^State:.T' /proc/$(of MainPID)/status; do :; done
-        (trap '' TERM; echo $BASHPID >/sys/fs/cgroup/$(of ControlGroup)/cgroup.procs; exec sleep infinity) &
-        until grep -qx $! /sys/fs/cgroup/$(of ControlGroup)/cgroup.procs; do :; done
-        systemctl kill --kill-who=main --signal=KILL criswitch-apply.service
-        wait $apply";
-    let script = machine.command("timeout", &["120", "bash", "-c", script]);
-    let output = tokio::process::Command::from(script)
-        .output()
-        .await
-        .unwrap();
-    before.is_back(&machine, &said(&output));
-    let failure = &status(&machine).await["failure"]["why"];
-    assert_eq!(failure, "the command was interrupted");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 mod support;
 
 mod applies;
+mod interruptions;
 mod machine;
 mod plans;
 mod reloads;

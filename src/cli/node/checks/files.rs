@@ -173,8 +173,8 @@ pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Fin
     let places = with_target(facts, planned, |target, content| {
         target.available_bytes < content.size() + ROOM
     });
-    // In one file system at most: each file, both of its saved contents, and as much room for the undo. The recover
-    // program is there, in the journal and in that room.
+    // At most, one file system gets each new file, both saved contents, and room for the old file. It also gets the
+    // recover program, the saved content of that program, and room for it.
     let sizes = contents(planned).map(|(change, content)| {
         let before = facts.root.place(Path::new(&change.place)).metadata();
         2 * (content.size() + before.map_or(0, |about| about.len()))
@@ -203,18 +203,15 @@ pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Fin
 /// is of this command.
 pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let changes = planned.iter().flat_map(|planned| &planned.changes);
-    let read = facts.layout.iter().flat_map(|layout| layout.read.keys());
-    let read: Vec<_> = read.collect();
+    let layout = facts.layout.as_ref();
+    let is_setting = |path: &Path| layout.is_ok_and(|layout| layout.read.contains_key(path));
     let in_the_way = changes.filter(|change| {
-        let path = &PathBuf::from(&change.place);
-        if read.contains(&path) {
-            return false;
-        }
+        let path = Path::new(&change.place);
         let is_version =
             matches!(change.content, Some(Content::Link(_))) && path.starts_with(PROGRAMS);
         let exists = facts.root.at(path).symlink_metadata().is_ok();
         let is_own = is_version || facts.own.iter().any(|own| own == path);
-        change.content.is_some() && exists && !is_own
+        change.content.is_some() && exists && !is_own && !is_setting(path)
     });
     let places = in_the_way.map(|change| &change.place);
     let what = "the file exists, differs, and would be replaced";
