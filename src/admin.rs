@@ -2,6 +2,7 @@
 //! CRI socket.
 
 mod state;
+pub mod verdict;
 
 use std::convert::Infallible;
 use std::future::ready;

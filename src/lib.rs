@@ -69,7 +69,7 @@
 //! - [`dispatch`]: the path of a call
 //! - [`node_labels`]: the labels of the node for the scheduler, and the file from which node-feature-discovery reads
 //!   them
-//! - `admin`: `criswitch.admin.v1`: the state of the daemon for commands, reload, forget
+//! - [`admin`]: `criswitch.admin.v1`: the state of the daemon for commands, and the `verdict` on it; reload, forget
 //! - [`server`]: the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections
 //!   (`connection`), the layers around each call, shutdown
 //! - [`metrics`]: the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read
@@ -126,7 +126,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
-mod admin;
+pub mod admin;
 pub mod backend;
 pub mod call;
 pub mod codec;

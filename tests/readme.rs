@@ -263,8 +263,6 @@ fn memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_
     assert_eq!(unit_mib("MemoryMax="), most + most / 4);
     let said = format!("add up to {most} MiB for four backends");
     assert!(shipped("docs/limits.md").contains(&said), "{said}");
-    let said = format!("add up to {most} MiB");
-    assert!(shipped("README.md").contains(&said), "{said}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ comparison    root,go      3    benches/compare/run.sh --smoke
 begin-windows root,network 0.1  begin_windows
 runtimes      root,go      13   test_runtimes
 windows       root,network 6    test_windows
-demo          -            1.5  cargo run --quiet --profile demo --locked --example demo -- --once
+demo          -            1.5  cargo run --quiet --locked -p criswitch-demo -- --once
 "
 QUICK="formatting lints quick-tests"
 
@@ -210,7 +210,7 @@ test_runtimes() {
 # Begins the tests for Windows in the background, and builds the demo, because the real runtimes often wait.
 begin_windows() {
   beside bash -c 'tests/system/windows/run.sh || exit
-    cargo build --quiet --profile demo --locked --example demo' >"$CACHE/windows.log" 2>&1 &
+    cargo build --quiet --locked -p criswitch-demo' >"$CACHE/windows.log" 2>&1 &
   WINDOWS=$!
 }
 

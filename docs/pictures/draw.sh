@@ -51,8 +51,8 @@ on_a_node() {
     touch "$PYTHON/.done"
   }
   [ -n "${CRISWITCH:-}${RUNTIMES:-}" ] ||
-    cargo build --quiet --profile suite --locked --bin criswitch --example runtimes
-  export CRISWITCH=${CRISWITCH:-$BUILT/criswitch} RUNTIMES=${RUNTIMES:-$BUILT/examples/runtimes}
+    cargo build --quiet --profile suite --locked -p criswitch -p criswitch-demo
+  export CRISWITCH=${CRISWITCH:-$BUILT/criswitch} RUNTIMES=${RUNTIMES:-$BUILT/runtimes}
   # All processes end with the script.
   PYTHONDONTWRITEBYTECODE=1 unshare --mount --net --pid --fork --kill-child --mount-proc \
     bash -euc "$NAMESPACE" "$PYTHON/bin/python" "$@"

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, IsTerminal};
 use anyhow::{bail, ensure};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
+use criswitch::admin::verdict;
 use criswitch::codec::admin::{Backend, State};
 
 use super::running::{self, Running};
@@ -33,7 +34,7 @@ impl ForgetArguments {
         let state = daemon.state().await?;
         let backend = running::backend(&state, &self.backend)?;
         ensure!(
-            !running::is_ready(backend),
+            !verdict::is_ready(backend),
             "backend {:?} ({}) answers, so it is not forgotten; remove its pods instead",
             backend.name,
             backend.socket

@@ -1,54 +1,21 @@
-//! The first line of `criswitch status`: whether criswitch serves the whole node, why not, and what to do.
+//! The first line of `criswitch status`: the verdict on the node, and what to do.
 
-use std::time::Duration;
-
-use criswitch::codec::admin::{Backend, Problem, State};
-use criswitch::config::wording::{ago, counted, span};
+use criswitch::admin::verdict::{Level, NodeVerdict};
+use criswitch::codec::admin::{Problem, State};
+use criswitch::config::wording::counted;
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};
 use super::output;
-use super::running::is_ready;
 use super::terminal::{self, Shown, plain};
 
-/// The cause that is shown for a backend that has not answered since criswitch started.
-const NO_ANSWER: &str = "no answer yet";
+/// The level of a node that is served, although the files on disk have problems.
+const RESTART_FAILS: &str = "serving, but a restart would fail";
 
-/// Whether criswitch serves the whole node, and the reasons.
+/// The verdict, and the problems of the files for which a restart would fail.
 pub(super) struct Health {
-    pub(super) level: Level,
-    reasons: Vec<String>,
-    /// The problems of the files for which a restart would fail.
+    verdict: NodeVerdict,
     restart: Vec<Problem>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Level {
-    Serving,
-    RestartFails,
-    Degraded,
-    NodeNotReady,
-    ListsFailing,
-}
-
-impl Level {
-    fn name(self) -> &'static str {
-        match self {
-            Level::Serving => "serving",
-            Level::RestartFails => "serving, but a restart would fail",
-            Level::NodeNotReady => "node not ready",
-            Level::Degraded => "degraded",
-            Level::ListsFailing => "lists failing",
-        }
-    }
-
-    fn paint(self) -> Paint {
-        match self {
-            Level::Serving => Paint::Good,
-            Level::RestartFails | Level::Degraded => Paint::Odd,
-            Level::NodeNotReady | Level::ListsFailing => Paint::Bad,
-        }
-    }
 }
 
 impl Health {
@@ -56,45 +23,34 @@ impl Health {
     /// listed.
     pub(super) fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> Health {
         let restart = state.configuration.iter();
-        let restart: Vec<_> = restart.flat_map(|it| it.problems.clone()).collect();
-        let (level, reasons) = Health::level(state, conditions, unlisted);
-        let level = match level {
-            Level::Serving if !restart.is_empty() => Level::RestartFails,
-            level => level,
-        };
         Health {
-            level,
-            reasons,
-            restart,
+            verdict: NodeVerdict::of(state, conditions, unlisted),
+            restart: restart.flat_map(|it| it.problems.clone()).collect(),
         }
     }
 
-    fn level(
-        state: &State,
-        conditions: Vec<String>,
-        unlisted: Option<String>,
-    ) -> (Level, Vec<String>) {
-        if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
-            return (Level::ListsFailing, reasons);
+    /// Whether the whole node is served, and a restart would succeed.
+    pub(super) fn is_serving(&self) -> bool {
+        self.verdict.level == Level::Serving && self.restart.is_empty()
+    }
+
+    fn name(&self) -> &str {
+        match self.verdict.level {
+            Level::Serving if !self.restart.is_empty() => RESTART_FAILS,
+            ref level => level.as_ref(),
         }
-        let backends = state.backends.iter();
-        let degraded = backends.filter_map(|backend| degraded(state, backend));
-        if let Some(reasons) = first([degraded.collect(), conditions]) {
-            let level = match state.node_not_ready_seconds {
-                Some(_) => Level::NodeNotReady,
-                None => Level::Degraded,
-            };
-            return (level, reasons);
+    }
+
+    fn paint(&self) -> Paint {
+        match self.verdict.level {
+            _ if self.is_serving() => Paint::Good,
+            Level::Serving | Level::Degraded => Paint::Odd,
+            Level::NodeNotReady | Level::ListsFailing => Paint::Bad,
         }
-        let ready = match state.backends.len() {
-            1 => "the backend is ready".to_owned(),
-            count => format!("{count} backends are ready"),
-        };
-        (Level::Serving, vec![ready])
     }
 
     fn text(&self) -> String {
-        let reasons = self.reasons.join("; ");
+        let reasons = self.verdict.reasons.join("; ");
         let Some(first) = self.restart.first() else {
             return plain(&reasons);
         };
@@ -102,138 +58,30 @@ impl Health {
             1 => first.to_string(),
             count => format!("{first}, and {}", counted(count - 1, "more problem")),
         };
-        plain(&match self.level {
-            Level::RestartFails => restart,
+        plain(&match self.verdict.level {
+            Level::Serving => restart,
             _ => format!("{reasons}; a restart would fail: {restart}"),
         })
     }
 
     /// The health as one line. On a terminal the level at the beginning has a colour.
     pub(super) fn line(&self) -> Shown {
-        let name = self.level.name();
+        let name = self.name();
         let line = terminal::wrapped_first(&format!("{name}: {}", self.text()));
         let rest = line.strip_prefix(name).unwrap_or_default();
-        Shown::table(format!("{}{rest}", coloured(self.level.paint(), name)))
+        Shown::table(format!("{}{rest}", coloured(self.paint(), name)))
     }
 
     pub(super) fn json(&self) -> Json {
-        json!({ "state": self.level.name(), "text": self.text() })
+        json!({ "state": self.name(), "text": self.text() })
     }
 
     /// The reasons why the node is degraded or its lists fail.
     pub(super) fn problems(&self) -> Vec<Json> {
-        let has_reasons = !matches!(self.level, Level::Serving | Level::RestartFails);
-        let reasons = self.reasons.iter().filter(|_| has_reasons);
+        let reasons = self.verdict.reasons.iter();
+        let reasons = reasons.filter(|_| self.verdict.level != Level::Serving);
         let reasons = reasons.map(|reason| output::problem(reason));
         let restart = self.restart.iter().map(|problem| json!(problem));
         reasons.chain(restart).collect()
-    }
-}
-
-/// The first list that is not empty.
-fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
-    reasons.into_iter().find(|reasons| !reasons.is_empty())
-}
-
-/// Why lists fail, and what to do. Has one item for each backend that makes lists fail.
-pub(super) fn list_problems(state: &State) -> Vec<String> {
-    state.backends.iter().filter_map(failing).collect()
-}
-
-/// Why `backend` makes lists fail, and what to do; `None` if `backend` has no list problem.
-fn failing(backend: &Backend) -> Option<String> {
-    let problem = backend.list_problem.as_ref()?;
-    let Backend { name, socket, .. } = backend;
-    Some(match is_ready(backend) {
-        true => format!("backend {name} ({socket}): {problem}"),
-        false => format!(
-            "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the \
-             runtime is gone for good: criswitch forget {name}",
-            state(backend)
-        ),
-    })
-}
-
-/// The state of a backend that is not ready, its duration and its cause.
-pub(super) fn state(backend: &Backend) -> String {
-    let Backend {
-        name,
-        socket,
-        state,
-        ..
-    } = backend;
-    let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
-    let since = ago(&backend.since);
-    format!("backend {name} ({socket}) has been {state} for {since} ({cause})")
-}
-
-/// The problem of `backend`, its duration and its effect on calls; `None` if the backend is healthy.
-fn degraded(state: &State, backend: &Backend) -> Option<String> {
-    let name = &backend.name;
-    if !is_ready(backend) {
-        let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
-        let (since, effect) = (ago(&backend.since), effect(state, backend));
-        let moved = backend.moved.iter().map(|moved| format!("; {moved}"));
-        return Some(format!(
-            "backend {name} has been {} for {since}: {effect} ({cause}){}",
-            backend.state,
-            moved.collect::<String>()
-        ));
-    }
-    if !backend.failing_rpcs.is_empty() {
-        let failing = backend.failing_rpcs.iter().map(|failing| {
-            let time = span(Duration::from_secs(failing.seconds));
-            format!("{} has failed for {time} ({})", failing.rpc, failing.cause)
-        });
-        let failing = failing.collect::<Vec<_>>().join(", ");
-        return Some(format!(
-            "backend {name}: {failing}; merged replies have its cached items or omit it; see the log of its runtime"
-        ));
-    }
-    let late = Duration::from_secs(backend.stats_late_seconds?);
-    Some(format!(
-        "backend {name} has not answered calls for stats for {}: the stats of its pods are old or missing",
-        span(late)
-    ))
-}
-
-fn effect(state: &State, backend: &Backend) -> String {
-    let mut handlers = state.handlers.iter();
-    let default = handlers.find(|row| row.name == state.default_handler);
-    let is_default = default.is_some_and(|row| row.backend == backend.name);
-    match (is_default, backend.joined) {
-        (true, _) => {
-            "calls for its pods fail, and after 30 s without an answer the node becomes NotReady"
-                .to_owned()
-        }
-        (false, true) => stuck(state, backend),
-        (false, false) => "no pods start on this backend; other pods are not affected".to_owned(),
-    }
-}
-
-/// The effect on the pods of a backend that is not the default backend: new pods, and running pods.
-fn stuck(state: &State, backend: &Backend) -> String {
-    let handlers = state.handlers.iter();
-    let handlers = handlers.filter(|row| row.backend == backend.name);
-    let handlers: Vec<_> = handlers.map(|row| row.name.as_str()).collect();
-    let starts = match handlers.as_slice() {
-        [] => None,
-        [handler] => Some(format!("new pods of handler {handler} do not start")),
-        all => Some(format!(
-            "new pods of handlers {} do not start",
-            all.join(", ")
-        )),
-    };
-    let pods = match backend.pods {
-        Some(0) => None,
-        Some(1) => Some("its 1 pod keeps".to_owned()),
-        Some(pods) => Some(format!("its {pods} pods keep")),
-        None => Some("its pods keep".to_owned()),
-    };
-    let runs = pods.map(|pods| format!("{pods} running but cannot be stopped or probed"));
-    let effects: Vec<_> = starts.into_iter().chain(runs).collect();
-    match effects.is_empty() {
-        true => "it has no pods and no handlers".to_owned(),
-        false => effects.join("; "),
     }
 }

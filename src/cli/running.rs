@@ -230,11 +230,6 @@ impl Running {
     }
 }
 
-/// Whether a backend answers calls.
-pub(super) fn is_ready(backend: &Backend) -> bool {
-    backend.state == "ready"
-}
-
 /// The backend named `name`.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
+use criswitch::admin::verdict::list_problems;
 use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::address::Address;
@@ -12,7 +13,7 @@ use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
 use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
-use super::health::{Health, Level, list_problems};
+use super::health::Health;
 use super::output::{self, Encoding, ListOutput};
 use super::probe::features_of;
 use super::running::{self, owners};
@@ -113,7 +114,7 @@ impl StatusArguments {
 
 fn verdict(served: &Served) -> Verdict {
     match served {
-        Served::Daemon(daemon) if health(daemon).level == Level::Serving => Verdict::Fine,
+        Served::Daemon(daemon) if health(daemon).is_serving() => Verdict::Fine,
         Served::Daemon(_) => Verdict::NotFine,
         Served::Foreign(_) => Verdict::NotRunning,
     }

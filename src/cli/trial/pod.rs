@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Error;
+use criswitch::admin::verdict::is_ready;
 use criswitch::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -24,7 +25,7 @@ use tonic::Code;
 
 use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
-use crate::cli::running::{Running, is_of_signal, is_ready};
+use crate::cli::running::{Running, is_of_signal};
 
 /// The namespace of the pods.
 pub(in crate::cli) const NAMESPACE: &str = "criswitch-try";

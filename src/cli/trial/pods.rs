@@ -3,10 +3,11 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use criswitch::admin::verdict;
+
 use super::call::TryFailure;
 use super::pod::{PodSettings, TrialPod};
 use super::steps::{CREATE_POD, Steps};
-use crate::cli::health;
 use crate::cli::running::{self, Running};
 
 /// The number of pods that are made if something else, such as a kubelet, stops them. On a busy machine a kubelet often
@@ -112,9 +113,9 @@ impl TryPods<'_> {
         let state = state.map_err(|error| format!("{error:#}"))?;
         let backend = running::backend(&state, self.settings.backend);
         let backend = backend.map_err(|error| error.to_string())?;
-        match running::is_ready(backend) {
+        match verdict::is_ready(backend) {
             true => Ok(()),
-            false => Err(health::state(backend)),
+            false => Err(verdict::state(backend)),
         }
     }
 

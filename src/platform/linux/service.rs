@@ -13,7 +13,7 @@ pub const QUERY: &str = "systemctl status criswitch.socket criswitch.service";
 pub type Serve = fn(&Path) -> Result<(), String>;
 
 /// The commands for the service manager: none, because systemd needs none.
-#[derive(clap::Subcommand)]
+#[cfg_attr(feature = "commands", derive(clap::Subcommand))]
 pub enum Commands {}
 
 impl Commands {

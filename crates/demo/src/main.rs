@@ -1,12 +1,12 @@
 //! The demo: the real criswitch in front of three simulated runtimes. The demo shows what criswitch does, then keeps
 //! running for your own commands.
 //!
-//! Run it with `cargo run --profile demo --example demo`. With `-- --once` at the end of the command, the demo exits
+//! Run it with `cargo run -p criswitch-demo`. With `-- --once` at the end of the command, the demo exits
 //! instead of waiting, and `-- --help` says what it does. The demo checks the results that it shows. If one is wrong,
 //! the demo prints an error and exits with status 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../support/support.rs"]
+#[path = "../../../tests/support/support.rs"]
 mod support;
 
 mod show;
@@ -15,21 +15,24 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use criswitch::codec::admin::{ReloadRequest, reload};
+use criswitch::admin::verdict::{Level, NodeVerdict};
+use criswitch::codec::admin::{GetStateRequest, ReloadRequest, reload};
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 
-const USAGE: &str = "usage: cargo run --profile demo --example demo [-- --once]";
+const USAGE: &str = "usage: cargo run -p criswitch-demo [-- --once | -- status DIR]";
 const HELP: &str = "\
 The demo starts criswitch in front of three simulated runtimes, on sockets in a
 new temporary directory. It creates a pod and a container for each handler,
 lists them through criswitch, and shows the rejection of an unknown handler.
+It stops one runtime, shows what fails and what goes on, and starts it again.
 Then it prints commands for another terminal, and serves until Ctrl-C.
 
 It needs no container runtime, no kubelet and no root, and leaves no files.
 
-  --once  check everything and exit: status 0, or 1 if a result is wrong
-  --help  print this text";
+  --once      check everything and exit: status 0, or 1 if a result is wrong
+  status DIR  print the verdict and the pods of a demo that serves in DIR
+  --help      print this text";
 
 /// The expected routing of one handler.
 struct Row {
@@ -77,12 +80,17 @@ async fn main() -> ExitCode {
         println!("{HELP}\n\n{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let once = arguments == ["--once"];
-    if !once && !arguments.is_empty() {
-        eprintln!("{USAGE}");
-        return ExitCode::from(64);
-    }
-    match demo(once).await {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        [] => demo(false).await,
+        ["--once"] => demo(true).await,
+        ["status", directory] => status_of(directory).await,
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(64);
+        }
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("\nThe demo failed: {error:#}");
@@ -107,6 +115,7 @@ async fn demo(once: bool) -> Result<()> {
     show::who_ran_what(&ran);
     merged_lists(&rig, &ran).await?;
     unknown_handler(&rig).await?;
+    stopped_runtime(&rig).await?;
     if once {
         check_reload(&rig).await?;
         println!("\nAll checks passed.");
@@ -224,6 +233,56 @@ async fn unknown_handler(rig: &Rig) -> Result<()> {
     );
     let pods: usize = rig.sims.iter().map(|sim| sim.pods().len()).sum();
     ensure!(pods == ROWS.len(), "the refused pod was created");
+    Ok(())
+}
+
+/// Stops the runtime kata: the list stays complete, and pods of the other runtimes start. Then starts it again.
+async fn stopped_runtime(rig: &Rig) -> Result<()> {
+    let (client, kata): (&Client, _) = (rig, rig.sim("kata"));
+    let before = client.pods().await.context("the list of pods")?;
+    kata.stop().await;
+    verdict_until(rig, |level| level != Level::Serving).await?;
+    let pods = client.pods().await.context("the list without kata")?;
+    show::stopped(&verdict_until(rig, |_| true).await?, &pods);
+    ensure!(pods.len() == before.len(), "the list lost a pod: {pods:?}");
+    let pod = client.run_pod("gvisor", "meanwhile").await;
+    let pod = pod.context("a pod of gvisor while kata is down")?;
+    let Err(why) = client.run_pod("kata", "later").await else {
+        bail!("a pod of kata started while kata is down")
+    };
+    show::meanwhile(&pod, &why);
+    kata.start();
+    show::healed(&verdict_until(rig, |level| level == Level::Serving).await?);
+    client
+        .run_pod("kata", "later")
+        .await
+        .context("a pod of kata, which is back")?;
+    Ok(())
+}
+
+/// The verdict of `criswitch status`, once its level is as wanted. A change takes milliseconds, but the demo has no limit
+/// of its own: Ctrl-C ends it.
+async fn verdict_until(rig: &Rig, is_wanted: impl Fn(Level) -> bool) -> Result<NodeVerdict> {
+    loop {
+        let verdict = verdict(rig).await?;
+        if is_wanted(verdict.level) {
+            return Ok(verdict);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn verdict(client: &Client) -> Result<NodeVerdict> {
+    let state = client.admin().get_state(GetStateRequest {}).await?;
+    Ok(NodeVerdict::of(&state.into_inner(), Vec::new(), None))
+}
+
+/// Shows the verdict and the pods of a demo that runs in this directory.
+async fn status_of(directory: &str) -> Result<()> {
+    let client = Client::new(&Path::new(directory).join("criswitch.sock"));
+    let verdict = verdict(&client).await.context("no demo runs there")?;
+    show::status(&verdict);
+    show::pods(&client.pods().await?);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! folder; the sockets of the runtimes and of criswitch are below this folder. SIGUSR1 stops the runtime kata, and
 //! SIGUSR2 starts it again. docs/pictures/node.py runs this program.
 
-#[path = "../support/support.rs"]
+#[path = "../../../../tests/support/support.rs"]
 mod support;
 
 use std::collections::VecDeque;

@@ -1,5 +1,6 @@
 //! The output of the demo, at most 80 columns wide.
 
+use criswitch::admin::verdict::NodeVerdict;
 use criswitch::codec::cri;
 use tonic::Status;
 
@@ -44,12 +45,7 @@ pub(super) fn who_ran_what(ran: &[Ran]) {
 
 pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
     heading("The pods, in one list through criswitch");
-    line(["POD", "NAME", "STATE", "HANDLER", ""]);
-    for pod in pods {
-        let name = pod.metadata.as_ref().map_or("", |m| &m.name);
-        let state = pod.state().as_str_name().trim_start_matches("SANDBOX_");
-        line([short(&pod.id), name, state, &pod.runtime_handler, ""]);
-    }
+    self::pods(pods);
     heading("The containers, in one list through criswitch");
     line(["CONTAINER", "NAME", "STATE", "POD", ""]);
     for container in containers {
@@ -63,10 +59,33 @@ pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
 
 pub(super) fn rejection(rejection: &Status) {
     heading("A pod that asks for \"firecracker\", which has no backend: rejected");
-    let text = format!("{:?}: {}", rejection.code(), rejection.message());
-    for line in wrapped(&text, COLUMNS - 2) {
-        println!("  {line}");
-    }
+    paragraph(&format!("{:?}: {}", rejection.code(), rejection.message()));
+}
+
+pub(super) fn stopped(verdict: &NodeVerdict, pods: &[cri::PodSandbox]) {
+    heading("The runtime kata is killed: the list stays complete");
+    self::pods(pods);
+    heading("What criswitch status says");
+    status(verdict);
+}
+
+pub(super) fn meanwhile(pod: &str, why: &Status) {
+    heading("Other runtimes start pods; a pod of kata fails at once");
+    line(["gvisor", short(pod), "started", "", ""]);
+    paragraph(&format!("kata: {:?}: {}", why.code(), why.message()));
+}
+
+pub(super) fn healed(verdict: &NodeVerdict) {
+    heading("kata is started again");
+    status(verdict);
+}
+
+pub(super) fn status(verdict: &NodeVerdict) {
+    paragraph(&format!(
+        "{}: {}",
+        verdict.level.as_ref(),
+        verdict.reasons.join("; ")
+    ));
 }
 
 pub(super) fn commands(rig: &Rig) {
@@ -74,6 +93,10 @@ pub(super) fn commands(rig: &Rig) {
     println!("  D={}", rig.directory().display());
     println!("  S=unix://$D/criswitch.sock");
     println!();
+    if let Ok(demo) = std::env::current_exe() {
+        println!("  {} status $D", demo.display());
+        println!();
+    }
     for command in [
         "info",
         "pods",
@@ -92,11 +115,20 @@ pub(super) fn commands(rig: &Rig) {
     }
     println!();
     for command in ["status", "pods --handler runc", "try --all", "reload"] {
-        println!("  cargo run --profile demo -q -- {command} --config $D/criswitch.toml");
+        println!("  cargo run -q -- {command} --config $D/criswitch.toml");
     }
     println!();
     println!("  A simulated runtime runs nothing: exec only prints the command.");
     println!("  Ctrl-C ends the demo and removes DIR.");
+}
+
+pub(super) fn pods(pods: &[cri::PodSandbox]) {
+    line(["POD", "NAME", "STATE", "HANDLER", ""]);
+    for pod in pods {
+        let name = pod.metadata.as_ref().map_or("", |m| &m.name);
+        let state = pod.state().as_str_name().trim_start_matches("SANDBOX_");
+        line([short(&pod.id), name, state, &pod.runtime_handler, ""]);
+    }
 }
 
 fn heading(text: &str) {
@@ -108,6 +140,12 @@ fn line(cells: [&str; 5]) {
     let [a, b, c, d, e] = cells;
     let line = format!("  {a:<15}{b:<15}{c:<15}{d:<15}{e}");
     println!("{}", line.trim_end());
+}
+
+fn paragraph(text: &str) {
+    for line in wrapped(text, COLUMNS - 2) {
+        println!("  {line}");
+    }
 }
 
 /// The first 13 digits of an id. crictl shows as many.

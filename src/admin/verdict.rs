@@ -1,0 +1,177 @@
+//! The verdict on the node: whether criswitch serves the whole node, and why not.
+
+use std::time::Duration;
+
+use strum::AsRefStr;
+
+use crate::codec::admin::{Backend, State};
+use crate::config::wording::{ago, span};
+
+/// The cause that is shown for a backend that has not answered since criswitch started.
+const NO_ANSWER: &str = "no answer yet";
+
+/// Whether calls can go to the backend.
+pub fn is_ready(backend: &Backend) -> bool {
+    backend.state == "ready"
+}
+
+/// How criswitch serves the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
+pub enum Level {
+    /// Every backend is ready, and its answers can be used.
+    #[strum(serialize = "serving")]
+    Serving,
+    /// A backend is not ready, or some of its answers cannot be used.
+    #[strum(serialize = "degraded")]
+    Degraded,
+    /// The default backend has been silent for so long that the kubelet reports the node as not ready.
+    #[strum(serialize = "node not ready")]
+    NodeNotReady,
+    /// The kubelet gets no list of pods, containers or images.
+    #[strum(serialize = "lists failing")]
+    ListsFailing,
+}
+
+/// How criswitch serves the node, and the reasons.
+#[derive(Debug)]
+pub struct NodeVerdict {
+    /// The worst of the problems.
+    pub level: Level,
+    /// One reason for each backend with a problem of this level. If there is no problem: that the backends are ready.
+    pub reasons: Vec<String>,
+}
+
+impl NodeVerdict {
+    /// The verdict on the daemon's state, on the problems in conditions, and on the reason why pods cannot be listed.
+    pub fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> NodeVerdict {
+        if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
+            let level = Level::ListsFailing;
+            return NodeVerdict { level, reasons };
+        }
+        let backends = state.backends.iter();
+        let degraded = backends.filter_map(|backend| degraded(state, backend));
+        if let Some(reasons) = first([degraded.collect(), conditions]) {
+            let level = match state.node_not_ready_seconds {
+                Some(_) => Level::NodeNotReady,
+                None => Level::Degraded,
+            };
+            return NodeVerdict { level, reasons };
+        }
+        let ready = match state.backends.len() {
+            1 => "the backend is ready".to_owned(),
+            count => format!("{count} backends are ready"),
+        };
+        NodeVerdict {
+            level: Level::Serving,
+            reasons: vec![ready],
+        }
+    }
+}
+
+/// The first list that is not empty.
+fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
+    reasons.into_iter().find(|reasons| !reasons.is_empty())
+}
+
+/// Why lists fail, and what to do. Has one item for each backend that makes lists fail.
+pub fn list_problems(state: &State) -> Vec<String> {
+    state.backends.iter().filter_map(failing).collect()
+}
+
+/// Why `backend` makes lists fail, and what to do; `None` if `backend` has no list problem.
+fn failing(backend: &Backend) -> Option<String> {
+    let problem = backend.list_problem.as_ref()?;
+    let Backend { name, socket, .. } = backend;
+    Some(match is_ready(backend) {
+        true => format!("backend {name} ({socket}): {problem}"),
+        false => format!(
+            "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the \
+             runtime is gone for good: criswitch forget {name}",
+            state(backend)
+        ),
+    })
+}
+
+/// The state of a backend that is not ready, its duration and its cause.
+pub fn state(backend: &Backend) -> String {
+    let Backend {
+        name,
+        socket,
+        state,
+        ..
+    } = backend;
+    let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
+    let since = ago(&backend.since);
+    format!("backend {name} ({socket}) has been {state} for {since} ({cause})")
+}
+
+/// The problem of `backend`, its duration and its effect on calls; `None` if the backend is healthy.
+fn degraded(state: &State, backend: &Backend) -> Option<String> {
+    let name = &backend.name;
+    if !is_ready(backend) {
+        let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
+        let (since, effect) = (ago(&backend.since), effect(state, backend));
+        let moved = backend.moved.iter().map(|moved| format!("; {moved}"));
+        return Some(format!(
+            "backend {name} has been {} for {since}: {effect} ({cause}){}",
+            backend.state,
+            moved.collect::<String>()
+        ));
+    }
+    if !backend.failing_rpcs.is_empty() {
+        let failing = backend.failing_rpcs.iter().map(|failing| {
+            let time = span(Duration::from_secs(failing.seconds));
+            format!("{} has failed for {time} ({})", failing.rpc, failing.cause)
+        });
+        let failing = failing.collect::<Vec<_>>().join(", ");
+        return Some(format!(
+            "backend {name}: {failing}; merged replies have its cached items or omit it; see the log of its runtime"
+        ));
+    }
+    let late = Duration::from_secs(backend.stats_late_seconds?);
+    Some(format!(
+        "backend {name} has not answered calls for stats for {}: the stats of its pods are old or missing",
+        span(late)
+    ))
+}
+
+fn effect(state: &State, backend: &Backend) -> String {
+    let mut handlers = state.handlers.iter();
+    let default = handlers.find(|row| row.name == state.default_handler);
+    let is_default = default.is_some_and(|row| row.backend == backend.name);
+    match (is_default, backend.joined) {
+        (true, _) => {
+            "calls for its pods fail, and after 30 s without an answer the node becomes NotReady"
+                .to_owned()
+        }
+        (false, true) => stuck(state, backend),
+        (false, false) => "no pods start on this backend; other pods are not affected".to_owned(),
+    }
+}
+
+/// The effect on the pods of a backend that is not the default backend: new pods, and running pods.
+fn stuck(state: &State, backend: &Backend) -> String {
+    let handlers = state.handlers.iter();
+    let handlers = handlers.filter(|row| row.backend == backend.name);
+    let handlers: Vec<_> = handlers.map(|row| row.name.as_str()).collect();
+    let starts = match handlers.as_slice() {
+        [] => None,
+        [handler] => Some(format!("new pods of handler {handler} do not start")),
+        all => Some(format!(
+            "new pods of handlers {} do not start",
+            all.join(", ")
+        )),
+    };
+    let pods = match backend.pods {
+        Some(0) => None,
+        Some(1) => Some("its 1 pod keeps".to_owned()),
+        Some(pods) => Some(format!("its {pods} pods keep")),
+        None => Some("its pods keep".to_owned()),
+    };
+    let runs = pods.map(|pods| format!("{pods} running but cannot be stopped or probed"));
+    let effects: Vec<_> = starts.into_iter().chain(runs).collect();
+    match effects.is_empty() {
+        true => "it has no pods and no handlers".to_owned(),
+        false => effects.join("; "),
+    }
+}
