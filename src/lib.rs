@@ -154,11 +154,14 @@ pub mod version;
 use backend::Backend;
 use switch::Switch;
 
+/// How long a shutdown waits for the write of the state in progress.
+const LAST_WRITE_LIMIT: Duration = Duration::from_secs(1);
 /// The wait before a task is restarted after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`. Meanwhile
-/// serves metrics, on the `passed` socket or at the configured address.
+/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`, and the write
+/// of the state in progress within a second (`LAST_WRITE_LIMIT`). Meanwhile serves metrics, on the `passed` socket or at
+/// the configured address.
 pub async fn serve(
     switch: Arc<Switch>,
     listener: server::Listener,
@@ -167,11 +170,15 @@ pub async fn serve(
 ) {
     // Dropping these values at the end of the function stops metrics, the states for watchers, the file of the labels,
     // and the connections to backends.
-    let _connected = keep_connected(&switch);
+    let connected = keep_connected(&switch);
     let _labels = node_labels::keep(&switch);
     let _states = admin::keep_states(&switch);
     let _metrics = metrics::keep_serving(&switch, passed);
-    listener.serve(switch, shutdown).await;
+    listener.serve(Arc::clone(&switch), shutdown).await;
+    drop(connected);
+    if let Some(store) = &switch.store {
+        store.work.end(LAST_WRITE_LIMIT).await;
+    }
 }
 
 /// Keeps `switch` connected to its backends, including those that reloads add, and reports a silent default backend, as

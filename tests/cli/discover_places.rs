@@ -123,7 +123,7 @@ async fn the_runtime_that_the_kubelet_uses_comes_before_the_other_well_known_pat
 #[tokio::test]
 async fn criswitchs_own_socket_is_recognized_by_its_path_or_its_answer() {
     let node = Node::new().with(CONTAINERD, containerd(["runc"]));
-    let rig = Rig::start([Sim::new("other")]).await;
+    let rig = Rig::start([Sim::new("other")]).await.on_a_real_clock();
     let switch = rig.directory().join("criswitch.sock");
     std::os::unix::fs::symlink(&switch, node.path(CRIO)).unwrap();
     // No option names criswitch's socket, so `discover` recognizes criswitch by the reply at this socket.

@@ -353,7 +353,7 @@ async fn a_file_and_another_criswitch_in_the_place_of_a_runtime_are_reported() {
         what.ends_with("cannot connect: it is a file, not a socket"),
         "{what}"
     );
-    let other = Rig::start([Sim::new("other")]).await;
+    let other = Rig::start([Sim::new("other")]).await.on_a_real_clock();
     let node = Node::new().with("a", containerd());
     let socket = other.directory().join("criswitch.sock");
     std::os::unix::fs::symlink(socket, node.folder.path().join("b")).unwrap();

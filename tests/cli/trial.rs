@@ -1,13 +1,11 @@
 //! `criswitch try`: its steps, the isolation that it reports, and its failures.
 
-use std::time::Instant;
-
 use criswitch::codec::cri::{ExecSyncResponse, RunPodSandboxRequest};
 use serde_json::{Value as Json, json};
 use tonic::Status;
 
 use crate::reload::Node;
-use crate::support::{PATIENCE, Sim};
+use crate::support::Sim;
 use crate::{Outcome, run_beside, text};
 
 /// The image of the simulated runtimes.
@@ -413,9 +411,7 @@ async fn a_backend_that_is_down_fails_the_try_before_anything_is_sent() {
     assert_eq!(try_on(&node, &["kata"]).await.code, 0);
     node.new.stop().await;
     while node.info().await["backends"][1]["state"] != "down" {}
-    let begin = Instant::now();
     let (code, json) = json_of(&node, &["kata"]).await;
-    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     assert_eq!(code, 1);
     let tried = &json["tries"][0];
     let failure = tried["failure"].as_str().unwrap();

@@ -25,7 +25,7 @@ pub(crate) fn load_in_time(main: &Path) -> Result<Config, Problems> {
         done.send(Config::load(&main)).ok();
     });
     outcome
-        .recv_timeout(Duration::from_secs(30))
+        .recv_timeout(Duration::from_secs(300))
         .expect("it does not wait for anybody")
 }
 

@@ -32,7 +32,7 @@ async fn the_socket_is_for_root_only_and_is_removed_at_the_end() {
     rig.stop_switch().await;
     let gone = async {
         while socket.exists() {
-            tokio::task::yield_now().await;
+            crate::support::clock::turn().await;
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.unwrap();

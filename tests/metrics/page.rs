@@ -134,7 +134,7 @@ pub async fn connected(socket: &Path) -> Stream {
         loop {
             match connect(socket).await {
                 Ok(stream) => return stream,
-                Err(_) => tokio::task::yield_now().await,
+                Err(_) => crate::support::clock::turn().await,
             }
         }
     };

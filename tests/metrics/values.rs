@@ -117,7 +117,6 @@ async fn proxy_overhead_excludes_the_time_of_backends() {
             ..Default::default()
         }),
     );
-    tokio::time::pause();
     let held = async {
         let asked = rig
             .sim("runc")
@@ -128,7 +127,6 @@ async fn proxy_overhead_excludes_the_time_of_backends() {
     };
     let (reply, ()) = tokio::join!(status, held);
     assert_eq!(reply.code(), Code::Ok);
-    tokio::time::resume();
     let page = Page::of(&rig).await;
     let of = [("rpc", "ContainerStatus")];
     let whole = page.value("criswitch_rpc_duration_seconds_sum", &of);
@@ -388,9 +386,7 @@ async fn lists_fail_because_of_a_backend_whose_cached_lists_are_too_old() {
     .await;
     assert_eq!(failing(&page, "kata"), [""; 0]);
     rig.pods().await.unwrap();
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(61)).await;
-    tokio::time::resume();
+    crate::support::clock::later(Duration::from_secs(61)).await;
     rig.pods().await.unwrap_err();
     let page = Page::of(&rig).await;
     assert_eq!(failing(&page, "kata"), LISTS);
@@ -462,9 +458,7 @@ async fn metrics_of_image_file_systems_exist_for_ten_minutes_after_image_fs_info
     );
     assert!(room(&page, free).unwrap() <= room(&page, inodes).unwrap());
     assert_eq!(page.find(size, &[("backend", "kata")]), None);
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(601)).await;
-    tokio::time::resume();
+    crate::support::clock::later(Duration::from_secs(601)).await;
     let page = Page::of(&rig).await;
     assert_eq!((used(&page, "runc"), room(&page, size)), (None, None));
 }

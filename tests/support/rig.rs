@@ -19,10 +19,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
+use super::clock::{self, Steps};
 use super::misbehaving::{Misbehaving, Misbehaviour};
 use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in, sockets};
 
-/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch.
+/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch. In tests its clock is
+/// paused, and advances while all tasks wait.
 pub struct Rig {
     pub sims: Vec<Sim>,
     client: Client,
@@ -30,6 +32,7 @@ pub struct Rig {
     /// The boot id and machine id that criswitch sees.
     pub boot: Boot,
     state_problems: Vec<String>,
+    steps: Option<Steps>,
     directory: TempDir,
 }
 
@@ -89,6 +92,7 @@ impl Rig {
                 machine: "machine".to_owned(),
             },
             state_problems: Vec::new(),
+            steps: cfg!(test).then(Steps::begin),
             directory,
         };
         rig.configure(text);
@@ -138,8 +142,7 @@ impl Rig {
         self.start_switch();
     }
 
-    /// Stops criswitch, as SIGTERM does, and waits for its end. Also waits for a write of the state in progress, so
-    /// that no file changes afterwards.
+    /// Stops criswitch, as SIGTERM does, and waits for its end. No file changes afterwards.
     pub async fn stop_switch(&mut self) {
         let Some(running) = self.switch.take() else {
             return;
@@ -150,11 +153,19 @@ impl Rig {
         drop(running.switch);
         let ended = async {
             while tasks.strong_count() > 0 {
-                tokio::task::yield_now().await;
+                clock::turn().await;
             }
         };
         tokio::time::timeout(PATIENCE, ended).await.unwrap();
-        running.writes.run(|| ()).await.unwrap();
+        assert!(!running.writes.is_busy());
+    }
+
+    /// Lets the clock run, for a test that waits for a process.
+    pub fn on_a_real_clock(mut self) -> Rig {
+        if self.steps.take().is_some() {
+            tokio::time::resume();
+        }
+        self
     }
 
     /// The number of rejections for this reason since criswitch started.
@@ -290,13 +301,16 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// Removes the directory. A write of the state may still run on its thread, and add a file meanwhile.
+    /// Waits for a write of the state in progress, and prevents further writes: the directory is removed next, and a
+    /// write would create it again.
     fn drop(&mut self) {
-        const ATTEMPTS: usize = 1000;
-        let path = self.directory.path();
-        let removed =
-            (0..ATTEMPTS).any(|_| std::fs::remove_dir_all(path).is_ok() || !path.exists());
-        assert!(removed || std::thread::panicking(), "{}", path.display());
+        let Some(running) = &self.switch else { return };
+        running.task.abort();
+        running.writes.close();
+        let begun = Instant::now();
+        while running.writes.is_busy() && begun.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
     }
 }
 

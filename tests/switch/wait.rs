@@ -1,6 +1,6 @@
 //! Waiting for a condition.
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, clock};
 
 /// Waits until the condition holds; panics when the wait takes too long.
 #[track_caller]
@@ -14,6 +14,6 @@ pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
 
 async fn ask(mut condition: impl AsyncFnMut() -> bool) {
     while !condition().await {
-        tokio::task::yield_now().await;
+        clock::turn().await;
     }
 }

@@ -23,6 +23,7 @@ use super::cut::{chop, watch};
 use super::journal::Call;
 use super::rewrite::rewrite;
 use super::runtime::Service;
+use crate::support::clock;
 use crate::support::sockets::{self, Listener};
 
 /// A size limit that is larger than any header or message of a test.
@@ -105,6 +106,7 @@ async fn answer(
         return Ok(Status::cancelled("the request broke off").into_http());
     };
     let body = body.to_bytes();
+    clock::tick();
     sim.edit(|journal| {
         journal.calls.push(Call {
             rpc: rpc.clone(),
@@ -129,6 +131,7 @@ async fn answer(
         .call(http::Request::from_parts(head, Full::new(body)))
         .await?;
     hold(&sim, &reply_of(&rpc)).await;
+    clock::tick();
     let extra = sim.0.journal.borrow().extra(&rpc);
     let reply = watch(&sim, rpc, rewrite(reply, extra));
     let chopped = sim.0.journal.borrow().chopped;

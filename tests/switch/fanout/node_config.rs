@@ -97,7 +97,6 @@ async fn the_cgroup_driver_waits_for_the_default_backend_alone() {
     .await;
     rig.pods().await.unwrap();
     rig.sim("kata").hold("RuntimeConfig");
-    tokio::time::pause();
     let shown = tokio::time::timeout(PATIENCE, driver(&rig)).await;
     assert_eq!(shown.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
 }
@@ -112,7 +111,6 @@ async fn the_cgroup_driver_is_never_that_of_a_backend_that_is_late() {
     let rig = faults::node("start_wait = \"0s\"", sims).await;
     rig.pods().await.unwrap();
     rig.sim("late").hold("RuntimeConfig");
-    tokio::time::pause();
     let shown = tokio::time::timeout(PATIENCE, driver(&rig)).await;
     assert_eq!(shown.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
 }

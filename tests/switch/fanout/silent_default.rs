@@ -21,9 +21,7 @@ const TRUST: Duration = Duration::from_secs(30);
 
 /// Advances the clock, then lets it run.
 pub async fn later(by: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(by).await;
-    tokio::time::resume();
+    crate::support::clock::later(by).await;
 }
 
 /// Asserts that the node's conditions are false, and that their messages name the backend, its socket and the cause.
@@ -197,9 +195,7 @@ async fn a_default_that_is_always_late_with_status_is_asked_again_and_stays_read
     for _ in 0..3 {
         runc.hold("Status");
         for _ in 0..2 {
-            tokio::time::pause();
             assert!(condition(&status(&rig).await, "RuntimeReady").status);
-            tokio::time::resume();
         }
         // The clients' calls were cancelled. One call in the background continues until its reply.
         runc.until_held("Status").await;
@@ -241,7 +237,6 @@ async fn an_unresponsive_backend_does_not_delay_status_and_is_named_with_that_ca
     hung(&rig, "kata").await;
     until_state(&rig, "runc", "unresponsive").await;
     let asked = ["runc", "kata"].map(|name| rig.sim(name).calls("Status").len());
-    tokio::time::pause();
     let begun = Instant::now();
     let shown = status(&rig).await;
     assert!(begun.elapsed() < Duration::from_millis(900));

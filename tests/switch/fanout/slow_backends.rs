@@ -38,7 +38,6 @@ fn held(journal: &Journal, rpc: &str) -> usize {
 #[tokio::test]
 async fn a_late_list_is_served_from_cache_and_the_next_one_at_once() {
     let rig = slow().await;
-    tokio::time::pause();
     let begun = tokio::time::Instant::now();
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
     assert!(begun.elapsed() >= LIST_TIMEOUT);
@@ -132,9 +131,7 @@ async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
     };
     images().await.unwrap();
     kata.hold("ListImages");
-    tokio::time::pause();
     images().await.unwrap();
-    tokio::time::resume();
     kata.until(|journal| journal.cancelled == ["ListImages"] && held(journal, "ListImages") == 1)
         .await;
     let directly = crate::faults::directly(kata);
@@ -142,9 +139,7 @@ async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
     // Pod lists may be late too, and recover while image lists still hang.
     kata.hold("ListPodSandbox");
-    tokio::time::pause();
     rig.pods().await.unwrap();
-    tokio::time::resume();
     directly.run_pod("kata", "newer").await.unwrap();
     kata.release("ListPodSandbox");
     let now = ["boxed", "new", "newer", "plain"];
@@ -191,7 +186,6 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
         stats.into_inner().stats.len()
     };
     kata.hold("ListPodSandboxStats");
-    tokio::time::pause();
     assert_eq!(stats().await, 1);
     let more = async {
         for _ in 0..5 {
@@ -237,9 +231,7 @@ async fn hanging_pod_stats_do_not_affect_container_stats() {
     for rpc in both {
         kata.hold(rpc);
     }
-    tokio::time::pause();
     assert_eq!((pods().await, containers().await), (1, 1));
-    tokio::time::resume();
     kata.until(|journal| {
         journal.cancelled == both && both.iter().all(|rpc| held(journal, rpc) == 1)
     })
@@ -262,7 +254,6 @@ async fn a_backends_own_list_timeout_overrides_the_global_one() {
     rig.run("kata", "boxed").await;
     rig.pods().await.unwrap();
     rig.sim("kata").hold("ListPodSandbox");
-    tokio::time::pause();
     let pods = tokio::time::timeout(Duration::from_secs(5), rig.pods()).await;
     assert_eq!(names(&pods.unwrap().unwrap()), ["boxed"]);
 }

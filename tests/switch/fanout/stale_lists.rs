@@ -353,7 +353,6 @@ async fn no_list_is_served_from_cache_for_longer_than_stale_lists() {
     let rig = with_stale_lists("1m").await;
     try_images(&rig).await.unwrap();
     stopped(&rig, "kata").await;
-    tokio::time::pause();
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     for (path, reply) in every_list(&rig).await {
         assert_eq!(reply.code(), Code::Ok, "{path}");
@@ -367,7 +366,6 @@ async fn no_list_is_served_from_cache_for_longer_than_stale_lists() {
     let uid = part(1, label(3, "io.kubernetes.pod.uid", "uid-of-web"));
     let reply = send(&rig, "ListPodSandbox", frame_raw(&uid)).await;
     assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox by uid");
-    tokio::time::resume();
     rig.sim("kata").start();
     wait::until(async || rig.pods().await.is_ok()).await;
 }

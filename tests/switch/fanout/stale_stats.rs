@@ -75,7 +75,6 @@ async fn cached_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     let stream = |rpc: &&str| sent(&rig, &rpc.replace("List", "Stream"));
     let last: Vec<_> = STATS.iter().map(stream).collect();
     stops_a_container(rig.sim("crio"));
-    tokio::time::pause();
     // The first call waits, and later calls do not.
     for _ in 0..2 {
         for (rpc, last) in STATS.iter().zip(&last) {
@@ -92,7 +91,6 @@ async fn cached_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     tokio::time::timeout(Duration::from_millis(900), at_once)
         .await
         .expect("a call waits");
-    tokio::time::resume();
     STATS.iter().for_each(|rpc| rig.sim("crio").release(rpc));
     for (rpc, last) in STATS.iter().zip(&last) {
         // Processor time has passed, so crio's current stats differ.
@@ -112,7 +110,6 @@ async fn stats_of_one_pod_come_from_its_backend_while_calls_for_all_stats_are_la
     let (rig, pod, container) = asked().await;
     let crio = rig.sim("crio");
     stops_a_container(crio);
-    tokio::time::pause();
     for rpc in STATS {
         all(&rig, rpc).await;
     }
@@ -142,7 +139,6 @@ async fn stats_of_one_pod_come_from_its_backend_while_calls_for_all_stats_are_la
 async fn a_late_call_for_one_pods_stats_is_served_from_cache_and_makes_no_other_call_late() {
     let (rig, pod, container) = asked().await;
     let crio = rig.sim("crio");
-    tokio::time::pause();
     for list in narrowed_to_ids(&pod, &container) {
         if !STATS.contains(&list.rpc) {
             continue;
@@ -165,7 +161,6 @@ async fn a_call_for_one_pods_stats_without_cached_stats_waits_for_the_owner() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;
     let (pod, container) = rig.run("crio", "web").await;
     let crio = rig.sim("crio");
-    tokio::time::pause();
     for list in narrowed_to_ids(&pod, &container) {
         if !STATS.contains(&list.rpc) {
             continue;
@@ -255,7 +250,6 @@ async fn cached_stats_are_filtered_as_the_runtime_filters_them() {
             "hung" => hung(&rig, "crio").await,
             _ => {
                 STATS.iter().for_each(|rpc| rig.sim("crio").hold(rpc));
-                tokio::time::pause();
             }
         }
         for (rpc, request, before) in before {
@@ -294,7 +288,6 @@ async fn cached_stats_omit_removed_pods_and_containers_also_inside_a_pods_stats(
 async fn cached_stats_are_served_for_two_minutes() {
     let (rig, ..) = asked().await;
     stopped(&rig, "crio").await;
-    tokio::time::pause();
     for rpc in STATS {
         assert_eq!(items(&all(&rig, rpc).await).len(), 2, "{rpc}");
     }
@@ -333,7 +326,6 @@ async fn metric_descriptors_are_cached_as_well() {
     let rpc = "ListMetricDescriptors";
     let before = all(&rig, rpc).await;
     rig.sim("crio").hold(rpc);
-    tokio::time::pause();
     let after = all(&rig, rpc).await;
     assert_eq!(items(&after), items(&before));
     assert!(crate::calls::holds(&after, "crios_own"));
@@ -376,7 +368,6 @@ async fn a_backends_own_stats_timeout_overrides_the_global_one() {
     rig.run("crio", "web").await;
     all(&rig, "ListPodSandboxStats").await;
     rig.sim("crio").hold("ListPodSandboxStats");
-    tokio::time::pause();
     let begun = tokio::time::Instant::now();
     let stats = tokio::time::timeout(PATIENCE, all(&rig, "ListPodSandboxStats")).await;
     assert_eq!(items(&stats.unwrap()).len(), 1);
@@ -389,7 +380,6 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
     let (rig, ..) = asked().await;
     let crio = rig.sim("crio");
     stops_a_container(crio);
-    tokio::time::pause();
     for _ in 0..3 {
         all(&rig, "ListContainerStats").await;
     }
@@ -419,7 +409,6 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
     let status = crate::faults::status(&rig).await;
     let message = backends_ready(&status);
     assert!(message.contains("it is omitted from stats"), "{message}");
-    tokio::time::resume();
     wake(crio);
     wait::until(async || state_of(&rig, "crio").await["statsLateSeconds"].is_null()).await;
     until_state(&rig, "crio", "ready").await;
@@ -467,7 +456,6 @@ async fn cached_stats_keep_their_timestamps() {
     };
     let before = stats().await;
     stops_a_container(rig.sim("crio"));
-    tokio::time::pause();
     let after = stats().await;
     assert!(after[0] > before[0]);
     assert_eq!(after[1], before[1]);

@@ -52,7 +52,6 @@ fn pods_of(reply: &RawReply) -> usize {
 async fn later_streams_are_served_from_cache_until_a_stream_of_the_backend_ends() {
     let rig = stalled().await;
     let kata = rig.sim("kata");
-    tokio::time::pause();
     assert!(
         streamed(&rig, "StreamPodSandboxes", DEADLINE)
             .await
@@ -62,7 +61,6 @@ async fn later_streams_are_served_from_cache_until_a_stream_of_the_backend_ends(
         let reply = streamed(&rig, "StreamPodSandboxes", LIST_TIMEOUT).await;
         assert_eq!(pods_of(&reply.expect("it waits each time")), 6);
     }
-    tokio::time::resume();
     // Unary lists are not served from cache while the streams stall.
     directly(kata).run_pod("kata", "new").await.unwrap();
     assert!(names(&rig.pods().await.unwrap()).contains(&"new"));
@@ -77,7 +75,6 @@ async fn later_streams_are_served_from_cache_until_a_stream_of_the_backend_ends(
 #[tokio::test]
 async fn later_streams_of_stats_omit_a_stalled_backend() {
     let rig = stalled().await;
-    tokio::time::pause();
     let rpc = "StreamPodSandboxStats";
     assert!(streamed(&rig, rpc, DEADLINE).await.is_none());
     let reply = streamed(&rig, rpc, LIST_TIMEOUT).await;
@@ -85,7 +82,6 @@ async fn later_streams_of_stats_omit_a_stalled_backend() {
         reply.expect("it waits again").body,
         rig.sim("runc").sent(rpc)
     );
-    tokio::time::resume();
     rig.sim("kata").resume_streams();
     let so_far = rig.sim("kata").sent(rpc).len() + rig.sim("runc").sent(rpc).len();
     wait::until(async || {

@@ -36,9 +36,7 @@ fn of_user(id: &str, username: &str) -> cri::Image {
 const STARTS_OVER: Duration = Duration::from_secs(10);
 
 async fn passes(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
+    crate::support::clock::later(time).await;
 }
 
 /// Two stores, which have these images under one name.

@@ -30,9 +30,7 @@ async fn pulled_by_a_busy(busy: &str, sims: &[Sim]) -> Rig {
     let busy_with_it = async {
         sim.until_done("PullImage").await;
         sim.hold("Version");
-        tokio::time::pause();
         tokio::time::sleep(FOUND_OUT).await;
-        tokio::time::resume();
         assert_eq!(state_of(&rig, busy).await["state"], "unresponsive");
         sim.release("PullImage");
     };

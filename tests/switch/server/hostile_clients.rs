@@ -96,9 +96,7 @@ async fn a_request_that_is_never_finished_is_ended() {
     client.begin(Bytes::from_static(&[0, 0]));
     // This list is sent after the unfinished call. When the list returns, criswitch has received the unfinished call.
     assert_eq!(list(&rig).await.code(), Code::Ok);
-    tokio::time::pause();
-    tokio::time::advance(REQUEST_LIMIT).await;
-    tokio::time::resume();
+    crate::support::clock::later(REQUEST_LIMIT).await;
     assert_eq!(client.code().await, "4", "DeadlineExceeded");
     assert_eq!(rig.rejected(Reason::Unfinished), 1);
     assert_eq!(list(&rig).await.code(), Code::Ok);
@@ -111,9 +109,7 @@ async fn a_request_to_the_admin_service_that_is_never_finished_is_ended() {
     let path = "/criswitch.admin.v1.Admin/GetState";
     client.begin_at(path, Bytes::from_static(&[0, 0]));
     assert_eq!(list(&rig).await.code(), Code::Ok);
-    tokio::time::pause();
-    tokio::time::advance(ADMIN_LIMIT).await;
-    tokio::time::resume();
+    crate::support::clock::later(ADMIN_LIMIT).await;
     assert_eq!(client.code().await, "4", "DeadlineExceeded");
 }
 
@@ -212,9 +208,7 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
     }
     // The rig's own client has a place too, so a silent connection has lost its place.
     until(async || rig.rejected(Reason::Silent) > 0).await;
-    tokio::time::pause();
-    tokio::time::advance(PREFACE_LIMIT).await;
-    tokio::time::resume();
+    crate::support::clock::later(PREFACE_LIMIT).await;
     let closed = MAX_CONNECTIONS as u64;
     until(async || rig.rejected(Reason::Silent) == closed).await;
     assert_eq!(rig.rejected(Reason::Connections), 0);

@@ -80,9 +80,7 @@ async fn the_same_process_of_a_backend_without_events_is_not_asked_again() {
             assert_eq!(rejected_events(&rig).await.code(), Code::Unimplemented);
         }
         // The paused clock skips the minimum time between two questions.
-        tokio::time::pause();
-        tokio::time::advance(std::time::Duration::from_secs(1)).await;
-        tokio::time::resume();
+        crate::support::clock::later(std::time::Duration::from_secs(1)).await;
         rig.pods().await.unwrap();
         assert_eq!(asked(), before);
     }

@@ -155,9 +155,7 @@ async fn lists(rig: &Rig, count: usize) {
 
 /// Lets `seconds` pass.
 async fn later(seconds: u64) {
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(seconds)).await;
-    tokio::time::resume();
+    crate::support::clock::later(Duration::from_secs(seconds)).await;
 }
 
 #[tokio::test]

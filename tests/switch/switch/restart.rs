@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use criswitch::codec::cri::GetEventsRequest;
-use tokio::time::{advance, pause, resume};
 
 use crate::calls::{By, holds, narrowed_to, send};
 use crate::faults::{directly, names, node, runc_and_kata, until_state};
 use crate::server::binary::Node;
-use crate::support::{Client, Rig, Sim};
+use crate::support::{Client, Rig, Sim, clock};
 use crate::wait::until;
 
 #[tokio::test]
@@ -148,9 +147,7 @@ async fn a_pod_created_after_a_restart_by_an_earlier_call_is_in_lists_filtered_b
         listed_by_uid(&rig, [&old, &new]).await,
         ([true; 2], vec![1; 3])
     );
-    pause();
-    advance(Duration::from_secs(311)).await;
-    resume();
+    clock::later(Duration::from_secs(311)).await;
     rig.pods().await.unwrap();
     assert_eq!(
         listed_by_uid(&rig, [&old, &new]).await,

@@ -59,7 +59,6 @@ async fn the_version_of_a_default_that_hangs_takes_about_a_second() {
     let version = runtime_version(&rig).await;
     hang(rig.sim("runc"));
     rig.restart_switch().await;
-    tokio::time::pause();
     let begun = Instant::now();
     assert_eq!(runtime_version(&rig).await, version);
     let elapsed = begun.elapsed();

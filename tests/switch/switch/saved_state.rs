@@ -448,7 +448,6 @@ async fn version_and_status_wait_for_the_default_alone_and_lists_briefly_for_a_k
     let sims = rig.sims.clone();
     rig.restart_switch_with(|directory| text("start_wait = \"1h\"", &sims, directory))
         .await;
-    tokio::time::pause();
     let begun = Instant::now();
     status(&rig).await;
     let version = rig.runtime().version(cri::VersionRequest::default()).await;
@@ -521,9 +520,7 @@ async fn a_cached_list_is_served_until_the_backend_is_back_unless_a_limit_is_set
         rig.run("kata", "boxed").await;
         all(&rig).await;
         stopped(&rig, "kata").await;
-        tokio::time::pause();
-        tokio::time::advance(Duration::from_secs(30 * 24 * 3600)).await;
-        tokio::time::resume();
+        crate::support::clock::later(Duration::from_secs(30 * 24 * 3600)).await;
         let reply = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
         assert_eq!(
             reply.code() == Code::Ok,
