@@ -18,7 +18,7 @@ use serde_json::Value as Json;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{PATIENCE, container_config, pod_config, sockets};
+use super::{PATIENCE, clock, container_config, pod_config, sockets};
 
 pub type Runtime = RuntimeServiceClient<Channel>;
 pub type Admin = AdminClient<Channel>;
@@ -49,10 +49,12 @@ impl Client {
     }
 
     pub fn runtime(&self) -> Runtime {
+        clock::tick();
         self.runtime.clone()
     }
 
     pub fn images(&self) -> Images {
+        clock::tick();
         self.images.clone()
     }
 

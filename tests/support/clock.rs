@@ -50,19 +50,13 @@ pub async fn turn() {
     }
 }
 
-/// Advances the clock by this time at once.
+/// Advances the paused clock by this time at once. First waits for the file work in progress, which would be late.
 pub async fn later(by: Duration) {
-    let is_real = !is_paused();
-    if is_real {
-        tokio::time::pause();
-    }
+    turn().await;
     tokio::time::advance(by).await;
-    if is_real {
-        tokio::time::resume();
-    }
 }
 
-/// Advances a paused clock by less than a step, so that no two calls of a backend are at the same time. criswitch compares
+/// Advances a paused clock by less than a step, so that no two calls are at the same time. criswitch compares
 /// such times.
 pub fn tick() {
     if is_paused() {

@@ -225,7 +225,7 @@ async fn errors_are_logged_once_a_minute_and_so_is_the_recovery() {
     }
     assert_eq!(lines(), 1, "{}", logged.text());
     assert_eq!(logged.lines(&[words, "the shim is gone"]).len(), 1);
-    super::silent_default::later(Duration::from_secs(60)).await;
+    crate::support::clock::later(Duration::from_secs(60)).await;
     list().await;
     assert_eq!(lines(), 2, "{}", logged.text());
     rig.sim("kata").heal("ListContainerStats");

@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 use crate::calls::stopped;
 use crate::faults::{node, until_state};
 use crate::kubelet::{Kubelet, asked, forget};
+use crate::support::clock::later;
 use crate::support::misbehaving::thief;
 use crate::support::{Rig, Sim, frame, image_spec};
 
@@ -34,10 +35,6 @@ fn of_user(id: &str, username: &str) -> cri::Image {
 
 /// The time after which the kubelet starts a failed pod again.
 const STARTS_OVER: Duration = Duration::from_secs(10);
-
-async fn passes(time: Duration) {
-    crate::support::clock::later(time).await;
-}
 
 /// Two stores, which have these images under one name.
 async fn stores(runc: cri::Image, kata: cri::Image) -> Rig {
@@ -106,7 +103,7 @@ async fn two_pods_that_start_together_with_different_images_fail_and_then_start_
         kubelet.find(pod, APP).await.unwrap().unwrap();
     }
     differs(find(&rig, APP).await);
-    passes(STARTS_OVER).await;
+    later(STARTS_OVER).await;
     for (pod, id, user) in [("web", web, 1000), ("vm", vm, 0)] {
         let found = kubelet.find(pod, APP).await.unwrap().unwrap();
         assert_eq!(uid(&rig, APP).await, user);
@@ -146,7 +143,7 @@ async fn a_pod_that_starts_no_container_is_forgotten_after_a_while() {
     let (rig, _, _) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     kubelet.find("web", APP).await.unwrap().unwrap();
-    passes(ASKING).await;
+    later(ASKING).await;
     kubelet.find("vm", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 0);
 }
@@ -158,10 +155,10 @@ async fn a_pod_that_asks_late_does_not_get_the_user_of_a_later_pod() {
     let kubelet = Kubelet::new(&rig);
     for waited in [11, 300] {
         kubelet.find("web", APP).await.unwrap().unwrap();
-        passes(Duration::from_secs(waited)).await;
+        later(Duration::from_secs(waited)).await;
         kubelet.find("vm", APP).await.unwrap().unwrap();
         differs(find(&rig, APP).await);
-        passes(STARTS_OVER).await;
+        later(STARTS_OVER).await;
     }
     for (pod, id, user) in [("vm", vm, 0), ("web", web, 1000)] {
         let found = kubelet.find(pod, APP).await.unwrap().unwrap();
@@ -174,9 +171,9 @@ async fn a_pod_that_asks_late_does_not_get_the_user_of_a_later_pod() {
 async fn a_pod_that_asks_late_and_alone_gets_the_user_of_its_own_image() {
     let (rig, _, _) = moved_tag().await;
     Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
-    passes(Duration::from_secs(11)).await;
+    later(Duration::from_secs(11)).await;
     assert_eq!(uid(&rig, APP).await, 1000);
-    passes(ASKING).await;
+    later(ASKING).await;
     differs(find(&rig, APP).await);
 }
 
@@ -192,7 +189,7 @@ async fn a_pod_that_starts_again_does_not_fail_because_of_a_pod_whose_backend_is
     kubelet.find("web", APP).await.unwrap().unwrap();
     let failed = find(&rig, APP).await.unwrap_err();
     assert!(failed.message().contains("\"kata\""), "{failed}");
-    passes(STARTS_OVER).await;
+    later(STARTS_OVER).await;
     kubelet.find("web", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 1000);
 }

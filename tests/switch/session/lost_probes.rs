@@ -18,17 +18,12 @@ const FOUND_OUT: Duration = Duration::from_secs(9);
 /// The time from an unanswered probe to the next.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Lets the paused clock advance by `time`, as fast as the tasks allow.
-async fn wait(time: Duration) {
-    tokio::time::sleep(time).await;
-}
-
 /// The backend `bad` is unresponsive after two lost probes, and would answer the next one.
 async fn after_two_lost_probes() -> (Rig, Misbehaving) {
     let (rig, bad) = Rig::beside_bad(Sim::new("runc"), "", lost_version).await;
     until_state(&rig, "bad", "ready").await;
     bad.misbehave();
-    wait(FOUND_OUT).await;
+    tokio::time::sleep(FOUND_OUT).await;
     assert_eq!(state_of(&rig, "bad").await["state"], "unresponsive");
     bad.behave();
     (rig, bad)
@@ -37,7 +32,7 @@ async fn after_two_lost_probes() -> (Rig, Misbehaving) {
 #[tokio::test]
 async fn an_unresponsive_backend_is_probed_again_after_a_while() {
     let (rig, _bad) = after_two_lost_probes().await;
-    wait(AGAIN).await;
+    tokio::time::sleep(AGAIN).await;
     until_state(&rig, "bad", "ready").await;
 }
 
@@ -62,7 +57,7 @@ async fn a_reply_to_a_creation_makes_an_unresponsive_backend_ready_again() {
     kata.hold("RunPodSandbox");
     let mut run = pin!(rig.try_run("kata", "web"));
     let found = async {
-        wait(FOUND_OUT).await;
+        tokio::time::sleep(FOUND_OUT).await;
         assert_eq!(state_of(&rig, "kata").await["state"], "unresponsive");
         kata.release("RunPodSandbox");
     };
@@ -99,11 +94,11 @@ async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
 async fn a_list_that_is_lost_during_the_greeting_is_asked_for_again() {
     let (rig, bad) = with_lost_lists(true).await;
     until_state(&rig, "runc", "ready").await;
-    wait(FOUND_OUT).await;
+    tokio::time::sleep(FOUND_OUT).await;
     // The backend answers probes, so it does not count as hung.
     assert_eq!(state_of(&rig, "bad").await["state"], "connecting");
     bad.behave();
-    wait(AGAIN).await;
+    tokio::time::sleep(AGAIN).await;
     until_state(&rig, "bad", "ready").await;
 }
 
@@ -145,7 +140,7 @@ async fn a_call_for_an_unknown_id_does_not_wait_forever_for_a_lost_reply() {
     // returns.
     rig.try_run("nosuch", "web").await.unwrap_err();
     bad.behave();
-    wait(AGAIN).await;
+    tokio::time::sleep(AGAIN).await;
     let next = tokio::time::timeout(PATIENCE, next).await;
     for call in [next.expect("it waits for ever"), lost.await] {
         let unknown = call.unwrap().unwrap_err();

@@ -7,10 +7,11 @@ use criswitch::codec::cri;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::fanout::silent_default::{is_not_ready, later};
+use crate::fanout::silent_default::is_not_ready;
 use crate::fanout::status::condition;
 use crate::faults::{hang, status, until_state};
 use crate::support::Rig;
+use crate::support::clock::later;
 use crate::switch::saved_state::{all, restarted_without_kata, state_file, with_pods};
 
 async fn runtime_version(rig: &Rig) -> String {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tonic::Code;
 
-use crate::fanout::silent_default::later;
 use crate::faults::{status, until_state};
 use crate::logged::Logged;
+use crate::support::clock::later;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::switch::saved_state;
 use crate::wait::until;
