@@ -157,7 +157,7 @@ impl Rig {
             }
         };
         tokio::time::timeout(PATIENCE, ended).await.unwrap();
-        assert!(!running.writes.is_busy());
+        end_writes(&running.writes);
     }
 
     /// Lets the clock run, for a test that waits for a process.
@@ -301,16 +301,20 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// Waits for a write of the state in progress, and prevents further writes: the directory is removed next, and a
-    /// write would create it again.
+    /// Ends the writes of the state: the directory is removed next, and a write would create it again.
     fn drop(&mut self) {
         let Some(running) = &self.switch else { return };
         running.task.abort();
-        running.writes.close();
-        let begun = Instant::now();
-        while running.writes.is_busy() && begun.elapsed() < PATIENCE {
-            std::thread::yield_now();
-        }
+        end_writes(&running.writes);
+    }
+}
+
+/// Prevents further writes, and waits for the write in progress.
+fn end_writes(writes: &FileWork) {
+    writes.close();
+    let begun = Instant::now();
+    while writes.is_busy() && begun.elapsed() < PATIENCE {
+        std::thread::yield_now();
     }
 }
 
