@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Runs the steps of the tests, all or some of them:
+# Runs the tests, in three lanes:
 #
-#   tests/run.sh            every step; needs Debian 12, root, Rust and Go
-#   tests/run.sh quick      the steps that need only cargo; about five minutes without any build results
+#   tests/run.sh            the quick lane: needs only cargo and a network; at most 5 minutes from nothing
+#   tests/run.sh all        every step that each change must pass: 45 minutes with a warm cache, 65 from nothing
+#   tests/run.sh nightly    long simulations, fuzzing, power cuts, second versions of partners: about 5 hours
 #   tests/run.sh STEP...    these steps
-#   tests/run.sh --list     the steps, with what each needs and how long it takes
+#   tests/run.sh --list     the steps, with the lane, the needs and the minutes of each
 #
-# Installs missing tools. Build results are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second
-# run is quick. A step that fails does not stop the others. The exit code is 0 only if no step failed.
+# Two quiet cores take these times. Before the first step the script names everything that is missing, and exits with
+# status 2. It installs missing tools. Build results are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so
+# that a second run is quick. A step that fails does not stop the other steps. The exit status is 0 only if no step
+# failed. However a run ends, its folder for temporary files is removed.
 set -u
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,65 +20,147 @@ CARGO_DENY_VERSION=0.20.2
 OLDEST_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TOP/Cargo.toml")
 FAILED=()
 SIMULATE=(cargo test --quiet --profile suite --locked --example chaos)
+# How many schedules the long simulation plays.
+SCHEDULES=1000000
 
-# One step a line: name, what it needs beside cargo, minutes on two quiet cores when nothing is built yet, command.
-# `quick` runs the steps that need nothing else.
+# One step a line: name, lanes, what it needs beside cargo, minutes on two quiet cores when nothing is built yet, command.
+# A step that installs Debian packages needs `root`. A new step or check states its lane and its minutes here.
 STEPS="
-toolchain     go           0.1  check_toolchain
-formatting    -            0.1  cargo fmt --check
-lints         -            1.5  cargo clippy --quiet --all-targets --locked -- -D warnings
-quick-tests   -            3    quick_tests
-oldest-rust   network      2    check_oldest_rust
-dependencies  network      2    check_dependencies
-scripts       root,go      0.5  check_scripts
-partners      root,go      0.5  build_partners
-tests         root,network 6    run_tests
-documentation -            0.3  document
-begin-faults  -            0.1  begin_faults
-clients       root,network 0.5  tests/system/clients/run.sh
-restarts      root,go      2    tests/system/restart/run.sh
-book          root,network 1    tests/system/book/run.sh
-units         root,network 4    tests/system/systemd/run.sh
-metrics       root,go      2    tests/system/prometheus/run.sh
-node          root,go      9    test_node
-faults        -            2    test_faults
-package       root,network 8    test_package
-comparison    root,go      3    benches/compare/run.sh --smoke
-begin-windows root,network 0.1  begin_windows
-runtimes      root,go      13   test_runtimes
-windows       root,network 6    test_windows
-demo          -            1.5  cargo run --quiet --locked -p criswitch-demo -- --once
+toolchain     all,nightly go           0.1  check_toolchain
+formatting    quick,all   -            0.1  cargo fmt --check
+lints         all         -            1.5  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+quick-tests   quick       network      4    quick_tests
+oldest-rust   all         network      2    check_oldest_rust
+dependencies  all         network      2    check_dependencies
+scripts       all         root,go      0.5  check_scripts
+partners      all,nightly root,go      0.5  build_partners
+tests         all         root,network 6    run_tests
+documentation all         -            0.3  document
+begin-faults  all         -            0.1  begin_faults
+clients       all         root,network 0.5  tests/system/clients/run.sh
+restarts      all         go           2    tests/system/restart/run.sh
+book          all         root,network 1    tests/system/book/run.sh
+units         all         root,network 4    tests/system/systemd/run.sh
+metrics       all         root,go      2    tests/system/prometheus/run.sh
+node          all         root,go      9    test_node
+faults        all         -            2    test_faults
+package       all,nightly root,go      8    test_package
+comparison    all         root,go      3    benches/compare/run.sh --smoke
+begin-windows all         root,network 0.1  begin_windows
+runtimes      all         root,go      13   test_runtimes
+windows       all         root,network 6    test_windows
+demo          all         -            1.5  cargo run --quiet --locked -p criswitch-demo -- --once
+simulation    nightly     -            30   simulate_long
+fuzzing       nightly     network      50   tests/fuzz/run.sh
+addresses     nightly     network      15   fuzz_addresses
+node-cuts     nightly     root,go      90   test_node --cuts 20 --cycles 10 --faults all -f interrupted|installation
+kills         nightly     root,go      20   test_kills
+machine       nightly     root,go      50   test_machine
+versions      nightly     root,go      15   test_versions
 "
-QUICK="formatting lints quick-tests"
 
 main() {
   cd "$TOP" || exit 1
-  trap end_background EXIT
   case ${1:-} in
-    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
+    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
     --list) list ;;
-    quick) run $QUICK ;;
-    "") run $(names | grep -vx quick-tests) ;;
-    *) run "$@" ;;
+    "") supervise "$(lane quick)" ;;
+    all | nightly) supervise "$(lane "$1")" ;;
+    *) supervise "$*" ;;
   esac
 }
 
-names() { awk 'NF {print $1}' <<<"$STEPS"; }
+# lane NAME: prints the names of the steps of a lane.
+lane() { awk -v lane="$1" '("," $2 ",") ~ "," lane "," {print $1}' <<<"$STEPS"; }
+
+# column NAME NUMBER: prints a column of a step.
+column() { awk -v name="$1" -v number="$2" '$1 == name {print $number}' <<<"$STEPS"; }
 
 list() {
-  awk 'BEGIN {printf "%-15s%-15s%s\n", "STEP", "NEEDS", "MINUTES"} NF {printf "%-15s%-15s%s\n", $1, $2, $3}' <<<"$STEPS"
+  { echo "STEP LANE NEEDS MINUTES" && cat <<<"$STEPS"; } | awk 'NF {printf "%-15s%-13s%-15s%s\n", $1, $2, $3, $4}'
+}
+
+# supervise STEPS: checks that the steps can run, and runs them in this order, in a process group and with a folder for
+# temporary files that end with this script.
+supervise() {
+  local name steps=()
+  read -r -d '' -a steps <<<"$1"
+  for name in "${steps[@]}"; do
+    [ -n "$(column "$name" 1)" ] || { echo "no step is called $name; tests/run.sh --list shows the steps" >&2; exit 2; }
+  done
+  check_needs "${steps[@]}" >&2 || exit 2
+  mkdir -p "$CACHE" || exit 1
+  # The name is short, because the path of a socket may have at most 107 bytes. Other users may use the folder, as they
+  # may use the usual one.
+  FOLDER=$(mktemp -d "${TMPDIR:-/tmp}/csXXXXXX") && chmod 1777 "$FOLDER" || exit 1
+  export TMPDIR=$FOLDER
+  trap clean_up EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  # With `-m`, the job gets a process group.
+  set -m
+  run "${steps[@]}" &
+  GROUP=$!
+  set +m
+  wait "$GROUP"
+}
+
+# Ends all processes of the steps, and removes the folder for temporary files. A step may need time to clean up.
+clean_up() {
+  local code=$? end=$((SECONDS + 120))
+  trap '' INT TERM HUP
+  kill -TERM -- "-$GROUP" 2>/dev/null
+  while group_runs && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
+  kill -KILL -- "-$GROUP" 2>/dev/null
+  rm -rf --one-file-system "$FOLDER"
+  exit "$code"
+}
+
+# Succeeds while the group has a process that is not a zombie: no process may wait for a zombie.
+group_runs() {
+  cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' |
+    awk -v group="$GROUP" '$3 == group && $1 != "Z" {runs = 1} END {exit !runs}'
+}
+
+# check_needs STEP...: prints everything that the steps need and this machine lacks, as one message.
+check_needs() {
+  local lacks=()
+  command -v cargo >/dev/null || lacks+=("cargo, from https://rustup.rs")
+  ! need go "$@" >/dev/null || command -v go >/dev/null || lacks+=("Go, from https://go.dev/dl, for the steps: $(need go "$@")")
+  if need root "$@" >/dev/null; then
+    [ "$(id -u)" = 0 ] || lacks+=("root, for the steps: $(need root "$@")")
+    is_debian_12 || lacks+=("Debian 12, for the steps: $(need root "$@")")
+  fi
+  [ ${#lacks[@]} -gt 0 ] || return 0
+  echo "These steps cannot run here, and no step has started. Missing:"
+  printf '  - %s\n' "${lacks[@]}"
+  echo "tests/Containerfile is a machine for all steps. tests/run.sh without an argument needs only cargo and a network."
+  return 1
+}
+
+# need WHAT STEP...: prints the names of these steps that need it; fails if there is none.
+need() {
+  local what=$1 name names=()
+  shift
+  for name in "$@"; do
+    [[ ,$(column "$name" 3), != *,"$what",* ]] || names+=("$name")
+  done
+  [ ${#names[@]} -gt 0 ] && echo "${names[*]}"
+}
+
+is_debian_12() {
+  (. /etc/os-release && [ "$ID ${VERSION_ID:-}" = "debian 12" ]) 2>/dev/null
 }
 
 # run STEP...: runs the steps in this order, and ends with an exit code.
 run() {
   local name
-  for name in "$@"; do
-    names | grep -qx -- "$name" || { echo "no step is called $name; tests/run.sh --list shows the steps" >&2; exit 2; }
-  done
-  mkdir -p "$CACHE" || exit 1
+  set +m
+  trap end_background EXIT
+  trap 'exit 143' TERM
   for name in "$@"; do
     # shellcheck disable=SC2046 # The words of the command.
-    step "$name" $(awk -v name="$name" '$1 == name {$1 = $2 = $3 = ""; print}' <<<"$STEPS")
+    step "$name" $(awk -v name="$name" '$1 == name {$1 = $2 = $3 = $4 = ""; print}' <<<"$STEPS")
   done
   summary
 }
@@ -139,16 +224,19 @@ install() {
 
 # The tests of the library and of what a client sees. The other tests start processes, or read the whole tree.
 quick_tests() {
-  cargo test --quiet --locked --lib --test switch --test config --test layers --test readme --test table
+  many_tests --lib --test switch --test config --test layers --test readme --test table
+}
+
+# many_tests ARGUMENT...: runs `cargo test`. Many tests wait, so more of them run at once than the machine has processors.
+many_tests() {
+  RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --quiet --locked "$@"
 }
 
 # A test checks the manual pages with mandoc, but only if mandoc is installed.
 run_tests() {
   install mandoc || return
-  # A test reads the commit in the log line of a start. Only a release build finds the commit itself. Many tests wait,
-  # so more of them run at once than the machine has processors.
-  CRISWITCH_COMMIT=0123456789ab RUST_TEST_THREADS=$(($(nproc) * 2)) \
-    cargo test --quiet --locked --no-fail-fast
+  # A test reads the commit in the log line of a start. Only a release build finds the commit itself.
+  CRISWITCH_COMMIT=0123456789ab many_tests --no-fail-fast
 }
 
 # Builds the programs of the real suite and the releases in the background. Debian's packages are installed first,
@@ -172,6 +260,7 @@ beside() {
 end_background() {
   local session
   for session in $(jobs -p); do kill -- "-$session" 2>/dev/null; done
+  wait
 }
 
 # wait_for PID: waits for builds in the background, if there are any. If one of them failed, the step that needs it
@@ -195,10 +284,11 @@ test_faults() {
   return "$code"
 }
 
-# Uses the debug binary, which the tests before have built.
+# test_node [ARGUMENT...]: uses the debug binary, which the tests before have built.
 test_node() {
   wait_for "${PARTNERS:-}"
-  cargo build --quiet --locked && CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch tests/system/node/run.sh
+  cargo build --quiet --locked &&
+    CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch tests/system/node/run.sh "$@"
 }
 
 # Uses the binary and the bundle of the package if that step has built them.
@@ -232,6 +322,37 @@ test_package() {
   # The comparison measures this program, too.
   export CRISWITCH_STATIC=$PACKAGED
   PACKAGED_BUNDLE=$CACHE/package/bundle
+}
+
+# Plays schedules that no run has played before. CRISWITCH_SEED repeats a run.
+simulate_long() {
+  local seed=${CRISWITCH_SEED:-$(date +%s)000000}
+  echo "CRISWITCH_SEED=$seed"
+  cargo run --quiet --profile suite --locked --example chaos -- --count "$SCHEDULES" --from "$seed" --threads "$(nproc)"
+}
+
+# Fuzzes with AddressSanitizer, which finds faults in the unsafe code of dependencies.
+fuzz_addresses() {
+  SANITIZER=address tests/fuzz/run.sh 120
+}
+
+# Kills criswitch 500 times while pods are created on real runtimes.
+test_kills() {
+  wait_for "${PARTNERS:-}"
+  CRISWITCH=${PACKAGED:-} CRISWITCH_KILLS=500 CRISWITCH_LIMIT=2h tests/system/runtimes/run.sh -f killed
+}
+
+# Boots the package and a node in QEMU, and cuts their power. CRISWITCH_SEED repeats the moments.
+test_machine() {
+  wait_for "${PARTNERS:-}"
+  tests/system/machine/run.sh
+}
+
+# The checks of partners of which a second version is supported, with that version.
+test_versions() {
+  wait_for "${PARTNERS:-}"
+  export CRISWITCH_SECOND_VERSIONS=1
+  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest' && test_node -f kubeadm
 }
 
 document() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the Debian package of criswitch on a whole machine in QEMU, with its own kernel, cgroup v2 and the systemd cgroup
-# driver: boots, restarts, power cuts. Not a part of tests/run.sh, since it takes about 13 minutes for the part `package`
-# and 7 for the part `node`, and 3 more for each power cut. Runs as root on Debian 12 with Rust and Go.
+# driver: boots, restarts, power cuts. The nightly lane of tests/run.sh runs it: it takes about 13 minutes for the part
+# `package` and 7 for the part `node`, and 3 more for each power cut. Runs as root on Debian 12 with Rust and Go.
 #
 #   tests/system/machine/run.sh [--cuts N] [PART...]
 #

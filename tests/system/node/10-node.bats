@@ -20,7 +20,7 @@ setup_file() {
   wait_for 180 "30 pods" are_ready 30
   specify 1
   # A plan rejects a node whose pods have just started.
-  wait_for 20 "a plan that rejects nothing" would_change
+  wait_for 60 "a plan that rejects nothing" would_change
   files_of_node | keep_as files
 }
 
@@ -53,13 +53,13 @@ disturb_nothing() {
   stream logs kubectl --kubeconfig "$DIR/cluster/kubeconfig" -n suite logs --tail=1 -f web -c writer
   in_background "$codes" nsenter --target="$(cat "$DIR/node/pid")" --net stdbuf -oL curl -sS -o /dev/null \
     -w '%{http_code}\n' --rate 50/s "http://$address:8080/passwd?[1-1000000]"
-  wait_for 20 "the first reply of web" test -s "$codes"
+  wait_for 60 "the first reply of web" test -s "$codes"
   before=$(everything)
   # 30 pods and 38 containers.
   [ "$(wc -l <<<"$before")" -ge 68 ] || fail "not everything is listed: $before" || return
   out=$("$@" 2>&1) || fail "$*: $out" || return
   echo "$out" | sed -n 's/^\(.*: done after .*\)/# \1/p' >&3
-  wait_for 20 "the node to be ready" is_ready
+  wait_for 60 "the node to be ready" is_ready
   lacks "the statuses of the node" False "$(cat "$BATS_TEST_TMPDIR/beats")" || return
   same "pods and containers" "$before" "$(everything)" || return
   goes_on runtime || return
@@ -74,13 +74,13 @@ LOOP=(sh -c 'while :; do date; sleep 0.2; done')
 # stream NAME COMMAND...: starts a command that writes lines without an end.
 stream() {
   in_background "$BATS_TEST_TMPDIR/$1.lines" "${@:2}"
-  wait_for 20 "the first line of $1" test -s "$BATS_TEST_TMPDIR/$1.lines"
+  wait_for 60 "the first line of $1" test -s "$BATS_TEST_TMPDIR/$1.lines"
 }
 
 # goes_on NAME: waits for a new line of a stream.
 goes_on() {
   local file=$BATS_TEST_TMPDIR/$1.lines
-  wait_for 10 "a line of the stream $1" has_lines "$file" $(($(wc -l <"$file") + 2))
+  wait_for 60 "a line of the stream $1" has_lines "$file" $(($(wc -l <"$file") + 2))
 }
 
 has_lines() {
@@ -169,9 +169,9 @@ is_undone() {
   create_pod job "" '.spec.restartPolicy = "Never" | .spec.hostNetwork = true | .spec.containers[0].command =
     ["sh", "-c", "while wget -q -O /dev/null http://127.0.0.1:10248/healthz; do sleep 0.1; done"]'
   wait_for 60 "the pod job" pod_is job "$RUNS"
-  wait_for 20 "a plan that rejects nothing" would_change
+  wait_for 60 "a plan that rejects nothing" would_change
   node apply --spec /root/spec.toml >/dev/null
-  wait_for 20 "the end of the job" pod_is job '.status.phase == "Succeeded"'
+  wait_for 60 "the end of the job" pod_is job '.status.phase == "Succeeded"'
   delete_pod job
 }
 

@@ -18,7 +18,7 @@ setup_file() {
   render static-pod.yaml "$(root)/etc/kubernetes/manifests/fixed.yaml" NAME=fixed
   wait_for 120 "the pods" pods_run || fail "$(tail -n 5 "$(root)"/var/log/*.log)" || return
   specify 1
-  wait_for 20 "a plan that rejects nothing" would_change
+  wait_for 60 "a plan that rejects nothing" would_change
   files_of_node | keep_as before
 }
 

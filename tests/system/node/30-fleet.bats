@@ -10,7 +10,7 @@ setup_file() {
   start_controllers --kube-api-qps 500 --kube-api-burst 1000
   copy_chart
   start_program proxy kubectl --kubeconfig "$DIR/cluster/kubeconfig" proxy --port 0
-  wait_for 20 "the proxy" grep -q 'serve on 127' "$DIR/proxy.log"
+  wait_for 60 "the proxy" grep -q 'serve on 127' "$DIR/proxy.log"
 }
 
 teardown_file() {

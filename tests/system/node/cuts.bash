@@ -40,7 +40,7 @@ cut_once() {
   # A full disk does not prevent an undo.
   [ "$fault $1" != "fill_disk undo" ] || [[ $(node status) == undone* ]] || fail "$what: $(node status)" || return
   # The next process may get its id.
-  wait_for 20 "the end of the command" has_no_process "$BACKGROUND" && : >"$BATS_TEST_TMPDIR/background"
+  wait_for 60 "the end of the command" has_no_process "$BACKGROUND" && : >"$BATS_TEST_TMPDIR/background"
   [ "$fault" = cut_power ] || same "pods and containers: $what" "$pods" "$(everything)" || return
   echo "# $what: $(node status | head -n 1), $(awk -v from="$started" -v to="$EPOCHREALTIME" 'BEGIN {
     printf "%.1f", to - from}') s" >&3
@@ -77,7 +77,7 @@ stop_kubelet() {
 
 # With a full disk, containerd may not stop a pod of a try, for which the change waits.
 fill_disk() {
-  wait_for 20 "a full disk" has_no_room && go_on || return
+  wait_for 60 "a full disk" has_no_room && go_on || return
   wait_for 60 "the end of the change" has_ended || echo "# the change goes on with a full disk" >&3
   mount -o remount,size=50% "$DIR/node/disk"
 }

@@ -31,6 +31,13 @@ API=$OUTSIDE
 
 # start_link: makes the link, with the machine's address.
 start_link() {
+  wait_for 120 "the link of $NAME" add_link
+}
+
+# add_link: makes the link; a condition for wait_for. The kernel removes the link of an earlier node some time after that
+# node's last process has ended.
+add_link() {
+  ip link delete "${LINKS[0]}" 2>/dev/null
   ip link add "${LINKS[0]}" type veth peer name "${LINKS[1]}" && ip address add "$OUTSIDE/30" dev "${LINKS[0]}" &&
     ip link set "${LINKS[0]}" up
 }
@@ -71,9 +78,9 @@ boot_node() {
   # shellcheck disable=SC2016 # The inner shell expands these.
   start_program "$NAME" env NAME="$NAME" bash -euc '. "$1"; enter_cgroups; exec "$2" "$3"' bash "$NODE/root.bash" \
     "$TESTS/systemd/boot.sh" "$folder"
-  wait_for 20 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/$NAME.log")" || return
+  wait_for 60 "the node's process 1" test -s "$folder/pid" || fail "$(cat "$DIR/$NAME.log")" || return
   ip link set "${LINKS[1]}" name eth0 netns "$(cat "$folder/pid")" &&
-    wait_for 20 "the address of the node" in_node ip address replace "$INSIDE/30" dev eth0 && in_node ip link set eth0 up &&
+    wait_for 60 "the address of the node" in_node ip address replace "$INSIDE/30" dev eth0 && in_node ip link set eth0 up &&
     in_node ip route replace default via "$OUTSIDE" && wait_for 60 "systemd" in_node systemctl is-system-running --wait ||
     return
   for n in 1 2; do
@@ -83,9 +90,7 @@ boot_node() {
 
 # lose_power: kills process 1 of the node, and with it all its processes. Only the disk stays.
 lose_power() {
-  kill -KILL "$(cat "$DIR/$NAME/pid")" && wait_for 30 "the end of the node" test -s "$DIR/$NAME.exit" || return
-  # The kernel removes the link some time after the last process of the node.
-  ip link delete "${LINKS[0]}" 2>/dev/null || true
+  kill -KILL "$(cat "$DIR/$NAME/pid")" && wait_for 60 "the end of the node" test -s "$DIR/$NAME.exit"
 }
 
 # in_node COMMAND...: runs a command in the node.
@@ -125,7 +130,7 @@ root() {
 # state, process and the start of the process. Leaves out pods that are not ready, because the kubelet removes them.
 everything() {
   local line
-  wait_for 20 "the state of all pods and containers" inspect_all "$DIR/$NAME-all" || return
+  wait_for 60 "the state of all pods and containers" inspect_all "$DIR/$NAME-all" || return
   jq -r 'if type == "array" then .[] else . end | [.status.id, .status.metadata.name, .status.metadata.attempt,
     .status.createdAt, .status.startedAt, .status.state, .info.pid] | join(" ") | select(test("criswitch|SANDBOX_NOTREADY") | not)' \
     "$DIR/$NAME-all" | sort | while read -r line; do
@@ -182,7 +187,7 @@ watch_heartbeats() {
   # shellcheck disable=SC2016 # The inner shell expands these.
   in_background "$BATS_TEST_TMPDIR/beats" bash -c '. "$1"; heartbeats "$2" "$3"' bash "$NODE/node.bash" "$API" \
     "$(kept api.port)"
-  wait_for 20 "the first status of the node" test -s "$BATS_TEST_TMPDIR/beats"
+  wait_for 60 "the first status of the node" test -s "$BATS_TEST_TMPDIR/beats"
 }
 
 heartbeats() {
@@ -204,15 +209,23 @@ is_ready() {
 
 # end_node: ends all nodes and their cluster; for teardown_file.
 end_node() {
-  local program disk
+  local program disk name n
   for disk in "$DIR"/node*/disk; do
     mountpoint -q "$disk" || continue
-    end_program TERM "$(basename "$(dirname "$disk")")" || true
-    umount "$disk" || true
+    name=$(basename "$(dirname "$disk")")
+    n=${name#node}
+    end_program TERM "$name" || true
+    at "${n:+${n#-}}" remove_link
+    wait_for 60 "the end of $name" umount "$disk" || true
   done
   for program in controllers scheduler nfd-master apiserver etcd; do
     [ ! -e "$DIR/$program.pid" ] || [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
   done
+}
+
+# remove_link: removes the link, if the kernel has not removed it yet.
+remove_link() {
+  ip link delete "${LINKS[0]}" 2>/dev/null || true
 }
 
 # same WHAT EXPECTED ACTUAL: compares two texts, and prints only the lines that differ.

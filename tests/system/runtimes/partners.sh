@@ -44,40 +44,52 @@ install_debian() {
   }
 }
 
-# build_partners: builds every Go program and sets PARTNERS_PATH, one folder for each partner.
+# build_partners: builds every Go program and sets PARTNERS_PATH, one folder for each partner. All programs that use the
+# libraries of Kubernetes are of one module, so that each library is compiled once. CRISWITCH_SECOND_VERSIONS=1 adds what
+# only the nightly lane of tests/run.sh needs: Helm 3, an older kubelet and kubeadm, and critest.
 build_partners() {
   PARTNERS_PATH=
-  build_partner crictl "" sigs.k8s.io/cri-tools/cmd/crictl && build_critest || return
+  # shellcheck disable=SC2034 # The checks use it.
+  HELMS=4
   build_partner containerd "no_btrfs no_devmapper no_zfs" \
     github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr} || return
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
   build_partner crio "containers_image_openpgp exclude_graphdriver_btrfs libsqlite3 seccomp" \
     github.com/cri-o/cri-o/cmd/crio || return
   build_partner kubernetes "" \
-    k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl,kubeadm} || return
-  build_partner etcd "" go.etcd.io/etcd/server/v3 || return
-  build_partner node-feature-discovery "" sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
-  build_helm 3 && build_helm 4
+    k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl,kubeadm} \
+    go.etcd.io/etcd/server/v3 sigs.k8s.io/cri-tools/cmd/crictl helm.sh/helm/v4/cmd/helm \
+    sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
+  [ -z "${CRISWITCH_SECOND_VERSIONS:-}" ] || build_second_versions
 }
 
-# build_helm VERSION: builds helm3 or helm4.
-build_helm() {
-  build_partner "helm$1" "" "helm.sh/helm/v$1/cmd/helm" && ln -sf helm "${PARTNERS_PATH%%:*}/helm$1"
+# build_second_versions: the folder of the older Kubernetes is not in PARTNERS_PATH, because its programs have the names of
+# the other programs.
+build_second_versions() {
+  local path=$PARTNERS_PATH
+  build_critest "${path%%:*}" || return
+  build_partner kubernetes-older "" k8s.io/kubernetes/cmd/{kubelet,kubeadm} || return
+  export CRISWITCH_OLDER_KUBERNETES=${PARTNERS_PATH%%:*} HELMS="3 4"
+  PARTNERS_PATH=$path
+  build_partner helm3 "" helm.sh/helm/v3/cmd/helm
 }
 
-# build_critest: builds critest, which is a test, beside crictl.
+# build_critest FOLDER: builds critest, which is a test, beside crictl.
 build_critest() {
-  [ -x "$PARTNERS_PATH/critest" ] || (cd "$REAL/partners/crictl" &&
-    CGO_ENABLED=0 go test -c -mod=readonly -trimpath -o "$PARTNERS_PATH/critest" sigs.k8s.io/cri-tools/cmd/critest)
+  [ -x "$1/critest" ] || (cd "$REAL/partners/kubernetes" &&
+    CGO_ENABLED=0 go test -c -mod=readonly -trimpath -ldflags "-s -w" -o "$1/critest" sigs.k8s.io/cri-tools/cmd/critest)
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache, named after a hash of everything that affects
 # the result.
 build_partner() {
-  local name=$1 tags=$2 module=$REAL/partners/$1 mode=readonly cgo=0 edit='' key folder
+  local name=$1 tags=$2 module=$REAL/partners/$1 mode=readonly cgo=0 edit='' flags='-s -w' key folder
   case $name in
     gvisor) may_lower_oom_score || edit=lenient_shim ;;
     crio) cgo=1 edit=pods_without_slices ;;
+    # Its version, because kubeadm compares versions. Without the flag, a program of Kubernetes does not know its version.
+    kubernetes-older)
+      flags+=" -X k8s.io/component-base/version.gitVersion=$(awk '$1 == "k8s.io/kubernetes" {print $2}' "$module/go.mod")" ;;
   esac
   key=$({
     cat "$module"/go.{mod,sum} && go version && echo "$*"
@@ -87,24 +99,27 @@ build_partner() {
   folder=$CACHE/partners/$name-$key
   PARTNERS_PATH=$folder${PARTNERS_PATH:+:$PARTNERS_PATH}
   [ ! -e "$folder/.done" ] || return 0
-  echo "building $name (Go, a minute or two when the cache is cold)"
+  echo "building $name (Go, a few minutes when the cache is cold)"
   rm -rf "$folder"
   mkdir -p "$folder" || return
   if [ -n "$edit" ]; then
     vendor_edited "$module" "$folder/source" "$edit" || return
     module=$folder/source mode=vendor
   fi
-  (cd "$module" && CGO_ENABLED=$cgo go build -mod="$mode" -trimpath -tags "$tags" -o "$folder/" "$@") || return
+  # `-s -w` leaves out what only a debugger needs, so that linking takes less time.
+  (cd "$module" && CGO_ENABLED=$cgo go build -mod="$mode" -trimpath -tags "$tags" -ldflags "$flags" -o "$folder/" "$@") ||
+    return
   rm -rf "$folder/source"
   [ "$name" != crio ] || build_pinns "$folder" || return
-  # containerd finds a shim by the name in the runtime type.
-  [ ! -e "$folder/shim" ] || mv "$folder/shim" "$folder/containerd-shim-runsc-v1"
-  [ ! -e "$folder/server" ] || mv "$folder/server" "$folder/etcd"
-  if [ "$name" = node-feature-discovery ]; then
-    cp "$(cd "$module" && go list -m -f '{{.Dir}}' "sigs.k8s.io/$name")/deployment/base/nfd-crds/nfd-api-crds.yaml" \
-      "$folder/" || return
-  fi
-  touch "$folder/.done"
+  case $name in
+    # containerd finds a shim by the name in the runtime type.
+    gvisor) mv "$folder/shim" "$folder/containerd-shim-runsc-v1" ;;
+    kubernetes)
+      mv "$folder/server" "$folder/etcd" && mv "$folder/helm" "$folder/helm4" &&
+        cp "$(cd "$module" && go list -m -f '{{.Dir}}' \
+          sigs.k8s.io/node-feature-discovery)/deployment/base/nfd-crds/nfd-api-crds.yaml" "$folder/" ;;
+    helm3) mv "$folder/helm" "$folder/helm3" ;;
+  esac && touch "$folder/.done"
 }
 
 # Bit 24 of the effective set is CAP_SYS_RESOURCE.

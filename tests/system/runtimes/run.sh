@@ -5,7 +5,9 @@
 #
 #   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
 #                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
-#                                                    80-faults.bats and 96-cluster.bats
+#                                                    80-faults.bats and 96-cluster.bats. With
+#                                                    CRISWITCH_SECOND_VERSIONS=1 the checks also use second versions
+#                                                    of some programs: see partners.sh
 #   tests/system/runtimes/run.sh --install            install Debian's packages, and nothing else
 #   tests/system/runtimes/run.sh --build              build the other programs and the images, and nothing else
 #   tests/system/runtimes/run.sh --keep               set everything up, print the crictl commands, stay until Ctrl-C
@@ -32,10 +34,10 @@ main() {
   esac
   prepare || give_up "not everything could be installed or built"
   # The folder's name is short, because the path of a socket may have at most 107 bytes.
-  DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
+  DIR=$(mktemp -d "${TMPDIR:-/tmp}/c-XXXXXX") || give_up "no temporary folder"
   BRIDGE=csw-${DIR##*-}
   SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
-  export REAL TOP DIR CHECKS IMAGES CRISWITCH LOAD BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
+  export REAL TOP DIR CHECKS IMAGES CRISWITCH LOAD HELMS BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
@@ -79,7 +81,7 @@ clean_up() {
   # The namespace's first process dies with its parent, and all other processes die with the first.
   kill -KILL "$SUITE" 2>/dev/null
   wait "$SUITE" 2>/dev/null
-  local n end=$((SECONDS + 20))
+  local n end=$((SECONDS + 60))
   while ! remove_cgroups && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
   for n in 1 2 3 4 5 6; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
   rm -rf --one-file-system "$DIR"

@@ -56,7 +56,7 @@ start_registry() {
   local image
   render registry.yml "$DIR/registry.yml"
   docker-registry serve "$DIR/registry.yml" >"$DIR/registry.log" 2>&1 &
-  wait_for 30 "the registry" grep -q 'listening on 127' "$DIR/registry.log" || return
+  wait_for 60 "the registry" grep -q 'listening on 127' "$DIR/registry.log" || return
   REGISTRY=$(registry_address)
   for image in pause:1 busybox:1 busybox:2; do
     skopeo copy -q --dest-tls-verify=false "oci:$IMAGES/$image" "docker://$REGISTRY/$image" || return
@@ -96,7 +96,7 @@ launch_containerd() {
   [ "$n" != 1 ] || binary=/usr/bin/containerd
   # Each containerd finds the shims of its version first.
   start_program "containerd-$n" env PATH="$(dirname "$binary"):$PATH" "$binary" --config "$DIR/containerd-$n.toml"
-  wait_for 30 "containerd $n" network_ready "$n"
+  wait_for 60 "containerd $n" network_ready "$n"
 }
 
 network_ready() {
@@ -108,7 +108,7 @@ network_ready() {
 # start_switch NAME: starts a criswitch with config/NAME.toml and waits for it.
 start_switch() {
   launch_switch "$1"
-  wait_for 30 "criswitch ($1)" crictl_at "$1" version
+  wait_for 60 "criswitch ($1)" crictl_at "$1" version
 }
 
 # launch_switch NAME: starts a criswitch with config/NAME.toml without waiting.
@@ -153,7 +153,7 @@ stop_switch() {
 
 # end_program SIGNAL NAME: sends the signal to a program and waits for the program's end.
 end_program() {
-  wait_for 5 "the pid of $2" test -s "$DIR/$2.pid" || return
+  wait_for 60 "the pid of $2" test -s "$DIR/$2.pid" || return
   kill -"$1" "$(cat "$DIR/$2.pid")" || return
-  wait_for 20 "$2 to end" test -s "$DIR/$2.exit"
+  wait_for 60 "$2 to end" test -s "$DIR/$2.exit"
 }

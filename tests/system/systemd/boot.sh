@@ -36,9 +36,11 @@ main() {
 
 # Ends the booted system. All its processes end with their namespace, for which the kernel needs a moment.
 clean_up() {
+  local end=$((SECONDS + 120))
+  trap '' TERM INT HUP
   kill -KILL "$SYSTEM_PID" 2>/dev/null || true
   wait "$SYSTEM_PID" 2>/dev/null || true
-  until find "$CGROUP" -depth -type d -exec rmdir {} + 2>/dev/null; do
+  until find "$CGROUP" -depth -type d -exec rmdir {} + 2>/dev/null || [ "$SECONDS" -ge "$end" ]; do
     sleep 0.01
   done
 }

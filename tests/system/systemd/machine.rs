@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::{Client, PATIENCE, Sim};
+use crate::support::{Client, Sim};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/system/systemd/boot.sh");
@@ -31,6 +31,8 @@ const KUBELET: &str = "[Service]\n\
 const LOG: &str = "[Service]\n\
     StandardOutput=append:/run/backends/log\n\
     StandardError=append:/run/backends/log\n";
+/// The limit of each wait. A boot on a busy machine takes much longer than on a quiet one.
+const LIMIT: Duration = Duration::from_secs(180);
 /// The pause between two checks of a condition. Each check starts a process.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -204,13 +206,13 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Waits until the condition holds; panics after `PATIENCE`.
+/// Waits until the condition holds; panics after `LIMIT`.
 pub async fn until(condition: impl AsyncFn() -> bool) {
     let asked = async {
         while !condition().await {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, asked).await;
+    let waited = tokio::time::timeout(LIMIT, asked).await;
     waited.expect("waited in vain");
 }

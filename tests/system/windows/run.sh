@@ -193,9 +193,9 @@ expect() {
   }
 }
 
-# wait_for WHAT COMMAND...: waits until the command succeeds, 30 s at most.
+# wait_for WHAT COMMAND...: waits until the command succeeds, 120 s at most.
 wait_for() {
-  local what=$1 end=$((SECONDS + 30))
+  local what=$1 end=$((SECONDS + 120))
   shift
   until "$@"; do
     [ "$SECONDS" -lt "$end" ] || { echo "waited in vain for $what"; return 1; }

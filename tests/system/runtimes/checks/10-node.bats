@@ -46,7 +46,7 @@ load helpers.bash
 @test "update-runtime-config reaches every backend" {
   cri update-runtime-config --pod-cidr 10.77.0.0/24
   for n in 1 2; do
-    wait_for 10 "the new range in the log of containerd $n" grep -q 'No cni config template' "$DIR/containerd-$n.log"
+    wait_for 60 "the new range in the log of containerd $n" grep -q 'No cni config template' "$DIR/containerd-$n.log"
   done
 }
 

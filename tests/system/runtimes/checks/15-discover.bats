@@ -23,7 +23,7 @@ teardown() {
 
   render crictl.yaml "$DIR/crictl-discovered.yaml" "SOCKET=$DIR/discovered.sock"
   start_program discovered "$CRISWITCH" serve --config "$file"
-  wait_for 30 "criswitch" crictl_at discovered version
+  wait_for 60 "criswitch" crictl_at discovered version
   for handler in crun gvisor runc ""; do
     pod=$(crictl_at discovered runp --runtime "$handler" "$(pod_config "discovered-$handler")")
     equal "owner of the pod of <$handler>" "$pod" \

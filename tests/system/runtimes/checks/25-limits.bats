@@ -127,7 +127,7 @@ opens_with_privilege() {
   mkdir "$DIR/mixed"
   echo readable >"$DIR/mixed/file"
   in_background "$BATS_TEST_TMPDIR/server" "$DIR/tools/probe" serve "$DIR/mixed/node.sock"
-  wait_for 10 "the server's socket" test -S "$DIR/mixed/node.sock"
+  wait_for 60 "the server's socket" test -S "$DIR/mixed/node.sock"
   filter="$(mounts "$DIR/mixed") | .mounts += [{host_path: \"$DIR/tools\", container_path: \"/tools\"}]"
   command='cat /node/file; /tools/probe ask /node/node.sock 2>&1'
   works_on_others served "$command" . "$filter"
@@ -147,7 +147,7 @@ opens_with_privilege() {
 
 @test "gvisor-host-sockets: a connection to a socket of the node is refused" {
   in_background "$BATS_TEST_TMPDIR/server" "$DIR/tools/probe" serve "$DIR/node.sock"
-  wait_for 10 "the server's socket" test -S "$DIR/node.sock"
+  wait_for 60 "the server's socket" test -S "$DIR/node.sock"
   filter="$(mounts "$DIR/node.sock") | .mounts += [{host_path: \"$DIR/tools\", container_path: \"/tools\"}]"
   works_on_others served '/tools/probe ask /node 2>&1' . "$filter"
   seen=$(runs gvisor '/tools/probe ask /node 2>&1' . "$filter")
@@ -213,11 +213,13 @@ opens_with_privilege() {
   for handler in runc crun gvisor; do
     pod=$(run_pod "$handler" "$CASE-$handler")
     id=$(run_container "$pod" "$CASE-$handler" web 'echo page >/www/index.html; exec httpd -f -p 8080 -h /www')
-    wait_for 10 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
+    wait_for 60 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
     in_background "$BATS_TEST_TMPDIR/forward-$handler" crictl --config "$DIR/crictl-criswitch.yaml" port-forward "$pod" :8080
-    wait_for 10 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
+    wait_for 60 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
     port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$BATS_TEST_TMPDIR/forward-$handler" | head -n 1)
-    seen=$(timeout 10 busybox wget -q -O - "http://127.0.0.1:$port/" 2>&1 || true)
+    # Without a connection, only the limit ends the request.
+    [ "$handler" != gvisor ] || limit=10
+    seen=$(timeout "${limit:-60}" busybox wget -q -O - "http://127.0.0.1:$port/" 2>&1 || true)
     if [ "$handler" = gvisor ]; then
       lacks "$handler: the page" page "$seen"
     else

@@ -82,7 +82,7 @@ adds() {
 @test "gvisor-kubelet-sockets: a plug-in does not reach a socket in a directory of the kubelet" {
   mkdir -p "$DIR/kubelet/device-plugins"
   in_background "$BATS_TEST_TMPDIR/server" "$DIR/tools/probe" serve "$DIR/kubelet/device-plugins/kubelet.sock"
-  wait_for 10 "the server's socket" test -S "$DIR/kubelet/device-plugins/kubelet.sock"
+  wait_for 60 "the server's socket" test -S "$DIR/kubelet/device-plugins/kubelet.sock"
   filter="$(mounts "$DIR/kubelet/device-plugins") | .mounts += [{host_path: \"$DIR/tools\", container_path: \"/tools\"}]"
   works_on_others served '/tools/probe ask /node/kubelet.sock 2>&1' . "$filter"
   seen=$(runs gvisor '/tools/probe ask /node/kubelet.sock 2>&1' . "$filter")

@@ -103,9 +103,9 @@ new_container() {
 @test "attach joins a container's input and output" {
   for handler in $HANDLERS; do
     id=$(new_container "$handler" attached cat '.stdin = true | .stdin_once = true')
-    equal "$handler: what comes back" joined "$(echo joined | timeout 30 "$(command -v crictl)" \
+    equal "$handler: what comes back" joined "$(echo joined | timeout 60 "$(command -v crictl)" \
       --config "$DIR/crictl-criswitch.yaml" attach -i "$id")"
-    wait_for 10 "$handler: the end of the container" is_in_state "$id" CONTAINER_EXITED
+    wait_for 60 "$handler: the end of the container" is_in_state "$id" CONTAINER_EXITED
     cri rm "$id"
   done
 }
@@ -114,10 +114,10 @@ new_container() {
   # Port-forwarding into gVisor fails with containerd alone too.
   for handler in runc crun; do
     id=$(new_container "$handler" web 'echo page >/www/index.html; exec httpd -f -p 8080 -h /www')
-    wait_for 10 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
+    wait_for 60 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
     in_background "$BATS_TEST_TMPDIR/forward-$handler" crictl --config "$DIR/crictl-criswitch.yaml" \
       port-forward "$(kept "pod.$handler" | cut -c1-13)" :8080
-    wait_for 10 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
+    wait_for 60 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
     port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$BATS_TEST_TMPDIR/forward-$handler" | head -n 1)
     equal "$handler: the page" page "$(busybox wget -q -O - "http://127.0.0.1:$port/")"
     kill "$BACKGROUND"
@@ -208,7 +208,7 @@ new_container() {
 @test "an exit code is kept" {
   for handler in $HANDLERS; do
     id=$(new_container "$handler" exits 'exit 42')
-    wait_for 15 "$handler: the end of the container" is_in_state "$id" CONTAINER_EXITED
+    wait_for 60 "$handler: the end of the container" is_in_state "$id" CONTAINER_EXITED
     equal "$handler: exit code" 42 "$(cri inspect "$id" | jq .status.exitCode)"
     cri rm "$id"
   done

@@ -68,10 +68,10 @@ teardown_file() {
 
 @test "Ctrl-C during a try removes the pod" {
   in_background "$BATS_TEST_TMPDIR/out" "$CRISWITCH" try --config "$DIR/criswitch.toml" gvisor
-  wait_for 20 "the pod" grep -q "create pod" "$BATS_TEST_TMPDIR/out"
+  wait_for 60 "the pod" grep -q "create pod" "$BATS_TEST_TMPDIR/out"
   kill -INT "$BACKGROUND"
   wait_for 60 "the end of the try" grep -q result "$BATS_TEST_TMPDIR/out"
-  wait_for 10 "the end of the process" test ! -e "/proc/$BACKGROUND"
+  wait_for 60 "the end of the process" test ! -e "/proc/$BACKGROUND"
   nothing_left
 }
 

@@ -76,7 +76,7 @@ has_pod() {
   cp "$DIR/criswitch.toml" "$BATS_TEST_TMPDIR/before"
   in_background "$BATS_TEST_TMPDIR/out" "$CRISWITCH" try --config "$DIR/criswitch.toml" gvisor --measure --write
   wait_for 60 "the first run" grep -q "run 1 of 5" "$BATS_TEST_TMPDIR/out"
-  wait_for 20 "the next pod" has_pod
+  wait_for 60 "the next pod" has_pod
   kill -INT "$BACKGROUND"
   wait_for 60 "the end of the process" test ! -e "/proc/$BACKGROUND"
   has "output" "failed: interrupted" "$(cat "$BATS_TEST_TMPDIR/out")"

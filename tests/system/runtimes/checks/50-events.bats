@@ -38,13 +38,13 @@ has_events() {
 @test "events arrive from every backend, in order" {
   in_background "$BATS_TEST_TMPDIR/events" crictl --config "$DIR/crictl-twins.yaml" events
   for handler in runc other; do
-    wait_for 30 "a first event of $handler" first_event "$handler"
+    wait_for 60 "a first event of $handler" first_event "$handler"
     id=$(crictl_at twins run --no-pull --runtime "$handler" "$(container_config event 'exit 0')" \
       "$(pod_config "event-$handler")")
-    wait_for 15 "events of a container on $handler" has_events "$id" \
+    wait_for 60 "events of a container on $handler" has_events "$id" \
       "CONTAINER_CREATED_EVENT CONTAINER_STARTED_EVENT CONTAINER_STOPPED_EVENT"
     crictl_at twins rm "$id"
-    wait_for 15 "the last event of a container on $handler" has_events "$id" \
+    wait_for 60 "the last event of a container on $handler" has_events "$id" \
       "CONTAINER_CREATED_EVENT CONTAINER_STARTED_EVENT CONTAINER_STOPPED_EVENT CONTAINER_DELETED_EVENT"
   done
 }
@@ -73,6 +73,6 @@ has_events() {
 
 @test "an open stream does not prevent the shutdown of criswitch" {
   in_background "$BATS_TEST_TMPDIR/events" crictl --config "$DIR/crictl-twins.yaml" events
-  wait_for 30 "a first event" first_event runc
+  wait_for 60 "a first event" first_event runc
   equal "exit code after SIGTERM" 0 "$(stop_switch twins)"
 }

@@ -4,7 +4,7 @@ load helpers.bash
 load crio.bash
 
 # The grace period of the slow stop, in seconds. The check ends the stop earlier.
-STOP_S=60
+STOP_S=180
 
 setup_file() {
   start_crio true
@@ -51,7 +51,7 @@ handlers_listed() {
 
 @test "a pod that CRI-O had before is listed with its handler" {
   pod=$(crictl_at crio runp --runtime crun "$(pod_config before)")
-  wait_for 10 "the handler of a pod that CRI-O lists without one" is_listed_as "$pod" crun
+  wait_for 60 "the handler of a pod that CRI-O lists without one" is_listed_as "$pod" crun
   equal "handler in CRI-O's list" "" "$(crictl_at crio pods -o json --id "$pod" | jq -r '.items[].runtimeHandler')"
   mixed rmp -f "$pod"
 }
@@ -80,7 +80,7 @@ is_listed_as() {
   id=$(mixed create --no-pull "$pod" "$(container_config attached cat '.stdin = true | .stdin_once = true')" \
     "$DIR/pod-attached.json")
   mixed start "$id"
-  equal "attach" joined "$(echo joined | timeout 30 "$(command -v crictl)" --config "$DIR/crictl-mixed.yaml" attach -i "$id")"
+  equal "attach" joined "$(echo joined | timeout 60 "$(command -v crictl)" --config "$DIR/crictl-mixed.yaml" attach -i "$id")"
   mixed rmp -f "$pod"
 }
 
@@ -119,7 +119,7 @@ ids_of() {
   pods=$(mixed statsp -o json | jq -r '.stats[].attributes.id' | sort)
   containers=$(mixed stats -o json | jq -r '.stats[].attributes.id' | sort)
   in_background "$BATS_TEST_TMPDIR/stop" crictl --config "$DIR/crictl-mixed.yaml" stop --timeout "$STOP_S" "$(kept main.named)"
-  wait_for 10 "a call of CRI-O that hangs" hangs
+  wait_for 60 "a call of CRI-O that hangs" hangs
   equal "stats of pods" "$pods" "$(mixed statsp -o json | jq -r '.stats[].attributes.id' | sort)"
   equal "stats of containers" "$containers" "$(mixed stats -o json | jq -r '.stats[].attributes.id' | sort)"
   equal "stats of one container" "$(kept main.crun)" \
@@ -128,7 +128,7 @@ ids_of() {
   has "status" "backend crio has not answered calls for stats" "$shown"
   kill -0 "$BACKGROUND" || fail "the stop had ended before"
   kill -KILL "$(mixed inspect "$(kept main.named)" | jq .info.pid)"
-  wait_for 10 "the end of the stop" has_stopped
+  wait_for 60 "the end of the stop" has_stopped
   equal "stats of pods" "$pods" "$(mixed statsp -o json | jq -r '.stats[].attributes.id' | sort)"
 }
 
@@ -144,7 +144,7 @@ has_stopped() {
 @test "events of CRI-O and of containerd arrive" {
   in_background "$BATS_TEST_TMPDIR/events" crictl --config "$DIR/crictl-mixed.yaml" events
   for handler in crun runc; do
-    wait_for 30 "an event of $handler" has_event "$handler"
+    wait_for 60 "an event of $handler" has_event "$handler"
   done
 }
 
@@ -164,7 +164,7 @@ has_event() {
   equal "pods while CRI-O is stopped" "$pods" "$(mixed pods -q --no-trunc | sort)"
   has "a call for its pod" 'backend \"crio\"' "$(refusal_at mixed inspectp "$(kept pod.crun)")"
   start_crio false
-  wait_for 20 "an exec" mixed exec -s "$(kept main.crun)" echo back
+  wait_for 60 "an exec" mixed exec -s "$(kept main.crun)" echo back
   equal "pods" "$pods" "$(mixed pods -q --no-trunc | sort)"
   equal "containers" "$containers" "$(mixed ps -q --no-trunc | sort)"
   equal "the handler of a pod" default "$(handlers_listed | jq -r --arg id "$(kept pod.unnamed)" '.[$id]')"

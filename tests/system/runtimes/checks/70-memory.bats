@@ -13,9 +13,9 @@ teardown() {
   launch_switch idle
   # The link is created after criswitch has read the configuration. With an earlier link, both paths would be one
   # backend.
-  wait_for 10 "the socket of criswitch" test -S "$DIR/idle.sock"
+  wait_for 60 "the socket of criswitch" test -S "$DIR/idle.sock"
   ln -s containerd-3.sock "$DIR/containerd-3-again.sock"
-  wait_for 30 "criswitch" crictl_at idle version
+  wait_for 60 "criswitch" crictl_at idle version
   own=$(crictl_at idle info | jq -c .criswitch)
   for backend in containerd-1 containerd-2 containerd-3 containerd-3-again; do
     has "backends in info" "$DIR/$backend.sock" "$own"

@@ -33,15 +33,15 @@ hangs() {
   other=$(name_of "$(other_than "$1")")
   before=$(transitions "$name")
   start_load
-  wait_for 20 "a moment without an exec in gVisor" no_exec_in_gvisor
+  wait_for 60 "a moment without an exec in gVisor" no_exec_in_gvisor
   end=$((SECONDS + HANG_S))
   signal STOP "$1"
-  wait_for 20 "the state unresponsive" is_backend "$name" unresponsive
+  wait_for 60 "the state unresponsive" is_backend "$name" unresponsive
   probe_says "$name" "no answer within 3s"
   has "BackendsReady" "false backend \"$name\"" "$(backends_ready)"
   sleep $((end - SECONDS))
   signal CONT "$1"
-  wait_for 20 "the state ready" is_backend "$name" ready
+  wait_for 60 "the state ready" is_backend "$name" ready
   answers_new_calls
   end_load
   nobody_harmed
@@ -73,11 +73,11 @@ dies() {
   before=$(transitions "$name")
   start_load
   end_program KILL "containerd-$1"
-  wait_for 20 "the state down" is_backend "$name" down
+  wait_for 60 "the state down" is_backend "$name" down
   probe_says "$name" "cannot connect: Connection refused"
   has "BackendsReady" "false backend \"$name\"" "$(backends_ready)"
   start_containerd "$1"
-  wait_for 20 "the state ready" is_backend "$name" ready
+  wait_for 60 "the state ready" is_backend "$name" ready
   answers_new_calls
   end_load
   nobody_harmed
@@ -103,9 +103,9 @@ dies() {
   answers_new_calls
   undisturbed old new all
   end_program KILL containerd-1
-  wait_for 20 "the state down" is_backend old down
+  wait_for 60 "the state down" is_backend old down
   start_containerd 1
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   answers_new_calls
   end_load
   nobody_harmed
@@ -118,7 +118,7 @@ dies() {
   start_load stale
   killed=$(now_ms)
   end_program KILL containerd-1
-  wait_for 20 "a list that fails" list_fails "$killed"
+  wait_for 60 "a list that fails" list_fails "$killed"
   failed=$(jq .began "$BATS_TEST_TMPDIR/failed")
   has "the list's error" 'backend \"old\"' "$(cat "$BATS_TEST_TMPDIR/failed")"
   # criswitch serves cached lists that are up to 5 s old, and it cached the last list before the kill.
@@ -133,7 +133,7 @@ dies() {
   none "other failures" '.code != "Ok" and .code != "Unavailable"'
   equal "exit code of criswitch" 0 "$(stop_switch stale)"
   start_containerd 1
-  wait_for 20 "calls for its pods" cri inspectp "$(kept pods | sed -n 's/^old=//; s,/.*,,p' | head -n 1)"
+  wait_for 60 "calls for its pods" cri inspectp "$(kept pods | sed -n 's/^old=//; s,/.*,,p' | head -n 1)"
   same_as_before
 }
 
@@ -162,7 +162,7 @@ list_fails() {
     has "the error" 'backend \"old\"' "$out"
   done
   start_containerd 1
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   same_as_before
 }
 
@@ -190,7 +190,7 @@ list_fails() {
 
 # more_calls N: waits for N more calls.
 more_calls() {
-  wait_for 20 "$1 more calls" has_lines $(($(wc -l <"$CALLS") + $1))
+  wait_for 60 "$1 more calls" has_lines $(($(wc -l <"$CALLS") + $1))
 }
 
 # has_lines N: succeeds when the load has written N lines; a condition for wait_for.
@@ -267,7 +267,7 @@ creations_answered() {
 remove_created() {
   local n
   for n in 1 2; do
-    wait_for 20 "the removal of the created pods" remove_created_at "$n" || return
+    wait_for 60 "the removal of the created pods" remove_created_at "$n" || return
     remove_leftovers "$n" || return
   done
 }

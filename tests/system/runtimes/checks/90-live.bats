@@ -69,7 +69,7 @@ gvisor = \"new\"
 [backends]
 new = \"$DIR/containerd-2.sock\""
   equal "what reload prints" $'handler added: gvisor\nbackend added: new' "$(reload)"
-  wait_for 20 "the new backend" is_backend new ready
+  wait_for 60 "the new backend" is_backend new ready
   new_service third gvisor
   started_as third | keep_as started.third
   the_pods first second third
@@ -157,7 +157,7 @@ runc = \"third\"
 [backends]
 third = { socket = \"$DIR/containerd-3.sock\", auto_register = true }"
   start_live
-  wait_for 20 "its handlers" has_handlers '["gvisor=third auto-registered","runc=third","runsc=third auto-registered"]'
+  wait_for 60 "its handlers" has_handlers '["gvisor=third auto-registered","runc=third","runsc=third auto-registered"]'
   live runp --runtime gvisor "$(pod_config registered)"
 
   end_program TERM containerd-3
@@ -168,14 +168,14 @@ runtime_type = "io.containerd.runc.v2"
 options = { BinaryName = "/usr/sbin/runc", Root = "$DIR/containerd-3/runc", SystemdCgroup = false }
 LATE
   launch_containerd 3
-  wait_for 30 "the new handler" \
+  wait_for 60 "the new handler" \
     has_handlers '["gvisor=third auto-registered","late=third auto-registered","runc=third","runsc=third auto-registered"]'
   pod=$(live runp --runtime late "$(pod_config late)")
   equal "handler of the pod" late "$(live inspectp "$pod" | jq -r .status.runtimeHandler)"
 
   end_program TERM containerd-3
   start_containerd 3
-  wait_for 30 "the end of the handler" \
+  wait_for 60 "the end of the handler" \
     has_handlers '["gvisor=third auto-registered","runc=third","runsc=third auto-registered"]'
   has "a pod for a handler that is gone" 'no runtime for \"late\" is configured' \
     "$(refusal_at live runp --runtime late "$(pod_config late-again)")"

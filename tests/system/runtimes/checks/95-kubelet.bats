@@ -80,14 +80,14 @@ link = \"$DIR/link.sock\""
   # The link is created after criswitch has read the configuration. criswitch therefore uses the link as a second
   # backend until its next start.
   ln -s "$DIR/containerd-1.sock" "$DIR/link.sock"
-  wait_for 20 "the backend at the link" is_backend link ready
-  wait_for 20 "its claims" claims_pods link
+  wait_for 60 "the backend at the link" is_backend link ready
+  wait_for 60 "its claims" claims_pods link
   equal "pods that are listed twice" "" "$(crictl_at live pods -q | sort | uniq -d)"
   unchanged first second
   can_be_asked first
   end_program KILL live
   start_live
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   equal "pods that are listed twice" "" "$(crictl_at live pods -q | sort | uniq -d)"
   unchanged first second
   can_be_asked second
@@ -101,7 +101,7 @@ link = \"$DIR/link.sock\""
 new = \"$DIR/containerd-2.sock\""
   sed 's/^runc = "old"/runc = "new"/' "$LIVE/criswitch.toml" | write criswitch.toml
   has "what reload prints" "handler moved: runc from old to new" "$(reload)"
-  wait_for 20 "the new backend" is_backend new ready
+  wait_for 60 "the new backend" is_backend new ready
   begin third first second third
   has_run_at 2 third
   unchanged first second third
@@ -123,17 +123,17 @@ cached_lists_are_old() {
   unchanged first fourth second third
   can_be_asked fourth
   signal CONT 1
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   unchanged first fourth second third
   can_be_asked first
 }
 
 @test "a killed and restarted containerd loses no pod" {
   end_program KILL containerd-1
-  wait_for 20 "the state down" is_backend old down
+  wait_for 60 "the state down" is_backend old down
   unchanged first fourth second third
   start_containerd 1
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   unchanged first fourth second third
   can_be_asked second
 }
@@ -141,7 +141,7 @@ cached_lists_are_old() {
 @test "criswitch is killed and started again under the kubelet" {
   end_program KILL live
   start_live
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   unchanged first fourth second third
   can_be_asked third
 }

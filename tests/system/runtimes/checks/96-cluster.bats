@@ -55,7 +55,7 @@ teardown_file() {
   pods_come_and_go $((SECONDS + AWAY_S))
   is_backend old down
   start_containerd 1
-  wait_for 20 "the state ready" is_backend old ready
+  wait_for 60 "the state ready" is_backend old ready
   come_and_go after boxed
   equal "the containers" "$before" "$(runs_now)"
   never_unready
@@ -64,7 +64,7 @@ teardown_file() {
 
 @test "node-feature-discovery reads the labels that criswitch writes, also after a containerd fails and returns" {
   local labels
-  wait_for 20 "the labels" in_features boxed
+  wait_for 60 "the labels" in_features boxed
   labels=$(nfd_labels)
   equal "the labels of the worker" "$(grep -v '^#' "$DIR/features.d/criswitch" | LC_ALL=C sort)" "$labels"
   has "the labels" criswitch.io/handler.boxed=true "$labels"
@@ -73,12 +73,12 @@ teardown_file() {
   has "the labels" criswitch.io/backend.old.version=1.6.20 "$labels"
   has "the labels" criswitch.io/backend.new.version=2. "$labels"
   end_program KILL containerd-1
-  wait_for 20 "the end of the label" not_in_features boxed
+  wait_for 60 "the end of the label" not_in_features boxed
   labels=$(nfd_labels)
   has "the labels" criswitch.io/handler.runc=true "$labels"
   lacks "the labels" criswitch.io/handler.boxed "$labels"
   start_containerd 1
-  wait_for 20 "the label" in_features boxed
+  wait_for 60 "the label" in_features boxed
   has "the labels" criswitch.io/handler.boxed=true "$(nfd_labels)"
 }
 
@@ -153,7 +153,7 @@ images_after() {
   done
   patch_pod "$debug/ephemeralcontainers" "$(image_of ephemeralContainers debug "$debug")"
   # A kubelet that has just started does not know its pods yet.
-  wait_for 30 "the first init container's end" kubelet_says "run/suite/$init/first?cmd=touch%20/go" -X POST
+  wait_for 60 "the first init container's end" kubelet_says "run/suite/$init/first?cmd=touch%20/go" -X POST
   for name in "$always" "$absent" "$never"; do
     wait_for 60 "the new image of $name" pod_is "$name" "$RUNS and .status.containerStatuses[0].restartCount == 1"
   done

@@ -15,10 +15,10 @@ setup_file() {
   # The API server learns of new policies a moment later.
   local class
   for class in runc crun gvisor kata windows; do
-    wait_for 30 "the policy of $class" is_rejected "$class" "$(first_misfit "$class")"
+    wait_for 60 "the policy of $class" is_rejected "$class" "$(first_misfit "$class")"
   done
   for class in runc crun gvisor kata windows; do
-    wait_for 30 "the warnings of $class" is_warned "$class" "$(misfit unsafe-sysctls)"
+    wait_for 60 "the warnings of $class" is_warned "$class" "$(misfit unsafe-sysctls)"
   done
 }
 

@@ -11,7 +11,7 @@ start_cluster() {
   rm -rf "$folder"
   mkdir -p "$folder"
   # The kernel uses ports from 32768 on for connections.
-  mapfile -t ports < <(shuf -i 30000-32767 -n 3)
+  mapfile -t ports < <(comm -23 <(seq 30000 32767) <(ss -Htnal | sed 's/.*:\([0-9]*\) .*:.*/\1/' | sort) | shuf -n 3)
   keep_as api.port <<<"${ports[2]}"
   openssl genrsa -out "$folder/key" 2048 2>/dev/null
   echo 'token,admin,admin,system:masters' >"$folder/tokens"
@@ -36,7 +36,7 @@ start_cluster() {
 api() {
   local body=()
   case ${2:-GET} in POST | PUT | PATCH) body=(--data-binary @- -H "Content-Type: ${3:-application/json}") ;; esac
-  curl -ksS --fail-with-body --max-time 20 -H 'Authorization: Bearer token' -X "${2:-GET}" "${body[@]}" \
+  curl -ksS --fail-with-body --max-time 60 -H 'Authorization: Bearer token' -X "${2:-GET}" "${body[@]}" \
     "https://$API:$(kept api.port)/$1"
 }
 
@@ -53,7 +53,7 @@ start_scheduler() {
 # start_discovery: starts the master of node-feature-discovery, which labels nodes by what their workers have found.
 start_discovery() {
   kubectl_at_cluster apply -f "$(dirname "$(command -v nfd-master)")/nfd-api-crds.yaml" >/dev/null &&
-    wait_for 30 "the resource of node-feature-discovery" api apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures || return
+    wait_for 60 "the resource of node-feature-discovery" api apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures || return
   NODE_NAME=node start_program nfd-master nfd-master -kubeconfig "$DIR/cluster/kubeconfig" -metrics 0 -grpc-health 0
 }
 
@@ -97,7 +97,7 @@ copy_chart() {
   sed -i '/^kubeVersion: /d' "$CHART/Chart.yaml"
 }
 
-# helm_at_cluster VERSION ARGUMENT...: runs helm3 or helm4.
+# helm_at_cluster VERSION ARGUMENT...: runs helm4, or helm3, which the nightly lane has.
 helm_at_cluster() {
   HELM_CACHE_HOME=$DIR/helm HELM_CONFIG_HOME=$DIR/helm HELM_DATA_HOME=$DIR/helm \
     "helm$1" --kubeconfig "$DIR/cluster/kubeconfig" --namespace suite "${@:2}" 2>&1
@@ -148,7 +148,7 @@ pod_gone() {
 watch_node() {
   in_background "$BATS_TEST_TMPDIR/node" curl -ksSN -H 'Authorization: Bearer token' \
     "https://$API:$(kept api.port)/api/v1/nodes?watch=true"
-  wait_for 20 "the node's first condition" test -s "$BATS_TEST_TMPDIR/node"
+  wait_for 60 "the node's first condition" test -s "$BATS_TEST_TMPDIR/node"
 }
 
 # never_unready: checks that every Ready condition since watch_node is True, and that the kubelet has continued to

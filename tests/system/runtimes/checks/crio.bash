@@ -6,7 +6,7 @@ start_crio() {
   configure_crio "$1" || return
   start_program crio crio --config "$DIR/crio.conf" --config-dir "$DIR/crio/conf.d" \
     --registries-conf "$DIR/crio/registries.conf" --registries-conf-dir "$DIR/crio/registries.d"
-  wait_for 30 "CRI-O" network_ready crio
+  wait_for 60 "CRI-O" network_ready crio
 }
 
 configure_crio() {
@@ -30,7 +30,7 @@ start_mixed() {
     "$TOP/config/examples/crio-and-containerd.toml" >"$DIR/mixed.toml"
   render crictl.yaml "$DIR/crictl-mixed.yaml" "SOCKET=$DIR/mixed.sock"
   start_program mixed "$CRISWITCH" serve --config "$DIR/mixed.toml"
-  wait_for 30 "criswitch" mixed version
+  wait_for 60 "criswitch" mixed version
 }
 
 # mixed ARGUMENT...: runs crictl through the criswitch `mixed`.

@@ -49,7 +49,7 @@ start_load() {
 answers_new_calls() {
   local now
   now=$(now_ms)
-  wait_for 30 "answers to all kinds of calls" has_answers "$now"
+  wait_for 60 "answers to all kinds of calls" has_answers "$now"
 }
 
 # has_answers MS: succeeds when a call of every kind that began at MS or later has succeeded; a condition for wait_for.
@@ -125,7 +125,7 @@ undisturbed() {
 # them.
 same_as_before() {
   # A busy containerd lists a task with a slow shim as UNKNOWN for a moment, so the check tries again.
-  wait_for 20 "the containerds to run the same pods as before" runs_as_before || return
+  wait_for 60 "the containerds to run the same pods as before" runs_as_before || return
   equal "pods" "$(kept pods | sed 's/.*=//; s,/.*,,' | sort)" "$(cri pods -q --no-trunc | sort)"
   equal "containers" "$(kept pods | sed 's,.*/,,' | sort)" "$(cri ps -q --no-trunc | sort)"
 }

@@ -15,7 +15,7 @@ runs() {
   id=$(cri create --no-pull "$pod" "$(container_config "$name" "$2" "${4:-.}")" "$DIR/pod-$name.json" 2>&1 </dev/null) ||
     { echo "refused: $id"; return; }
   out=$(cri start "$id" 2>&1 </dev/null) || { echo "refused: $out"; return; }
-  wait_for 30 "the end of the container" is_in_state "$id" CONTAINER_EXITED || return
+  wait_for 60 "the end of the container" is_in_state "$id" CONTAINER_EXITED || return
   cut -d' ' -f4- "$DIR/logs/$name/$name.log"
 }
 

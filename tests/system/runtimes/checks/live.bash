@@ -20,7 +20,7 @@ start_live() {
   [ -e "$LIVE/criswitch.toml" ] || render live.toml "$LIVE/criswitch.toml"
   render crictl.yaml "$DIR/crictl-live.yaml" "SOCKET=$DIR/live.sock"
   start_program live "$CRISWITCH" serve --config "$LIVE/criswitch.toml"
-  wait_for 30 "criswitch" live version
+  wait_for 60 "criswitch" live version
 }
 
 # write FILE: replaces a file of the configuration atomically with standard input, as an installer does.
@@ -44,7 +44,7 @@ reloaded_after() {
 # what_changed COMMAND...: runs a command that causes a reload, and prints the outcome of the reload.
 what_changed() {
   local count
-  count=$(own_info | jq .reloads.count) && "$@" && wait_for 20 "a reload" reloaded_after "$count" || return
+  count=$(own_info | jq .reloads.count) && "$@" && wait_for 60 "a reload" reloaded_after "$count" || return
   own_info | jq -r '.reloads.recent[-1] | .problems // .changes.lines[]'
 }
 
@@ -137,9 +137,9 @@ attaches() {
   local said=$BATS_TEST_TMPDIR/attached-$1 word=word-$RANDOM
   # crictl ends when its input ends, even before the reply, so the input stays open.
   # shellcheck disable=SC2016 # The inner shell's.
-  in_background "$said" bash -c 'exec crictl --config "$0" attach -i "$1" < <(echo "$2"; exec sleep 10)' \
+  in_background "$said" bash -c 'exec crictl --config "$0" attach -i "$1" < <(echo "$2"; exec sleep 60)' \
     "$DIR/crictl-live.yaml" "$(kept "main.$1")" "$word"
-  wait_for 10 "$1: the output of the attached container" grep -q "got $word" "$said"
+  wait_for 60 "$1: the output of the attached container" grep -q "got $word" "$said"
   kill "$BACKGROUND" 2>/dev/null || true
 }
 
@@ -147,7 +147,7 @@ attaches() {
 forwards() {
   local said=$BATS_TEST_TMPDIR/forwarded-$1 port
   in_background "$said" crictl --config "$DIR/crictl-live.yaml" port-forward "$(kept "pod.$1")" :8080
-  wait_for 10 "$1: a local port" grep -q 'Forwarding from 127' "$said"
+  wait_for 60 "$1: a local port" grep -q 'Forwarding from 127' "$said"
   port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$said" | head -n 1)
   equal "$1: the page" page "$(busybox wget -q -O - "http://127.0.0.1:$port/")"
   kill "$BACKGROUND"

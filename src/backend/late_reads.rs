@@ -1,0 +1,149 @@
+//! The short reads that a backend has not answered in time. Until it answers, further reads of the RPC are not sent, and
+//! criswitch repeats the unanswered ones itself.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::rpc::Row;
+
+/// The most unanswered requests of one RPC that criswitch repeats. Each takes a stream of the connection.
+const MOST_REPEATED: usize = 16;
+/// The longest request that criswitch repeats, in bytes. A request for one item has about 70.
+const LONGEST: usize = 4 << 10;
+
+/// The short reads that a backend has not answered in time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LateReads {
+    rpcs: Vec<LateRpc>,
+}
+
+/// An RPC that a backend has not answered in time.
+#[derive(Clone, Debug)]
+pub(crate) struct LateRpc {
+    pub(crate) row: &'static Row,
+    /// When the first unanswered call was late.
+    pub(crate) since: Instant,
+    /// Whether all requests of the RPC count as late. Otherwise only the unanswered ones do, because the backend has
+    /// answered another one meanwhile: one hung container does not delay the others.
+    is_for_all: bool,
+    /// The unanswered requests, framed.
+    unanswered: Vec<Bytes>,
+}
+
+impl LateReads {
+    /// Whether the backend is late with `request`, and since when. If so, and if the answer to another request made the
+    /// RPC late, criswitch asks this one too, in the background: its answer shows that only the other one is late. Then
+    /// the second value is true.
+    pub(crate) fn check(&mut self, row: &Row, request: &Bytes) -> Option<(Instant, bool)> {
+        let late = self
+            .rpcs
+            .iter_mut()
+            .find(|late| late.row.name == row.name)?;
+        if late.unanswered.contains(request) {
+            return Some((late.since, false));
+        }
+        if !late.is_for_all {
+            return None;
+        }
+        let is_repeated = request.len() <= LONGEST && late.unanswered.len() < MOST_REPEATED;
+        if is_repeated {
+            late.unanswered.push(request.clone());
+        }
+        Some((late.since, is_repeated))
+    }
+
+    /// Records that the backend has not answered `request` in time. Returns whether this is the first unanswered request
+    /// of the RPC. A request that is too long is not recorded, because criswitch does not repeat it.
+    pub(crate) fn note(&mut self, row: &'static Row, request: &Bytes) -> bool {
+        if request.len() > LONGEST {
+            return false;
+        }
+        let at = self.rpcs.iter().position(|late| late.row.name == row.name);
+        let Some(late) = at.and_then(|at| self.rpcs.get_mut(at)) else {
+            self.rpcs.push(LateRpc {
+                row,
+                since: Instant::now(),
+                is_for_all: true,
+                unanswered: vec![request.clone()],
+            });
+            return true;
+        };
+        late.is_for_all = true;
+        if !late.unanswered.contains(request) && late.unanswered.len() < MOST_REPEATED {
+            late.unanswered.push(request.clone());
+        }
+        false
+    }
+
+    /// Records that the backend has answered `request`. Returns whether it is no longer late with the RPC.
+    pub(crate) fn answered(&mut self, row: &Row, request: &Bytes) -> bool {
+        let Some(at) = self.rpcs.iter().position(|late| late.row.name == row.name) else {
+            return false;
+        };
+        let Some(late) = self.rpcs.get_mut(at) else {
+            return false;
+        };
+        late.is_for_all = false;
+        late.unanswered.retain(|unanswered| unanswered != request);
+        let is_over = late.unanswered.is_empty();
+        if is_over {
+            self.rpcs.remove(at);
+        }
+        is_over
+    }
+
+    /// The RPCs that the backend is late with.
+    pub(crate) fn rpcs(&self) -> &[LateRpc] {
+        &self.rpcs
+    }
+
+    /// The unanswered requests, which criswitch repeats.
+    pub(crate) fn unanswered(&self) -> Vec<(&'static Row, Bytes)> {
+        let rpcs = self.rpcs.iter();
+        let requests = rpcs.flat_map(|late| late.unanswered.iter().map(|it| (late.row, it)));
+        requests
+            .map(|(row, request)| (row, request.clone()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::{CONTAINER_STATUS, POD_STATUS};
+
+    const A: Bytes = Bytes::from_static(b"a");
+    const B: Bytes = Bytes::from_static(b"b");
+
+    fn is_late(late: &mut LateReads, request: &Bytes) -> bool {
+        late.check(&CONTAINER_STATUS, request).is_some()
+    }
+
+    #[test]
+    fn an_rpc_is_late_until_another_request_is_answered_and_a_request_until_its_own_answer() {
+        let mut late = LateReads::default();
+        assert!(!is_late(&mut late, &A));
+        assert!(late.note(&CONTAINER_STATUS, &A));
+        assert!(!late.note(&CONTAINER_STATUS, &A), "no news");
+        assert!(is_late(&mut late, &A) && is_late(&mut late, &B));
+        assert!(late.check(&POD_STATUS, &A).is_none(), "another RPC");
+        assert_eq!(late.unanswered().len(), 2, "both are repeated");
+        assert!(!late.answered(&CONTAINER_STATUS, &B));
+        assert!(is_late(&mut late, &A) && !is_late(&mut late, &B));
+        assert!(late.answered(&CONTAINER_STATUS, &A));
+        assert!(!is_late(&mut late, &A));
+    }
+
+    #[test]
+    fn few_requests_are_repeated_and_no_long_one() {
+        let mut late = LateReads::default();
+        assert!(!late.note(&CONTAINER_STATUS, &Bytes::from(vec![0; LONGEST + 1])));
+        assert!(!is_late(&mut late, &A), "nothing would end this lateness");
+        late.note(&CONTAINER_STATUS, &A);
+        for request in 0..2 * MOST_REPEATED {
+            let request = Bytes::from(format!("{request}"));
+            assert!(is_late(&mut late, &request));
+        }
+        assert_eq!(late.unanswered().len(), MOST_REPEATED);
+    }
+}

@@ -1,0 +1,201 @@
+//! The last status of each pod and container of a backend: the replies to `PodSandboxStatus` and `ContainerStatus`.
+//! criswitch serves them while the backend is away or late, as it serves the cached lists.
+//!
+//! A status is dropped when the item may have changed: by a call of a client, by an event, or when a list shows another
+//! state.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use lru::LruCache;
+
+use crate::codec::protobuf;
+use crate::rpc::fields::{ITEMS, LISTED_ID, container, pod_sandbox};
+use crate::rpc::{Kind, List};
+
+/// The most memory of one status beyond its bytes: its id, the entry, and the counter of its memory.
+const PER_STATUS: usize = 512;
+
+/// The last statuses of a backend's items.
+#[derive(Debug)]
+pub(crate) struct Statuses {
+    /// The statuses, the longest unused first.
+    kept: LruCache<(Kind, String), ItemStatus>,
+    /// The memory of all kept statuses, in bytes.
+    size: usize,
+    /// The most memory of all kept statuses.
+    limit: usize,
+    /// How often items may have changed.
+    changes: u64,
+}
+
+/// A reply to a call for the status of one item, which was not verbose.
+#[derive(Clone, Debug)]
+pub(crate) struct ItemStatus {
+    /// The reply as the backend sent it.
+    pub(crate) message: Bytes,
+    /// The state in the reply.
+    pub(crate) state: u64,
+}
+
+impl Statuses {
+    /// Keeps at most `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Statuses {
+        Statuses {
+            kept: LruCache::unbounded(),
+            size: 0,
+            limit,
+            changes: 0,
+        }
+    }
+
+    /// How often items may have changed. Read this before a call for a status is sent.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Keeps the status of an item, unless an item may have changed since the call was sent, when
+    /// [`Statuses::changes`] was `changes`. Drops the statuses that were unused for longest if there is no room.
+    pub(crate) fn keep(&mut self, kind: Kind, id: &str, status: ItemStatus, changes: u64) {
+        let size = size(&status);
+        if self.changes != changes || size > self.limit {
+            return;
+        }
+        self.size += size;
+        let last = self.kept.put((kind, id.to_owned()), status);
+        self.size -= last.as_ref().map_or(0, self::size);
+        while self.size > self.limit
+            && let Some((_, unused)) = self.kept.pop_lru()
+        {
+            self.size -= self::size(&unused);
+        }
+    }
+
+    /// The last status of an item.
+    pub(crate) fn get(&mut self, kind: Kind, id: &str) -> Option<ItemStatus> {
+        self.kept.get(&(kind, id.to_owned())).cloned()
+    }
+
+    /// Drops the statuses of items that may have changed.
+    pub(crate) fn changed<'a>(&mut self, items: impl IntoIterator<Item = (Kind, &'a str)>) {
+        self.changes += 1;
+        for (kind, id) in items {
+            let dropped = self.kept.pop(&(kind, id.to_owned()));
+            self.size -= dropped.as_ref().map_or(0, size);
+        }
+    }
+
+    /// Drops the statuses of items that a complete list lacks or shows in another state.
+    pub(crate) fn listed(&mut self, list: List, message: &[u8]) {
+        let Some(kind) = list.kind() else { return };
+        if self.kept.is_empty() {
+            return;
+        }
+        let state = match kind {
+            Kind::Pod => pod_sandbox::STATE,
+            Kind::Container => container::STATE,
+        };
+        let items = protobuf::all_bytes(message, &[ITEMS]).unwrap_or_default();
+        let states: HashMap<_, _> = items
+            .into_iter()
+            .filter_map(|item| {
+                let id = protobuf::string(item, LISTED_ID).ok()?;
+                Some((id, protobuf::varint(item, &[state]).ok()?))
+            })
+            .collect();
+        let is_outdated = |id: &str, status: &ItemStatus| states.get(id) != Some(&status.state);
+        let outdated: Vec<String> = self
+            .kept
+            .iter()
+            .filter(|((of, id), status)| *of == kind && is_outdated(id, status))
+            .map(|((_, id), _)| id.clone())
+            .collect();
+        if !outdated.is_empty() {
+            self.changed(outdated.iter().map(|id| (kind, id.as_str())));
+        }
+    }
+
+    /// Drops all statuses.
+    pub(crate) fn clear(&mut self) {
+        self.changes += 1;
+        self.kept.clear();
+        self.size = 0;
+    }
+}
+
+fn size(status: &ItemStatus) -> usize {
+    status.message.len() + PER_STATUS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(state: u64, length: usize) -> ItemStatus {
+        let message = Bytes::from(vec![0; length]);
+        ItemStatus { message, state }
+    }
+
+    fn statuses(limit: usize, ids: &[&str]) -> Statuses {
+        let mut statuses = Statuses::new(limit);
+        for id in ids {
+            statuses.keep(Kind::Container, id, status(1, 10), 0);
+        }
+        statuses
+    }
+
+    fn has(statuses: &mut Statuses, id: &str) -> bool {
+        statuses.get(Kind::Container, id).is_some()
+    }
+
+    /// A list of containers with these ids and states.
+    fn list(containers: &[(&str, u64)]) -> Vec<u8> {
+        let mut list = bytes::BytesMut::new();
+        for (id, state) in containers {
+            let mut item = bytes::BytesMut::new();
+            protobuf::put_bytes(&mut item, container::ID, id.as_bytes());
+            protobuf::put_varint(&mut item, container::STATE, *state);
+            protobuf::put_bytes(&mut list, ITEMS, &item);
+        }
+        list.to_vec()
+    }
+
+    #[test]
+    fn the_status_that_was_unused_for_longest_goes_first() {
+        let mut statuses = statuses(2 * (10 + PER_STATUS), &["a", "b"]);
+        assert!(has(&mut statuses, "a"));
+        statuses.keep(Kind::Container, "c", status(1, 10), 0);
+        assert!(has(&mut statuses, "a") && has(&mut statuses, "c"));
+        assert!(!has(&mut statuses, "b"));
+        statuses.keep(Kind::Container, "d", status(1, 3 * PER_STATUS), 0);
+        assert!(!has(&mut statuses, "d"), "it has no room");
+        assert!(has(&mut statuses, "a"), "it takes no room from others");
+        statuses.keep(Kind::Container, "a", status(1, 10), 0);
+        assert_eq!(statuses.size, 2 * (10 + PER_STATUS));
+    }
+
+    #[test]
+    fn a_status_is_dropped_when_its_item_may_have_changed() {
+        let mut statuses = statuses(usize::MAX, &["a", "b"]);
+        let sent = statuses.changes();
+        statuses.changed([(Kind::Container, "a")]);
+        assert!(!has(&mut statuses, "a") && has(&mut statuses, "b"));
+        statuses.keep(Kind::Container, "a", status(1, 10), sent);
+        assert!(
+            !has(&mut statuses, "a"),
+            "the reply is older than the change"
+        );
+        statuses.clear();
+        assert!(!has(&mut statuses, "b"));
+    }
+
+    #[test]
+    fn a_list_drops_the_statuses_that_it_contradicts() {
+        let mut statuses = statuses(usize::MAX, &["same", "changed", "missing"]);
+        statuses.keep(Kind::Pod, "missing", status(0, 10), 0);
+        statuses.listed(List::Containers, &list(&[("same", 1), ("changed", 2)]));
+        assert!(has(&mut statuses, "same"));
+        assert!(!has(&mut statuses, "changed") && !has(&mut statuses, "missing"));
+        assert!(statuses.get(Kind::Pod, "missing").is_some());
+    }
+}

@@ -1,0 +1,178 @@
+//! Short reads: calls that a backend answers at once, such as the status of one pod. The kubelet makes them one after the
+//! other, with one worker for the whole node, so no backend may hold them.
+//!
+//! While the backend is away or late, the last status of the pod or container answers, as the cached lists do. Without
+//! one the call fails at once. On a node with one backend nothing is kept, and the call waits as long as its client, as
+//! without criswitch.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::backend::lists::Snapshot;
+use crate::backend::statuses::ItemStatus;
+use crate::call::reply::{self, Unsent};
+use crate::call::{Call, Failed};
+use crate::codec::{frames, protobuf};
+use crate::ownership::Owner;
+use crate::rpc::fields::{REQUESTED_ID, STATUS_HANDLER, VERBOSE_STATUS};
+use crate::rpc::{Kind, List, Row};
+use crate::switch::Switch;
+use crate::switch::view::View;
+
+/// Sends `call`, a short read, to `backend` by `send`. Waits at most `list_timeout`.
+///
+/// # Errors
+/// `Unavailable` if the backend does not answer and no status is kept, else the error of `send`.
+pub(super) async fn read(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    send: impl Future<Output = Result<Unsent, Failed>>,
+) -> Result<Unsent, Failed> {
+    if call.live.is_alone() {
+        return send.await;
+    }
+    match in_time(call, backend, send).await {
+        Err(why) if why.is_silence() => kept(switch, call, backend).ok_or(why),
+        sent => sent,
+    }
+}
+
+/// Awaits the answer of `backend` to `call`, a short read, at most for `list_timeout`. Then the backend is late with the
+/// RPC: further calls are not sent until it answers one that criswitch repeats.
+///
+/// # Errors
+/// `Unavailable` if the backend is late, else the error of `asked`.
+pub(crate) async fn in_time<T, E: From<Status>>(
+    call: &Call,
+    backend: &Backend,
+    asked: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    if let Some(late) = backend.record.late_read(call.row, &call.body) {
+        return Err(late.into());
+    }
+    let limit = backend.list_timeout();
+    let wait = call.wait(limit);
+    if let Ok(answered) = tokio::time::timeout(wait, asked).await {
+        return answered;
+    }
+    // A wait that the client's deadline has cut short says nothing about the backend.
+    if wait == limit {
+        backend.record.note_late_read(call.row, &call.body);
+    }
+    Err(backend.timed_out(call.row).into())
+}
+
+/// The last status of the pod or container in `call`, if it is as good as the cached list: the list is served now, and
+/// nothing shows that the item has changed since.
+fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
+    let message = call.message();
+    let (kind, id) = item(call.row, &message)?;
+    let list = match kind {
+        Kind::Pod => List::Pods,
+        Kind::Container => List::Containers,
+    };
+    let age = |known: &mut crate::backend::known::Known| known.lists.get(list).map(Snapshot::age);
+    backend
+        .record
+        .learn(age)
+        .filter(|age| *age < backend.stale_lists())?;
+    let status = backend.statuses.lock().get(kind, id)?.message;
+    let renamed = match kind {
+        Kind::Pod => View::of(switch)
+            .renamed(backend, &status, STATUS_HANDLER)
+            .ok()?,
+        Kind::Container => None,
+    };
+    Some(reply::of_message(vec![renamed.unwrap_or(status)]).into())
+}
+
+/// The pod or container whose status `request` asks for; `None` for a verbose status and for any other call.
+fn item<'r>(row: &Row, request: &'r [u8]) -> Option<(Kind, &'r str)> {
+    let (kind, _) = row.status()?;
+    let is_verbose = protobuf::varint(request, VERBOSE_STATUS).ok()? != 0;
+    let id = protobuf::string(request, REQUESTED_ID).ok()?;
+    (!is_verbose).then_some((kind, id))
+}
+
+/// Keeps the status in `answer`, the answer to the framed `request`. `changes` is the backend's
+/// [`Statuses::changes`](crate::backend::statuses::Statuses::changes) before the call was sent.
+pub(crate) fn keep(
+    switch: &Switch,
+    backend: &Backend,
+    (row, request): (&Row, &Bytes),
+    answer: &Answer,
+    changes: u64,
+) {
+    let request = request.slice(frames::FRAME_HEADER..);
+    if let Some((_, state)) = row.status()
+        && answer.code() == Code::Ok
+        && let Some((kind, id)) = item(row, &request)
+        // A short id is no key, because lists have the whole one.
+        && switch.owners().find(kind, id) == Some(Owner::One(backend.id))
+        && let Ok(message) = backend.message(answer)
+        && let Ok(state) = protobuf::varint(&message, state)
+    {
+        let status = ItemStatus { message, state };
+        backend.statuses.lock().keep(kind, id, status, changes);
+    }
+}
+
+/// A guard for a call that may change a pod or container. Drops the kept statuses of the item, and of the items that
+/// change with it, when the call is sent and when it has ended, whatever its outcome.
+pub(super) struct ChangedItem<'a> {
+    switch: &'a Switch,
+    backend: &'a Backend,
+    kind: Kind,
+    id: String,
+}
+
+impl<'a> ChangedItem<'a> {
+    /// The guard for `call`; `None` if it changes no item.
+    pub(super) fn of(
+        switch: &'a Switch,
+        call: &Call,
+        backend: &'a Backend,
+    ) -> Option<ChangedItem<'a>> {
+        let (kind, id) = call
+            .row
+            .changed_item(&call.message())
+            .map(|(kind, id)| (kind, id.to_owned()))?;
+        let changed = ChangedItem {
+            switch,
+            backend,
+            kind,
+            id,
+        };
+        changed.drop_statuses();
+        Some(changed)
+    }
+
+    fn drop_statuses(&self) {
+        drop_statuses(self.switch, self.backend, self.kind, &self.id);
+    }
+}
+
+impl Drop for ChangedItem<'_> {
+    fn drop(&mut self) {
+        self.drop_statuses();
+    }
+}
+
+/// Drops the kept statuses of a pod or container that may have changed: a pod with its containers, a container with its
+/// pod, whose status shows the containers.
+pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: &str) {
+    let owners = switch.owners();
+    let (containers, pod) = match kind {
+        Kind::Pod => (owners.containers_of(id), None),
+        Kind::Container => (Vec::new(), owners.pod_of(id)),
+    };
+    let containers = containers.iter().map(|id| (Kind::Container, id.as_str()));
+    let pod = pod.map(|pod| (Kind::Pod, pod));
+    let items = [(kind, id)].into_iter().chain(containers).chain(pod);
+    backend.statuses.lock().changed(items);
+}
