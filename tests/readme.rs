@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 #[path = "readme/comments.rs"]
 mod comments;
+#[path = "readme/lanes.rs"]
+mod lanes;
 #[path = "readme/names.rs"]
 mod names;
 #[path = "readme/release.rs"]
@@ -333,8 +335,18 @@ fn the_support_matrix_has_the_versions_that_the_tests_pin() {
         ),
         (
             "crictl",
-            format!("{partners}/crictl/go.mod"),
+            format!("{partners}/kubernetes/go.mod"),
             "sigs.k8s.io/cri-tools v",
+        ),
+        (
+            "node-feature-discovery",
+            format!("{partners}/kubernetes/go.mod"),
+            "sigs.k8s.io/node-feature-discovery v",
+        ),
+        (
+            "kubeadm",
+            format!("{partners}/kubernetes-older/go.mod"),
+            "k8s.io/kubernetes v",
         ),
         (
             "containerd",

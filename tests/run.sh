@@ -42,7 +42,7 @@ restarts      all         go           2    tests/system/restart/run.sh
 book          all         root,network 1    tests/system/book/run.sh
 units         all         root,network 4    tests/system/systemd/run.sh
 metrics       all         root,go      2    tests/system/prometheus/run.sh
-node          all         root,go      9    test_node
+node          all         root,go      8    test_node
 faults        all         -            2    test_faults
 package       all,nightly root,go      8    test_package
 comparison    all         root,go      3    benches/compare/run.sh --smoke

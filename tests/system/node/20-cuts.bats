@@ -40,7 +40,7 @@ teardown_file() {
   done
   late=$(sort -n "$times" | awk '{all[NR] = $1} END {print all[int(NR * 0.95 + 0.999)]}')
   echo "# the kubelet's part took at most $late s in 95 % of $(wc -l <"$times") changes" >&3
-  awk -v late="$late" 'BEGIN {exit late > 20}' || fail "the kubelet's part took $late s"
+  awk -v late="$late" 'BEGIN {exit late > 60}' || fail "the kubelet's part took $late s"
 }
 
 # time_of_kubelet: prints how long the steps took that a change makes with the kubelet, in seconds.

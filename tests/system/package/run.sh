@@ -298,6 +298,8 @@ flip_bit() {
 make_repositories() {
   local first=$HERE/first newer=$HERE/newer packager
   export GNUPGHOME=$HERE/gnupg
+  # The agent of gpg outlives the commands.
+  trap 'gpgconf --kill all' EXIT
   rm -rf "$HERE/repositories" "$first" "$newer" "$GNUPGHOME"
   mkdir -p "$first" "$newer"
   cp "$RELEASE"/*_amd64.deb "$RELEASE"/*.x86_64.rpm "$QUICK"/*_arm64.deb "$QUICK"/*.aarch64.rpm "$first"
@@ -314,7 +316,6 @@ make_repositories() {
   fails "$TOP/package/repositories.sh" "$newer" "$HERE/without-key" nobody@criswitch.invalid
   [ ! -e "$HERE/without-key" ]
   "$TOP/package/repositories.sh" "$newer" "$HERE/repositories" test@criswitch.invalid
-  gpgconf --kill all
 }
 
 main "$@"

@@ -3,9 +3,9 @@
 
 # The length of a window, of which each pod has at least two, the age of its container when the shell reads the files,
 # and the longest wait, in seconds.
-IDLE_S=4
+IDLE_S=8
 AGE_S=3
-LIMIT_S=60
+LIMIT_S=120
 # The largest difference of two readings of the memory, in percent, and of the processor time, in milliseconds: the
 # kernel counts processes in ticks of 10 ms, and a shim has about ten.
 MEMORY_PERCENT=10
