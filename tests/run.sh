@@ -65,7 +65,11 @@ main() {
     --help | -h) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
     --list) list ;;
     "") supervise "$(lane quick)" ;;
-    all | nightly) supervise "$(lane "$1")" ;;
+    all) supervise "$(lane all)" ;;
+    nightly)
+      # The scripts of the steps build and check more.
+      export CRISWITCH_NIGHTLY=1
+      supervise "$(lane nightly)" ;;
     *) supervise "$*" ;;
   esac
 }
@@ -348,10 +352,10 @@ test_machine() {
   tests/system/machine/run.sh
 }
 
-# The checks of partners of which a second version is supported, with that version.
+# The checks that use second versions of partners.
 test_versions() {
   wait_for "${PARTNERS:-}"
-  export CRISWITCH_SECOND_VERSIONS=1
+  export CRISWITCH_NIGHTLY=1
   CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest' && test_node -f kubeadm
 }
 

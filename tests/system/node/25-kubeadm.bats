@@ -1,6 +1,6 @@
 # kubeadm joins a node, upgrades it, resets it, and joins it again. Meanwhile criswitch is installed. The programs are all of
 # one version, unless CRISWITCH_OLDER_KUBERNETES names a folder with an older kubeadm and kubelet, which join the node. The
-# nightly lane builds them (CRISWITCH_SECOND_VERSIONS in partners.sh).
+# nightly lane builds them (CRISWITCH_NIGHTLY in partners.sh).
 
 load ../runtimes/checks/helpers.bash
 load ../runtimes/checks/kubelet.bash

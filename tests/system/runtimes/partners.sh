@@ -45,7 +45,7 @@ install_debian() {
 }
 
 # build_partners: builds every Go program and sets PARTNERS_PATH, one folder for each partner. All programs that use the
-# libraries of Kubernetes are of one module, so that each library is compiled once. CRISWITCH_SECOND_VERSIONS=1 adds what
+# libraries of Kubernetes are of one module, so that each library is compiled once. CRISWITCH_NIGHTLY=1 adds what
 # only the nightly lane of tests/run.sh needs: Helm 3, an older kubelet and kubeadm, and critest.
 build_partners() {
   PARTNERS_PATH=
@@ -60,7 +60,7 @@ build_partners() {
     k8s.io/kubernetes/cmd/{kubelet,kube-apiserver,kube-controller-manager,kube-scheduler,kubectl,kubeadm} \
     go.etcd.io/etcd/server/v3 sigs.k8s.io/cri-tools/cmd/crictl helm.sh/helm/v4/cmd/helm \
     sigs.k8s.io/node-feature-discovery/cmd/nfd-{worker,master} || return
-  [ -z "${CRISWITCH_SECOND_VERSIONS:-}" ] || build_second_versions
+  [ -z "${CRISWITCH_NIGHTLY:-}" ] || build_second_versions
 }
 
 # build_second_versions: the folder of the older Kubernetes is not in PARTNERS_PATH, because its programs have the names of

@@ -6,7 +6,7 @@
 #   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
 #                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
 #                                                    80-faults.bats and 96-cluster.bats. With
-#                                                    CRISWITCH_SECOND_VERSIONS=1 the checks also use second versions
+#                                                    CRISWITCH_NIGHTLY=1 the checks also use second versions
 #                                                    of some programs: see partners.sh
 #   tests/system/runtimes/run.sh --install            install Debian's packages, and nothing else
 #   tests/system/runtimes/run.sh --build              build the other programs and the images, and nothing else
