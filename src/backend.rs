@@ -10,11 +10,13 @@ pub mod connection;
 pub(crate) mod disks;
 pub(crate) mod failed;
 pub mod known;
+pub(crate) mod late_reads;
 pub mod lists;
 mod peer;
 mod repeat;
 pub mod settings;
 pub mod state;
+pub(crate) mod statuses;
 pub(crate) mod stream;
 pub(crate) mod unsaved;
 pub mod wire;
@@ -39,18 +41,25 @@ use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
 use crate::backend::settings::Settings;
 use crate::backend::state::{Failing, Link, State};
+use crate::backend::statuses::Statuses;
 use crate::backend::unsaved::Saving;
 use crate::backend::wire::{Driver, Wire};
 use crate::config::BackendConfig;
 use crate::config::address::Address;
+use crate::config::wording::span;
+use crate::errors;
 use crate::limits::budget::Budget;
-use crate::rpc::List;
+use crate::rpc::{List, Patience, Row};
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
 
 /// How long criswitch waits for the first report of handlers by a backend with `auto_register`. Meanwhile no backend
 /// gets a new automatically registered handler.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
+
+/// How long a backend may be unresponsive before calls that change something end without an answer. A shorter stall, of
+/// a busy or paused machine, ends none of them.
+pub const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The cause of failed calls to a removed backend.
 pub(crate) const CLOSED: &str = "it was removed from the routing table";
@@ -65,6 +74,8 @@ pub struct Backend {
     pub connection: Connection,
     /// The changes that are not on disk yet.
     pub(crate) saving: Saving,
+    /// The last status of each pod and container.
+    pub(crate) statuses: Mutex<Statuses>,
     /// Memory for replies to clients.
     pub memory: Budget,
     /// Memory for replies to the calls that criswitch makes itself. Replies to clients use none of it.
@@ -101,6 +112,8 @@ pub(crate) struct Nudges {
     pub(crate) left: Notify,
     /// The backend did not answer a merged call in time. The session repeats the call in the background.
     pub(crate) missed: Notify,
+    /// The backend did not answer a short read in time. The session repeats the read in the background.
+    pub(crate) late_reads: Notify,
     /// The backend has not applied the kubelet's runtime configuration. The session sends the configuration again.
     pub(crate) owed: Notify,
     /// criswitch has listed the backend's pods.
@@ -128,6 +141,7 @@ impl Backend {
             connection: Connection::new(Arc::clone(&settings)),
             settings,
             nudges,
+            statuses: Mutex::new(Statuses::new(max_message)),
             memory: Budget::for_messages(max_message),
             own: Budget::for_messages(max_message),
             events: Budget::for_events(max_message),
@@ -140,6 +154,11 @@ impl Backend {
             report_by: Instant::now() + REPORT_WAIT,
             saving: Saving::default(),
         }
+    }
+
+    /// How often the statuses of items may have changed; see [`Statuses::changes`].
+    pub(crate) fn status_changes(&self) -> u64 {
+        self.statuses.lock().changes()
     }
 
     /// Applies a changed configuration of the backend.
@@ -164,6 +183,7 @@ impl Backend {
             known.absent.clear();
             known.failures.clear();
         });
+        self.statuses.lock().clear();
         *self.awaited.lock() = None;
         self.nudges.left.notify_waiters();
     }
@@ -289,35 +309,32 @@ impl Backend {
     }
 
     /// The open connection. If none is open, waits for the next attempt to connect and returns its result.
+    ///
+    /// # Errors
+    /// `Unavailable` if no connection opens, or if the backend is unresponsive: then only the session's probe tries.
     pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {
             state, failures, ..
         } = self.connection.link();
         match state {
             State::Ready(wire) => return Ok(wire),
-            // No client's call goes to a backend whose pods criswitch has not listed.
-            State::Unresponsive(_, cause) if !self.has_joined() => {
-                return Err(self.unavailable(&cause));
-            }
-            State::Unresponsive(wire, cause) => return self.connection.one_more(wire, &cause),
+            State::Unresponsive(_, cause) => return Err(self.unresponsive(&cause)),
             State::Connecting | State::Down(_) => {}
         }
         self.nudges.wanted.notify_one();
         match self.connection.attempted(failures).await {
-            Some(State::Unresponsive(_, cause)) if !self.has_joined() => {
-                Err(self.unavailable(&cause))
-            }
-            Some(State::Ready(wire) | State::Unresponsive(wire, _)) => Ok(wire),
+            Some(State::Ready(wire)) => Ok(wire),
+            Some(State::Unresponsive(_, cause)) => Err(self.unresponsive(&cause)),
             Some(State::Down(cause)) => Err(self.unavailable(&cause)),
             Some(State::Connecting) | None => Err(self.unavailable(CLOSED)),
         }
     }
 
-    /// `Unavailable` if a probe has proven that the backend hangs.
-    pub(crate) fn hangs(&self) -> Option<Status> {
-        match self.connection.link().state {
-            State::Unresponsive(_, cause) => Some(self.unavailable(&cause)),
-            State::Connecting | State::Ready(_) | State::Down(_) => None,
+    /// The status of a call to a backend that is unresponsive because of `cause`.
+    fn unresponsive(&self, cause: &str) -> Status {
+        match self.record.answered() {
+            Some(at) => self.unavailable(&format!("{cause}; no answer for {}", span(at.elapsed()))),
+            None => self.unavailable(cause),
         }
     }
 
@@ -326,27 +343,60 @@ impl Backend {
         self.learn_saved(|known| known.lists.outdate(list));
     }
 
-    /// Runs `asked` to its end, or until a probe has proven that the backend hangs. If `asked` takes longer than
+    /// Runs `asked`, a call of `row`, to its end, or until the row's [`Patience`] ends it. If `asked` takes longer than
     /// `list_timeout`, the session probes the backend.
     ///
     /// # Errors
-    /// `Unavailable` if the backend hangs, else the error of `asked`.
+    /// `Unavailable` if the call ends without an answer, else the error of `asked`.
     pub(crate) async fn patiently<T, E: From<Status>>(
         &self,
+        row: &Row,
         asked: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
+        let mut asked = std::pin::pin!(asked);
+        // Most calls end here, so they watch nothing else yet.
+        if let Ok(ended) = tokio::time::timeout(self.list_timeout(), &mut asked).await {
+            return ended;
+        }
+        tokio::select! {
+            biased;
+            ended = asked => ended,
+            status = self.given_up(row.patience) => Err(status.into()),
+        }
+    }
+
+    /// Completes when a call with this patience ends without an answer. Meanwhile makes the session probe the backend.
+    async fn given_up(&self, patience: Patience) -> Status {
+        let limit = match patience {
+            Patience::Short | Patience::Read => Duration::ZERO,
+            Patience::Change => CHANGE_LIMIT,
+            Patience::Create => return self.forgotten().await,
+        };
         let mut link = self.connection.changes();
-        let hangs = link.wait_for(|now| matches!(now.state, State::Unresponsive(..)));
-        let (mut asked, mut hangs) = (std::pin::pin!(asked), std::pin::pin!(hangs));
+        let is_unresponsive = |now: &Link| matches!(now.state, State::Unresponsive(..));
         loop {
+            self.nudges.suspected.notify_one();
+            let wait = tokio::time::timeout(self.list_timeout(), link.wait_for(is_unresponsive));
+            if wait.await.is_err() {
+                continue;
+            }
+            let answers = link.wait_for(|now| !is_unresponsive(now));
+            if tokio::time::timeout(limit, answers).await.is_err() {
+                let cause = self.connection.link().state.cause().cloned();
+                return self.unresponsive(&cause.unwrap_or_default());
+            }
+        }
+    }
+
+    /// Completes when the backend is forgotten: no later list or call would find what the call creates. Meanwhile makes
+    /// the session probe the backend.
+    async fn forgotten(&self) -> Status {
+        let mut left = std::pin::pin!(self.nudges.left.notified());
+        loop {
+            self.nudges.suspected.notify_one();
             tokio::select! {
-                biased;
-                result = &mut asked => return result,
-                link = &mut hangs => {
-                    let cause = link.ok().and_then(|link| link.state.cause().cloned());
-                    return Err(self.unavailable(&cause.unwrap_or_default()).into());
-                }
-                () = tokio::time::sleep(self.list_timeout()) => self.nudges.suspected.notify_one(),
+                () = &mut left => return errors::gone_backend(),
+                () = tokio::time::sleep(self.list_timeout()) => {}
             }
         }
     }
@@ -354,8 +404,10 @@ impl Backend {
     /// Why the backend is not expected to answer this call now: it is down or unresponsive, or it is late with this
     /// RPC. `None` if an answer is expected.
     pub(crate) fn silence(&self, contribution: Contribution) -> Option<Status> {
-        if let Some(cause) = self.connection.link().state.cause() {
-            return Some(self.unavailable(cause));
+        match self.connection.link().state {
+            State::Connecting | State::Ready(_) => {}
+            State::Unresponsive(_, cause) => return Some(self.unresponsive(&cause)),
+            State::Down(cause) => return Some(self.unavailable(&cause)),
         }
         let is_late = contribution.is_of_all
             && self

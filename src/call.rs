@@ -12,9 +12,11 @@ pub mod route;
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use tokio::time::Instant;
 use tonic::Status;
 
 pub(crate) use crate::backend::failed::{Failed, named};
@@ -26,6 +28,9 @@ use crate::codec::{frames, protobuf};
 use crate::limits::budget::Budget;
 use crate::rpc::Row;
 use crate::topology::Live;
+
+/// The time before a client's deadline at which criswitch stops waiting for a backend.
+const REPLY_MARGIN: Duration = Duration::from_millis(200);
 
 /// A request that criswitch has read completely.
 #[derive(Clone, Debug)]
@@ -39,11 +44,22 @@ pub(crate) struct Request {
     pub live: Arc<Live>,
     /// The memory that the reply uses until the client has read it.
     pub unread: Budget,
+    /// The client's deadline.
+    pub deadline: Option<Instant>,
 }
 
 impl Request {
     pub(crate) fn message(&self) -> Bytes {
         self.body.slice(frames::FRAME_HEADER..)
+    }
+
+    /// How long the call may wait for a backend: `limit`, but less than the client does, so that the client still gets
+    /// a reply without the backend's answer.
+    pub(crate) fn wait(&self, limit: Duration) -> Duration {
+        let left = self
+            .deadline
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        left.map_or(limit, |left| limit.min(left - REPLY_MARGIN.min(left / 4)))
     }
 }
 

@@ -50,6 +50,7 @@ async fn answer(
     log: &CallLog,
 ) -> Result<Reply, Failed> {
     let mut request = read(switch, row, request, unread).await?;
+    request.deadline = log.deadline();
     log.received(request.body.len());
     log.note_pod(&request.message());
     started(switch, &mut request).await;
@@ -61,7 +62,8 @@ async fn answer(
     let is_alone =
         plan::may_go_to_all(request.row) && fanout::is_alone(&request, &View::of(switch));
     let (call, plan) = plan::plan(request, target, is_alone)?;
-    let Unsent { reply, shows } = run(switch, &call, plan).await?;
+    let ran = run(switch, &call, plan).await;
+    let Unsent { reply, shows } = ran.map_err(|failed| with_handler(switch, log, failed))?;
     call.may_show(&shows).await?;
     Ok(reply)
 }
@@ -69,13 +71,7 @@ async fn answer(
 async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Failed> {
     match plan {
         Plan::One(backend) => forward::send(switch, call, &backend).await,
-        Plan::CreatePod {
-            backend,
-            handler,
-            uid,
-        } => forward::create(switch, call, &backend, uid)
-            .await
-            .map_err(|failed| failed.of_handler(&handler)),
+        Plan::CreatePod(backend, uid) => forward::create(switch, call, &backend, uid).await,
         Plan::CreateContainer(owner) => images::create_container(switch, call, &owner).await,
         Plan::Version(backend) => Ok(Box::pin(status::version_of(call, &backend)).await?.into()),
         Plan::Alone(only) => Box::pin(fanout::send_alone(switch, call, &only)).await,
@@ -100,6 +96,19 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
         Plan::PullImage(stores) => Box::pin(images::pull_everywhere(call, &stores)).await,
         Plan::RemoveImage(stores) => Box::pin(remove::remove_image(switch, call, &stores)).await,
         Plan::Absent(reply) => Ok(reply.into()),
+    }
+}
+
+/// Adds the handler of the call's pod to criswitch's own status: users know the handler, and not the backend.
+fn with_handler(switch: &Switch, log: &CallLog, failed: Failed) -> Failed {
+    let (handler, item) = log.target();
+    let of_item = || {
+        let (kind, id) = item?;
+        handlers::of_item(&switch.live().table, &switch.owners(), *kind, id)
+    };
+    match handler.map(ToString::to_string).or_else(of_item) {
+        Some(handler) => failed.of_handler(&handler),
+        None => failed,
     }
 }
 
@@ -146,6 +155,7 @@ async fn read(
         body,
         live: switch.live(),
         unread: unread.clone(),
+        deadline: None,
     })
 }
 

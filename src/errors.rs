@@ -140,6 +140,18 @@ pub fn deadline(rpc: &str, timeout: Duration) -> Status {
     ))
 }
 
+/// The client's own deadline has passed, and this backend had the call.
+pub(crate) fn by_deadline_of(
+    status: &Status,
+    backend: &str,
+    socket: &Address,
+    handler: Option<&str>,
+) -> Status {
+    let text = format!("{} from backend {backend:?} ({socket})", status.message());
+    let status = Status::new(status.code(), text);
+    handler.map_or(status.clone(), |handler| of_handler(handler, &status))
+}
+
 /// The client broke off its request. `status` is the status of `of_http2`.
 pub fn broken_request(rpc: &str, status: &Status) -> Status {
     let cause = status.message();

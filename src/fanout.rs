@@ -25,6 +25,7 @@ use crate::errors;
 use crate::fanout::fallback::Part;
 use crate::forward;
 use crate::forward::own::{OwnCalls, unless_silent};
+use crate::forward::short;
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
 use crate::ownership::{BackendId, MOST, Mark, Owners};
@@ -187,7 +188,7 @@ pub(crate) async fn send_alone(
         true => Some(windows(&switch.counts, call, 1)?),
         false => None,
     };
-    let mut unsent = only.patiently(forward::send(switch, call, only)).await?;
+    let mut unsent = forward::send(switch, call, only).await?;
     let list = call.listing().map(|listing| listing.list);
     if list == Some(List::MetricDescriptors)
         && let Some(own) = labels::descriptors(only)
@@ -247,11 +248,16 @@ pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Re
     Ok(held)
 }
 
-/// Sends `call` to all `backends` at once and reads their replies. Waits for a slow backend, but not for a backend that
-/// hangs.
-pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
+/// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`.
+async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
-        let result = backend.patiently(forward::ask(call, &backend)).await;
+        let asked = tokio::time::timeout(
+            call.wait(backend.list_timeout()),
+            forward::ask(call, &backend),
+        );
+        let result = asked
+            .await
+            .unwrap_or_else(|_| Err(backend.timed_out(call.row)));
         BackendResult { backend, result }
     });
     join_all(asked).await
@@ -474,7 +480,7 @@ pub(crate) async fn runtime_config(
     let mut own = None;
     // After a reload, `backends` may lack the default backend.
     if let Some(default) = backends.iter().find(is_default) {
-        let answer = default.patiently(forward::ask(call, default)).await?;
+        let answer = short::in_time(call, default, forward::ask(call, default)).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
         }
@@ -482,9 +488,7 @@ pub(crate) async fn runtime_config(
     }
     let others = backends.iter().filter(|backend| !is_default(backend));
     let asked = others.map(|backend| async move {
-        let asked = forward::ask(call, backend);
-        let asked = tokio::time::timeout(backend.list_timeout(), asked).await;
-        match asked.unwrap_or_else(|_| Err(backend.timed_out(call.row)))? {
+        match short::in_time(call, backend, forward::ask(call, backend)).await? {
             answer if answer.code() == Code::Ok => Ok(answer),
             answer => Err(named(backend, answer)),
         }

@@ -2,6 +2,7 @@
 
 mod creating;
 pub(crate) mod own;
+pub(crate) mod short;
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
 use crate::errors;
+use crate::rpc::Patience;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner};
@@ -30,7 +32,7 @@ pub(crate) async fn create(
     creating.sent();
     let (asked, headers) = (Asked::now(&switch.owners()), call.reading_headers());
     let sent = backend.ask_over(wire, call.row, &headers, call.body.clone());
-    let answer = sent.await?;
+    let answer = backend.patiently(call.row, sent).await?;
     backend.nudges.answered.notify_waiters();
     let made = answer.code() == Code::Ok;
     let reply = learned(switch, call, backend, asked, answer).await?;
@@ -46,9 +48,16 @@ pub(crate) async fn send(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    let sent = match call.lesson.must_read() {
-        true => pass_learned(switch, call, backend).await,
-        false => pass_as_it_is(call, backend).await,
+    let _changed = short::ChangedItem::of(switch, call, backend);
+    let sent = async {
+        match call.lesson.must_read() {
+            true => pass_learned(switch, call, backend).await,
+            false => pass_as_it_is(switch, call, backend).await,
+        }
+    };
+    let sent = match call.row.patience {
+        Patience::Short => short::read(switch, call, backend, sent).await,
+        Patience::Read | Patience::Change | Patience::Create => sent.await,
     };
     if let Err(why) = &sent
         && call.asks_for_all()
@@ -67,19 +76,26 @@ async fn pass_learned(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    let asked = Asked::now(&switch.owners());
+    let (asked, changes) = (Asked::now(&switch.owners()), backend.status_changes());
     let answer = ask(call, backend).await?;
+    short::keep(switch, backend, (call.row, &call.body), &answer, changes);
     learned(switch, call, backend, asked, answer).await
 }
 
 /// Sends a call whose reply criswitch forwards without reading it. criswitch receives a unary reply completely, so that
 /// the reply counts towards the memory limit. A stream is forwarded in pieces, because it may be longer than the
 /// memory.
-async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Unsent, Failed> {
+async fn pass_as_it_is(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+) -> Result<Unsent, Failed> {
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
+        let changes = backend.status_changes();
         let answer = backend.ask(row, headers, body).await?;
         note(call, backend, &answer);
+        short::keep(switch, backend, (row, &call.body), &answer, changes);
         return Ok(reply::of_answer(answer).into());
     }
     let response = backend.call(row, headers, body).await?;

@@ -304,6 +304,7 @@ impl Owners {
         whole.last = whole.last.max(asked.0);
         let mut changed = Changed::new();
         let changes = &mut self.changes;
+        let mut missing = Vec::new();
         match kind {
             Kind::Pod => {
                 let noted = (&mut *changes, &mut changed);
@@ -312,23 +313,26 @@ impl Owners {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
                     let noted = (&mut *changes, &mut changed);
-                    settle(&mut self.containers, backend, asked, noted, of_them);
+                    let containers = settle(&mut self.containers, backend, asked, noted, of_them);
+                    missing.extend(containers.into_iter().map(|(id, _)| (id, None)));
                 }
-                for (id, pod) in gone {
-                    self.removals.add(Removed {
-                        id,
-                        at: self.clock,
-                        backend: Some(pod.backend),
-                        uid: Some(pod.more.uid),
-                        by_us: false,
-                        had_rival: false,
-                    });
-                }
+                missing.extend(gone.into_iter().map(|(id, pod)| (id, Some(pod.more.uid))));
             }
             Kind::Container => {
                 let noted = (changes, &mut changed);
-                settle(&mut self.containers, backend, asked, noted, |_| true);
+                let gone = settle(&mut self.containers, backend, asked, noted, |_| true);
+                missing.extend(gone.into_iter().map(|(id, _)| (id, None)));
             }
+        }
+        for (id, uid) in missing {
+            self.removals.add(Removed {
+                id,
+                at: self.clock,
+                backend: Some(backend),
+                uid,
+                by_us: false,
+                had_rival: false,
+            });
         }
         changed
     }

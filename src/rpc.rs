@@ -26,6 +26,23 @@ pub struct Row {
     pub log: LogRule,
     /// Whether a call may last as long as its client likes: an event stream, a command, a pull.
     pub is_long: bool,
+    /// What ends a call that its backend does not answer.
+    pub patience: Patience,
+}
+
+/// What ends a call that its backend does not answer. Every call also ends with its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// A read that a backend answers at once, and that criswitch may repeat. Without an answer in time, the backend is
+    /// late with this RPC, and the call ends.
+    Short,
+    /// The call ends when the backend becomes unresponsive.
+    Read,
+    /// The call changes something. It ends when the backend has been unresponsive for
+    /// [`CHANGE_LIMIT`](crate::backend::CHANGE_LIMIT).
+    Change,
+    /// The call creates a pod or container, so its outcome must stay known: nothing but its client ends it.
+    Create,
 }
 
 /// A service of `runtime.v1`.
@@ -134,6 +151,28 @@ impl Row {
     /// Whether the call changes the image store of a backend.
     pub(crate) fn changes_images(&self) -> bool {
         matches!(self.then, Then::NewImage(_) | Then::LostImage)
+    }
+
+    /// The pod or container that a call with this request may change.
+    pub(crate) fn changed_item<'r>(&self, request: &'r [u8]) -> Option<(Kind, &'r str)> {
+        let (kind, path) = match self.goes {
+            Goes::Owner(kind, path, _) if self.changes() => (kind, path),
+            Goes::OwnerWithImage(path) => (Kind::Pod, path),
+            _ => return None,
+        };
+        Some((kind, protobuf::string(request, path).ok()?))
+    }
+
+    /// The kind of item whose status the reply is, and the path to the state in the reply. criswitch keeps the last
+    /// status of each item. `None` for any other RPC.
+    pub(crate) fn status(&self) -> Option<(Kind, Path)> {
+        match self.name {
+            name if name == POD_STATUS.name => Some((Kind::Pod, fields::POD_STATE)),
+            name if name == CONTAINER_STATUS.name => {
+                Some((Kind::Container, fields::CONTAINER_STATE))
+            }
+            _ => None,
+        }
     }
 
     /// Whether the reply is a stream of messages.

@@ -18,13 +18,14 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::connect::{FileId, OpenConnection};
-use crate::backend::known::Absence;
+use crate::backend::known::{Absence, Failure};
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
 use crate::errors::error_chain;
 use crate::fanout::fallback;
 use crate::forward::own::OwnCalls;
+use crate::forward::short;
 use crate::limits::flood;
 use crate::rpc::{self, Row};
 use crate::switch::{Switch, handlers};
@@ -49,6 +50,9 @@ const PROBE_LIMIT: Duration = Duration::from_secs(3);
 /// How long criswitch waits for the answer to one of its own calls before it repeats the call, because a single call
 /// may be lost. Each further wait is twice as long, because calls that the backend does not read take memory.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// The longest of these waits. No client's call goes to a backend that hangs, so only the next probe finds that it answers
+/// again, if a probe was lost.
+const LONGEST_ASK: Duration = Duration::from_secs(120);
 
 /// How a connection ended.
 struct ConnectionEnd {
@@ -170,6 +174,8 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
                         never = keep_whole(own, &rpc::LIST_PODS) => match never {},
                         never = keep_whole(own, &rpc::LIST_CONTAINERS) => match never {},
                         never = ask_on(own) => match never {},
+                        never = repeat_late_reads(own) => match never {},
+                        never = ask_failing(own) => match never {},
                         never = resend_runtime_config(&switch.runtime_config, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
                         never = handlers::know_handlers(&switch.owners, backend, wire) => match never {},
@@ -204,7 +210,7 @@ async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
         if let Ok(answer) = tokio::time::timeout(patience, ask()).await {
             return answer;
         }
-        patience = patience.saturating_mul(2);
+        patience = LONGEST_ASK.min(patience.saturating_mul(2));
     }
 }
 
@@ -285,6 +291,61 @@ async fn ask_on(own: OwnCalls<'_>) -> Infallible {
                 }
             }
             () = backend.nudges.missed.notified() => {}
+        }
+    }
+}
+
+/// Repeats each short read that the backend did not answer in time, until the backend answers it.
+async fn repeat_late_reads(own: OwnCalls<'_>) -> Infallible {
+    let mut asked = FuturesUnordered::new();
+    let mut under_way: Vec<(&str, Bytes)> = Vec::new();
+    loop {
+        for (row, request) in own.backend.record.known().late_reads.unanswered() {
+            let read = (row.name, request.clone());
+            if !under_way.contains(&read) {
+                under_way.push(read);
+                asked.push(repeated(own, row, request));
+            }
+        }
+        tokio::select! {
+            biased;
+            Some((row, request)) = asked.next() => {
+                under_way.retain(|(name, other)| *name != row.name || *other != request);
+                own.backend.record.read_answered(row, &request);
+            }
+            () = own.backend.nudges.late_reads.notified() => {}
+        }
+    }
+}
+
+/// Repeats a short read until the backend answers it. An error is an answer, too.
+async fn repeated(own: OwnCalls<'_>, row: &'static Row, request: Bytes) -> (&'static Row, Bytes) {
+    let OwnCalls {
+        switch,
+        backend,
+        wire,
+    } = own;
+    let mut failures = 0;
+    loop {
+        let changes = backend.status_changes();
+        let asked = until_answered(|| backend.ask_own(wire, row, request.clone()));
+        if let Ok(answer) = asked.await {
+            short::keep(switch, backend, (row, &request), &answer, changes);
+            return (row, request);
+        }
+        failures += 1;
+        tokio::time::sleep(pause(&backend.name(), failures)).await;
+    }
+}
+
+/// Asks again for what the backend's last answer could not be used for, because clients may not ask again: only a good
+/// answer ends a failure.
+async fn ask_failing(own: OwnCalls<'_>) -> Infallible {
+    loop {
+        tokio::time::sleep(ASK_AGAIN).await;
+        for Failure { row, .. } in own.backend.record.known().failures {
+            let asked = sync::answers(own, row);
+            tokio::time::timeout(ASK_AGAIN, asked).await.ok();
         }
     }
 }

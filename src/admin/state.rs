@@ -142,7 +142,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         pod_ids: sorted(owners.of(Kind::Pod, backend.id)),
         orphans: sorted(owners.orphans(backend.id)),
         default_pod_ids: owners.pods.with_default_row(backend.id),
-        failing_rpcs: known.failures.iter().map(failing_rpc).collect(),
+        failing_rpcs: known.failing_rpcs().into_iter().map(failing_rpc).collect(),
         moved: moved(&owners, live, backend),
     })
 }
@@ -154,10 +154,11 @@ fn sorted<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     ids
 }
 
-fn failing_rpc(failure: &Failure) -> admin::FailingRpc {
+fn failing_rpc(failure: Failure) -> admin::FailingRpc {
     admin::FailingRpc {
         rpc: failure.row.name.to_owned(),
-        cause: failure.cause.clone(),
+        cause: failure.cause,
+        times: failure.times,
         seconds: failure.since.elapsed().as_secs(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use strum::AsRefStr;
 
 use crate::codec::admin::{Backend, State};
-use crate::config::wording::{ago, span};
+use crate::config::wording::{ago, failing_rpc, span};
 
 /// The cause that is shown for a backend that has not answered since criswitch started.
 const NO_ANSWER: &str = "no answer yet";
@@ -119,13 +119,11 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
         ));
     }
     if !backend.failing_rpcs.is_empty() {
-        let failing = backend.failing_rpcs.iter().map(|failing| {
-            let time = span(Duration::from_secs(failing.seconds));
-            format!("{} has failed for {time} ({})", failing.rpc, failing.cause)
-        });
+        let failing = backend.failing_rpcs.iter();
+        let failing = failing.map(|it| failing_rpc(&it.rpc, it.times, it.seconds, &it.cause));
         let failing = failing.collect::<Vec<_>>().join(", ");
         return Some(format!(
-            "backend {name}: {failing}; merged replies have its cached items or omit it; see the log of its runtime"
+            "backend {name}: {failing}; replies have its cached items or omit it; see the log of its runtime"
         ));
     }
     let late = Duration::from_secs(backend.stats_late_seconds?);

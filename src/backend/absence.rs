@@ -5,13 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tonic::Status;
 
 use super::Nudges;
 use crate::backend::failed::Failed;
 use crate::backend::known::{Absence, Failure, Known};
+use crate::backend::late_reads::LateReads;
 use crate::backend::settings::Settings;
+use crate::config::wording::span;
 use crate::errors;
 use crate::rpc::{self, Row};
 use crate::telemetry::log_limit::{Recovery, RepeatedFailures};
@@ -65,6 +69,15 @@ impl Record {
         change(&mut self.known.lock())
     }
 
+    /// Records that criswitch begins to set up a connection: answers that could not be used, and reads that were late,
+    /// say nothing about it.
+    pub(crate) fn connected(&self) {
+        let mut known = self.known.lock();
+        known.late_reads = LateReads::default();
+        known.connected = Some(Instant::now());
+        known.failures.clear();
+    }
+
     /// Counts items that were dropped because they are about another backend's pods or containers.
     pub(crate) fn drops(&self, items: usize) {
         if items > 0 {
@@ -110,6 +123,37 @@ impl Record {
             tracing::warn!(backend = %self.settings.name(), rpc, ?timeout, "backend is late with a list; criswitch asks again in the background");
         }
         self.miss(row);
+    }
+
+    /// Why `request`, a short read, is not sent now: the backend has not answered another one in time. `None` if an
+    /// answer is expected.
+    pub(crate) fn late_read(&self, row: &Row, request: &Bytes) -> Option<Status> {
+        let (since, is_new) = self.known.lock().late_reads.check(row, request)?;
+        if is_new {
+            self.nudges.late_reads.notify_one();
+        }
+        let (rpc, time) = (row.name, span(since.elapsed()));
+        Some(
+            self.settings
+                .unavailable(&format!("it has not answered {rpc} for {time}")),
+        )
+    }
+
+    /// Records that the backend did not answer `request`, a short read, in time. The session repeats the read until the
+    /// backend answers it. Logs the first one of the RPC.
+    pub(crate) fn note_late_read(&self, row: &'static Row, request: &Bytes) {
+        if self.known.lock().late_reads.note(row, request) {
+            let (rpc, timeout) = (row.name, self.settings.list_timeout());
+            tracing::warn!(backend = %self.settings.name(), rpc, ?timeout, "backend is late with a call; criswitch repeats it in the background");
+        }
+        self.nudges.late_reads.notify_one();
+    }
+
+    /// Records that the backend has answered `request`, a short read that was late.
+    pub(crate) fn read_answered(&self, row: &Row, request: &Bytes) {
+        if self.known.lock().late_reads.answered(row, request) {
+            tracing::info!(backend = %self.settings.name(), rpc = row.name, "backend answers the call again");
+        }
     }
 
     /// Awaits the next message of a backend, however long it takes. Records that the backend is late once
@@ -191,13 +235,18 @@ impl Record {
             (Some(cause), at) => {
                 // A stream and its unary list count as one RPC: the one that failed first.
                 let first = at.map(|at| known.failures.remove(at));
-                let (row, since) = first.map_or((row, Instant::now()), |it| (it.row, it.since));
+                let first = first.unwrap_or(Failure::of(row));
                 let cause = errors::cut(cause).into_owned();
                 let mut failing = self.failing.lock();
+                let row = first.row;
                 if let Some(failed) = failing.entry(row.name).or_default().failed() {
                     tracing::warn!(backend = %name, rpc = row.name, cause, failed, "the backend's answer cannot be used; merged replies have its cached items, omit it, or fail");
                 }
-                known.failures.push(Failure { row, since, cause });
+                known.failures.push(Failure {
+                    times: first.times + 1,
+                    cause,
+                    ..first
+                });
             }
         }
     }

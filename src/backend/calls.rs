@@ -57,16 +57,19 @@ impl Backend {
     /// Sends one call and returns the response once its headers have come. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// `Unavailable` if the backend cannot be reached or dies before it answers; the code of `errors::of_http2` if it
-    /// resets the call; `Internal` if it does not speak gRPC.
+    /// `Unavailable` if the backend cannot be reached, dies before it answers, or becomes unresponsive
+    /// ([`Patience`](crate::rpc::Patience)); the code of `errors::of_http2` if it resets the call; `Internal` if it does not speak gRPC.
     pub async fn call(
         &self,
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let wire = self.wire().await?;
-        let response = self.call_over(wire, row, headers, body).await?;
+        let called = async {
+            let wire = self.wire().await?;
+            self.call_over(wire, row, headers, body).await
+        };
+        let response = self.patiently(row, called).await?;
         self.nudges.answered.notify_waiters();
         Ok(response)
     }
@@ -89,7 +92,6 @@ impl Backend {
             .send(request)
             .await
             .map_err(|status| self.broken_off(&status))?;
-        self.connection.note_answer();
         if response.status() != http::StatusCode::OK {
             let cause = format!(
                 "its HTTP status is {}, so it does not speak gRPC",
@@ -106,8 +108,11 @@ impl Backend {
     /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message` or does not
     /// fit in memory.
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
-        let wire = self.wire().await?;
-        let answer = self.ask_over(wire, row, headers, body).await?;
+        let asked = async {
+            let wire = self.wire().await?;
+            self.ask_over(wire, row, headers, body).await
+        };
+        let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
         Ok(answer)
     }
@@ -142,8 +147,11 @@ impl Backend {
             let wire = wire.clone();
             return self.read_over(wire, row, &headers, body, &self.own).await;
         }
-        let wire = self.wire().await?;
-        let answer = self.read_over(wire, row, &headers, body, &self.own).await?;
+        let asked = async {
+            let wire = self.wire().await?;
+            self.read_over(wire, row, &headers, body, &self.own).await
+        };
+        let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
         Ok(answer)
     }

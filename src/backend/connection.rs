@@ -1,29 +1,20 @@
 //! The state of a backend's connection. The session changes it, and calls wait for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
 use crate::backend::settings::Settings;
 use crate::backend::state::{Link, State};
-use crate::backend::wire::Wire;
-
-/// The most calls without an answer that criswitch sends to an unresponsive backend. Each cancelled call takes 4 kB
-/// until the backend reads again, because HTTP/2 must still send the call and then its cancellation.
-const MOST_UNANSWERED: usize = 256;
 
 /// The connection to a backend.
 #[derive(Debug)]
 pub struct Connection {
     settings: Arc<Settings>,
     link: watch::Sender<Link>,
-    /// How many calls were sent since the backend became unresponsive, or since the backend last answered a call.
-    unanswered: AtomicUsize,
     /// Cancelled when the backend is removed from the routing table.
     removal: CancellationToken,
 }
@@ -41,7 +32,6 @@ impl Connection {
         Connection {
             settings,
             link: watch::Sender::new(link),
-            unanswered: AtomicUsize::new(0),
             removal: CancellationToken::new(),
         }
     }
@@ -84,7 +74,6 @@ impl Connection {
             if !self.is_closed() {
                 log_change(&self.settings, &state);
             }
-            self.unanswered.store(0, Ordering::Relaxed);
         }
         self.link.send_modify(|link| {
             if changed {
@@ -99,11 +88,6 @@ impl Connection {
         });
     }
 
-    /// Records that the backend has answered a call.
-    pub(super) fn note_answer(&self) {
-        self.unanswered.store(0, Ordering::Relaxed);
-    }
-
     /// Waits until the backend is ready or unresponsive, or until a further attempt to connect has failed. Returns
     /// `None` if the backend is removed.
     pub(super) async fn attempted(&self, failures: u64) -> Option<State> {
@@ -115,14 +99,6 @@ impl Connection {
         // A removed backend gets no new connection, so its removal ends the wait.
         let changed = self.removal.run_until_cancelled(changed).await;
         Some(changed?.ok()?.state.clone())
-    }
-
-    /// Returns `wire`, the connection to a backend that hangs. Fails after [`MOST_UNANSWERED`] calls without an answer.
-    pub(super) fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
-        if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {
-            return Ok(wire);
-        }
-        Err(self.settings.unavailable(cause))
     }
 
     /// Waits until the backend is ready or removed.

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
@@ -22,6 +23,8 @@ const USED_INODES: Fields = &[filesystem_usage::INODES_USED, uint64_value::VALUE
 
 /// The most file systems of images that criswitch records for one backend. A runtime normally has one.
 const MOST_DISKS: usize = 4;
+/// How long the last report is served while the backend does not answer: as long as the kubelet waits for a `Status`.
+const SERVED: Duration = Duration::from_secs(30);
 /// The longest mount point that criswitch records, in bytes. Linux rejects longer paths.
 const LONGEST_MOUNTPOINT: usize = 4096;
 /// How long metrics show a backend's report: twice the time between two image garbage collections of the kubelet.
@@ -32,6 +35,8 @@ const TRUST: Duration = Duration::from_secs(10 * 60);
 pub(crate) struct Disks {
     disks: Vec<Disk>,
     reported: Option<Instant>,
+    /// The `ImageFsInfoResponse` itself.
+    reply: Bytes,
 }
 
 /// A file system, and how much of it the images of the backend use.
@@ -48,11 +53,17 @@ pub(crate) struct Disk {
 }
 
 impl Disks {
+    /// The last report, if it may be served in place of a new one.
+    pub(crate) fn last_reply(&self) -> Option<Bytes> {
+        let is_young = self.reported.is_some_and(|at| at.elapsed() < SERVED);
+        is_young.then(|| self.reply.clone())
+    }
+
     /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay.
     ///
     /// # Errors
     /// If the reply cannot be decoded. Nothing changes then.
-    pub(crate) fn report(&mut self, reply: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn report(&mut self, reply: &Bytes) -> Result<(), Malformed> {
         let mut disks: Vec<Disk> = Vec::new();
         for usage in protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)? {
             let mountpoint = protobuf::string(usage, MOUNTPOINT)?;
@@ -71,6 +82,7 @@ impl Disks {
         }
         self.disks = disks;
         self.reported = Some(Instant::now());
+        self.reply = reply.clone();
         Ok(())
     }
 
@@ -115,7 +127,7 @@ pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace
 
 impl Backend {
     /// Records the file systems in a reply to `ImageFsInfo`. Ignores a reply that cannot be decoded.
-    pub(crate) fn report_disks(&self, reply: &[u8]) {
+    pub(crate) fn report_disks(&self, reply: &Bytes) {
         let reported = self.record.learn(|known| known.disks.report(reply));
         if reported.is_ok() {
             self.nudges.disks.notify_one();

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
+use crate::backend::late_reads::LateReads;
 use crate::backend::lists::{Lists, Snapshot};
+use crate::config::wording::failing_rpc;
 use crate::platform::Server;
 use crate::rpc::{List, Row};
 
@@ -62,6 +64,8 @@ pub struct Known {
     pub(crate) unfit: BTreeSet<String>,
     /// The RPCs of merged calls that the backend did not answer in time. An RPC is removed when the backend answers it.
     pub(crate) late: Vec<Absence>,
+    /// The short reads that the backend has not answered in time.
+    pub(crate) late_reads: LateReads,
     /// The RPCs whose replies had cached items of the backend, or omitted the backend. An RPC is removed when the
     /// backend answers again.
     pub(crate) absent: Vec<Absence>,
@@ -77,17 +81,46 @@ pub(crate) struct Absence {
     pub omitted: bool,
 }
 
-/// A merged RPC whose last answer from a backend is an error or cannot be read.
+/// An RPC whose last answer from a backend is an error or cannot be read, or that the backend is late with.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub row: &'static Row,
-    /// When the first of these answers came.
+    /// When the first of these answers came, or when the first call was late.
     pub since: Instant,
-    /// The code and the text of the last one.
+    /// The number of these answers. 0 if the backend does not answer.
+    pub times: u64,
+    /// The code and the text of the last answer.
     pub cause: String,
 }
 
+impl Failure {
+    /// An RPC without such an answer so far.
+    pub(crate) fn of(row: &'static Row) -> Failure {
+        Failure {
+            row,
+            since: Instant::now(),
+            times: 0,
+            cause: String::new(),
+        }
+    }
+
+    /// The failure as a sentence without its subject, the backend.
+    pub(crate) fn text(&self) -> String {
+        let seconds = self.since.elapsed().as_secs();
+        failing_rpc(self.row.name, self.times, seconds, &self.cause)
+    }
+}
+
 impl Known {
+    /// The RPCs whose answers from the backend cannot be used, and the short reads that it has not answered.
+    pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
+        let late = self.late_reads.rpcs().iter().map(|late| Failure {
+            since: late.since,
+            ..Failure::of(late.row)
+        });
+        self.failures.iter().cloned().chain(late).collect()
+    }
+
     /// How many items this backend lists that belong to other backends, by their id or by the uid of their pod.
     pub(crate) fn foreign_items(&self) -> usize {
         self.claims + self.doubles

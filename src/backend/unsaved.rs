@@ -146,9 +146,16 @@ impl Saving {
 }
 
 impl Backend {
-    /// Caches a complete list.
+    /// Caches a complete list. Drops the kept statuses that contradict it.
     pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
-        self.learn_saved(|known| known.lists.keep(list, snapshot));
+        let message = snapshot.message.clone();
+        self.learn_saved(|known| {
+            let is_new = known.lists.keep(list, snapshot);
+            if is_new {
+                self.statuses.lock().listed(list, &message);
+            }
+            is_new
+        });
     }
 
     /// Waits until all changes so far are saved, or until the outdated file is removed.

@@ -6,7 +6,7 @@ use crate::call::route::Target;
 use crate::codec::protobuf::{self, Field, Path};
 use crate::ownership::{PodNames, StartedWith};
 use crate::rpc::fields::{FILTER, IMAGE_TEXTS, image_filter};
-use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then};
+use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then, UID_LABEL};
 
 /// The facts that criswitch learns from a successful reply.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub(crate) struct Listing {
     pub names_one: bool,
     /// The id of the pod whose containers the call asks for; empty if the call names no pod.
     pub pod: String,
+    /// The uid of the pod that the call asks for by a label; empty if the call names no uid.
+    pub uid: String,
     /// Whether the items come in a stream of messages.
     pub is_streamed: bool,
 }
@@ -130,11 +132,15 @@ impl Listing {
         let pod = filter
             .pod
             .map(|pod| protobuf::string(&message, pod).unwrap_or_default());
+        let uid = filter
+            .labels
+            .and_then(|labels| protobuf::entry(&message, labels, UID_LABEL).ok()?);
         Listing {
             list,
             is_whole: asks_for_all(list, &message),
             names_one: filter.names_one(&message),
             pod: pod.unwrap_or_default().to_owned(),
+            uid: uid.unwrap_or_default().to_owned(),
             is_streamed: row.streams(),
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Status};
 use tracing::field::{Empty, display};
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
@@ -108,6 +108,27 @@ impl CallLog {
     /// The client's deadline, counted from the start.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// The client's deadline.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timeout.map(|timeout| self.started + timeout)
+    }
+
+    /// The handler and the item of the call, as far as they are known.
+    pub(crate) fn target(&self) -> (Option<&Arc<str>>, Option<&(Kind, String)>) {
+        (self.handler.get(), self.id.get())
+    }
+
+    /// Adds the backend and the handler of the call to the status that ends it at its client's deadline.
+    pub(crate) fn located(&self, status: Status) -> Status {
+        match self.backend.get() {
+            Some(backend) if status.code() == Code::DeadlineExceeded => {
+                let handler = self.handler.get().map(AsRef::as_ref);
+                errors::by_deadline_of(&status, &backend.name(), &backend.socket, handler)
+            }
+            _ => status,
+        }
     }
 
     /// Records the pod whose configuration is in `request`, for a call that changes something.

@@ -18,12 +18,8 @@ use crate::rpc::{Goes, ImageRule, Items, Kind, Merge, Row, Silent, Unknown};
 pub(crate) enum Plan {
     /// Send the call to one backend.
     One(Arc<Backend>),
-    /// Send the call, which creates a pod with this uid, to the backend of this handler.
-    CreatePod {
-        backend: Arc<Backend>,
-        handler: String,
-        uid: String,
-    },
+    /// Send the call, which creates a pod with this uid, to the backend of the handler.
+    CreatePod(Arc<Backend>, String),
     /// Send the call to the owner of the pod. If the owner has a different id for the image, replace the id in the
     /// request first.
     CreateContainer(Arc<Backend>),
@@ -155,11 +151,10 @@ impl Planner<'_> {
             (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => {
                 self.to_several(&[row.backend])
             }
-            (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => Ok(Plan::CreatePod {
-                backend: Arc::clone(self.call.live.backend(row.backend)?),
-                handler: row.name.clone(),
-                uid: names.uid.clone(),
-            }),
+            (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => {
+                let backend = Arc::clone(self.call.live.backend(row.backend)?);
+                Ok(Plan::CreatePod(backend, names.uid.clone()))
+            }
             _ => Ok(Plan::One(Arc::clone(self.call.live.backend(row.backend)?))),
         }
     }

@@ -15,6 +15,17 @@ pub fn counted(count: impl ToString, what: &str) -> String {
     }
 }
 
+/// The failure of an RPC at a backend, for `seconds` now. `times` answers with this last `cause` could not be used; none
+/// if the backend does not answer.
+pub fn failing_rpc(rpc: &str, times: u64, seconds: u64, cause: &str) -> String {
+    let time = span(Duration::from_secs(seconds));
+    match times {
+        0 => format!("{rpc} has had no answer for {time}"),
+        1 => format!("{rpc} failed once, {time} ago ({cause})"),
+        _ => format!("{rpc} has failed {times} times in {time} ({cause})"),
+    }
+}
+
 /// The warning that an unexpected user, neither root nor configured, serves a backend's socket.
 pub fn unexpected_user(user: UserId) -> String {
     format!(

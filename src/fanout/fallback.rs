@@ -84,13 +84,16 @@ impl Part<'_> {
         {
             return Ok(share);
         }
-        let mut own = std::pin::pin!(backend.patiently(own));
-        let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
+        let mut own = std::pin::pin!(own);
+        let limit = backend.timeout(call.row);
+        let wait = call.wait(limit);
+        let answered = match tokio::time::timeout(wait, &mut own).await {
             Ok(answered) => answered,
             Err(_) => {
                 let share = replaced(backend.timed_out(call.row).into());
-                // Ask again in the background, so that the next call may find a newer list in the cache.
-                match share.is_ok() || is_list {
+                // Ask again in the background, so that the next call may find a newer list in the cache. A wait that
+                // the client's deadline has cut short says nothing about the backend.
+                match wait == limit && (share.is_ok() || is_list) {
                     true => backend.record.note_late(call.contribution()),
                     false => backend.nudges.suspected.notify_one(),
                 }
@@ -135,7 +138,7 @@ impl Part<'_> {
         let is_default = backend.id == call.live.default_backend();
         match (self.how.silent, call.listing()) {
             (Silent::LastKnown, Some(listing)) => {
-                let Some(message) = self.renamed_list(listing.list) else {
+                let Some(message) = self.renamed_list(listing) else {
                     return Err(why);
                 };
                 note(Replaced::CachedList, &why);
@@ -154,14 +157,26 @@ impl Part<'_> {
                 }
             }
             (Silent::OmittedUnlessDefault, _) if !is_default => omitted(why),
+            (Silent::OmittedUnlessDefault, _) => {
+                let reply = backend.record.learn(|known| known.disks.last_reply());
+                let Some(message) = reply.filter(|_| why.is_silence()) else {
+                    return Err(why);
+                };
+                note(Replaced::CachedStats, &why);
+                Ok(Share::Replaced(Some(message), why))
+            }
             _ => Err(why),
         }
     }
 
     /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
-    /// cannot be served.
-    fn renamed_list(self, list: List) -> Option<Bytes> {
-        let (switch, backend) = (self.switch, self.backend);
+    /// cannot be served, or if the call names a pod whose creation has an unknown result: the list may lack this pod.
+    fn renamed_list(self, listing: &Listing) -> Option<Bytes> {
+        let (switch, backend, list) = (self.switch, self.backend, listing.list);
+        let uid = &listing.uid;
+        if !uid.is_empty() && switch.owners().creations.may_have(backend.id, uid) {
+            return None;
+        }
         let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
         let renamed = View::of(switch).shown(list, backend, &message).ok()?;
         Some(renamed.unwrap_or(message))

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::backend::Backend;
-use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Lesson, named};
 use crate::codec::{frames, protobuf};
 use crate::errors;
 use crate::fanout::BackendResult;
 use crate::forward;
+use crate::forward::short;
 use crate::ownership::BackendId;
 use crate::rpc;
 use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, LISTED_ID};
@@ -40,19 +40,10 @@ pub(crate) async fn pull_everywhere(
 /// Sends `call`, which changes image stores, to all `backends` at once.
 async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let sent = backends.iter().cloned().map(|backend| async move {
-        let result = change_at(call, &backend).await;
+        let result = forward::ask(call, &backend).await;
         BackendResult { backend, result }
     });
     join_all(sent).await
-}
-
-/// Sends `call`, which changes the image store, unless the backend is known to hang. Waits for the reply even if a
-/// probe fails, because a backend that is busy with the call may leave probes unanswered.
-async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
-    match backend.hangs() {
-        Some(status) => Err(status),
-        None => forward::ask(call, backend).await,
-    }
 }
 
 /// Returns the first successful reply, else the first reply with a code in `fine`. `NotFound` becomes an empty
@@ -137,7 +128,8 @@ async fn image_at(
     backend: &Arc<Backend>,
     image: &str,
 ) -> Result<Option<String>, Failed> {
-    let answer = forward::ask(&image_status(call, image), backend).await?;
+    let call = image_status(call, image);
+    let answer = short::in_time(&call, backend, forward::ask(&call, backend)).await?;
     if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
         return Err(named(backend, answer));
     }

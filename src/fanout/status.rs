@@ -19,7 +19,7 @@ use tonic::Status;
 
 use crate::backend::answer::Answer;
 use crate::backend::known::Known;
-use crate::backend::state::{Failing, State};
+use crate::backend::state::Failing;
 use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
@@ -144,12 +144,20 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     let answer = backend.ask(call.row, &headers, call.body.clone());
     let known = backend.record.known().version;
     if known.is_empty() {
-        return Ok(reply::of_answer(backend.patiently(answer).await?));
+        return Ok(reply::of_answer(answer.await?));
     }
-    match tokio::time::timeout(STATUS_WAIT, answer).await {
+    let last = || Ok(reply::of_answer(Answer::of_message(&known)));
+    if backend.record.late_read(call.row, &call.body).is_some() {
+        return last();
+    }
+    match tokio::time::timeout(call.wait(STATUS_WAIT), answer).await {
         Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
         Ok(Err(status)) if !errors::is_silence(&status) => Err(status.into()),
-        Ok(Err(_)) | Err(_) => Ok(reply::of_answer(Answer::of_message(&known))),
+        Ok(Err(_)) => last(),
+        Err(_) => {
+            backend.record.note_late_read(call.row, &call.body);
+            last()
+        }
     }
 }
 
@@ -186,8 +194,11 @@ async fn request_status(
     headers: &HeaderMap,
     body: Bytes,
 ) -> Result<(StatusAnswer, Answer), Status> {
-    if let State::Unresponsive(_, cause) = backend.connection.link().state {
-        return Err(backend.unavailable(&cause));
+    if backend
+        .record
+        .learn(|known| known.is_late_with(&rpc::STATUS))
+    {
+        return Err(late(backend));
     }
     let asked = backend.ask(&rpc::STATUS, headers, body);
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;

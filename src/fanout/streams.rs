@@ -216,7 +216,8 @@ impl Feed {
         let (Some(messages), Some(_)) = (&mut self.messages, &self.together) else {
             return Ok(None);
         };
-        let next = self.backend.patiently(messages.next(&self.backend));
+        let next = messages.next(&self.backend);
+        let next = self.backend.patiently(self.call.row, next);
         let next = self
             .backend
             .record

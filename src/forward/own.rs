@@ -75,7 +75,7 @@ impl<'a> OwnCalls<'a> {
             if let Some(silent) = backend.silence(contribution).filter(|_| !is_down) {
                 return Err(silent);
             }
-            let listed = backend.patiently(self.list_kind(list, row));
+            let listed = self.list_kind(list, row);
             let Ok(listed) = tokio::time::timeout_at(latest, listed).await else {
                 backend.record.note_late(contribution);
                 return Err(backend.timed_out(row));

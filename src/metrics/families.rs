@@ -216,8 +216,8 @@ pub const FAMILIES: &[FamilyRow] = &[
             each(seen, out, |backend| backend.known.replies_omitted as f64);
         }),
     gauge("criswitch_backend_failing_rpcs", BACKEND,
-        "Merged RPCs, such as ListContainers, whose last answer from the backend was an error or could not be read.", |seen, out| {
-            each(seen, out, |backend| backend.known.failures.len() as f64);
+        "RPCs, such as ListContainers, whose last answer from the backend was an error or could not be read, or that the backend is late with.", |seen, out| {
+            each(seen, out, |backend| backend.known.failing_rpcs().len() as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,
         "Pods and containers that the backend lists although another backend owns them, and ready pods that it lists with the uid of a pod that criswitch created at another backend.", |seen, out| {

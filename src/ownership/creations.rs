@@ -149,7 +149,7 @@ impl Creations {
     }
 
     /// Whether a call that creates a pod of exactly this uid was sent to `backend`, and its result is unknown.
-    pub(super) fn may_have(&self, backend: BackendId, uid: &str) -> bool {
+    pub(crate) fn may_have(&self, backend: BackendId, uid: &str) -> bool {
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);
         its.any(|it| it.uid == uid && it.stage != CreationStage::Unsent)
     }

@@ -41,7 +41,7 @@ messages! {
     container_metadata: ContainerMetadata { NAME = 1 },
     container: Container { ID = 1, POD_SANDBOX_ID = 2, METADATA = 3, IMAGE = 4, IMAGE_REF = 5, STATE = 6, CREATED_AT = 7, LABELS = 8, ANNOTATIONS = 9, IMAGE_ID = 10 },
     container_filter: ContainerFilter { ID = 1, STATE = 2, POD_SANDBOX_ID = 3, LABEL_SELECTOR = 4 },
-    container_status_request: ContainerStatusRequest { CONTAINER_ID = 1 },
+    container_status_request: ContainerStatusRequest { CONTAINER_ID = 1, VERBOSE = 2 },
     container_status_response: ContainerStatusResponse { STATUS = 1 },
     container_status: ContainerStatus { ID = 1, STATE = 3 },
     exec_response: ExecResponse { URL = 1 },
@@ -135,6 +135,15 @@ pub const STATUS_HANDLER: Path = &[
     pod_sandbox_status_response::STATUS,
     pod_sandbox_status::RUNTIME_HANDLER,
 ];
+/// The state in a pod's status.
+pub const POD_STATE: Path = &[
+    pod_sandbox_status_response::STATUS,
+    pod_sandbox_status::STATE,
+];
+/// The state in a container's status.
+pub const CONTAINER_STATE: Path = &[container_status_response::STATUS, container_status::STATE];
+/// Whether a request for a pod's or a container's status asks for verbose information too.
+pub const VERBOSE_STATUS: Path = &[pod_sandbox_status_request::VERBOSE];
 /// The pod of a new container.
 pub const CONTAINER_POD: Path = &[create_container_request::POD_SANDBOX_ID];
 /// The labels of a new container.

@@ -9,8 +9,8 @@ use super::fields::{
     pod_sandbox_stats_filter,
 };
 use super::{
-    Filter, Goes, ImageRule, Items, Join, Kind, Lacking, List, LogRule, Merge, Row, Service,
-    Silent, StateChange, Then, Unknown,
+    Filter, Goes, ImageRule, Items, Join, Kind, Lacking, List, LogRule, Merge, Patience, Row,
+    Service, Silent, StateChange, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
@@ -102,7 +102,7 @@ const fn items(join: Join, lacking: Lacking, silent: Silent) -> Items {
 }
 
 /// `Version`.
-pub const VERSION: Row = runtime("Version", Poll, Default, Nothing);
+pub const VERSION: Row = short(runtime("Version", Poll, Default, Nothing));
 /// `RunPodSandbox`.
 pub const RUN_POD_SANDBOX: Row = runtime(
     "RunPodSandbox",
@@ -153,19 +153,19 @@ pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
     Nothing,
 );
 /// `PodSandboxStatus`.
-pub const POD_STATUS: Row = runtime(
+pub const POD_STATUS: Row = short(runtime(
     "PodSandboxStatus",
     Read,
     Owner(Pod, REQUESTED_ID, NotFound),
     Rename(STATUS_HANDLER),
-);
+));
 /// `ContainerStatus`.
-pub const CONTAINER_STATUS: Row = runtime(
+pub const CONTAINER_STATUS: Row = short(runtime(
     "ContainerStatus",
     Read,
     Owner(Container, REQUESTED_ID, NotFound),
     Nothing,
-);
+));
 /// `GetContainerEvents`.
 pub const EVENTS: Row = long(runtime(
     "GetContainerEvents",
@@ -174,12 +174,12 @@ pub const EVENTS: Row = long(runtime(
     Nothing,
 ));
 /// `RuntimeConfig`.
-pub const RUNTIME_CONFIG: Row = runtime(
+pub const RUNTIME_CONFIG: Row = short(runtime(
     "RuntimeConfig",
     Poll,
     All(Filter::NONE, Merge::RuntimeConfig),
     Nothing,
-);
+));
 /// `Status`.
 pub const STATUS: Row = runtime("Status", Poll, All(Filter::NONE, Merge::Status), Nothing);
 /// `ListPodSandboxMetrics`.
@@ -204,12 +204,12 @@ pub const LIST_IMAGES: Row = image(
     Listed(List::Images),
 );
 /// `ImageStatus`.
-pub const IMAGE_STATUS: Row = image(
+pub const IMAGE_STATUS: Row = short(image(
     "ImageStatus",
     Read,
     Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)),
     HaveImage(STATUS_IMAGE_ID),
-);
+));
 
 /// Every RPC of the CRI, in the order of the interface.
 #[rustfmt::skip] // one line for each RPC
@@ -229,15 +229,15 @@ pub const ROWS: &[Row] = &[
     runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS, LISTED)), Listed(List::Containers)),
     CONTAINER_STATUS,
     runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
-    runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
-    long(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
+    short(runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
+    long(changing(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
     runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
     runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
     runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
-    runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    short(runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
     LIST_CONTAINER_STATS,
     runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats)),
-    runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
+    short(runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing)),
     LIST_POD_STATS,
     runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS, POD_STATS)), Listed(List::PodStats)),
     UPDATE_RUNTIME_CONFIG,
@@ -256,34 +256,52 @@ pub const ROWS: &[Row] = &[
     IMAGE_STATUS,
     long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE))),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks),
+    short(image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks)),
 ];
 
 const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {
-    Row {
-        service: Service::Runtime,
-        name,
-        goes,
-        then,
-        log,
-        is_long: false,
-    }
+    row(Service::Runtime, name, log, goes, then)
 }
 
 const fn image(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {
+    row(Service::Image, name, log, goes, then)
+}
+
+const fn row(service: Service, name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {
+    let patience = match (&then, log) {
+        (OwnPod(..) | OwnContainer(_) | OwnRestored(..), _) => Patience::Create,
+        (_, Change) => Patience::Change,
+        (_, Read | Poll) => Patience::Read,
+    };
     Row {
-        service: Service::Image,
+        service,
         name,
         goes,
         then,
         log,
         is_long: false,
+        patience,
     }
 }
 
 const fn long(row: Row) -> Row {
     Row {
         is_long: true,
+        ..row
+    }
+}
+
+const fn short(row: Row) -> Row {
+    Row {
+        patience: Patience::Short,
+        ..row
+    }
+}
+
+/// For a call that is logged like a read, although what it runs may change something.
+const fn changing(row: Row) -> Row {
+    Row {
+        patience: Patience::Change,
         ..row
     }
 }

@@ -123,15 +123,13 @@ async fn in_time(
     request: Box<http::Request<IncomingBody>>,
     log: Arc<CallLog>,
 ) -> Reply {
-    let deadline = log
-        .timeout()
-        .map(|timeout| (log.started() + timeout, timeout));
+    let deadline = log.deadline().zip(log.timeout());
     let mut cut = client.switch.ending.cut(row.name, deadline);
     let (switch, unread) = (Arc::clone(&client.switch), client.unread.clone());
-    let served = dispatch::serve(switch, row, request, unread, log);
+    let served = dispatch::serve(switch, row, request, unread, Arc::clone(&log));
     tokio::select! {
         biased;
         reply = Box::pin(served) => deadline::cut_short(reply, cut),
-        status = &mut cut => reply::of_status(&status),
+        status = &mut cut => reply::of_status(&log.located(status)),
     }
 }

@@ -24,6 +24,7 @@ use crate::call::Failed;
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Malformed};
 use crate::forward::own::{self, OwnCalls};
+use crate::forward::short;
 use crate::limits::budget::Unread;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::fields::{
@@ -182,6 +183,9 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
             backend.record.drops_event();
             continue;
         }
+        let of = |path| protobuf::string(&message, path).unwrap_or_default();
+        short::drop_statuses(switch, backend, Kind::Container, of(EVENT_ID));
+        short::drop_statuses(switch, backend, Kind::Pod, of(EVENT_POD));
         let renamed = View::of(switch).renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
         asked.note_event(&event);
@@ -292,7 +296,7 @@ where
     loop {
         backend.connection.ready().await;
         let before = backend.connection.link().transitions;
-        match backend.patiently(ask()).await {
+        match ask().await {
             Ok(answer) => return Some(answer),
             Err(_) if backend.connection.link().transitions != before => {}
             Err(error) => {

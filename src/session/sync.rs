@@ -42,9 +42,7 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
         backend,
         wire,
     } = own;
-    backend
-        .record
-        .learn(|known| known.connected = Some(Instant::now()));
+    backend.record.connected();
     version(backend, wire).await?;
     let listed = list(own).await;
     match &listed {

@@ -24,7 +24,7 @@ use crate::call::{Request, log};
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Edit, Malformed};
 use crate::config::Table;
-use crate::ownership::{BackendId, Owners, StartedWith, Unasked};
+use crate::ownership::{BackendId, Owner, Owners, StartedWith, Unasked};
 use crate::rpc::fields::{
     LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
 };
@@ -83,20 +83,25 @@ pub(crate) fn must_rename(live: &Live, owners: &Owners, list: List, backend: Bac
 /// Adds the handler of a pod to the log lines of a call that changes the pod or its container, by the name that clients
 /// use.
 pub(crate) fn note_handler(owners: &Owners, request: &Request, target: &Target) {
-    if let (true, Target::Owner(backend, kind, id)) = (request.row.changes(), target) {
-        let pod = match kind {
-            Kind::Pod => Some(id.as_str()),
-            Kind::Container => owners.pod_of(id),
-        };
-        let Some(pod) = pod.and_then(|pod| owners.pods.names(pod, *backend)) else {
-            return;
-        };
-        let table = &request.live.table;
-        match name(table, *backend, &pod.started_with, &pod.handler) {
-            "" => {}
-            name => log::note_handler(name),
-        }
+    if let (true, Target::Owner(_, kind, id)) = (request.row.changes(), target)
+        && let Some(name) = of_item(&request.live.table, owners, *kind, id)
+    {
+        log::note_handler(&name);
     }
+}
+
+/// The handler of a pod or of a container's pod, by the name that clients use. `None` if it is not known.
+pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> Option<String> {
+    let pod = match kind {
+        Kind::Pod => id,
+        Kind::Container => owners.pod_of(id)?,
+    };
+    let Some(Owner::One(backend)) = owners.find(Kind::Pod, pod) else {
+        return None;
+    };
+    let names = owners.pods.names(pod, backend)?;
+    let name = name(table, backend, &names.started_with, &names.handler);
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Counts the pods of each handler in the routing table. Pods of other handlers count under `""`.

@@ -179,6 +179,11 @@ impl Sim {
         self.hold(&serve::all_of(rpc));
     }
 
+    /// Makes an RPC's calls hang if their requests contain this id, for good.
+    pub fn hold_of(&self, rpc: &str, id: &str) {
+        self.edit(|journal| journal.holds_of = Some((rpc.to_owned(), id.to_owned())));
+    }
+
     /// Makes calls of an RPC hang after their effect and before their reply, until [`Sim::release`].
     pub fn hold_reply(&self, rpc: &str) {
         self.hold(&serve::reply_of(rpc));

@@ -4,7 +4,7 @@ use criswitch::codec::cri;
 use criswitch::rpc::ROWS;
 use serde_json::Value as Json;
 
-use crate::support::{PATIENCE, Rig, Sim};
+use crate::support::{PATIENCE, Rig, Sim, clock};
 
 /// Starts criswitch with these runtimes. Each runtime is a backend, with a handler of the same name. The first runtime
 /// is the default. `keys` are further configuration keys.
@@ -74,6 +74,7 @@ pub async fn until_state(rig: &Rig, name: &str, state: &str) -> Json {
     let mut last = Json::Null;
     let reached = async {
         while last["state"] != state {
+            clock::turn().await;
             last = state_of(rig, name).await;
         }
     };

@@ -65,6 +65,8 @@ mod fanout {
 
 mod forward {
     mod deaths;
+    mod hung_owners;
+    mod kept_statuses;
     mod long_texts;
     mod renames;
     mod streaming_urls;

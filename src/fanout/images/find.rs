@@ -29,7 +29,7 @@ pub(crate) async fn find_image(
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
     if let [only] = backends {
-        return only.patiently(forward::send(switch, call, only)).await;
+        return forward::send(switch, call, only).await;
     }
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();

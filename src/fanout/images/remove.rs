@@ -12,14 +12,15 @@ use futures_util::future::join_all;
 use tonic::{Code, Status};
 
 use super::stores::{self, StoreAnswer, Stored, Wait};
-use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::{Backend, Contribution};
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed};
 use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
 use crate::fanout::BackendResult;
 use crate::fanout::images::{self, find};
+use crate::forward;
 use crate::forward::own::OwnCalls;
 use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spec};
 use crate::rpc::{self, List};
@@ -64,7 +65,7 @@ pub(crate) async fn remove_image(
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let ask = images::image_status(call, reference);
-    let said = find::ask_in_any_form(&ask, backends, Wait::Answer).await;
+    let said = find::ask_in_any_form(&ask, backends, Wait::ListTimeout).await;
     let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(StoreAnswer::has_answered);
     let meant = meant(&said, reference)?;
     let by = meant.first().map(|image| image.by);
@@ -97,7 +98,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
             let name = backend.name();
             return Err(errors::image_in_use(reference, &name, &container));
         }
-        Ok(None) => images::change_at(call, backend).await,
+        Ok(None) => forward::ask(call, backend).await,
         Err(status) => Err(status),
     };
     let is_fine = |answer: &Answer| answer.code() == Code::Ok || FINE.contains(&answer.code());
@@ -120,8 +121,20 @@ async fn is_absent(call: &Call, backend: &Arc<Backend>) -> bool {
 /// The id of a container that uses the image, from a fresh list of the store's containers.
 async fn container_of(own: OwnCalls<'_>, image: &Meant) -> Result<Option<String>, Status> {
     let backend = own.backend;
-    let listed = own.list_kind(List::Containers, &rpc::LIST_CONTAINERS);
-    backend.patiently(listed).await?;
+    let row = &rpc::LIST_CONTAINERS;
+    let contribution = Contribution {
+        row,
+        is_of_all: true,
+    };
+    if let Some(silent) = backend.silence(contribution) {
+        return Err(silent);
+    }
+    let listed = own.list_kind(List::Containers, row);
+    let listed = tokio::time::timeout(backend.list_timeout(), listed).await;
+    listed.unwrap_or_else(|_| {
+        backend.record.note_late(contribution);
+        Err(backend.timed_out(row))
+    })?;
     let known = backend.record.known();
     let list = known.lists.message(List::Containers);
     let list = list.ok_or_else(|| backend.unavailable(NO_CONTAINERS))?;

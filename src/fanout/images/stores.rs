@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -52,12 +53,15 @@ pub(super) struct ImageProperties {
     pub username: String,
 }
 
+/// The longest wait for a store whose answer alone shows that an image is absent.
+const STORE_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long criswitch waits for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// At most the store's `list_timeout`, if the store has a cached list.
+    /// At most the store's `list_timeout`, if the store has a cached list. Otherwise as for `Answer`.
     ListTimeout,
-    /// Until the store answers or is proven to hang.
+    /// At most [`STORE_LIMIT`].
     Answer,
 }
 
@@ -159,18 +163,25 @@ pub(super) async fn ask_stores(
 }
 
 async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
-    let mut ask = std::pin::pin!(backend.patiently(forward::ask(call, backend)));
     let cached = || cached_image(call, backend);
-    let limit = backend.list_timeout();
-    let in_time = tokio::time::timeout(limit, &mut ask).await;
-    let is_late = in_time.is_err() && wait == Wait::ListTimeout && cached().is_some();
-    let answer = match in_time {
-        Ok(answer) => answer,
-        Err(_) if is_late => {
-            Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
-        }
-        Err(_) => ask.await,
+    let limit = match wait {
+        Wait::ListTimeout if cached().is_some() => backend.list_timeout(),
+        Wait::ListTimeout | Wait::Answer => STORE_LIMIT,
     };
+    let answer = match backend.record.late_read(call.row, &call.body) {
+        Some(late) => Err(late),
+        None => {
+            let asked = tokio::time::timeout(call.wait(limit), forward::ask(call, backend));
+            asked.await.unwrap_or_else(|_| {
+                backend.nudges.suspected.notify_one();
+                if limit == STORE_LIMIT {
+                    backend.record.note_late_read(call.row, &call.body);
+                }
+                Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
+            })
+        }
+    };
+    let is_late = answer.as_ref().is_err_and(errors::is_silence) && wait == Wait::ListTimeout;
     let read = answer.map_err(Failed::from).and_then(|answer| {
         let image = image_of(backend, &answer)?;
         match answer.code() {

@@ -153,13 +153,8 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
              sockets belong to one runtime, configure one backend for both"
         ));
     }
-    for failure in &known.failures {
-        let (rpc, seconds) = (failure.row.name, failure.since.elapsed().as_secs());
-        let cause = &failure.cause;
-        faults.push(format!(
-            "{place}: {rpc} has failed for {seconds} s: {cause}"
-        ));
-    }
+    let failing = known.failing_rpcs().into_iter();
+    faults.extend(failing.map(|failure| format!("{place}: {}", failure.text())));
     if known.doubles > 0 {
         let doubles = known.doubles;
         faults.push(format!(

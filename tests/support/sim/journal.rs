@@ -25,6 +25,8 @@ pub struct Journal {
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
     pub holds: HashSet<String>,
+    /// An RPC and an id: the RPC's calls hang if their requests contain the id.
+    pub holds_of: Option<(String, String)>,
     /// The RPCs whose next call gets no reply.
     pub loses: HashSet<String>,
     pub appended: HashMap<String, Bytes>,
@@ -65,6 +67,12 @@ impl Call {
 impl Journal {
     pub fn calls_of(&self, rpc: &str) -> impl Iterator<Item = &Call> {
         self.calls.iter().filter(move |call| call.rpc == rpc)
+    }
+
+    pub fn is_held_for_good(&self, rpc: &str, request: &[u8]) -> bool {
+        self.holds_of.as_ref().is_some_and(|(held, id)| {
+            held == rpc && request.windows(id.len()).any(|part| part == id.as_bytes())
+        })
     }
 
     /// The error that replaces the reply, if the RPC is missing or made to fail.

@@ -124,6 +124,9 @@ async fn answer(
     if body.len() <= NO_FILTER {
         hold(&sim, &all_of(&rpc)).await;
     }
+    if sim.0.journal.borrow().is_held_for_good(&rpc, &body) {
+        return std::future::pending().await;
+    }
     if let Some(status) = sim.0.journal.borrow().unroutable(&rpc) {
         return Ok(status.into_http());
     }

@@ -73,16 +73,16 @@ async fn a_list_that_is_not_cached_yet_waits_for_its_backend() {
 }
 
 #[tokio::test]
-async fn file_systems_wait_for_the_default_backend_and_for_no_other() {
+async fn file_systems_wait_for_a_default_backend_that_has_not_answered_yet_and_for_no_other() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
-    rig.sim("kata").hold("ImageFsInfo");
-    assert_eq!(image_fs_info(&rig).await.unwrap(), ["/var/lib/runc"]);
-    rig.sim("kata").release("ImageFsInfo");
-    wait::until(async || image_fs_info(&rig).await.unwrap().len() == 2).await;
     let runc = rig.sim("runc");
     runc.hold("ImageFsInfo");
     let both = waits(runc, "ImageFsInfo", image_fs_info(&rig)).await;
     assert_eq!(both, ["/var/lib/runc", "/var/lib/kata"]);
+    rig.sim("kata").hold("ImageFsInfo");
+    assert_eq!(image_fs_info(&rig).await.unwrap(), ["/var/lib/runc"]);
+    rig.sim("kata").release("ImageFsInfo");
+    wait::until(async || image_fs_info(&rig).await.unwrap().len() == 2).await;
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn waiting_calls_fail_when_a_probe_shows_that_the_backend_hangs() {
 }
 
 #[tokio::test]
-async fn a_call_for_one_container_has_only_the_deadline_of_its_client() {
+async fn a_call_that_changes_a_container_outlasts_a_short_stall_of_its_backend() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
     let (_, container) = rig.run("kata", "web").await;
     let kata = rig.sim("kata");

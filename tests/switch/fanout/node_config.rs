@@ -1,12 +1,14 @@
 //! Version, RuntimeConfig, UpdateRuntimeConfig, ImageFsInfo: facts of the node that the kubelet reads or sets.
 
 use std::fs;
+use std::time::Duration;
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::faults;
 use crate::logged::Logged;
+use crate::support::clock::later;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::switch::saved_state::{state_file, with_pods};
 use crate::topology::reloads::{old_alone, reload, table};
@@ -393,6 +395,10 @@ async fn file_systems_need_the_default_backend_and_no_other() {
     assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
     rig.sim("kata").start();
     rig.sim("runc").stop().await;
+    // crictl asks for the file systems before every command, so the last report answers for a while.
+    let info = image_fs_info(&rig).await;
+    assert_eq!(mountpoints(&info.image_filesystems)[0], "/var/lib/runc");
+    later(Duration::from_secs(30)).await;
     let request = cri::ImageFsInfoRequest {};
     let failed = rig.images().image_fs_info(request).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable);

@@ -7,10 +7,9 @@ use std::time::Duration;
 use criswitch::codec::cri;
 use tonic::Code;
 
-use crate::calls::send;
 use crate::faults::{self, state_of, until_state};
-use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_list, lost_version};
-use crate::support::{PATIENCE, Rig, Sim, frame};
+use crate::support::misbehaving::{Misbehaving, lost_list, lost_version};
+use crate::support::{PATIENCE, Rig, Sim};
 
 /// The time after which a probe has detected a hang: longer than the time until an idle backend is probed, plus the
 /// timeout of the probe.
@@ -33,18 +32,6 @@ async fn after_two_lost_probes() -> (Rig, Misbehaving) {
 async fn an_unresponsive_backend_is_probed_again_after_a_while() {
     let (rig, _bad) = after_two_lost_probes().await;
     tokio::time::sleep(AGAIN).await;
-    until_state(&rig, "bad", "ready").await;
-}
-
-#[tokio::test]
-async fn a_reply_to_a_clients_call_makes_an_unresponsive_backend_ready_at_once() {
-    let (rig, _bad) = after_two_lost_probes().await;
-    let container = cri::ContainerStatusRequest {
-        container_id: CONTAINER.to_owned(),
-        verbose: false,
-    };
-    let reply = send(&rig, "ContainerStatus", frame(&container)).await;
-    assert_eq!(reply.code(), Code::Ok);
     until_state(&rig, "bad", "ready").await;
 }
 

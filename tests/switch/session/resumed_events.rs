@@ -6,7 +6,7 @@ use criswitch::codec::cri::{self, ContainerEventType, PodSandboxState};
 use tonic::{Status, Streaming};
 
 use crate::calls::stopped;
-use crate::faults::{hung, runc_and_kata, wake};
+use crate::faults::{hung, runc_and_kata, until_state, wake};
 use crate::session::events::{listening, next};
 use crate::support::{Client, Rig};
 use crate::wait;
@@ -183,6 +183,7 @@ async fn events_of_other_backends_arrive_while_one_hangs_and_its_own_arrive_afte
     let pod = rig.run_pod("runc", "meanwhile").await;
     while next(&mut events).await.unwrap().container_id != pod {}
     wake(rig.sim("kata"));
+    until_state(&rig, "kata", "ready").await;
     goes_on(&rig, events).await;
 }
 

@@ -1,0 +1,147 @@
+//! The last status of a pod or container, which answers while its backend is away or late.
+
+use criswitch::codec::cri;
+use tonic::{Code, Status};
+
+use crate::calls::{send, stopped};
+use crate::faults::{hung, node, runc_and_kata, until_state};
+use crate::session::events::{listening, next};
+use crate::support::{Rig, Sim, frame};
+use crate::wait;
+
+async fn of_container(rig: &Rig, id: &str, verbose: bool) -> Result<cri::ContainerStatus, Status> {
+    let request = cri::ContainerStatusRequest {
+        container_id: id.to_owned(),
+        verbose,
+    };
+    let reply = rig.runtime().container_status(request).await?;
+    Ok(reply.into_inner().status.unwrap())
+}
+
+async fn of_pod(rig: &Rig, id: &str) -> Result<cri::PodSandboxStatus, Status> {
+    let request = cri::PodSandboxStatusRequest {
+        pod_sandbox_id: id.to_owned(),
+        verbose: false,
+    };
+    let reply = rig.runtime().pod_sandbox_status(request).await?;
+    Ok(reply.into_inner().status.unwrap())
+}
+
+async fn list(rig: &Rig) {
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+}
+
+/// A pod with a running container on kata. criswitch has listed both and has their statuses.
+async fn with_statuses() -> (Rig, String, String) {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    list(&rig).await;
+    of_pod(&rig, &pod).await.unwrap();
+    of_container(&rig, &container, false).await.unwrap();
+    (rig, pod, container)
+}
+
+#[tokio::test]
+async fn the_last_statuses_answer_while_a_backend_is_down_unresponsive_or_late() {
+    for fault in ["down", "unresponsive", "late"] {
+        let (rig, pod, container) = with_statuses().await;
+        match fault {
+            "down" => stopped(&rig, "kata").await,
+            "unresponsive" => hung(&rig, "kata").await,
+            _ => ["PodSandboxStatus", "ContainerStatus"]
+                .iter()
+                .for_each(|rpc| rig.sim("kata").hold(rpc)),
+        }
+        for _ in 0..2 {
+            let shown = of_pod(&rig, &pod).await.expect(fault);
+            assert_eq!(
+                (shown.id, shown.runtime_handler),
+                (pod.clone(), "kata".into())
+            );
+            let shown = of_container(&rig, &container, false).await.expect(fault);
+            assert_eq!(shown.state(), cri::ContainerState::ContainerRunning);
+        }
+        let verbose = of_container(&rig, &container, true).await.unwrap_err();
+        assert_eq!(verbose.code(), Code::Unavailable, "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn no_status_is_served_that_a_call_a_list_or_an_event_contradicts() {
+    for change in ["call", "list", "event"] {
+        let (rig, pod, container) = with_statuses().await;
+        let kata = rig.sim("kata");
+        match change {
+            "call" => rig.stop(&container).await.unwrap(),
+            "list" => {
+                kata.exit(&container, 1);
+                list(&rig).await;
+            }
+            _ => {
+                let mut events = listening(&rig).await;
+                kata.exit(&container, 1);
+                while next(&mut events).await.unwrap().container_id != container {}
+            }
+        }
+        stopped(&rig, "kata").await;
+        let failed = of_container(&rig, &container, false).await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unavailable, "{change}");
+        if change == "list" {
+            assert!(of_pod(&rig, &pod).await.is_ok(), "the pod has not changed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_was_asked_for_before_a_change_is_not_kept_after_it() {
+    let (rig, _, container) = with_statuses().await;
+    let kata = rig.sim("kata");
+    kata.hold_reply("ContainerStatus");
+    let stop = async {
+        kata.until_done("ContainerStatus").await;
+        rig.stop(&container).await.unwrap();
+        kata.release("ContainerStatus");
+    };
+    let (read, ()) = tokio::join!(of_container(&rig, &container, false), stop);
+    assert_eq!(read.unwrap().state(), cri::ContainerState::ContainerRunning);
+    stopped(&rig, "kata").await;
+    of_container(&rig, &container, false).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn no_status_is_kept_on_a_node_with_one_backend_or_without_cached_lists() {
+    let alone = node("", [Sim::new("kata")]).await;
+    let unlisted = node("stale_lists = \"0s\"", [Sim::new("runc"), Sim::new("kata")]).await;
+    for rig in [alone, unlisted] {
+        let (_, container) = rig.run("kata", "web").await;
+        list(&rig).await;
+        of_container(&rig, &container, false).await.unwrap();
+        stopped(&rig, "kata").await;
+        let failed = of_container(&rig, &container, false).await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unavailable);
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_criswitch_repeats_is_kept_too() {
+    let rig = runc_and_kata().await;
+    let (_, container) = rig.run("kata", "web").await;
+    list(&rig).await;
+    let kata = rig.sim("kata");
+    kata.hold("ContainerStatus");
+    of_container(&rig, &container, false).await.unwrap_err();
+    kata.release("ContainerStatus");
+    let answered = async || crate::faults::state_of(&rig, "kata").await["failingRpcs"][0].is_null();
+    wait::until(answered).await;
+    stopped(&rig, "kata").await;
+    of_container(&rig, &container, false).await.unwrap();
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    let request = cri::ContainerStatusRequest {
+        container_id: container,
+        verbose: false,
+    };
+    let fresh = send(&rig, "ContainerStatus", frame(&request)).await;
+    assert_eq!(fresh.code(), Code::Ok);
+}
