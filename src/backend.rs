@@ -1,6 +1,6 @@
 //! One backend: its connection, which a session task keeps open, and the calls that go to it.
 //!
-//! This module sends each call once and never retries it.
+//! This module sends a call once, and once more only if the backend has certainly not processed the call.
 
 mod absence;
 pub mod answer;
@@ -328,6 +328,22 @@ impl Backend {
             Some(State::Down(cause)) => Err(self.unavailable(&cause)),
             Some(State::Connecting) | None => Err(self.unavailable(CLOSED)),
         }
+    }
+
+    /// The connection over which a call is sent again that failed over `last` with the status `failed`: `last`, or the
+    /// next connection if `last` takes no further calls. Waits for the next attempt to connect.
+    ///
+    /// # Errors
+    /// The cause if that attempt fails, or `failed` if no session connects again.
+    async fn wire_after(&self, last: Wire, failed: Status) -> Result<Wire, Status> {
+        if !last.is_over() {
+            return Ok(last);
+        }
+        if !self.connection.is_kept() {
+            return Err(failed);
+        }
+        self.connection.replaced().await;
+        self.wire().await
     }
 
     /// The status of a call to a backend that is unresponsive because of `cause`.

@@ -2,9 +2,11 @@
 //! [`appended`] add to the text.
 
 use std::borrow::Cow;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use h2::Reason;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -191,9 +193,47 @@ pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
 /// The peer of a call reset the stream of the call, or the connection ended. The source of the status is `error`.
 pub(crate) fn of_http2(error: h2::Error, deadline: Option<Instant>) -> Status {
     let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-    let mut status = Status::new(grpc::code_of(&error, is_late), error_chain(&error));
+    let mut status = Status::new(grpc::code_of(&error, is_late), http2_cause(&error));
     status.set_source(Arc::new(error));
     status
+}
+
+/// What an error of HTTP/2 means. Without this text, clients would see h2's own text, such as `not a result of an error`
+/// for a connection that its peer closes.
+pub(crate) fn http2_cause(error: &h2::Error) -> String {
+    let reason = error.reason();
+    let text = match reason {
+        Some(Reason::NO_ERROR) if error.is_go_away() => {
+            "the connection is closing (GOAWAY) and takes no further calls".to_owned()
+        }
+        Some(Reason::REFUSED_STREAM) if error.is_reset() => {
+            "the call was rejected before it was processed (RST_STREAM, REFUSED_STREAM)".to_owned()
+        }
+        Some(reason) if error.is_reset() => {
+            format!("the call was broken off (RST_STREAM, {reason:?})")
+        }
+        Some(Reason::NO_ERROR) => "the call was broken off without an error".to_owned(),
+        Some(_) if error.is_go_away() => format!("the connection was closed: {error}"),
+        _ if error.get_io().is_some_and(is_end) => "the connection ended".to_owned(),
+        _ => error_chain(error),
+    };
+    cut(text).into_owned()
+}
+
+/// Whether an I/O error says only that the peer has closed the connection.
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+    )
+}
+
+/// The backend did not process a call, although criswitch sent the call twice. `failed` is the second failure.
+pub(crate) fn sent_twice(failed: &Status) -> Status {
+    let cause = failed.message();
+    Status::unavailable(format!(
+        "{cause}; criswitch sent the call twice and the backend processed it neither time; try again later"
+    ))
 }
 
 /// The backend broke off a call. `status` is the status of `of_http2`.

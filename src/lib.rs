@@ -92,8 +92,10 @@
 //!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`,
 //!    `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
 //!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`
-//! 3. A call that creates is sent once, to one backend. A call for an id goes only to the owner of the id.
+//! 3. A call that creates goes to one backend. It is sent once, and once more only if the backend has certainly not
+//!    processed it. A call for an id goes only to the owner of the id.
 //!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`,
+//!    `pods_that_a_goaway_excludes_are_created_once_over_the_next_connection`,
 //!    `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
 //! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or if a
 //!    client removed the id through criswitch and the id's backend denies it.

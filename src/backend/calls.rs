@@ -1,4 +1,5 @@
-//! Sends calls to a backend. Each call is sent once. Dropping the future of a call cancels the call.
+//! Sends calls to a backend. A call that the backend has certainly not processed is sent again, once. Dropping the
+//! future of a call cancels the call.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -74,24 +75,29 @@ impl Backend {
         Ok(response)
     }
 
+    /// Sends a call over `wire`. A call that the backend has certainly not processed is sent again, once: over `wire` or,
+    /// if `wire` takes no further calls, over the next connection.
     async fn call_over(
         &self,
-        wire: Wire,
+        mut wire: Wire,
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let mut request = http::Request::new(body);
-        *request.method_mut() = http::Method::POST;
-        *request.version_mut() = http::Version::HTTP_2;
-        *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
-        request.headers_mut().clone_from(headers);
-        // criswitch may have changed the client's body, so the client's `content-length` may be wrong.
-        request.headers_mut().remove(header::CONTENT_LENGTH);
-        let response = wire
-            .send(request)
-            .await
-            .map_err(|status| self.broken_off(&status))?;
+        let mut is_first = true;
+        let response = loop {
+            let failed = match wire.try_send(request(row, headers, body.clone())).await {
+                Ok(response) => break response,
+                Err(failed) => failed,
+            };
+            let broken = self.broken_off(&failed.status);
+            match failed.is_unprocessed {
+                false => return Err(broken),
+                true if is_first => wire = self.wire_after(wire, broken).await?,
+                true => return Err(errors::sent_twice(&broken)),
+            }
+            is_first = false;
+        };
         if response.status() != http::StatusCode::OK {
             let cause = format!(
                 "its HTTP status is {}, so it does not speak gRPC",
@@ -217,6 +223,18 @@ impl Backend {
         };
         message.map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }
+}
+
+/// The HTTP/2 request of a call.
+fn request(row: &Row, headers: &HeaderMap, body: Bytes) -> http::Request<Bytes> {
+    let mut request = http::Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
+    request.headers_mut().clone_from(headers);
+    // criswitch may have changed the client's body, so the client's `content-length` may be wrong.
+    request.headers_mut().remove(header::CONTENT_LENGTH);
+    request
 }
 
 /// The headers of criswitch's own calls.

@@ -101,6 +101,21 @@ impl Connection {
         Some(changed?.ok()?.state.clone())
     }
 
+    /// Whether a session has connected at least once, so that the session replaces a connection that ends.
+    pub(super) fn is_kept(&self) -> bool {
+        !matches!(self.link().state, State::Connecting)
+    }
+
+    /// Waits until the session has noticed that its connection takes no further calls.
+    pub(super) async fn replaced(&self) {
+        let mut link = self.link.subscribe();
+        let is_replaced = |now: &Link| match &now.state {
+            State::Ready(wire) | State::Unresponsive(wire, _) => !wire.is_over(),
+            State::Connecting | State::Down(_) => true,
+        };
+        link.wait_for(is_replaced).await.ok();
+    }
+
     /// Waits until the backend is ready or removed.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();

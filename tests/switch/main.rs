@@ -20,9 +20,11 @@ mod wait;
 mod backend {
     #[cfg(unix)] // A pipe has no queue of connections.
     mod full_backlog;
+    mod goaway;
     mod hostile_backends;
     mod no_pings;
     pub mod raw;
+    mod rejected_streams;
     mod resets;
     mod streams;
 }

@@ -88,6 +88,7 @@ async fn a_call_reset_by_its_backend_has_the_code_of_the_reason() {
             let status = status(error, at).await;
             assert_eq!(status.code(), code, "{error} {at:?}: {status}");
             assert!(status.message().contains("\"raw\""), "{status}");
+            assert!(!status.message().contains("not a result"), "{status}");
         }
     }
 }

@@ -21,10 +21,11 @@ const ONE_STREAM: [u8; 6] = [0, 3, 0, 0, 0, 1];
 const NONE_AFTER_FIRST: [u8; 8] = [0, 0, 0, 1, 0, 0, 0, 0];
 
 /// A Version call's result.
-async fn version(backend: &Backend, wire: &Wire) -> Option<Code> {
+async fn version(backend: &Backend, wire: &Wire) -> Result<Code, String> {
     let (headers, body) = (own_headers(), frames::frame(b""));
     let asked = backend.ask_over(wire.clone(), &rpc::VERSION, &headers, body);
-    asked.await.ok().map(|answer| answer.code())
+    let asked = asked.await.map(|answer| answer.code());
+    asked.map_err(|failed| failed.message().to_owned())
 }
 
 /// The types of the frames that a backend has received, and a permit for each reply that it may send.
@@ -76,12 +77,16 @@ async fn goaway_ends_the_connection_for_new_calls_only() {
     until(async || seen.count(HEADERS) == 1).await;
     assert!(!driver.is_finished(), "no call was rejected yet");
     until(async || {
-        assert_eq!(version(&backend, &wire).await, None);
+        let failed = version(&backend, &wire).await.unwrap_err();
+        assert!(
+            failed.ends_with("(GOAWAY) and takes no further calls"),
+            "{failed}"
+        );
         driver.is_finished()
     })
     .await;
     seen.replies.add_permits(1);
-    assert_eq!(first.await, Some(Code::Ok));
+    assert_eq!(first.await, Ok(Code::Ok));
     assert!(driver.await.unwrap().is_ok());
 }
 
@@ -94,7 +99,7 @@ async fn calls_wait_for_a_free_stream_and_the_message_of_a_cancelled_call_is_nev
     tokio::spawn(connection);
     // The first reply comes after the backend's settings.
     seen.replies.add_permits(1);
-    assert_eq!(version(&backend, &wire).await, Some(Code::Ok));
+    assert_eq!(version(&backend, &wire).await, Ok(Code::Ok));
     let mut calls = [(); 3].map(|()| Some(Box::pin(version(&backend, &wire))));
     for call in calls.iter_mut().flatten() {
         assert!(call.now_or_never().is_none());
@@ -103,7 +108,7 @@ async fn calls_wait_for_a_free_stream_and_the_message_of_a_cancelled_call_is_nev
     calls[1] = None;
     seen.replies.add_permits(2);
     for call in calls.into_iter().flatten() {
-        assert_eq!(call.await, Some(Code::Ok));
+        assert_eq!(call.await, Ok(Code::Ok));
     }
     // h2 begins the cancelled call and resets it, without its message.
     assert_eq!((seen.count(HEADERS), seen.count(DATA)), (4, 3));
