@@ -198,14 +198,20 @@ pub(crate) fn of_http2(error: h2::Error, deadline: Option<Instant>) -> Status {
     status
 }
 
-/// What an error of HTTP/2 means. Without this text, clients would see h2's own text, such as `not a result of an error`
+/// The cause of calls that a closing connection does not take.
+const CLOSING: &str = "the connection is closing (GOAWAY) and takes no further calls";
+
+/// The connection was closed while the call waited for a free stream.
+pub(crate) fn connection_over() -> Status {
+    Status::unavailable(CLOSING)
+}
+
+/// Explains an error of HTTP/2 in plain words. Without this text, clients would see h2's own text, such as `not a result of an error`
 /// for a connection that its peer closes.
 pub(crate) fn http2_cause(error: &h2::Error) -> String {
     let reason = error.reason();
     let text = match reason {
-        Some(Reason::NO_ERROR) if error.is_go_away() => {
-            "the connection is closing (GOAWAY) and takes no further calls".to_owned()
-        }
+        Some(Reason::NO_ERROR) if error.is_go_away() => CLOSING.to_owned(),
         Some(Reason::REFUSED_STREAM) if error.is_reset() => {
             "the call was rejected before it was processed (RST_STREAM, REFUSED_STREAM)".to_owned()
         }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::errors;
+use crate::limits::streams::StreamSlot;
 
 /// The body of a client's request or of a backend's response.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct IncomingBody {
     is_data_over: bool,
     /// The deadline of the call.
     deadline: Option<Instant>,
+    /// The stream of a call to a backend, until the stream has ended.
+    slot: Option<StreamSlot>,
 }
 
 impl IncomingBody {
@@ -28,7 +31,14 @@ impl IncomingBody {
             stream,
             is_data_over: false,
             deadline,
+            slot: None,
         }
+    }
+
+    /// Frees `slot` when the stream has ended.
+    pub(crate) fn holding(mut self, slot: StreamSlot) -> IncomingBody {
+        self.slot = Some(slot);
+        self
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
@@ -65,7 +75,11 @@ impl Body for IncomingBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match ready!(IncomingBody::poll_frame(&mut self, cx)) {
+        let frame = ready!(IncomingBody::poll_frame(&mut self, cx));
+        if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
+            self.slot = None;
+        }
+        match frame {
             // After a complete reply, a server may send RST_STREAM with NO_ERROR, because it does not need the rest of
             // the request (RFC 9113, 8.1).
             Some(Err(error)) if error.reason() == Some(Reason::NO_ERROR) => Poll::Ready(None),

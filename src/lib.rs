@@ -18,7 +18,8 @@
 //!         `-- fanout               several backends: calls all, merges; fallback for a part that cannot be used
 //!         |       switch::learn changes the owners by a reply; switch::act then saves, retires, publishes and logs
 //!         |
-//!     backend       one connection to each backend; backend::connect opens it, session keeps it open
+//!     backend       one connection to each backend, and more if it allows few streams; backend::connect opens them,
+//!         |         session keeps them open
 //!         |
 //!     call::reply   the backend's reply unchanged, or the merged reply of fanout::merge
 //! ```
@@ -52,7 +53,7 @@
 //!   problem; `watch` reports changed files
 //! - [`errors`]: every status that criswitch makes itself
 //! - [`limits`]: the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and
-//!   calls, `flood` frames
+//!   calls, `streams` calls on the connections to a backend, `flood` frames
 //! - [`http2`]: the body of a request or response, as it arrives over HTTP/2
 //! - [`backend`]: a backend: its `settings`, its `connection`, what it reported (`known`, with cached `lists`) and when
 //!   it was late (`absence`), its unsaved changes (`unsaved`); calls to it
@@ -64,8 +65,8 @@
 //! - `forward`: a call to one backend; the calls that criswitch makes itself
 //! - [`fanout`]: a call to several backends: merged lists, streams, images, status; cached lists for a backend whose
 //!   answer cannot be used, and why a list fails (`fallback`)
-//! - `session`: the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its
-//!   events
+//! - `session`: the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause, open
+//!   `further` connections; its events
 //! - [`dispatch`]: the path of a call
 //! - [`node_labels`]: the labels of the node for the scheduler, and the file from which node-feature-discovery reads
 //!   them

@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod flood;
 pub mod places;
+pub mod streams;
 
 use std::time::Duration;
 

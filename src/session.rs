@@ -2,6 +2,7 @@
 //! reconnects when it has ended.
 
 pub(crate) mod events;
+mod further;
 pub(crate) mod sync;
 
 use std::collections::hash_map::DefaultHasher;
@@ -130,7 +131,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             }
             let answers = tokio::select! {
                 _ = &mut connection => return None,
-                probed = tokio::time::timeout(PROBE_LIMIT, probe(backend, &wire)) => probed.is_ok(),
+                answers = answers_probe(backend, &wire) => answers,
             };
             if !answers {
                 // This state ends the calls that wait for the hung backend. The end of the connection's task alone does
@@ -146,6 +147,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             return None;
         }
         cause = life(OwnCalls::new(switch, backend, Some(&wire)), &wire, &mut ready) => cause,
+        never = further::keep_enough(switch, backend, &wire, file) => match never {},
         () = replaced(backend, file) => "its socket was replaced by a new file".to_owned(),
     };
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
@@ -229,17 +231,22 @@ async fn hang(backend: &Backend, wire: &Wire) {
                 }
             }
         }
-        if tokio::time::timeout(PROBE_LIMIT, probe(backend, wire))
-            .await
-            .is_err()
-        {
+        if !answers_probe(backend, wire).await {
             return;
         }
     }
 }
 
+/// Whether the backend answers a probe within [`PROBE_LIMIT`]. A probe that cannot be sent proves nothing, so the time
+/// begins when a stream is free for the probe.
+async fn answers_probe(backend: &Backend, wire: &Wire) -> bool {
+    wire.for_probes().free().await;
+    let probed = tokio::time::timeout(PROBE_LIMIT, probe(backend, wire));
+    probed.await.is_ok()
+}
+
 async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
-    sync::version(backend, Some(wire)).await
+    sync::version(backend, Some(&wire.for_probes())).await
 }
 
 /// Lists the images of a backend that is ready, and lists them again when the cached list lacks images. The list may be

@@ -297,6 +297,10 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("Connections of clients at once", limits::MAX_CONNECTIONS),
         ("Of these, reserved for root", limits::RESERVED_CONNECTIONS),
         ("Connections of each other user", limits::USER_CONNECTIONS),
+        (
+            "Further connections to one backend",
+            limits::streams::MAX_FURTHER_CONNECTIONS,
+        ),
         ("Cheap frames a second", flood::CHEAP_FRAMES as usize),
         ("Calls in flight in all", limits::MAX_CALLS),
         ("so that", limits::RESERVED_CALLS),

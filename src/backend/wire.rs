@@ -1,12 +1,15 @@
-//! An open connection to a backend.
+//! An open connection to a backend, and the further connections for calls that find no free stream on it.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use h2::client::{Connection, SendRequest};
 use h2::{Reason, RecvStream};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,19 +18,41 @@ use tonic::Status;
 use crate::codec::grpc;
 use crate::errors;
 use crate::http2::IncomingBody;
+use crate::limits::streams::{StreamQueue, StreamSlot, Streams};
 
 /// Ends when the connection has ended, or when it rejects a call because the backend has sent GOAWAY. After GOAWAY, the
 /// calls in flight go on.
 pub type Driver = BoxFuture<'static, Result<(), h2::Error>>;
 
-/// An open connection, on which calls are sent. The connection closes when all clones of this value are dropped and all
-/// calls have ended.
+/// An open connection, on which calls are sent. If the backend allows few streams, the session opens further
+/// connections, which the calls use too. The connections close when all clones of this value are dropped and all calls
+/// have ended.
 #[derive(Clone)]
 pub struct Wire {
+    shared: Arc<SharedWire>,
+    /// Whether the calls are probes. A probe may use the stream that no other call uses.
+    is_probe: bool,
+}
+
+/// All connections of a [`Wire`].
+struct SharedWire {
+    first: Arc<HttpConnection>,
+    further: Mutex<Vec<Arc<HttpConnection>>>,
+    queue: Arc<StreamQueue>,
+}
+
+/// One HTTP/2 connection.
+struct HttpConnection {
     requests: SendRequest<Bytes>,
     /// Cancelled when the connection rejects a call, or when a GOAWAY of the backend excludes a call in flight.
     over: CancellationToken,
+    streams: Arc<Streams>,
+    /// Whether a call was sent since [`Wire::close_unused`] last looked.
+    was_used: AtomicBool,
 }
+
+/// A free connection and a stream of it.
+type Free = (Arc<HttpConnection>, StreamSlot);
 
 /// A call that failed before the headers of its reply.
 pub(super) struct SendFailure {
@@ -49,8 +74,9 @@ impl Wire {
         requests: SendRequest<Bytes>,
         connection: Connection<I, Bytes>,
     ) -> (Wire, Driver) {
-        let over = CancellationToken::new();
-        let (driven, rejected) = (tokio::spawn(connection), over.clone());
+        let (over, queue) = (CancellationToken::new(), Arc::<StreamQueue>::default());
+        let driven = tokio::spawn(drive(connection, Arc::clone(&queue)));
+        let rejected = over.clone();
         let driver = async move {
             tokio::select! {
                 // The task has no result only if the task panicked or if tokio shuts down.
@@ -58,12 +84,114 @@ impl Wire {
                 () = rejected.cancelled() => Ok(()),
             }
         };
-        (Wire { requests, over }, driver.boxed())
+        let first = HttpConnection {
+            requests,
+            over,
+            streams: Streams::new(Arc::clone(&queue)),
+            was_used: AtomicBool::new(true),
+        };
+        let shared = SharedWire {
+            first: Arc::new(first),
+            further: Mutex::default(),
+            queue,
+        };
+        let wire = Wire {
+            shared: Arc::new(shared),
+            is_probe: false,
+        };
+        (wire, driver.boxed())
     }
 
     /// Whether the connection takes no further calls, because the backend has sent GOAWAY or has ended the connection.
     pub(super) fn is_over(&self) -> bool {
-        self.over.is_cancelled()
+        self.shared.first.over.is_cancelled()
+    }
+
+    /// The same connection for probes. A stream is kept free for them.
+    pub(crate) fn for_probes(&self) -> Wire {
+        Wire {
+            shared: Arc::clone(&self.shared),
+            is_probe: true,
+        }
+    }
+
+    /// Waits until a call finds a free stream.
+    pub(crate) async fn free(&self) {
+        let queue = &self.shared.queue;
+        if self.take().is_none() {
+            queue.join(self.is_probe).until(|| self.take()).await;
+        }
+    }
+
+    /// Waits until a call waits for a free stream.
+    pub(crate) async fn crowded(&self) {
+        self.shared.queue.crowded().await;
+    }
+
+    /// Uses `wire`, a new connection to the same process, for the calls that find no free stream.
+    pub(crate) fn add(&self, wire: &Wire) {
+        let added = &wire.shared.first;
+        let added = HttpConnection {
+            requests: added.requests.clone(),
+            over: added.over.clone(),
+            streams: Streams::new(Arc::clone(&self.shared.queue)),
+            was_used: AtomicBool::new(true),
+        };
+        self.shared.further.lock().push(Arc::new(added));
+        self.shared.queue.wake_all();
+    }
+
+    /// Sends no further calls on the further connections that have ended.
+    pub(crate) fn remove_ended(&self) {
+        let mut further = self.shared.further.lock();
+        further.retain(|connection| !connection.is_over());
+    }
+
+    /// Closes the further connections on which no call was sent since the last look.
+    pub(crate) fn close_unused(&self) {
+        let is_used = |connection: &Arc<HttpConnection>| {
+            connection.was_used.swap(false, Ordering::Relaxed) || !connection.streams.is_unused()
+        };
+        self.shared.further.lock().retain(is_used);
+    }
+
+    /// Takes a free stream of the first connection that has one. `None` if there is none, or if other calls wait.
+    fn take(&self) -> Option<Free> {
+        let SharedWire { first, further, .. } = &*self.shared;
+        let most = first.requests.current_max_send_streams();
+        let kept = usize::from(!self.is_probe && most > 1);
+        if let Some(slot) = first.streams.take(most.saturating_sub(kept)) {
+            return Some((Arc::clone(first), slot));
+        }
+        let further = further.lock();
+        let mut open = further
+            .iter()
+            .filter(|connection| !connection.over.is_cancelled());
+        open.find_map(|connection| {
+            // The settings of a new connection may not have arrived yet.
+            let limit = most.min(connection.requests.current_max_send_streams());
+            let slot = connection.streams.take(limit)?;
+            connection.was_used.store(true, Ordering::Relaxed);
+            Some((Arc::clone(connection), slot))
+        })
+    }
+
+    /// Takes a free stream. Waits for one if there is none. `None` if the connection takes no further calls.
+    async fn stream(&self) -> Option<Free> {
+        let queue = &self.shared.queue;
+        if (self.is_probe || !queue.is_crowded())
+            && let Some(free) = self.take()
+        {
+            return Some(free);
+        }
+        let waits = async {
+            let over = &self.shared.first.over;
+            let waiting = queue.join(self.is_probe);
+            over.run_until_cancelled(waiting.until(|| self.take()))
+                .await
+        };
+        // Calls rarely wait, so the future of a call has no room for the wait.
+        Box::pin(waits).await
     }
 
     /// Sends a request and returns the response once its headers have come. Dropping the future or the body of the
@@ -83,19 +211,55 @@ impl Wire {
         &self,
         request: http::Request<Bytes>,
     ) -> Result<http::Response<IncomingBody>, SendFailure> {
+        let timeout = grpc::timeout(request.headers());
+        let Some((connection, slot)) = self.stream().await else {
+            return Err(SendFailure {
+                status: errors::connection_over(),
+                is_unprocessed: true,
+            });
+        };
         // The backend starts to count later, so it never finds that the deadline has passed before criswitch does.
-        let deadline = grpc::timeout(request.headers()).map(|timeout| Instant::now() + timeout);
-        match self.send_until(request).await {
-            Ok(response) => Ok(response.map(|stream| IncomingBody::new(stream, deadline))),
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        match connection.send(request).await {
+            Ok(response) => {
+                Ok(response.map(|stream| IncomingBody::new(stream, deadline).holding(slot)))
+            }
             Err((error, is_unprocessed)) => Err(SendFailure {
                 status: errors::of_http2(error, deadline),
                 is_unprocessed,
             }),
         }
     }
+}
+
+/// Drives `connection`. Wakes the calls that wait for a free stream when the backend changes its limit.
+async fn drive<I: AsyncRead + AsyncWrite + Unpin>(
+    mut connection: Connection<I, Bytes>,
+    queue: Arc<StreamQueue>,
+) -> Result<(), h2::Error> {
+    let mut most = connection.max_concurrent_send_streams();
+    std::future::poll_fn(|context| {
+        let polled = connection.poll_unpin(context);
+        if queue.is_crowded() {
+            let last = std::mem::replace(&mut most, connection.max_concurrent_send_streams());
+            if last != most {
+                queue.wake_all();
+            }
+        }
+        polled
+    })
+    .await
+}
+
+impl HttpConnection {
+    /// Whether the connection takes no further calls.
+    fn is_over(&self) -> bool {
+        let is_ready = || self.requests.clone().ready().now_or_never();
+        self.over.is_cancelled() || !matches!(is_ready(), Some(Ok(_)))
+    }
 
     /// Like [`Wire::try_send`]. The error has the value of [`SendFailure::is_unprocessed`].
-    async fn send_until(
+    async fn send(
         &self,
         request: http::Request<Bytes>,
     ) -> Result<http::Response<RecvStream>, (h2::Error, bool)> {

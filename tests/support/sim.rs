@@ -317,6 +317,11 @@ impl Sim {
         self.store().network.clone()
     }
 
+    /// The number of open connections.
+    pub fn connections(&self) -> usize {
+        self.0.journal.borrow().connections
+    }
+
     /// The calls of an RPC in the order of their arrival.
     pub fn calls(&self, rpc: &str) -> Vec<Call> {
         let journal = self.0.journal.borrow();

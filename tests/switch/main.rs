@@ -116,6 +116,7 @@ mod server {
 
 mod session {
     pub mod events;
+    mod few_streams;
     mod lost_events;
     mod lost_probes;
     mod panics;

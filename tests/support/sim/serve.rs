@@ -78,10 +78,10 @@ impl Services {
 
 async fn serve(sim: Sim, services: Services, stream: Stream) {
     sim.edit(|journal| journal.connections += 1);
-    let answered = sim.clone();
+    let (answered, streams) = (sim.clone(), sim.store().settings.streams);
     let answer = service_fn(move |request| answer(answered.clone(), services.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
-        .max_concurrent_streams(None)
+        .max_concurrent_streams(streams)
         .max_header_list_size(1 << 20)
         .serve_connection(TokioIo::new(stream), answer);
     // An error is ignored here: the client sees how the connection ended.

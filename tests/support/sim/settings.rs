@@ -41,6 +41,8 @@ pub struct Settings {
     pub writes_logs: bool,
     /// Ids of images with which no container starts, because they have no shell.
     pub without_shell: Vec<String>,
+    /// The most calls in flight on each later connection. `None` means no limit.
+    pub streams: Option<u32>,
 }
 
 /// The form of image ids.
@@ -79,6 +81,7 @@ impl Settings {
             executed: None,
             writes_logs: false,
             without_shell: Vec::new(),
+            streams: None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A backend that rejects the stream of a call before it processes the call (RST_STREAM, REFUSED_STREAM).
+//! A backend that rejects the stream of a call before it processes the call (`REFUSED_STREAM`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

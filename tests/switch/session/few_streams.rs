@@ -1,0 +1,126 @@
+//! A backend that allows few HTTP/2 streams on each connection.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use criswitch::codec::cri;
+use criswitch::limits::streams::MAX_FURTHER_CONNECTIONS;
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use crate::calls::{path, send, text_of};
+use crate::faults::{state_of, text, until_state};
+use crate::support::{RawReply, Rig, Sim, frame};
+use crate::wait::until;
+
+/// The streams that the backend allows on each connection.
+const STREAMS: u32 = 8;
+
+/// criswitch with a backend that allows few streams, and calls to this backend.
+struct Few {
+    rig: Rig,
+    pod: String,
+    exec: Bytes,
+}
+
+impl Few {
+    async fn start() -> Few {
+        let few = Sim::new("few").set(|settings| settings.streams = Some(STREAMS));
+        let sims = [Sim::new("runc"), few];
+        let rig = Rig::with_config(sims.clone(), |directory| {
+            text("list_timeout = \"100ms\"", &sims, directory)
+        });
+        let rig = rig.await;
+        let (pod, container_id) = rig.run("few", "web").await;
+        until_state(&rig, "few", "ready").await;
+        let exec = frame(&cri::ExecSyncRequest {
+            container_id,
+            cmd: vec!["true".to_owned()],
+            timeout: 0,
+        });
+        Few { rig, pod, exec }
+    }
+
+    fn few(&self) -> &Sim {
+        self.rig.sim("few")
+    }
+
+    /// Begins this many calls of `ExecSync`, and waits until the backend has `held` of them.
+    async fn execute(&self, calls: usize, held: usize) -> JoinSet<RawReply> {
+        self.few().hold("ExecSync");
+        let client = (*self.rig).raw().await;
+        let mut begun = JoinSet::new();
+        for _ in 0..calls {
+            let (client, exec) = (client.clone(), self.exec.clone());
+            begun.spawn(async move { client.call(&path("ExecSync"), &[], exec).await });
+        }
+        self.few().until(|journal| journal.held.len() == held).await;
+        begun
+    }
+
+    async fn pod_status(&self) -> RawReply {
+        let request = frame(&cri::PodSandboxStatusRequest {
+            pod_sandbox_id: self.pod.clone(),
+            verbose: false,
+        });
+        send(&self.rig, "PodSandboxStatus", request).await
+    }
+
+    /// Makes criswitch probe the backend, and waits until the backend has answered the probe.
+    async fn is_probed(&self) {
+        let probes = || self.few().calls("Version").len();
+        let before = probes();
+        self.few().hold("ListPodSandbox");
+        // The list of the backend is late.
+        self.rig.pods().await.unwrap();
+        until(async || probes() > before).await;
+        self.few().release("ListPodSandbox");
+        assert_eq!(state_of(&self.rig, "few").await["state"], "ready");
+    }
+
+    fn connections(&self) -> usize {
+        self.few().connections()
+    }
+}
+
+#[tokio::test]
+async fn calls_that_find_no_free_stream_go_over_a_further_connection_that_closes_when_unused() {
+    let few = Few::start().await;
+    assert_eq!(few.connections(), 1);
+    // Of the first connection, one stream is kept for probes.
+    let mut begun = few.execute(20, 20).await;
+    assert_eq!(few.connections(), 3);
+    assert_eq!(few.pod_status().await.code(), Code::Ok);
+    few.is_probed().await;
+    few.few().release("ExecSync");
+    while let Some(reply) = begun.join_next().await {
+        let reply = reply.unwrap();
+        assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
+    }
+    tokio::time::pause();
+    for _ in 0..5 {
+        tokio::time::advance(Duration::from_secs(31)).await;
+        // The tasks of criswitch see that the time has passed.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    tokio::time::resume();
+    until(async || few.connections() == 1).await;
+    assert_eq!(few.pod_status().await.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_backend_whose_streams_are_all_in_use_is_probed_and_stays_ready() {
+    let few = Few::start().await;
+    let most = STREAMS as usize * (1 + MAX_FURTHER_CONNECTIONS) - 1;
+    let begun = few.execute(most + 20, most).await;
+    assert_eq!(few.connections(), 1 + MAX_FURTHER_CONNECTIONS);
+    few.is_probed().await;
+    assert_eq!(few.few().calls("ExecSync").len(), most);
+    // The streams of cancelled calls are free again.
+    drop(begun);
+    assert_eq!(few.pod_status().await.code(), Code::Ok);
+    few.few().until(|journal| journal.held.is_empty()).await;
+    assert!(few.few().calls("ExecSync").len() <= most + 20);
+}
