@@ -18,7 +18,7 @@ use crate::call::{Call, Failed, Request};
 use crate::codec::frames;
 use crate::errors;
 use crate::fanout::images::{self, find, remove};
-use crate::fanout::{self, status, streams};
+use crate::fanout::{self, probe, status, streams};
 use crate::forward;
 use crate::http2::IncomingBody;
 use crate::limits::REQUEST_LIMIT;
@@ -95,6 +95,7 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
         }
         Plan::PullImage(stores) => Box::pin(images::pull_everywhere(call, &stores)).await,
         Plan::RemoveImage(stores) => Box::pin(remove::remove_image(switch, call, &stores)).await,
+        Plan::Probe(backends) => Err(Box::pin(probe::lacking(call, &backends)).await),
         Plan::Absent(reply) => Ok(reply.into()),
     }
 }

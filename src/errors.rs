@@ -360,6 +360,13 @@ pub fn lacking(rpc: &str, backend: &str) -> Status {
     Status::unimplemented(format!("{rpc}: backend {backend:?} does not implement it"))
 }
 
+/// A backend does not answer, and no earlier answer shows that it implements the RPC.
+pub(crate) fn may_lack(rpc: &str, cause: &str) -> Status {
+    Status::unimplemented(format!(
+        "{rpc}: a backend does not answer, so criswitch cannot know whether the backend implements it: {cause}"
+    ))
+}
+
 /// The backend has no events: each event stream ends at once, with the error `failure` or without an error.
 pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) -> Status {
     let end = cut(failure.unwrap_or("no error"));

@@ -4,6 +4,7 @@
 pub(crate) mod fallback;
 pub(crate) mod images;
 pub mod merge;
+pub(crate) mod probe;
 pub mod status;
 pub(crate) mod streams;
 
@@ -411,7 +412,7 @@ pub(crate) fn may_lack(owners: &Owners, how: &Items, backend: BackendId) -> bool
     match how.lacking {
         Lacking::LeftOut => true,
         Lacking::FailsForPods => owners.count(backend) == (0, 0),
-        Lacking::Fails => false,
+        Lacking::Error => false,
     }
 }
 

@@ -115,7 +115,7 @@ fn note(call: &Call, backend: &Backend, answer: &Answer) {
     if call.asks_for_all() {
         backend
             .record
-            .note_answer(call.row, answer.failure().as_deref());
+            .note_answer(call.row, answer.failure(call.row).as_deref());
     }
 }
 

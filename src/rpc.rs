@@ -7,9 +7,14 @@ pub mod fields;
 pub mod filter;
 mod table;
 
+use bytes::Bytes;
+
 use crate::codec::protobuf::{self, Path};
 pub use describe::Words;
 pub use table::*;
+
+/// An id that no pod, container or image has.
+const NO_ID: &str = "criswitch-probe";
 
 /// A row of the RPC table: one RPC of the CRI, its route, its merge and its effects.
 #[derive(Debug)]
@@ -28,6 +33,9 @@ pub struct Row {
     pub is_long: bool,
     /// What ends a call that its backend does not answer.
     pub patience: Patience,
+    /// Whether a runtime may lack the RPC, for example because the runtime is older than the RPC. `Unimplemented` to a
+    /// call of any other RPC counts as an error, never as "has nothing".
+    pub may_lack: bool,
 }
 
 /// What ends a call that its backend does not answer. Every call also ends with its client.
@@ -175,6 +183,29 @@ impl Row {
         }
     }
 
+    /// The kind of the id in requests of this RPC and the path to it, if a request with an empty id asks whether the
+    /// node has the RPC: calls of the RPC name one pod or container, and a runtime may lack the RPC.
+    pub fn probe(&self) -> Option<(Kind, Path)> {
+        match self.goes {
+            Goes::Owner(kind, path, _) if self.may_lack => Some((kind, path)),
+            _ => None,
+        }
+    }
+
+    /// A request whose answer shows whether a backend has the RPC, and which changes nothing and asks for as little as
+    /// possible. `None` if there is no such request.
+    pub fn probe_request(&self) -> Option<Bytes> {
+        let nothing = |path| protobuf::with_string(&[], path, NO_ID);
+        match &self.goes {
+            Goes::All(filter, _) if !self.changes() => {
+                Some(filter.id.map_or_else(Bytes::new, |(_, path)| nothing(path)))
+            }
+            Goes::Image(_, ImageRule::List(_)) => Some(nothing(fields::FILTER_IMAGE)),
+            Goes::Image(_, ImageRule::Find(_)) => Some(Bytes::new()),
+            _ => self.probe().map(|_| Bytes::new()),
+        }
+    }
+
     /// Whether the reply is a stream of messages.
     pub fn streams(&self) -> bool {
         matches!(self.merge(), Some(Merge::Interleave(_, _) | Merge::Events))
@@ -310,8 +341,8 @@ pub enum Join {
 /// The effect of a backend that answers a merged unary call with `Unimplemented`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lacking {
-    /// The whole call is `Unimplemented`.
-    Fails,
+    /// `Unimplemented` is an error like any other: every runtime must have the RPC.
+    Error,
     /// The whole call is `Unimplemented` if that backend owns pods or containers, because without the backend they
     /// would seem to be removed. Otherwise the backend is omitted.
     FailsForPods,

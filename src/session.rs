@@ -23,6 +23,7 @@ use crate::backend::known::{Absence, Failure};
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
+use crate::codec::frames;
 use crate::errors::error_chain;
 use crate::fanout::fallback;
 use crate::forward::own::OwnCalls;
@@ -180,6 +181,7 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
                         never = ask_failing(own) => match never {},
                         never = resend_runtime_config(&switch.runtime_config, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
+                        never = know_lacking(backend, wire) => match never {},
                         never = handlers::know_handlers(&switch.owners, backend, wire) => match never {},
                         never = look_for_the_end(own) => match never {},
                     }
@@ -387,6 +389,13 @@ async fn resend_runtime_config(
             tokio::time::sleep(pause(&backend.name(), failures)).await;
         }
     }
+}
+
+/// Learns whether the backend has `PodSandboxStats`, for which the kubelet asks once, at its start. Any answer shows that.
+async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
+    let ask = || backend.ask_own(Some(wire), &rpc::POD_SANDBOX_STATS, frames::frame(&[]));
+    until_answered(ask).await.ok();
+    std::future::pending().await
 }
 
 /// Measures the file systems of a backend's images after a client has called `ImageFsInfo`.

@@ -68,7 +68,8 @@ fn table() -> String {
     for words in ROWS.iter().map(criswitch::rpc::Row::words) {
         let (_, name) = words.rpc.split_once('/').unwrap();
         let (goes_to, key, reply) = (words.goes_to, words.key, words.reply);
-        let cells = format!("{goes_to} | {key} | {} | {reply}", words.unknown_id);
+        let (unknown_id, optional) = (words.unknown_id, words.optional);
+        let cells = format!("{goes_to} | {key} | {unknown_id} | {optional} | {reply}");
         match rows.iter_mut().find(|(_, known)| *known == cells) {
             Some((names, _)) => *names += &format!(", {name}"),
             None => rows.push((name.to_owned(), cells)),
@@ -77,7 +78,8 @@ fn table() -> String {
     let rows = rows
         .iter()
         .map(|(names, cells)| format!("| {names} | {cells} |\n"));
-    let head = "| RPC | Goes to | Key | Unknown id | Reply |\n|---|---|---|---|---|\n";
+    let head =
+        "| RPC | Goes to | Key | Unknown id | Optional | Reply |\n|---|---|---|---|---|---|\n";
     rows.fold(head.to_owned(), |table, row| table + &row)
 }
 

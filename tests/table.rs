@@ -9,12 +9,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use criswitch::rpc::fields;
-use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, List, Merge, ROWS, Row, Then};
+use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, Lacking, List, Merge, ROWS, Row, Then};
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
 };
+
+#[expect(
+    dead_code,
+    unreachable_pub,
+    reason = "the fault simulation uses the rest"
+)]
+#[path = "chaos/simulation/lacking.rs"]
+mod lacking;
 
 struct Interface {
     messages: BTreeMap<String, DescriptorProto>,
@@ -106,6 +114,35 @@ fn every_rpc_has_exactly_one_row() {
     assert_eq!(unique, interface);
     assert_eq!(rows.len(), unique.len(), "a row stands twice");
     assert_eq!(rows.len(), 43);
+}
+
+/// `Unimplemented` to a call of any other RPC is an error.
+#[test]
+fn a_merged_rpc_is_omitted_or_unimplemented_only_if_a_runtime_may_lack_it() {
+    for row in ROWS {
+        match row.merge() {
+            Some(Merge::Items(items)) => {
+                let is_error = items.lacking == Lacking::Error;
+                assert_eq!(is_error, !row.may_lack, "{}", row.name);
+            }
+            Some(Merge::Interleave(list, items)) => {
+                assert!(row.may_lack, "{}", row.name);
+                let of_list = list.merge().and_then(Merge::items).unwrap();
+                assert_eq!(items.lacking, of_list.lacking, "{}", row.name);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn the_fault_simulation_lacks_what_a_runtime_may_lack() {
+    let mut lacked: Vec<&str> = lacking::GROUPS.concat();
+    lacked.sort_unstable();
+    let optional = ROWS.iter().filter(|row| row.may_lack);
+    let mut optional: Vec<&str> = optional.map(|row| row.name).collect();
+    optional.sort_unstable();
+    assert_eq!(lacked, optional);
 }
 
 #[test]

@@ -144,6 +144,11 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
         default_pod_ids: owners.pods.with_default_row(backend.id),
         failing_rpcs: known.failing_rpcs().into_iter().map(failing_rpc).collect(),
         moved: moved(&owners, live, backend),
+        lacking_rpcs: known
+            .lacking_rpcs()
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
     })
 }
 

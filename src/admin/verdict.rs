@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::AsRefStr;
 
-use crate::codec::admin::{Backend, State};
+use crate::codec::admin::{Backend, FailingRpc, State};
 use crate::config::wording::{ago, failing_rpc, span};
 
 /// The cause that is shown for a backend that has not answered since criswitch started.
@@ -119,18 +119,39 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
         ));
     }
     if !backend.failing_rpcs.is_empty() {
-        let failing = backend.failing_rpcs.iter();
-        let failing = failing.map(|it| failing_rpc(&it.rpc, it.times, it.seconds, &it.cause));
-        let failing = failing.collect::<Vec<_>>().join(", ");
-        return Some(format!(
-            "backend {name}: {failing}; replies have its cached items or omit it; see the log of its runtime"
-        ));
+        return Some(format!("backend {name}: {}", failing_rpcs(backend)));
     }
     let late = Duration::from_secs(backend.stats_late_seconds?);
     Some(format!(
         "backend {name} has not answered calls for stats for {}: the stats of its pods are old or missing",
         span(late)
     ))
+}
+
+/// The RPCs of `backend` whose answers cannot be used, and what to do: first those that it lacks although every runtime
+/// must have them, then the others.
+fn failing_rpcs(backend: &Backend) -> String {
+    let is_lacking = |failing: &&FailingRpc| backend.lacking_rpcs.contains(&failing.rpc);
+    let (lacking, others): (Vec<_>, Vec<_>) = backend.failing_rpcs.iter().partition(is_lacking);
+    let names: Vec<_> = lacking.iter().map(|lack| lack.rpc.as_str()).collect();
+    let lacking = lacking.first().map(|first| {
+        format!(
+            "it lacks {}, which every runtime must have ({}); pods cannot start there: see the log of its runtime, and check \
+             its image service and snapshotter",
+            names.join(", "),
+            first.cause
+        )
+    });
+    let texts = others.iter();
+    let texts = texts.map(|it| failing_rpc(&it.rpc, it.times, it.seconds, &it.cause));
+    let others = (!others.is_empty()).then(|| {
+        format!(
+            "{}; replies have its cached items or omit it; see the log of its runtime",
+            texts.collect::<Vec<_>>().join(", ")
+        )
+    });
+    let parts = lacking.into_iter().chain(others);
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 fn effect(state: &State, backend: &Backend) -> String {

@@ -17,7 +17,7 @@ use crate::backend::late_reads::LateReads;
 use crate::backend::settings::Settings;
 use crate::config::wording::span;
 use crate::errors;
-use crate::rpc::{self, Row};
+use crate::rpc::{self, Merge, ROWS, Row};
 use crate::telemetry::log_limit::{Recovery, RepeatedFailures};
 
 /// The most metrics of one backend for which criswitch logs omitted samples.
@@ -76,6 +76,8 @@ impl Record {
         known.late_reads = LateReads::default();
         known.connected = Some(Instant::now());
         known.failures.clear();
+        // The process at the socket may be another version of the runtime.
+        known.lacking.clear();
     }
 
     /// Counts items that were dropped because they are about another backend's pods or containers.
@@ -249,6 +251,52 @@ impl Record {
                 });
             }
         }
+    }
+
+    /// Records whether the backend has the RPC in `row`: `lacks` is the code and the text of an `Unimplemented`, and
+    /// `None` for any other answer. Logs an RPC that every runtime must have, once a minute, unless [`note_answer`] logs
+    /// it.
+    ///
+    /// [`note_answer`]: Record::note_answer
+    pub(crate) fn note_rpc(&self, row: &Row, lacks: Option<String>) {
+        let mut known = self.known.lock();
+        let at = known
+            .lacking
+            .iter()
+            .position(|lack| lack.row.name == row.name);
+        let is_logged_here = !row.may_lack && row.merge().and_then(Merge::items).is_none();
+        let name = self.settings.name();
+        let Some(cause) = lacks else {
+            if row.probe().is_some() {
+                known.offered.insert(row.name);
+            }
+            let Some(at) = at else { return };
+            known.lacking.remove(at);
+            if is_logged_here
+                && let Some(Recovery { after, failed }) =
+                    self.failing.lock().entry(row.name).or_default().succeeded()
+            {
+                tracing::info!(backend = %name, rpc = row.name, ?after, failed, "the backend's answers can be used again");
+            }
+            return;
+        };
+        known.offered.remove(row.name);
+        let since = at.map_or_else(Instant::now, |at| known.lacking.remove(at).since);
+        let Some(row) = ROWS.iter().find(|it| it.name == row.name) else {
+            return;
+        };
+        let cause = errors::cut(cause).into_owned();
+        if is_logged_here
+            && let Some(failed) = self.failing.lock().entry(row.name).or_default().failed()
+        {
+            tracing::warn!(backend = %name, rpc = row.name, cause, failed, "the backend lacks an RPC that every runtime must have; its pods cannot run without it");
+        }
+        known.lacking.push(Failure {
+            row,
+            since,
+            times: 1,
+            cause,
+        });
     }
 
     /// Records what a merged reply had in place of the backend's answer, because of `why`. Logs silence once until the

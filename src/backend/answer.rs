@@ -10,6 +10,7 @@ use tonic::Code;
 use crate::codec::frames;
 use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::errors;
+use crate::rpc::Row;
 use crate::telemetry::counters::code_name;
 
 /// The data of a reply.
@@ -104,11 +105,20 @@ impl Answer {
         format!("{}: {}", code_name(self.code()), self.plain_text())
     }
 
-    /// The code and the text, if the answer is an error. `Unimplemented` is none: a client that gets it makes another
-    /// call.
-    pub(crate) fn failure(&self) -> Option<String> {
-        let is_error = !matches!(self.code(), Code::Ok | Code::Unimplemented);
+    /// The code and the text, if the answer to a call of the RPC in `row` is an error. `Unimplemented` is none for an
+    /// RPC that a runtime may lack: a client that gets it makes another call.
+    pub(crate) fn failure(&self, row: &Row) -> Option<String> {
+        let is_error = match self.code() {
+            Code::Ok => false,
+            Code::Unimplemented => !row.may_lack,
+            _ => true,
+        };
         is_error.then(|| self.code_and_text())
+    }
+
+    /// The code and the text, if the answer is `Unimplemented`.
+    pub(crate) fn lacks(&self) -> Option<String> {
+        (self.code() == Code::Unimplemented).then(|| self.code_and_text())
     }
 
     /// Replaces the `grpc-message`.

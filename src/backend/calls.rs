@@ -186,6 +186,7 @@ impl Backend {
         if answer.status().is_none() {
             return Err(self.unavailable("its reply ended without a status"));
         }
+        self.record.note_rpc(row, answer.lacks());
         if answer.code() != Code::Ok {
             changing.rejected();
         }

@@ -35,6 +35,11 @@ pub struct Known {
     pub lists: Lists,
     /// The merged RPCs whose last answer from the backend cannot be used. An RPC is removed by the next good answer.
     pub(crate) failures: Vec<Failure>,
+    /// The RPCs whose last answer over this connection was `Unimplemented`.
+    pub(crate) lacking: Vec<Failure>,
+    /// The names of the RPCs for which a client may ask with an empty id, and which the backend has: its last answer to
+    /// a call of the RPC was not `Unimplemented`.
+    pub(crate) offered: BTreeSet<&'static str>,
     /// The file systems of the backend's images.
     pub(crate) disks: Disks,
     /// The process that listened at the socket when criswitch last connected.
@@ -112,15 +117,6 @@ impl Failure {
 }
 
 impl Known {
-    /// The RPCs whose answers from the backend cannot be used, and the short reads that it has not answered.
-    pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
-        let late = self.late_reads.rpcs().iter().map(|late| Failure {
-            since: late.since,
-            ..Failure::of(late.row)
-        });
-        self.failures.iter().cloned().chain(late).collect()
-    }
-
     /// How many items this backend lists that belong to other backends, by their id or by the uid of their pod.
     pub(crate) fn foreign_items(&self) -> usize {
         self.claims + self.doubles
@@ -201,6 +197,30 @@ impl Known {
     pub(crate) fn failure_of(&self, list: List) -> Option<&Failure> {
         let mut failures = self.failures.iter();
         failures.find(|failure| failure.row.list() == Some(list))
+    }
+
+    /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that the
+    /// backend lacks, and the short reads that it has not answered.
+    pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
+        let is_new = |lack: &&Failure| {
+            let mut failures = self.failures.iter();
+            !failures.any(|failure| failure.row.has_content_of(lack.row))
+        };
+        let required = self.lacking.iter().filter(|lack| !lack.row.may_lack);
+        let required = required.filter(is_new).cloned();
+        let late = self.late_reads.rpcs().iter().map(|late| Failure {
+            since: late.since,
+            ..Failure::of(late.row)
+        });
+        let failures = self.failures.iter().cloned();
+        failures.chain(required).chain(late).collect()
+    }
+
+    /// The names of the RPCs that the backend lacks, sorted.
+    pub(crate) fn lacking_rpcs(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.lacking.iter().map(|lack| lack.row.name).collect();
+        names.sort_unstable();
+        names
     }
 
     /// The age of the older of the two cached lists, of pods and of containers, even if these lists are not served.

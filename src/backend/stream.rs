@@ -17,6 +17,8 @@ use crate::rpc::Row;
 
 /// Splits a backend's stream into messages. An HTTP/2 data frame may end anywhere in a message.
 pub(crate) struct Messages {
+    /// The RPC that was called; `None` for a stream that was not requested.
+    row: Option<&'static Row>,
     head: http::response::Parts,
     body: Option<IncomingBody>,
     buffer: BytesMut,
@@ -29,26 +31,27 @@ impl Messages {
     /// Sends a client's call and returns the stream of reply messages.
     pub(crate) async fn open(
         backend: &Backend,
-        row: &Row,
+        row: &'static Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Messages, Status> {
         let response = backend.call(row, headers, body).await?;
-        Ok(Messages::of(response, &backend.memory))
+        Ok(Messages::of(row, response, &backend.memory))
     }
 
     /// Sends a call of criswitch itself and returns the stream of reply messages.
-    pub(crate) async fn open_own(backend: &Backend, row: &Row) -> Result<Messages, Status> {
+    pub(crate) async fn open_own(backend: &Backend, row: &'static Row) -> Result<Messages, Status> {
         let response = backend
             .call(row, &own_headers(), frames::frame(&[]))
             .await?;
-        Ok(Messages::of(response, &backend.own))
+        Ok(Messages::of(row, response, &backend.own))
     }
 
     /// The messages of `response`. The bytes of an incomplete message count towards `memory`.
-    fn of(response: http::Response<IncomingBody>, memory: &Budget) -> Messages {
+    fn of(row: &'static Row, response: http::Response<IncomingBody>, memory: &Budget) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
+            row: Some(row),
             head,
             body: Some(body),
             buffer: BytesMut::new(),
@@ -62,6 +65,7 @@ impl Messages {
         let (head, ()) = http::Response::new(()).into_parts();
         let trailers = Some(grpc::ok_trailers());
         Messages {
+            row: None,
             head,
             body: None,
             buffer: BytesMut::new(),
@@ -123,6 +127,9 @@ impl Messages {
             body: Data::Raw(Bytes::new()),
             trailers: self.trailers.take(),
         };
+        if let Some(row) = self.row {
+            backend.record.note_rpc(row, answer.lacks());
+        }
         match answer.status() {
             None => Err(backend
                 .unavailable("its stream ended without a status")

@@ -149,7 +149,7 @@ impl CallLog {
         let to = match target {
             Target::Owner(to, ..) | Target::Backend(to) => Some(*to),
             Target::Handler(handler) => Some(handler.backend),
-            Target::Backends(all) => only(all),
+            Target::Backends(all) | Target::Probe(all) => only(all),
             Target::SomePod(stores) => only(&stores.all),
             Target::Miss(..) | Target::UnknownPod(_) => None,
         };
@@ -168,6 +168,7 @@ impl CallLog {
             }
             Target::Backend(_)
             | Target::Backends(_)
+            | Target::Probe(_)
             | Target::UnknownPod(_)
             | Target::SomePod(_) => {}
         }
@@ -324,7 +325,7 @@ impl CallLog {
                 || tracing::info!(%code, ?after, failed, elapsed_ms, "calls succeed again"),
             );
         }
-        if !end.is_failure() {
+        if !end.is_failure(self.row) {
             return tracing::trace!(%code, elapsed_ms, "call ended");
         }
         let error = end.shown();
@@ -380,9 +381,15 @@ impl CallLog {
 }
 
 impl CallEnd<'_> {
-    /// Whether the end is a failure. `Unimplemented` only means that a runtime lacks the feature.
-    fn is_failure(&self) -> bool {
-        !matches!(self.code, Code::Ok | Code::Unimplemented) && !self.is_given_up
+    /// Whether the end of a call of `row` is a failure. `Unimplemented` only means that a runtime lacks the feature, if a
+    /// runtime may lack the RPC.
+    fn is_failure(&self, row: &Row) -> bool {
+        let is_error = match self.code {
+            Code::Ok => false,
+            Code::Unimplemented => !row.may_lack,
+            _ => true,
+        };
+        is_error && !self.is_given_up
     }
 
     /// The text of the error for a log line.

@@ -48,6 +48,8 @@ pub(crate) enum Plan {
     PullImage(Vec<Arc<Backend>>),
     /// Remove an image from the stores that have it.
     RemoveImage(Vec<Arc<Backend>>),
+    /// Ask whether all these backends have the RPC.
+    Probe(Vec<Arc<Backend>>),
     /// No backend has the pod or container: send this reply.
     Absent(Reply),
 }
@@ -75,6 +77,7 @@ pub(crate) fn plan(
     let plan = match target {
         Target::Miss(kind, id) => Plan::Absent(of_absent(&call, kind, &id)?),
         Target::SomePod(stores) => Plan::FindImageForPod(stores),
+        Target::Probe(ids) => Plan::Probe(planner.backends(&ids)?),
         Target::Backend(id) | Target::Owner(id, ..) => planner.to_one(id)?,
         Target::Handler(handler) => planner.to_handler(&handler)?,
         Target::Backends(ids) => planner.to_several(&ids)?,
@@ -86,7 +89,7 @@ pub(crate) fn plan(
 
 /// The backends that `request` waits for after a start. The first lists wait for backends that have not been listed
 /// yet: each may have pods that clients know and criswitch does not. The first calls to the default backend wait for
-/// that backend. Calls for events wait for no backend: subscribers get events of a backend as soon as it is ready.
+/// that backend. A call that asks whether the node has an RPC waits for all. Calls for events wait for no backend: subscribers get events of a backend as soon as it is ready.
 pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
     let live = &request.live;
     match &request.row.goes {
@@ -103,8 +106,15 @@ pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
             .cloned()
             .into_iter()
             .collect(),
+        _ if is_probe(request) => live.backends.clone(),
         _ => Vec::new(),
     }
+}
+
+/// Whether the request asks with an empty id whether the node has the RPC.
+fn is_probe(request: &Request) -> bool {
+    let probe = request.row.probe();
+    probe.is_some_and(|(_, path)| protobuf::string(&request.message(), path) == Ok(""))
 }
 
 /// Whether a call of this RPC may go to all backends.
@@ -159,10 +169,14 @@ impl Planner<'_> {
         }
     }
 
-    fn to_several(&self, ids: &[BackendId]) -> Result<Plan, Status> {
-        // A backend missing from the call's table is an error, never an empty list.
+    /// The backends with these ids. A backend missing from the call's table is an error, never an empty list.
+    fn backends(&self, ids: &[BackendId]) -> Result<Vec<Arc<Backend>>, Status> {
         let backends = ids.iter().map(|id| self.call.live.backend(*id).cloned());
-        let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
+        backends.collect()
+    }
+
+    fn to_several(&self, ids: &[BackendId]) -> Result<Plan, Status> {
+        let backends = self.backends(ids)?;
         match (&self.call.row.goes, backends.as_slice()) {
             (Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)), _) => {
                 self.merged(backends, merge)

@@ -25,6 +25,8 @@ pub enum Target {
     /// An image to pull for the pod with this uid, when criswitch must ask all backends for the pod. The pod's backend
     /// is unknown, or it is known only from a list while other backends were never listed.
     UnknownPod(String),
+    /// No pod or container: the client asks whether these backends have the RPC. They are the backends that get pods.
+    Probe(Vec<BackendId>),
     /// An image for an unknown pod, which is on one of these backends.
     SomePod(Stores),
 }
@@ -87,7 +89,10 @@ impl Knowledge<'_> {
         match &row.goes {
             Goes::Default => Ok(Target::Backend(self.default_backend)),
             Goes::Handler(path) => self.handler(protobuf::string(message, path)?),
-            Goes::Owner(kind, path, _) => self.owner(*kind, protobuf::string(message, path)?),
+            Goes::Owner(kind, path, _) => match protobuf::string(message, path)? {
+                "" if row.probe().is_some() => Ok(Target::Probe(self.getting_pods())),
+                id => self.owner(*kind, id),
+            },
             Goes::OwnerWithImage(path) => self.owner(Kind::Pod, protobuf::string(message, path)?),
             Goes::All(filter, _) => self.filtered(filter, message),
             Goes::Image(handler, rule) => match protobuf::string(message, handler)? {
@@ -183,6 +188,21 @@ impl Knowledge<'_> {
             return vec![self.table.default.backend];
         }
         taking
+    }
+
+    /// The backends that get new pods or have pods, those of the routing table first. Also names backends that were never
+    /// listed.
+    fn getting_pods(&self) -> Vec<BackendId> {
+        let rows = self.table.handlers.iter().map(|row| row.backend);
+        let has_pods = |id: &BackendId| self.owners.count(*id) != (0, 0);
+        let having = self.all.iter().copied().filter(has_pods);
+        let mut getting = vec![self.table.default.backend];
+        for id in rows.chain(having) {
+            if !getting.contains(&id) {
+                getting.push(id);
+            }
+        }
+        getting
     }
 
     fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Unroutable> {

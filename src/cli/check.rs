@@ -106,6 +106,7 @@ pub(super) fn text(
             wrong(&config.table, probes),
             features::lines(&config.table, probes),
             consequences.collect(),
+            lacking_optional(&config.table, probes),
         ];
         parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
     }
@@ -119,6 +120,7 @@ pub(super) fn text(
 fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     let kinds = [
         failures,
+        lacking_required,
         other_switches,
         missing_handlers,
         other_drivers,
@@ -401,6 +403,35 @@ fn failures(table: &Table, probes: &[Probe]) -> Vec<String> {
             format!("backend {:?} ({}): {cause}", backend.name, backend.socket)
         })
         .collect()
+}
+
+/// Backends that lack RPCs that every runtime must have.
+fn lacking_required(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let lacking = probes.filter_map(|(backend, probe)| {
+        let rpcs = probe.as_ref().ok()?.lacking_required();
+        (!rpcs.is_empty()).then(|| {
+            let (name, socket, rpcs) = (&backend.name, &backend.socket, rpcs.join(", "));
+            format!(
+                "backend {name:?} ({socket}): it lacks {rpcs}, which every runtime must have, so no pod can start there; see the \
+                 log of its runtime, and check its image service and snapshotter"
+            )
+        })
+    });
+    lacking.collect()
+}
+
+/// The other RPCs that each backend lacks.
+fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let lines = answered(table, probes).into_iter().map(|(name, found)| {
+        let required = found.lacking_required();
+        let lacking = found.lacking.iter().filter(|rpc| !required.contains(rpc));
+        let rpcs = lacking.copied().collect::<Vec<_>>().join(", ");
+        (name, rpcs)
+    });
+    let lines = lines.filter(|(_, rpcs)| !rpcs.is_empty());
+    let lines = lines.map(|(name, rpcs)| format!("backend {name:?} lacks {rpcs}"));
+    lines.collect()
 }
 
 /// Backends whose socket another criswitch serves. It would merge the replies of its own backends.

@@ -27,6 +27,17 @@ const CONSEQUENCES: &[(Cause, &str)] = &[
          containers instead, and `crictl events` fails.",
     ),
     (
+        Lacks("PodSandboxStats"),
+        "PodSandboxStats is missing. With the feature gate PodAndContainerStatsFromCRI, the kubelet asks for it at its \
+         start, and then takes the stats of the pods of all backends from cAdvisor.",
+    ),
+    (
+        Lacks("ListPodSandboxMetrics"),
+        "ListPodSandboxMetrics is missing. The pods of the backend are not in the reply of this call: `crictl metricsp` \
+         does not show them, and with the feature gate PodAndContainerStatsFromCRI they are not in /metrics/cadvisor of the \
+         kubelet.",
+    ),
+    (
         Runtime(DOCKER),
         "cri-dockerd has no handlers of its own. Its rows need `handler = \"\"` or `handler = \"docker\"`.",
     ),

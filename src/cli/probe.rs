@@ -22,7 +22,7 @@ use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::ownership::{BackendId, BackendIds};
 use criswitch::platform::users::UserId;
-use criswitch::rpc::{self, Row};
+use criswitch::rpc::{self, ROWS, Row};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
@@ -42,9 +42,9 @@ const SWITCH: &str = "criswitch";
 /// The name that cri-dockerd reports as its runtime.
 pub(super) const DOCKER: &str = "docker";
 
-/// RPCs that a backend may lack, so that clients of the whole node notice. Their answers may never come: events have no
-/// end, and CRI-O delays stats while it stops a container.
-const OPTIONAL: [&Row; 2] = [&rpc::LIST_POD_STATS, &rpc::EVENTS];
+/// How long the probe waits for the answers that show which RPCs the backend lacks, once the backend has answered
+/// everything else. These answers may never come: CRI-O delays stats while it stops a container.
+const LACKING_WAIT: Duration = Duration::from_millis(500);
 
 /// The answers of a backend, or why the backend did not answer.
 pub(super) type Probe = Result<Probed, String>;
@@ -64,7 +64,8 @@ pub(super) struct Probed {
     pub(super) features: Option<RuntimeFeatures>,
     pub(super) configured: Configured,
     pub(super) pods: Vec<PodSandbox>,
-    /// The RPCs that the backend lacks, among those that it may lack.
+    /// The RPCs that the backend lacks. Of RPCs that change something without a pod or container, such as `PullImage`,
+    /// this is not known.
     pub(super) lacking: BTreeSet<&'static str>,
     /// The user whose process serves the backend's socket, if that user is neither root nor configured.
     pub(super) unexpected_user: Option<UserId>,
@@ -94,6 +95,14 @@ pub(super) struct Runtime {
 }
 
 impl Probed {
+    /// The RPCs that the backend lacks although every runtime must have them.
+    pub(super) fn lacking_required(&self) -> Vec<&'static str> {
+        let required = ROWS.iter().filter(|row| !row.may_lack).map(|row| row.name);
+        required
+            .filter(|name| self.lacking.contains(name))
+            .collect()
+    }
+
     /// The names of [`Probed::handlers`].
     pub(super) fn handler_names(&self) -> Vec<&str> {
         let handlers = self.handlers.iter();
@@ -240,6 +249,7 @@ pub(super) fn found_json(found: &Probed) -> Value {
         "conditions": conditions.collect::<Vec<_>>(),
         "features": found.feature_names(),
         "handlers": found.handler_names(),
+        "lackingRpcs": found.lacking,
     })
 }
 
@@ -308,7 +318,10 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
     answered.set(true);
     let version = VersionResponse::decode(version).context("Version cannot be read")?;
-    let optional = OPTIONAL.map(|row| ask_optional(backend, wire, row));
+    let probes = ROWS
+        .iter()
+        .filter_map(|row| Some((row, row.probe_request()?)));
+    let optional = probes.map(|(row, request)| ask_if_lacking(backend, wire, row, request));
     let mut optional = FuturesUnordered::from_iter(optional);
     let mut lacking = BTreeSet::new();
     let mut required = std::pin::pin!(ask_required(backend, wire, version));
@@ -319,12 +332,29 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
             found = &mut required => break found?,
         }
     };
+    let rest = async {
+        // Events have no end, so the last call that is left may be the one for events.
+        while optional.len() > 1
+            && let Some(lacks) = optional.next().await
+        {
+            lacking.extend(lacks);
+        }
+    };
+    tokio::time::timeout(LACKING_WAIT, rest).await.ok();
     Ok(Probed { lacking, ..found })
 }
 
 /// The name of the RPC if the backend lacks it. A stream of events that ends without an event shows that too.
-async fn ask_optional(backend: &Backend, wire: &Wire, row: &'static Row) -> Option<&'static str> {
-    let answer = send(backend, wire, row, &()).await.ok()?;
+async fn ask_if_lacking(
+    backend: &Backend,
+    wire: &Wire,
+    row: &'static Row,
+    request: Bytes,
+) -> Option<&'static str> {
+    let answer = backend
+        .ask_over(wire.clone(), row, &own_headers(), frames::frame(&request))
+        .await
+        .ok()?;
     let lacks = match answer.code() {
         Code::Unimplemented => true,
         Code::Ok => row.name == rpc::EVENTS.name,

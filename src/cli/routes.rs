@@ -10,7 +10,7 @@ use super::columns::columns;
 use super::output::{self, ListOutput};
 use super::terminal::{self, Shown};
 
-const HEADER: [&str; 5] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "REPLY"];
+const HEADER: [&str; 6] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "OPTIONAL", "REPLY"];
 /// The indentation of the lines below an RPC's name on a terminal.
 const INDENT: &str = "  ";
 
@@ -23,6 +23,7 @@ pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
             words.goes_to.to_owned(),
             words.key,
             words.unknown_id.to_owned(),
+            words.optional.to_owned(),
             words.reply,
         ]
     });
@@ -43,12 +44,19 @@ pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
     }
 }
 
-fn json([rpc, goes_to, key, unknown_id, reply]: [String; 5]) -> Json {
-    json!({ "rpc": rpc, "goesTo": goes_to, "key": key, "unknownId": unknown_id, "reply": reply })
+fn json([rpc, goes_to, key, unknown_id, optional, reply]: [String; 6]) -> Json {
+    json!({
+        "rpc": rpc,
+        "goesTo": goes_to,
+        "key": key,
+        "unknownId": unknown_id,
+        "optional": !optional.is_empty(),
+        "reply": reply,
+    })
 }
 
 /// The block of lines for an RPC: its name, then one or more indented lines for each other cell that is not empty.
-fn below_each_other(row: &[String; 5], width: usize) -> String {
+fn below_each_other(row: &[String; 6], width: usize) -> String {
     let label = HEADER.map(str::len).into_iter().max().unwrap_or_default() + INDENT.len();
     let room = width.saturating_sub(INDENT.len() + label);
     let mut cells = HEADER.iter().zip(row);

@@ -421,6 +421,7 @@ fn outlook(state: &State) -> String {
     });
     let lines = removals.chain(costs).chain(labels);
     let lines = lines.chain(state.backends.iter().filter_map(orphans));
+    let lines = lines.chain(state.backends.iter().filter_map(lacking));
     lines.map(|line| terminal::wrapped_first(&line)).collect()
 }
 
@@ -431,6 +432,12 @@ fn orphans(backend: &Backend) -> Option<String> {
     Some(format!(
         "backend {name} lists {count} without a pod, for example {first}; remove with: crictl rm"
     ))
+}
+
+/// A line about the RPCs that a backend lacks.
+fn lacking(backend: &Backend) -> Option<String> {
+    let (name, rpcs) = (&backend.name, &backend.lacking_rpcs);
+    (!rpcs.is_empty()).then(|| format!("backend {name} lacks {}", rpcs.join(", ")))
 }
 
 fn foreign(other: &Foreign) -> anyhow::Result<String> {

@@ -17,7 +17,7 @@ use crate::fanout::Share;
 use crate::ownership::lookup::Question;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::filter::{filter, without_inside};
-use crate::rpc::{Items, Kind, List, Row, Silent};
+use crate::rpc::{Items, Kind, Lacking, List, Row, Silent};
 use crate::switch::view::View;
 use crate::switch::{Switch, cached};
 use crate::topology::Live;
@@ -50,7 +50,7 @@ pub(crate) async fn with_replacement(
             Ok(Share::Replaced(_, why)) => backend
                 .record
                 .note_answer(call.row, Some(&why.code_and_text())),
-            Err(why) if is_acted_on(call, why) => {}
+            Err(why) if part.is_acted_on(why) => {}
             Err(why) => backend
                 .record
                 .note_answer(call.row, Some(&why.code_and_text())),
@@ -104,7 +104,7 @@ impl Part<'_> {
             }
         };
         let why = match answered {
-            Err(why) if !is_acted_on(call, &why) => why,
+            Err(why) if !self.is_acted_on(&why) => why,
             answered => return answered,
         };
         let share = replaced(why)?;
@@ -169,6 +169,12 @@ impl Part<'_> {
         }
     }
 
+    /// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`
+    /// makes another call. No client does without an RPC that every runtime must have.
+    fn is_acted_on(self, why: &Failed) -> bool {
+        why.code() == Code::Unimplemented && self.how.lacking != Lacking::Error
+    }
+
     /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
     /// cannot be served, or if the call names a pod whose creation has an unknown result: the list may lack this pod.
     fn renamed_list(self, listing: &Listing) -> Option<Bytes> {
@@ -200,15 +206,6 @@ impl Part<'_> {
         let changed = View::of(switch).shown(list, backend, &message).ok()?;
         Some(changed.unwrap_or(message))
     }
-}
-
-/// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`
-/// makes another call. No client does without lists of pods and containers.
-fn is_acted_on(call: &Call, why: &Failed) -> bool {
-    let shows_owners = call
-        .listing()
-        .is_some_and(|listing| listing.list.kind().is_some());
-    why.code() == Code::Unimplemented && !shows_owners
 }
 
 /// The cached list of `backend`, filtered by `request`. Handlers have the backend's own names. `None` if no list is

@@ -33,7 +33,7 @@ pub(crate) async fn pull_everywhere(
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
     let parts = change(call, backends).await;
-    let reply = all_well(parts, &[Code::Unimplemented])?;
+    let reply = all_well(parts, &[])?;
     Ok(Unsent::of(reply, backends))
 }
 
@@ -130,7 +130,7 @@ async fn image_at(
 ) -> Result<Option<String>, Failed> {
     let call = image_status(call, image);
     let answer = short::in_time(&call, backend, forward::ask(&call, backend)).await?;
-    if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
+    if answer.code() != Code::Ok {
         return Err(named(backend, answer));
     }
     let Stored::Image(image) = stores::image_of(backend, &answer)? else {

@@ -25,7 +25,7 @@ use crate::limits::budget::{Reservation, Unread};
 use crate::ownership::{MOST, Mark};
 use crate::rpc::fields::ITEMS;
 use crate::rpc::filter::first_of_each;
-use crate::rpc::{Items, List, Row};
+use crate::rpc::{Items, Lacking, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learned, Learner, keep_stats, readable};
@@ -392,6 +392,13 @@ impl Feed {
                 if fanout::may_lack(&self.switch.owners(), self.how, self.backend.id) =>
             {
                 Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
+            }
+            // A client that got `Unimplemented` would make no more calls for this stream, although the other backends
+            // have it.
+            Code::Unimplemented if self.how.lacking == Lacking::Error => {
+                let list = self.instead.name;
+                let cause = format!("it lacks {list}, which every runtime must have");
+                Err(self.backend.bad_reply(&cause).into())
             }
             _ => Err(named(&self.backend, answer)),
         }

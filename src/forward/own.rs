@@ -1,6 +1,5 @@
 //! Calls that criswitch makes itself, for the lists and stats of a backend.
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -114,7 +113,7 @@ impl<'a> OwnCalls<'a> {
         act(self.switch, self.backend, learned).map(drop)
     }
 
-    /// Lists the images and caches the list. For a backend without an image service, caches an empty list.
+    /// Lists the images and caches the list.
     ///
     /// # Errors
     /// The status of the call.
@@ -126,10 +125,7 @@ impl<'a> OwnCalls<'a> {
 
     async fn ask_for_images(self) -> Result<(), Status> {
         let (asked, answer) = self.ask(&rpc::LIST_IMAGES).await?;
-        let images = match answer.code() {
-            Code::Unimplemented => Bytes::new(),
-            _ => self.backend.message(&answer)?,
-        };
+        let images = self.backend.message(&answer)?;
         let (list, live) = (List::Images, self.switch.live());
         if readable(&live, Some(list), self.backend, &images)? {
             let learner = Learner::new(self.switch, self.backend, asked);
@@ -144,7 +140,7 @@ impl<'a> OwnCalls<'a> {
         let (asked, answer) = self.ask(row).await?;
         self.backend
             .record
-            .note_answer(row, answer.failure().as_deref());
+            .note_answer(row, answer.failure(row).as_deref());
         if answer.code() == Code::Ok {
             let message = self.backend.message(&answer)?;
             if readable(&self.switch.live(), Some(list), self.backend, &message)? {

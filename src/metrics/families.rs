@@ -216,7 +216,7 @@ pub const FAMILIES: &[FamilyRow] = &[
             each(seen, out, |backend| backend.known.replies_omitted as f64);
         }),
     gauge("criswitch_backend_failing_rpcs", BACKEND,
-        "RPCs, such as ListContainers, whose last answer from the backend was an error or could not be read, or that the backend is late with.", |seen, out| {
+        "RPCs, such as ListContainers, whose last answer from the backend was an error or could not be read, or that the backend is late with; also RPCs that every runtime must have and that the backend lacks.", |seen, out| {
             each(seen, out, |backend| backend.known.failing_rpcs().len() as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,

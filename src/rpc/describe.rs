@@ -18,6 +18,8 @@ pub struct Words {
     pub reply: String,
     /// The reply for an id that no backend knows.
     pub unknown_id: &'static str,
+    /// `yes` if a runtime may lack the RPC.
+    pub optional: &'static str,
 }
 
 impl Row {
@@ -29,6 +31,7 @@ impl Row {
             key: self.key(),
             reply: self.reply(),
             unknown_id: self.unknown_id(),
+            optional: if self.may_lack { "yes" } else { "" },
         }
     }
 
@@ -84,6 +87,12 @@ impl Row {
                 "OK if every backend returns OK or does not have the image afterwards".into()
             }
             _ => "unchanged".into(),
+        };
+        let reply = match self.probe() {
+            Some(_) => {
+                reply + "; with an empty id Unimplemented if a backend that gets pods lacks it"
+            }
+            None => reply,
         };
         match (&self.then, &self.goes) {
             (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
@@ -142,7 +151,7 @@ fn instead(silent: Silent) -> &'static str {
 
 fn without(lacking: Lacking) -> &'static str {
     match lacking {
-        Lacking::Fails => "",
+        Lacking::Error => "",
         Lacking::FailsForPods => "; Unimplemented if a backend with pods lacks it",
         Lacking::LeftOut => "; backends that lack it are omitted",
     }

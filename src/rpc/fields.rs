@@ -162,6 +162,8 @@ pub const CONTAINER_IMAGE_NAME: Path = &[
 ];
 /// The image in the request of an image call.
 pub const IMAGE_REFERENCE: Path = &[image_status_request::IMAGE, image_spec::IMAGE];
+/// The name or id in the filter of a list of images.
+pub const FILTER_IMAGE: Path = &[FILTER, image_filter::IMAGE, image_spec::IMAGE];
 /// The pod's annotations in the image spec of an `ImageStatus`.
 pub const IMAGE_ANNOTATIONS: Path = &[image_status_request::IMAGE, image_spec::ANNOTATIONS];
 /// The URL in the replies to `Exec`, `Attach` and `PortForward`.

@@ -71,7 +71,7 @@ const STOPPED_POD: StateChange = StateChange {
 use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
 use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
-use Lacking::{Fails, FailsForPods, LeftOut};
+use Lacking::{Error, FailsForPods, LeftOut};
 use LogRule::{Change, Poll, Read};
 use Merge::{Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
@@ -81,15 +81,15 @@ use Then::{
 };
 use Unknown::{NotFound, Ok};
 
-const LISTED: Items = items(Join::Concat, Fails, LastKnown);
-const STATS: Items = items(Join::Concat, Fails, LastKnownOrOmitted);
+const LISTED: Items = items(Join::Concat, Error, LastKnown);
+const STATS: Items = items(Join::Concat, Error, LastKnownOrOmitted);
 const POD_STATS: Items = items(Join::Concat, FailsForPods, LastKnownOrOmitted);
 const METRICS: Items = items(Join::Concat, LeftOut, LastKnownOrOmitted);
 const DESCRIPTORS: Items = items(Join::Descriptors, LeftOut, LastKnownOrOmitted);
-const IMAGES: Items = items(Join::Images, LeftOut, LastKnown);
+const IMAGES: Items = items(Join::Images, Error, LastKnown);
 const DISKS: Items = items(
     Join::Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT]),
-    LeftOut,
+    Error,
     OmittedUnlessDefault,
 );
 
@@ -138,20 +138,27 @@ pub const LIST_CONTAINER_STATS: Row = runtime(
     All(CONTAINER_STATS_FILTER, Merge::Items(STATS)),
     Listed(List::ContainerStats),
 );
+/// `PodSandboxStats`.
+pub const POD_SANDBOX_STATS: Row = optional(short(runtime(
+    "PodSandboxStats",
+    Read,
+    Owner(Pod, REQUESTED_ID, NotFound),
+    Nothing,
+)));
 /// `ListPodSandboxStats`.
-pub const LIST_POD_STATS: Row = runtime(
+pub const LIST_POD_STATS: Row = optional(runtime(
     "ListPodSandboxStats",
     Poll,
     All(POD_STATS_FILTER, Merge::Items(POD_STATS)),
     Listed(List::PodStats),
-);
+));
 /// `UpdateRuntimeConfig`.
-pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
+pub const UPDATE_RUNTIME_CONFIG: Row = optional(runtime(
     "UpdateRuntimeConfig",
     Change,
     All(Filter::NONE, Merge::UpdateRuntimeConfig),
     Nothing,
-);
+));
 /// `PodSandboxStatus`.
 pub const POD_STATUS: Row = short(runtime(
     "PodSandboxStatus",
@@ -167,35 +174,35 @@ pub const CONTAINER_STATUS: Row = short(runtime(
     Nothing,
 ));
 /// `GetContainerEvents`.
-pub const EVENTS: Row = long(runtime(
+pub const EVENTS: Row = optional(long(runtime(
     "GetContainerEvents",
     Read,
     All(Filter::NONE, Events),
     Nothing,
-));
+)));
 /// `RuntimeConfig`.
-pub const RUNTIME_CONFIG: Row = short(runtime(
+pub const RUNTIME_CONFIG: Row = optional(short(runtime(
     "RuntimeConfig",
     Poll,
     All(Filter::NONE, Merge::RuntimeConfig),
     Nothing,
-));
+)));
 /// `Status`.
 pub const STATUS: Row = runtime("Status", Poll, All(Filter::NONE, Merge::Status), Nothing);
 /// `ListPodSandboxMetrics`.
-pub const LIST_POD_METRICS: Row = runtime(
+pub const LIST_POD_METRICS: Row = optional(runtime(
     "ListPodSandboxMetrics",
     Poll,
     All(Filter::NONE, Merge::Items(METRICS)),
     Listed(List::PodMetrics),
-);
+));
 /// `ListMetricDescriptors`.
-pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
+pub const LIST_METRIC_DESCRIPTORS: Row = optional(runtime(
     "ListMetricDescriptors",
     Poll,
     All(Filter::NONE, Merge::Items(DESCRIPTORS)),
     Listed(List::MetricDescriptors),
-);
+));
 /// `ListImages`.
 pub const LIST_IMAGES: Row = image(
     "ListImages",
@@ -220,39 +227,39 @@ pub const ROWS: &[Row] = &[
     runtime("RemovePodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), Forget),
     POD_STATUS,
     LIST_PODS,
-    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS, LISTED)), Listed(List::Pods)),
+    optional(runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS, LISTED)), Listed(List::Pods))),
     runtime("CreateContainer", Change, OwnerWithImage(CONTAINER_POD), OwnContainer(NEW_CONTAINER)),
     runtime("StartContainer", Change, Owner(Container, REQUESTED_ID, NotFound), ChangeState(&[STARTED])),
     STOP_CONTAINER,
     runtime("RemoveContainer", Change, Owner(Container, REQUESTED_ID, Ok), Forget),
     LIST_CONTAINERS,
-    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS, LISTED)), Listed(List::Containers)),
+    optional(runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS, LISTED)), Listed(List::Containers))),
     CONTAINER_STATUS,
-    runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
-    short(runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
-    long(changing(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
-    runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
-    runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
-    runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL)),
-    short(runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
+    optional(runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
+    optional(short(runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
+    optional(long(changing(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)))),
+    optional(runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
+    optional(runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
+    optional(runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
+    optional(short(runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
     LIST_CONTAINER_STATS,
-    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats)),
-    short(runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing)),
+    optional(runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats))),
+    POD_SANDBOX_STATS,
     LIST_POD_STATS,
-    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS, POD_STATS)), Listed(List::PodStats)),
+    optional(runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS, POD_STATS)), Listed(List::PodStats))),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
-    runtime("CheckpointContainer", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    optional(runtime("CheckpointContainer", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
     EVENTS,
     LIST_METRIC_DESCRIPTORS,
     LIST_POD_METRICS,
-    runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Interleave(&LIST_POD_METRICS, METRICS)), Listed(List::PodMetrics)),
+    optional(runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Interleave(&LIST_POD_METRICS, METRICS)), Listed(List::PodMetrics))),
     RUNTIME_CONFIG,
-    runtime("UpdatePodSandboxResources", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
-    runtime("CheckpointPod", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
-    runtime("RestorePod", Change, Handler(RESTORE_HANDLER), OwnRestored(RESTORED_POD, RESTORED_CONTAINERS, RESTORE_CONFIG)),
+    optional(runtime("UpdatePodSandboxResources", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing)),
+    optional(runtime("CheckpointPod", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing)),
+    optional(runtime("RestorePod", Change, Handler(RESTORE_HANDLER), OwnRestored(RESTORED_POD, RESTORED_CONTAINERS, RESTORE_CONFIG))),
     LIST_IMAGES,
-    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES, IMAGES))), Listed(List::Images)),
+    optional(image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES, IMAGES))), Listed(List::Images))),
     IMAGE_STATUS,
     long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE))),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
@@ -281,6 +288,7 @@ const fn row(service: Service, name: &'static str, log: LogRule, goes: Goes, the
         log,
         is_long: false,
         patience,
+        may_lack: false,
     }
 }
 
@@ -302,6 +310,13 @@ const fn short(row: Row) -> Row {
 const fn changing(row: Row) -> Row {
     Row {
         patience: Patience::Change,
+        ..row
+    }
+}
+
+const fn optional(row: Row) -> Row {
+    Row {
+        may_lack: true,
         ..row
     }
 }

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
+use crate::backend::answer::Answer;
 use crate::backend::state::State;
 use crate::backend::stream::Messages;
 use crate::call::Failed;
@@ -90,6 +91,8 @@ async fn follow_streams(own: OwnCalls<'_>) {
             None => now,
         });
         if let Some(end) = ends.note(backend, &opened, ended, asked.has_events()) {
+            let cause = Answer::of_end(end.clone()).code_and_text();
+            backend.record.note_rpc(&rpc::EVENTS, Some(cause));
             let _lacks = switch.subscribers.lacks(backend.id, end);
             // This runtime process has no events; try again after its connection is lost.
             tokio::select! {

@@ -63,6 +63,8 @@ async fn check_and_discover_show_what_cri_dockerd_changes_for_the_node() {
         backend "other": cri-dockerd has no handlers of its own. Its rows need `handler = ""` or `handler = "docker"`.
         backend "other": With Docker's log driver json-file, the logs of its containers are Docker's JSON, not the text of the CRI. Log agents must read this format.
 
+        backend "other" lacks GetContainerEvents, ListPodSandboxStats
+
         configuration is valid
     "#]].assert_eq(shown);
     let consequences = check_json(&node, DOCKER, "").await["consequences"].clone();
@@ -106,7 +108,9 @@ async fn an_rpc_that_a_backend_lacks_is_shown_whatever_the_runtime() {
     for (rpc, count) in [
         ("ListPodSandboxStats", 1),
         ("GetContainerEvents", 1),
-        ("ListPodSandboxMetrics", 0),
+        ("PodSandboxStats", 1),
+        ("ListPodSandboxMetrics", 1),
+        ("ListMetricDescriptors", 0),
     ] {
         let node = Node::new()
             .with(CONTAINERD, containerd(["runc"]))
@@ -118,6 +122,33 @@ async fn an_rpc_that_a_backend_lacks_is_shown_whatever_the_runtime() {
             let what = consequence["what"].as_str().unwrap();
             assert!(what.starts_with(rpc), "{what}");
         }
+    }
+}
+
+/// RPCs that change something in any case are not called.
+#[tokio::test]
+async fn check_names_all_rpcs_that_a_backend_lacks_and_fails_for_those_that_every_runtime_must_have()
+ {
+    use criswitch::rpc::ROWS;
+    for row in ROWS {
+        let node = Node::new()
+            .with(CONTAINERD, containerd(["runc"]))
+            .with(CRIO, crio(["crun"]).lacks([row.name]));
+        if row.probe_request().is_none() || row.name == "Status" || row.name == "ListPodSandbox" {
+            continue;
+        }
+        let outcome = check(&node, CRIO, "crun", &[]).await;
+        let shown = flat(&outcome.stdout);
+        let line = match row.may_lack {
+            true => format!("backend \"other\" lacks {}", row.name),
+            false => format!("it lacks {}, which every runtime must have", row.name),
+        };
+        assert!(shown.contains(&line), "{line}: {shown}");
+        assert_eq!(outcome.code, i32::from(!row.may_lack), "{shown}");
+        let json = check_json(&node, CRIO, "crun").await;
+        let backends = json["backends"].as_array().unwrap();
+        let other = backends.iter().find(|backend| backend["name"] == "other");
+        assert_eq!(other.unwrap()["probe"]["lackingRpcs"], json!([row.name]));
     }
 }
 

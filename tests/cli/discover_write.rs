@@ -143,6 +143,7 @@ async fn programs_get_the_same_as_json() {
                 "handlers": [
                   "runc"
                 ],
+                "lackingRpcs": [],
                 "runtime": "containerd",
                 "version": "2.4.2"
               },
@@ -174,6 +175,7 @@ async fn programs_get_the_same_as_json() {
                 "handlers": [
                   "crun"
                 ],
+                "lackingRpcs": [],
                 "runtime": "cri-o",
                 "version": "1.37.0"
               },

@@ -63,6 +63,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                   "droppedItems": "number",
                   "failingRpcs": [],
                   "joined": "boolean",
+                  "lackingRpcs": [],
                   "listsFromCache": "number",
                   "name": "string",
                   "orphans": [],
@@ -249,6 +250,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                     "handlers": [
                       "string"
                     ],
+                    "lackingRpcs": [],
                     "runtime": "string",
                     "version": "string"
                   },
@@ -314,6 +316,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                     "handlers": [
                       "string"
                     ],
+                    "lackingRpcs": [],
                     "runtime": "string",
                     "version": "string"
                   },
@@ -342,19 +345,20 @@ async fn the_json_of_a_configuration_has_this_shape() {
     has_shape(
         &of(&["routes"]).await,
         expect![[r#"
-        {
-          "problems": [],
-          "routes": [
             {
-              "goesTo": "string",
-              "key": "string",
-              "reply": "string",
-              "rpc": "string",
-              "unknownId": "string"
-            }
-          ],
-          "schema": "number"
-        }"#]],
+              "problems": [],
+              "routes": [
+                {
+                  "goesTo": "string",
+                  "key": "string",
+                  "optional": "boolean",
+                  "reply": "string",
+                  "rpc": "string",
+                  "unknownId": "string"
+                }
+              ],
+              "schema": "number"
+            }"#]],
     );
 }
 

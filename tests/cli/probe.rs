@@ -255,6 +255,7 @@ async fn the_json_of_a_probe_has_the_answers() {
             "runc",
             "crun"
           ],
+          "lackingRpcs": [],
           "runtime": "containerd",
           "version": "2.4.2"
         }"#]]
@@ -383,6 +384,8 @@ async fn a_backend_that_reports_no_cgroup_driver_is_not_a_conflict() {
             containerd  NetworkReady  true    -
             crio        RuntimeReady  true    -
             crio        NetworkReady  true    -
+
+            backend "crio" lacks RuntimeConfig
 
             configuration is valid
         "#]],

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use criswitch::codec::cri::RuntimeCondition;
+use criswitch::codec::cri::{
+    ListMetricDescriptorsRequest, PodSandboxStatusRequest, RuntimeCondition,
+};
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::processes::without_own_state;
 use crate::reload::{Files, Node};
@@ -225,6 +227,40 @@ async fn status_reports_a_backend_that_is_down_with_the_cause_and_exits_with_1()
 
         BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused
     "#]]).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn status_names_what_a_backend_lacks_and_is_degraded_if_every_runtime_must_have_it() {
+    let node = two_backends().await;
+    node.new
+        .fail("ListMetricDescriptors", Status::unimplemented("no"));
+    let mut runtime = node.client().runtime();
+    let request = ListMetricDescriptorsRequest {};
+    runtime.list_metric_descriptors(request).await.unwrap();
+    let lines = "backend kata lacks ListMetricDescriptors\n";
+    let outcome = run(&node, &["status"]).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    assert!(outcome.stdout.ends_with(lines), "{}", outcome.stdout);
+    node.new
+        .fail("PodSandboxStatus", Status::unimplemented("no"));
+    let mut pods = node.client().pods().await.unwrap().into_iter();
+    let pod = pods.find(|pod| pod.runtime_handler == "kata").unwrap();
+    let request = PodSandboxStatusRequest {
+        pod_sandbox_id: pod.id,
+        verbose: false,
+    };
+    runtime.pod_sandbox_status(request).await.unwrap_err();
+    let outcome = run(&node, &["status"]).await;
+    assert_eq!(outcome.code, 1, "{}", outcome.stdout);
+    let words = "degraded: backend kata: it lacks PodSandboxStatus, which every runtime must have";
+    assert!(outcome.stdout.starts_with(words), "{}", outcome.stdout);
+    let json: Json =
+        serde_json::from_str(&run(&node, &["status", "-o", "json"]).await.stdout).unwrap();
+    assert_eq!(
+        json["backends"][1]["lackingRpcs"],
+        json!(["ListMetricDescriptors", "PodSandboxStatus"])
+    );
     node.end().await;
 }
 

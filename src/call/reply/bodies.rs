@@ -40,8 +40,10 @@ impl PassedBody {
         }
         self.ended = true;
         if let Some(row) = self.whole {
-            let failed = Answer::of_end(end.clone()).failure();
+            let answer = Answer::of_end(end.clone());
+            let failed = answer.failure(row);
             self.backend.record.note_answer(row, failed.as_deref());
+            self.backend.record.note_rpc(row, answer.lacks());
         }
     }
 }

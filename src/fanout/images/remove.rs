@@ -31,7 +31,7 @@ const NO_CONTAINERS: &str = "the image is not removed: criswitch has no list of 
                              try again";
 
 /// The answers, besides OK, of a store that has nothing to remove.
-const FINE: [Code; 2] = [Code::Unimplemented, Code::NotFound];
+const FINE: [Code; 1] = [Code::NotFound];
 
 /// How a request names an image of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

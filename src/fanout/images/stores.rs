@@ -29,7 +29,7 @@ pub(super) struct StoreAnswer {
     pub image: Stored,
     /// Whether the store did not answer in time and criswitch used its cached list.
     pub is_late: bool,
-    /// The store's answer if its code is `OK` or `Unimplemented`, otherwise the error.
+    /// The store's answer if its code is `OK`, otherwise the error.
     answer: Result<Answer, Failed>,
 }
 
@@ -82,16 +82,14 @@ impl StoreAnswer {
         matches!(self.answer, Err(Failed::Answer(_)))
     }
 
-    /// Returns the error, unless the store answered `OK` or `Unimplemented`.
+    /// Returns the error, unless the store answered `OK`.
     pub(super) fn into_failed(self) -> Option<Failed> {
         self.answer.err()
     }
 
-    /// Whether the store answers that it lacks the image. The `Unimplemented` of a store without an image service does
-    /// not count.
+    /// Whether the store answers that it lacks the image.
     pub(super) fn says_absent(&self) -> bool {
-        let has_answered = self.answer.as_ref().is_ok_and(|it| it.code() == Code::Ok);
-        has_answered && matches!(self.image, Stored::Nothing)
+        self.has_answered() && matches!(self.image, Stored::Nothing)
     }
 
     /// The reply to the client: the store's answer unchanged, else a reply made from the cached image.
@@ -185,7 +183,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     let read = answer.map_err(Failed::from).and_then(|answer| {
         let image = image_of(backend, &answer)?;
         match answer.code() {
-            Code::Ok | Code::Unimplemented => Ok((answer, image)),
+            Code::Ok => Ok((answer, image)),
             _ => Err(named(backend, answer)),
         }
     });

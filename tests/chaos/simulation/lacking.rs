@@ -4,7 +4,7 @@ use criswitch::rpc::Row;
 use fastrand::Rng;
 
 /// RPCs that came into the CRI together. A runtime lacks all RPCs of a group, or none.
-const GROUPS: [&[&str]; 7] = [
+pub const GROUPS: [&[&str]; 8] = [
     &[
         "StreamPodSandboxes",
         "StreamContainers",
@@ -24,13 +24,23 @@ const GROUPS: [&[&str]; 7] = [
         "CheckpointPod",
         "RestorePod",
     ],
+    // Some shims of containerd lack these, and cri-dockerd lacks ReopenContainerLog.
+    &[
+        "UpdateContainerResources",
+        "ReopenContainerLog",
+        "ExecSync",
+        "Exec",
+        "Attach",
+        "PortForward",
+        "ContainerStats",
+    ],
 ];
 
 /// A set of the groups in `GROUPS`, one bit for each group.
-pub type Lacking = u8;
+pub type Lacking = u16;
 
 pub fn any(rng: &mut Rng) -> Lacking {
-    rng.u8(..) & ((1 << GROUPS.len()) - 1)
+    rng.u16(..) & ((1 << GROUPS.len()) - 1)
 }
 
 pub fn lacks(lacking: Lacking, row: &Row) -> bool {

@@ -1,10 +1,13 @@
 //! Runtimes older than the CRI of criswitch: the effect of each missing RPC on merged replies.
 
 use criswitch::codec::cri;
+use criswitch::rpc::ROWS;
 use tonic::{Code, Status};
 
-use crate::calls::send;
-use crate::support::{Rig, Sim, frame_raw};
+use crate::calls::{ID_CALLS, send};
+use crate::faults::{backends_ready, node, state_of, status, until_state};
+use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::wait;
 
 /// The default backend, which has every RPC, and an old runtime that lacks `rpc`.
 async fn with_an_old_one(rpc: &str) -> Rig {
@@ -185,4 +188,153 @@ async fn a_runtime_configuration_counts_as_applied_where_the_rpc_is_missing() {
     let request = cri::UpdateRuntimeConfigRequest { runtime_config };
     rig.runtime().update_runtime_config(request).await.unwrap();
     assert_eq!(rig.sim("runc").network(), Some(network));
+}
+
+/// The RPCs with which a client can ask, with an empty id, whether the node has them.
+fn probes() -> impl Iterator<Item = &'static crate::calls::IdCall> {
+    let may_lack = |rpc: &str| ROWS.iter().any(|row| row.name == rpc && row.may_lack);
+    ID_CALLS.iter().filter(move |call| may_lack(call.rpc))
+}
+
+/// The kubelet asks for `PodSandboxStats` like that, once at its start.
+#[tokio::test]
+async fn an_empty_id_asks_whether_every_backend_that_gets_pods_has_the_rpc() {
+    assert_eq!(probes().count(), 11);
+    for call in probes() {
+        let rig = with_an_old_one(call.rpc).await;
+        let reply = call.send(&rig, "").await;
+        assert_eq!(reply.code(), Code::Unimplemented, "{}", call.rpc);
+        let text = crate::calls::text_of(&reply);
+        assert!(text.contains("\"old\""), "{}: {text}", call.rpc);
+    }
+    let rig = with_an_old_one("Nothing").await;
+    for call in ID_CALLS {
+        let reply = call.send(&rig, "").await;
+        assert_eq!(reply.code(), Code::InvalidArgument, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_id_gets_the_answer_of_a_single_backend_that_lacks_the_rpc() {
+    let rig = Rig::start([Sim::new("runc").lacks(["PodSandboxStats"])]).await;
+    let reply = send(&rig, "PodSandboxStats", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+}
+
+/// `Unimplemented` turns the kubelet's own stats on, which has all pods. The kubelet asks only once.
+#[tokio::test]
+async fn a_silent_backend_lacks_the_rpc_of_a_call_with_an_empty_id_unless_it_answered_one_before() {
+    let sims = ["runc", "kata"].map(Sim::new);
+    sims[1].hold("PodSandboxStats");
+    let rig = node("start_wait = \"0s\"\nlist_timeout = \"50ms\"", sims).await;
+    until_state(&rig, "kata", "ready").await;
+    let probe = async || send(&rig, "PodSandboxStats", frame_raw(b"")).await;
+    let reply = probe().await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+    let text = crate::calls::text_of(&reply);
+    assert!(text.contains("\"kata\""), "{text}");
+    rig.sim("kata").release("PodSandboxStats");
+    wait::until(async || probe().await.code() == Code::InvalidArgument).await;
+    rig.sim("kata").stop().await;
+    assert_eq!(probe().await.code(), Code::InvalidArgument);
+}
+
+async fn lacking(rig: &Rig, name: &str) -> Vec<String> {
+    let state = state_of(rig, name).await;
+    let lacking = state["lackingRpcs"].as_array().unwrap().iter();
+    lacking
+        .map(|rpc| rpc.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_state_names_what_a_backend_lacks_until_its_next_connection() {
+    let rpcs = ["RuntimeConfig", "PodSandboxStats"];
+    let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
+    // The session itself asks for these, without a client.
+    wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
+    assert!(lacking(&rig, "runc").await.is_empty());
+    rig.sim("old")
+        .fail("ListMetricDescriptors", Status::unimplemented("no"));
+    send(&rig, "ListMetricDescriptors", frame_raw(b"")).await;
+    assert!(
+        lacking(&rig, "old")
+            .await
+            .contains(&"ListMetricDescriptors".to_owned())
+    );
+    let ready = status(&rig).await;
+    assert_eq!(backends_ready(&ready), "", "each of these may be missing");
+    rig.sim("old").stop().await;
+    rig.sim("old").heal("ListMetricDescriptors");
+    rig.sim("old").start();
+    until_state(&rig, "old", "ready").await;
+    wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
+}
+
+/// For each RPC that every runtime must have and that is no list: the backend is named until it answers.
+#[tokio::test]
+async fn a_backend_that_lacks_a_required_rpc_is_named_until_it_has_the_rpc() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let required = |rpc: &str| ROWS.iter().any(|row| row.name == rpc && !row.may_lack);
+    let calls = ID_CALLS.iter().filter(|call| required(call.rpc));
+    let failing = async || state_of(&rig, "kata").await["failingRpcs"].clone();
+    for call in calls.filter(|call| call.if_gone == Code::NotFound) {
+        let kata = rig.sim("kata");
+        kata.fail(call.rpc, Status::unimplemented("unknown service"));
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_eq!(reply.code(), Code::Unimplemented, "{}", call.rpc);
+        let failing = failing().await;
+        assert_eq!(failing[0]["rpc"], call.rpc, "{failing}");
+        let ready = status(&rig).await;
+        let named = backends_ready(&ready);
+        assert!(
+            named.contains("\"kata\"") && named.contains(call.rpc),
+            "{named}"
+        );
+        kata.heal(call.rpc);
+        call.send(&rig, call.pick(&pod, &container)).await;
+        let ready = status(&rig).await;
+        assert_eq!(backends_ready(&ready), "", "{}", call.rpc);
+    }
+}
+
+/// Makes a call of the image service without a filter.
+async fn images(rig: &Rig, rpc: &str) -> RawReply {
+    let path = format!("/runtime.v1.ImageService/{rpc}");
+    rig.raw(&path, &[], frame_raw(b"")).await
+}
+
+#[tokio::test]
+async fn images_of_a_backend_whose_image_service_ends_are_served_from_cache() {
+    let kata = Sim::new("kata").image("only-kata:1");
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    let list = async |rpc| images(&rig, rpc).await;
+    list("ListImages").await;
+    let missing = Status::unimplemented("unknown service runtime.v1.ImageService");
+    for rpc in ["ListImages", "StreamImages"] {
+        rig.sim("kata").fail(rpc, missing.clone());
+    }
+    for rpc in ["ListImages", "StreamImages"] {
+        let reply = list(rpc).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}");
+        assert!(crate::calls::holds(&reply, "only-kata:1"), "{rpc}");
+    }
+    let ready = status(&rig).await;
+    let named = backends_ready(&ready);
+    assert!(
+        named.contains("\"kata\"") && named.contains("Images"),
+        "{named}"
+    );
+    let state = state_of(&rig, "kata").await;
+    assert_eq!(state["failingRpcs"].as_array().unwrap().len(), 1, "{state}");
+}
+
+/// A client that gets `Unimplemented` for a stream makes no more calls for it until the client restarts.
+#[tokio::test]
+async fn a_stream_of_a_list_that_a_backend_lacks_is_never_unimplemented() {
+    let rpcs = ["ListImages", "StreamImages"];
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata").lacks(rpcs)]).await;
+    let reply = images(&rig, "StreamImages").await;
+    assert_eq!(reply.code(), Code::Internal);
 }

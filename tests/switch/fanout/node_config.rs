@@ -405,8 +405,9 @@ async fn file_systems_need_the_default_backend_and_no_other() {
     assert!(failed.message().contains("runc"), "{failed}");
 }
 
+/// The kubelet would take the file system of another backend for the node's.
 #[tokio::test]
-async fn file_systems_omit_a_backend_without_an_image_service() {
+async fn file_systems_omit_a_backend_without_an_image_service_unless_it_is_the_default() {
     let bare = Sim::new("bare").lacks(["ImageFsInfo"]);
     let rig = Rig::start([Sim::new("runc"), bare]).await;
     let info = image_fs_info(&rig).await;
@@ -414,8 +415,10 @@ async fn file_systems_omit_a_backend_without_an_image_service() {
 
     let bare = Sim::new("bare").lacks(["ImageFsInfo"]);
     let rig = Rig::start([bare, Sim::new("runc")]).await;
-    let info = image_fs_info(&rig).await;
-    assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
+    let request = cri::ImageFsInfoRequest {};
+    let failed = rig.images().image_fs_info(request).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unimplemented);
+    assert!(failed.message().contains("\"bare\""), "{failed}");
 }
 
 #[tokio::test]

@@ -220,17 +220,27 @@ async fn a_pull_that_fails_on_one_backend_fails_with_its_text_and_name() {
     assert!(failed.message().contains("gvisor"), "{failed}");
 }
 
+/// Its pods cannot start, so "has no images" would be wrong.
 #[tokio::test]
-async fn a_backend_without_an_image_service_is_omitted_from_image_calls() {
-    let bare = Sim::new("bare").lacks(["PullImage", "RemoveImage", "ImageStatus", "ListImages"]);
+async fn a_backend_whose_image_service_is_missing_fails_image_calls_and_is_named() {
+    let rpcs = ["PullImage", "RemoveImage", "ImageStatus", "ListImages"];
+    let bare = Sim::new("bare").lacks(rpcs);
     let rig = Rig::start([Sim::new("runc"), bare]).await;
-    let reference = pull(&rig, image_spec(APP), None).await.unwrap();
-    assert_eq!(reference, rig.sim("runc").images()[0].id);
-    let found = find(&rig, image_spec(APP)).await.unwrap();
+    let named = |failed: Status| assert!(failed.message().contains("\"bare\""), "{failed}");
+    named(pull(&rig, image_spec(APP), None).await.unwrap_err());
+    let mut images = rig.images();
+    let listed = images.list_images(cri::ListImagesRequest::default());
+    named(listed.await.unwrap_err());
+    named(find(&rig, image_spec("other:1")).await.unwrap_err());
+    named(remove(&rig, image_spec("other:1")).await.unwrap_err());
+    // The image service of a pod on runc is there.
+    rig.sim("runc").add_image(APP);
+    let of_runc = cri::ImageSpec {
+        runtime_handler: "runc".to_owned(),
+        ..image_spec(APP)
+    };
+    let found = find(&rig, of_runc).await.unwrap();
     assert_eq!(found, rig.sim("runc").images().pop());
-    assert_eq!(find(&rig, image_spec("other:1")).await.unwrap(), None);
-    remove(&rig, image_spec(APP)).await.unwrap();
-    assert!(rig.sim("runc").images().is_empty());
 }
 
 #[tokio::test]

@@ -50,7 +50,7 @@ impl Case<'_> {
         let lacks = |at: &usize| rows.iter().all(|row| self.may_lack(*at, row));
         let mut lack = (0..RUNTIMES).filter(lacks);
         match lacking {
-            Lacking::Fails => lack.next().is_some(),
+            Lacking::Error => lack.next().is_some(),
             Lacking::FailsForPods => lack.any(has_had) || self.all_may_lack(rows),
             Lacking::LeftOut => self.all_may_lack(rows),
         }
