@@ -20,7 +20,7 @@ main() {
 }
 
 # The time limit of a run, which takes about thirteen minutes on two quiet cores. A run that hangs fails.
-LIMIT=${CRISWITCH_LIMIT:-30m}
+LIMIT=${CRISWITCH_LIMIT:-90m}
 
 # check [BATS-ARGUMENT...]: runs the checks and prints how many passed. A check that did not run counts as failed.
 check() {
