@@ -61,6 +61,9 @@ const REPORT_WAIT: Duration = Duration::from_secs(30);
 /// a busy or paused machine, ends none of them.
 pub const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long a call runs before criswitch watches the backend's state for it. Most calls end sooner, and so cost less.
+const UNWATCHED: Duration = Duration::from_secs(1);
+
 /// The cause of failed calls to a removed backend.
 pub(crate) const CLOSED: &str = "it was removed from the routing table";
 
@@ -370,30 +373,33 @@ impl Backend {
         asked: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let mut asked = std::pin::pin!(asked);
-        // Most calls end here, so they watch nothing else yet.
-        if let Ok(ended) = tokio::time::timeout(self.list_timeout(), &mut asked).await {
+        let unwatched = UNWATCHED.min(self.list_timeout());
+        if let Ok(ended) = tokio::time::timeout(unwatched, &mut asked).await {
             return ended;
         }
         tokio::select! {
             biased;
             ended = asked => ended,
-            status = self.given_up(row.patience) => Err(status.into()),
+            status = self.given_up(row.patience, unwatched) => Err(status.into()),
         }
     }
 
-    /// Completes when a call with this patience ends without an answer. Meanwhile makes the session probe the backend.
-    async fn given_up(&self, patience: Patience) -> Status {
+    /// Completes when a call with this patience, which has taken the time `taken`, ends without an answer. Makes the
+    /// session probe the backend each `list_timeout` of the call.
+    async fn given_up(&self, patience: Patience, taken: Duration) -> Status {
         let limit = match patience {
             Patience::Short | Patience::Read => Duration::ZERO,
             Patience::Change => CHANGE_LIMIT,
-            Patience::Create => return self.forgotten().await,
+            Patience::Create => return self.forgotten(taken).await,
         };
         let mut link = self.connection.changes();
         let is_unresponsive = |now: &Link| matches!(now.state, State::Unresponsive(..));
+        let mut wait = self.list_timeout().saturating_sub(taken);
         loop {
-            self.nudges.suspected.notify_one();
-            let wait = tokio::time::timeout(self.list_timeout(), link.wait_for(is_unresponsive));
-            if wait.await.is_err() {
+            let unresponsive = tokio::time::timeout(wait, link.wait_for(is_unresponsive));
+            if unresponsive.await.is_err() {
+                self.nudges.suspected.notify_one();
+                wait = self.list_timeout();
                 continue;
             }
             let answers = link.wait_for(|now| !is_unresponsive(now));
@@ -406,14 +412,15 @@ impl Backend {
 
     /// Completes when the backend is forgotten: no later list or call would find what the call creates. Meanwhile makes
     /// the session probe the backend.
-    async fn forgotten(&self) -> Status {
+    async fn forgotten(&self, taken: Duration) -> Status {
         let mut left = std::pin::pin!(self.nudges.left.notified());
+        let mut wait = self.list_timeout().saturating_sub(taken);
         loop {
-            self.nudges.suspected.notify_one();
             tokio::select! {
                 () = &mut left => return errors::gone_backend(),
-                () = tokio::time::sleep(self.list_timeout()) => {}
+                () = tokio::time::sleep(wait) => self.nudges.suspected.notify_one(),
             }
+            wait = self.list_timeout();
         }
     }
 

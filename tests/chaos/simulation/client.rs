@@ -174,6 +174,14 @@ impl Reply {
     pub fn string(&self, path: &[u32]) -> String {
         self.strings(path).pop().unwrap_or_default()
     }
+
+    /// The number at the path in the only message.
+    pub fn number(&self, path: &[u32]) -> u64 {
+        let message = self.messages.first();
+        message.map_or(0, |message| {
+            protobuf::varint(message, path).unwrap_or(u64::MAX)
+        })
+    }
 }
 
 /// Removes the complete messages from the start of `data`, and returns them.

@@ -12,5 +12,5 @@ use super::{Reply, of_frames};
 pub fn never_ending(rpc: &str) -> Option<Reply> {
     let begun = Frame::data(Bytes::from_static(&[0, 0, 0, 0, 9, 1]));
     let frames = stream::iter([begun]).chain(stream::pending());
-    matches!(rpc, "ListContainers" | "ContainerStatus" | "ExecSync").then(|| of_frames(frames))
+    matches!(rpc, "ListContainers" | "ContainerStatus" | "StopContainer").then(|| of_frames(frames))
 }

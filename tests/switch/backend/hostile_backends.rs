@@ -245,11 +245,11 @@ async fn an_unfinished_list_is_served_from_cache_and_an_unfinished_status_ends_i
 #[tokio::test]
 async fn an_unfinished_reply_counts_as_a_call_in_flight() {
     let beside = beside_with("200ms", never_ending).await;
-    let request = frame(&cri::ExecSyncRequest {
+    let request = frame(&cri::StopContainerRequest {
         container_id: CONTAINER.to_owned(),
-        ..Default::default()
+        timeout: 0,
     });
-    let path = path("ExecSync");
+    let path = path("StopContainer");
     // Each client begins fewer calls than one connection allows. Together the clients begin at least as many calls as
     // criswitch allows.
     let clients = [0; 5].map(|_| crate::support::Client::raw(&beside.rig));

@@ -254,7 +254,8 @@ async fn cached_stats_are_filtered_as_the_runtime_filters_them() {
         }
         for (rpc, request, before) in before {
             let after = send(&rig, rpc, request.clone()).await;
-            assert_eq!(after.code(), Code::Ok, "{fault}: {rpc} {request:?}");
+            let text = crate::calls::text_of(&after);
+            assert_eq!(after.code(), Code::Ok, "{fault}: {rpc} {request:?} {text}");
             assert_eq!(items(&after).len(), before, "{fault}: {rpc} {request:?}");
         }
     }

@@ -84,7 +84,7 @@ impl Case<'_> {
     }
 
     /// The earliest moment whose state of `thing` the list may show.
-    fn as_of_thing(&self, thing: &Thing) -> Moment {
+    pub(super) fn as_of_thing(&self, thing: &Thing) -> Moment {
         let all = thing.sources().map(|at| self.as_of(at, thing.kind));
         all.min().unwrap_or(0)
     }

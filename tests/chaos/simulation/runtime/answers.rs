@@ -140,6 +140,7 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
             let status = truth.thing(kind, &id).map(|thing| cri::PodSandboxStatus {
                 id: id.clone(),
                 runtime_handler: thing.handler.clone(),
+                state: thing.state(),
                 ..Default::default()
             });
             return Ok(one(&cri::PodSandboxStatusResponse {
@@ -148,8 +149,10 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
             }));
         }
         "ContainerStatus" => {
+            let state = truth.thing(kind, &id).map_or(EXITED, Thing::state);
             let status = Some(cri::ContainerStatus {
                 id,
+                state,
                 ..Default::default()
             });
             return Ok(one(&cri::ContainerStatusResponse {
