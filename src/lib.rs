@@ -62,7 +62,8 @@
 //! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply
 //! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `act` acts on it), saved
 //!   (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten
-//! - `forward`: a call to one backend; the calls that criswitch makes itself
+//! - `forward`: a call to one backend; short reads, which a kept status may answer; the calls that criswitch makes
+//!   itself
 //! - [`fanout`]: a call to several backends: merged lists, streams, images, status; cached lists for a backend whose
 //!   answer cannot be used, and why a list fails (`fallback`)
 //! - `session`: the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause, open
@@ -102,8 +103,10 @@
 //!    client removed the id through criswitch and the id's backend denies it.
 //!    Tests: `an_unknown_handler_is_rejected_by_name_and_creates_nothing`,
 //!    `no_id_is_reported_absent_while_a_backend_is_down`
-//! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
+//! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client. No call but the
+//!    probe is sent to a backend that is unresponsive.
 //!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`,
+//!    `a_new_call_for_an_item_of_an_unresponsive_backend_fails_at_once_and_is_not_sent`,
 //!    `many_unread_streams_delay_no_other_call_to_their_backend`
 //! 6. Buffers, queues, waits and fan-outs have named limits; docs/limits.md lists those that users can meet. The memory
 //!    limits of the systemd unit follow from the sum of those on memory.

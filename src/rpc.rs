@@ -31,14 +31,14 @@ pub struct Row {
     pub log: LogRule,
     /// Whether a call may last as long as its client likes: an event stream, a command, a pull.
     pub is_long: bool,
-    /// What ends a call that its backend does not answer.
+    /// When a call ends that its backend does not answer.
     pub patience: Patience,
     /// Whether a runtime may lack the RPC, for example because the runtime is older than the RPC. `Unimplemented` to a
     /// call of any other RPC counts as an error, never as "has nothing".
     pub may_lack: bool,
 }
 
-/// What ends a call that its backend does not answer. Every call also ends with its client.
+/// When a call ends that its backend does not answer. Every call also ends with its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// A read that a backend answers at once, and that criswitch may repeat. Without an answer in time, the backend is
@@ -46,8 +46,7 @@ pub enum Patience {
     Short,
     /// The call ends when the backend becomes unresponsive.
     Read,
-    /// The call changes something. It ends when the backend has been unresponsive for
-    /// [`CHANGE_LIMIT`](crate::backend::CHANGE_LIMIT).
+    /// The call changes something. It ends when the backend has been unresponsive for `CHANGE_LIMIT`.
     Change,
     /// The call creates a pod or container, so its outcome must stay known: nothing but its client ends it.
     Create,

@@ -15,10 +15,10 @@ pub(crate) const NO_ANSWER: &str = "the file system of its socket does not answe
 /// Does the file work of one owner, one piece of work at a time. Work that hangs blocks only one thread, because no
 /// further work begins before the hung work ends.
 #[derive(Clone, Debug)]
-pub struct FileWork(Arc<State>);
+pub struct FileWork(Arc<Turns>);
 
 #[derive(Debug)]
-struct State {
+struct Turns {
     /// The one permit of the work whose turn it is.
     turn: Arc<Semaphore>,
     is_busy: AtomicBool,
@@ -26,13 +26,13 @@ struct State {
 
 /// The turn of a piece of work, until the work has ended.
 struct Turn {
-    state: Arc<State>,
+    state: Arc<Turns>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Default for FileWork {
     fn default() -> FileWork {
-        FileWork(Arc::new(State {
+        FileWork(Arc::new(Turns {
             turn: Arc::new(Semaphore::new(1)),
             is_busy: AtomicBool::new(false),
         }))

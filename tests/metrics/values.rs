@@ -108,11 +108,11 @@ async fn a_call_to_a_dead_backend_is_counted_for_that_backend() {
 async fn proxy_overhead_excludes_the_time_of_backends() {
     let rig = two().await;
     let (_, container) = rig.run("runc", "plain").await;
-    rig.sim("runc").hold("ContainerStatus");
-    let status = rig.raw(
-        "/runtime.v1.RuntimeService/ContainerStatus",
+    rig.sim("runc").hold("StopContainer");
+    let stop = rig.raw(
+        "/runtime.v1.RuntimeService/StopContainer",
         &[],
-        frame(&cri::ContainerStatusRequest {
+        frame(&cri::StopContainerRequest {
             container_id: container,
             ..Default::default()
         }),
@@ -120,22 +120,22 @@ async fn proxy_overhead_excludes_the_time_of_backends() {
     let held = async {
         let asked = rig
             .sim("runc")
-            .until(|shown| shown.calls_of("ContainerStatus").count() > 0);
+            .until(|shown| shown.calls_of("StopContainer").count() > 0);
         asked.await;
         tokio::time::sleep(Duration::from_secs(20)).await;
-        rig.sim("runc").release("ContainerStatus");
+        rig.sim("runc").release("StopContainer");
     };
-    let (reply, ()) = tokio::join!(status, held);
+    let (reply, ()) = tokio::join!(stop, held);
     assert_eq!(reply.code(), Code::Ok);
     let page = Page::of(&rig).await;
-    let of = [("rpc", "ContainerStatus")];
+    let of = [("rpc", "StopContainer")];
     let whole = page.value("criswitch_rpc_duration_seconds_sum", &of);
     let own = page.value("criswitch_rpc_own_seconds_sum", &of);
     assert!(whole >= 20.0, "{whole}");
     assert!(own > 0.0 && own < 10.0, "{own}");
     assert_eq!(page.value("criswitch_rpc_own_seconds_count", &of), 1.0);
     let slow = |bound: &str| {
-        let bucket = [("rpc", "ContainerStatus"), ("le", bound)];
+        let bucket = [("rpc", "StopContainer"), ("le", bound)];
         page.value("criswitch_rpc_duration_seconds_bucket", &bucket)
     };
     assert_eq!((slow("10"), slow("+Inf")), (0.0, 1.0));

@@ -3,7 +3,10 @@
 //! containerd's ids begin with `sha256:`, and containerd also finds an image by the id without this prefix. CRI-O's ids
 //! have no prefix, and CRI-O rejects an id with the prefix.
 
+use std::time::Duration;
+
 use criswitch::codec::cri;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
@@ -58,6 +61,43 @@ async fn remove(rig: &Rig, image: &str) -> Result<(), Status> {
     let image = Some(image_spec(image));
     let request = cri::RemoveImageRequest { image };
     rig.images().remove_image(request).await.map(drop)
+}
+
+/// The kubelet removes images one after the other, so a store that hangs must not hold it.
+#[tokio::test]
+async fn an_image_of_one_store_is_removed_while_the_status_of_another_store_hangs() {
+    let rig = beside(Some(&format!("sha256:{}", id('1'))), None).await;
+    rig.sim("crio").hold("ImageStatus");
+    let begun = Instant::now();
+    remove(&rig, APP).await.unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(rig.sim("containerd").images().is_empty());
+}
+
+/// crictl asks for the version and the file systems before each command, also for the pods of other backends.
+#[tokio::test]
+async fn the_last_version_and_file_systems_of_a_hung_default_backend_answer_at_once() {
+    let rig = beside(None, None).await;
+    let ask = async || {
+        let version = cri::VersionRequest::default();
+        rig.runtime().version(version).await.unwrap();
+        let request = cri::ImageFsInfoRequest {};
+        let info = rig.images().image_fs_info(request).await.unwrap();
+        assert!(!info.into_inner().image_filesystems.is_empty());
+    };
+    ask().await;
+    hung(&rig, "containerd").await;
+    let begun = Instant::now();
+    ask().await;
+    assert!(
+        begun.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 async fn find(rig: &Rig, image: &str) -> Option<String> {
