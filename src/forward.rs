@@ -78,7 +78,7 @@ async fn pass_learned(
 ) -> Result<Unsent, Failed> {
     let (asked, changes) = (Asked::now(&switch.owners()), backend.status_changes());
     let answer = ask(call, backend).await?;
-    short::keep(switch, backend, (call.row, &call.body), &answer, changes);
+    keep_status(switch, call, backend, &answer, changes);
     learned(switch, call, backend, asked, answer).await
 }
 
@@ -95,7 +95,7 @@ async fn pass_as_it_is(
         let changes = backend.status_changes();
         let answer = backend.ask(row, headers, body).await?;
         note(call, backend, &answer);
-        short::keep(switch, backend, (row, &call.body), &answer, changes);
+        keep_status(switch, call, backend, &answer, changes);
         return Ok(reply::of_answer(answer).into());
     }
     let response = backend.call(row, headers, body).await?;
@@ -108,6 +108,13 @@ async fn pass_as_it_is(
     let whole = call.asks_for_all().then_some(row);
     let reply = reply::passed(response, Arc::clone(backend), list, whole);
     Ok(Unsent::of(reply, [backend]))
+}
+
+/// Keeps the status of a pod or container, unless there is only one backend: then no status is served.
+fn keep_status(switch: &Switch, call: &Call, backend: &Backend, answer: &Answer, changes: u64) {
+    if !call.live.is_alone() {
+        short::keep(switch, backend, (call.row, &call.body), answer, changes);
+    }
 }
 
 /// Records whether the answer to a call for all items can be used.

@@ -150,12 +150,15 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     if backend.record.late_read(call.row, &call.body).is_some() {
         return last();
     }
-    match tokio::time::timeout(call.wait(STATUS_WAIT), answer).await {
+    let wait = call.wait(STATUS_WAIT);
+    match tokio::time::timeout(wait, answer).await {
         Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
         Ok(Err(status)) if !errors::is_silence(&status) => Err(status.into()),
         Ok(Err(_)) => last(),
         Err(_) => {
-            backend.record.note_late_read(call.row, &call.body);
+            if wait == STATUS_WAIT {
+                backend.record.note_late_read(call.row, &call.body);
+            }
             last()
         }
     }

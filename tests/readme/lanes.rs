@@ -54,6 +54,21 @@ fn each_lane_of_the_tests_keeps_its_time_limit() {
     assert!(shipped("CONTRIBUTING.md").contains("65 minutes, 45 with a warm cache"));
 }
 
+/// The commands that README.md shows are the ones that the tests run.
+#[test]
+fn the_two_commands_of_the_readme_are_a_step_and_a_lane() {
+    let demo = "cargo run -p criswitch-demo";
+    let step = "cargo run --quiet --locked -p criswitch-demo -- --once";
+    let readme = shipped("README.md");
+    assert!(readme.contains(&format!("    {demo} ")) && readme.contains("    tests/run.sh "));
+    let script = shipped("tests/run.sh");
+    assert!(
+        script
+            .lines()
+            .any(|row| row.starts_with("demo ") && row.ends_with(step))
+    );
+}
+
 #[test]
 fn everything_that_a_lane_lacks_is_in_one_message_and_no_step_starts() {
     let programs = few_programs();

@@ -169,10 +169,11 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => {
-            let asked = tokio::time::timeout(call.wait(limit), forward::ask(call, backend));
+            let wait = call.wait(limit);
+            let asked = tokio::time::timeout(wait, forward::ask(call, backend));
             asked.await.unwrap_or_else(|_| {
                 backend.nudges.suspected.notify_one();
-                if limit == STORE_LIMIT {
+                if wait == STORE_LIMIT {
                     backend.record.note_late_read(call.row, &call.body);
                 }
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
