@@ -97,7 +97,7 @@ fail() {
 # Reads the version and the addresses from Cargo.toml.
 describe() {
   local package
-  package=$(cargo metadata --locked --no-deps --format-version 1 | jq '.packages[0]')
+  package=$(cargo metadata --locked --no-deps --format-version 1 | jq '.packages[] | select(.name == "criswitch")')
   value() { jq -r ".$1" <<<"$package"; }
   VERSION=$(value version) HOMEPAGE=$(value repository) DOCUMENTATION=$(value documentation)
   DESCRIPTION=$(value description) MAINTAINER=$(value metadata.criswitch.maintainer)

@@ -6,7 +6,8 @@ def purl: "pkg:cargo/\(.name)@\(.version)";
   as $linked
 | (.packages | map({key: .id, value: .}) | from_entries) as $crates
 | [$linked | unique[] | $crates[.]] as $linked
-| (.packages[] | select(.source == null)) as $program
+| .resolve.root as $root
+| (.packages[] | select(.id == $root)) as $program
 | (.resolve.nodes | map({key: .id, value: .dependencies}) | from_entries) as $needs
 | {
     bomFormat: "CycloneDX",

@@ -275,7 +275,7 @@ examine_metadata() {
   grep --quiet '^- ' "$QUICK"/*-notes.md
   tar --extract --to-stdout --file "$QUICK"/*-man-completions.tar.gz \
     man/criswitch.8.gz completions/criswitch.bash criswitch.schema.json >/dev/null
-  address=$(cd "$TOP" && cargo metadata --locked --no-deps --format-version 1 | jq -r '.packages[0].repository')
+  address=$(cd "$TOP" && cargo metadata --locked --no-deps --format-version 1 | jq -r '.packages[] | select(.name == "criswitch").repository')
   [ "$(dpkg-deb --field "$QUICK"/*_amd64.deb Homepage)" = "$address" ]
   [ "$(rpm --query --package --queryformat '%{URL}' "$QUICK"/*.x86_64.rpm)" = "$address" ]
   [ -f "$packages/by-hash/SHA256/$(sha256sum <"$packages/Packages" | cut -d ' ' -f 1)" ]
