@@ -123,12 +123,12 @@ build_releases() {
   other_home "$HERE/cargo"
   copy_sources "$HERE/sources"
   copy_sources "$HERE/an/other/place"
-  build two "$HERE/sources" "$CARGO" demo
+  build two "$HERE/sources" "$CARGO" quick
   # The texts of the licences take a minute, and depend on Cargo.lock only.
   export CRISWITCH_THIRD_PARTY=$HERE/two-target/parts/third-party.txt
   build one "$HERE/sources" "$CARGO" release "$STATIC" &
   optimized=$!
-  build three "$HERE/an/other/place" "$HERE/cargo" demo || failed=1
+  build three "$HERE/an/other/place" "$HERE/cargo" quick || failed=1
   wait "$optimized" || failed=1
   [ "$failed" = 0 ]
 }
@@ -139,7 +139,7 @@ build() {
   shift 4
   rm -rf "${HERE:?}/$name"
   # A smaller program is packed sooner.
-  export CARGO_PROFILE_DEMO_STRIP=symbols
+  export CARGO_PROFILE_QUICK_STRIP=symbols
   CARGO_HOME=$home CARGO_TARGET_DIR=$HERE/$name-target CRISWITCH_PROFILE=$profile \
     "$sources/package/build.sh" release "$HERE/$name" "$@"
 }
