@@ -402,7 +402,7 @@ impl Backend {
                 wait = self.list_timeout();
                 continue;
             }
-            let answers = link.wait_for(|now| !is_unresponsive(now));
+            let answers = link.wait_for(|now| matches!(now.state, State::Ready(_)));
             if tokio::time::timeout(limit, answers).await.is_err() {
                 let cause = self.connection.link().state.cause().cloned();
                 return self.unresponsive(&cause.unwrap_or_default());

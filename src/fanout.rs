@@ -10,6 +10,7 @@ pub(crate) mod streams;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -252,10 +253,12 @@ pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Re
 /// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`.
 async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
-        let asked = tokio::time::timeout(
-            call.wait(backend.list_timeout()),
-            forward::ask(call, &backend),
-        );
+        // A single backend is waited for as long as its client does, as without criswitch.
+        let limit = match call.live.is_alone() {
+            true => Duration::MAX,
+            false => backend.list_timeout(),
+        };
+        let asked = tokio::time::timeout(call.wait(limit), forward::ask(call, &backend));
         let result = asked
             .await
             .unwrap_or_else(|_| Err(backend.timed_out(call.row)));

@@ -496,6 +496,7 @@ impl Owners {
         changed.append(&mut self.settle(Kind::Container, backend, now));
         self.whole.retain(|(_, of), _| *of != backend);
         self.creations.forget(backend);
+        self.removals.forget(backend);
         changed
     }
 

@@ -318,33 +318,40 @@ async fn repeat_late_reads(own: OwnCalls<'_>) -> Infallible {
         }
         tokio::select! {
             biased;
-            Some((row, request)) = asked.next() => {
+            Some((row, request, is_answered)) = asked.next() => {
                 under_way.retain(|(name, other)| *name != row.name || *other != request);
-                own.backend.record.read_answered(row, &request);
+                match is_answered {
+                    true => own.backend.record.read_answered(row, &request),
+                    false => own.backend.record.learn(|known| known.late_reads.postpone(row, &request)),
+                }
             }
             () = own.backend.nudges.late_reads.notified() => {}
         }
     }
 }
 
-/// Repeats a short read until the backend answers it. An error is an answer, too.
-async fn repeated(own: OwnCalls<'_>, row: &'static Row, request: Bytes) -> (&'static Row, Bytes) {
+/// Repeats a short read once. Returns whether the backend has answered it; an error is an answer, too.
+async fn repeated(
+    own: OwnCalls<'_>,
+    row: &'static Row,
+    request: Bytes,
+) -> (&'static Row, Bytes, bool) {
     let OwnCalls {
         switch,
         backend,
         wire,
     } = own;
-    let mut failures = 0;
-    loop {
-        let changes = backend.status_changes();
-        let asked = until_answered(|| backend.ask_own(wire, row, request.clone()));
-        if let Ok(answer) = asked.await {
+    let changes = backend.status_changes();
+    let asked = backend.ask_own(wire, row, request.clone());
+    match tokio::time::timeout(ASK_AGAIN, asked).await {
+        Ok(Ok(answer)) => {
             short::keep(switch, backend, (row, &request), &answer, changes);
-            return (row, request);
+            return (row, request, true);
         }
-        failures += 1;
-        tokio::time::sleep(pause(&backend.name(), failures)).await;
+        Ok(Err(_)) => tokio::time::sleep(LONGEST_PAUSE).await,
+        Err(_) => {}
     }
+    (row, request, false)
 }
 
 /// Asks again for what the backend's last answer could not be used for, because clients may not ask again: only a good

@@ -53,6 +53,11 @@ pub(crate) struct Disk {
 }
 
 impl Disks {
+    /// Whether the backend has reported its file systems to this run of criswitch.
+    pub(crate) fn has_reported(&self) -> bool {
+        self.reported.is_some()
+    }
+
     /// The last report, if it may be served in place of a new one.
     pub(crate) fn last_reply(&self) -> Option<Bytes> {
         let is_young = self.reported.is_some_and(|at| at.elapsed() < SERVED);

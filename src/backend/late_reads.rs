@@ -6,8 +6,10 @@ use tokio::time::Instant;
 
 use crate::rpc::Row;
 
-/// The most unanswered requests of one RPC that criswitch repeats. Each takes a stream of the connection.
+/// The most unanswered requests of one RPC that criswitch repeats at once. Each takes a stream of the connection.
 const MOST_REPEATED: usize = 16;
+/// The most unanswered requests of one RPC that wait to be repeated, with those that are being repeated.
+const MOST_LATE: usize = 256;
 /// The longest request that criswitch repeats, in bytes. A request for one item has about 70.
 const LONGEST: usize = 4 << 10;
 
@@ -26,7 +28,7 @@ pub(crate) struct LateRpc {
     /// Whether all requests of the RPC count as late. Otherwise only the unanswered ones do, because the backend has
     /// answered another one meanwhile: one hung container does not delay the others.
     is_for_all: bool,
-    /// The unanswered requests, framed.
+    /// The unanswered requests, framed, in the order in which they are repeated.
     unanswered: Vec<Bytes>,
 }
 
@@ -45,7 +47,7 @@ impl LateReads {
         if !late.is_for_all {
             return None;
         }
-        let is_repeated = request.len() <= LONGEST && late.unanswered.len() < MOST_REPEATED;
+        let is_repeated = request.len() <= LONGEST && late.unanswered.len() < MOST_LATE;
         if is_repeated {
             late.unanswered.push(request.clone());
         }
@@ -68,9 +70,10 @@ impl LateReads {
             });
             return true;
         };
-        late.is_for_all = true;
-        if !late.unanswered.contains(request) && late.unanswered.len() < MOST_REPEATED {
+        let is_known = late.unanswered.contains(request);
+        if !is_known && late.unanswered.len() < MOST_LATE {
             late.unanswered.push(request.clone());
+            late.is_for_all = true;
         }
         false
     }
@@ -97,10 +100,24 @@ impl LateReads {
         &self.rpcs
     }
 
-    /// The unanswered requests, which criswitch repeats.
+    /// Lets other requests of the RPC be repeated first, because this one was repeated and had no answer.
+    pub(crate) fn postpone(&mut self, row: &Row, request: &Bytes) {
+        let late = self.rpcs.iter_mut().find(|late| late.row.name == row.name);
+        if let Some(late) = late
+            && let Some(at) = late.unanswered.iter().position(|it| it == request)
+        {
+            let postponed = late.unanswered.remove(at);
+            late.unanswered.push(postponed);
+        }
+    }
+
+    /// The unanswered requests that criswitch repeats now.
     pub(crate) fn unanswered(&self) -> Vec<(&'static Row, Bytes)> {
         let rpcs = self.rpcs.iter();
-        let requests = rpcs.flat_map(|late| late.unanswered.iter().map(|it| (late.row, it)));
+        let requests = rpcs.flat_map(|late| {
+            let first = late.unanswered.iter().take(MOST_REPEATED);
+            first.map(|it| (late.row, it))
+        });
         requests
             .map(|(row, request)| (row, request.clone()))
             .collect()
@@ -145,5 +162,11 @@ mod tests {
             assert!(is_late(&mut late, &request));
         }
         assert_eq!(late.unanswered().len(), MOST_REPEATED);
+        late.postpone(&CONTAINER_STATUS, &A);
+        assert!(late.unanswered().iter().all(|(_, request)| *request != A));
+        for request in 0..2 * MOST_LATE {
+            late.note(&CONTAINER_STATUS, &Bytes::from(format!("{request}")));
+        }
+        assert_eq!(late.rpcs[0].unanswered.len(), MOST_LATE);
     }
 }

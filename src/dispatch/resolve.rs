@@ -2,16 +2,18 @@
 //! does not guess.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tonic::Status;
 
+use crate::backend::Backend;
 use crate::call::route::{Knowledge, Target, Unroutable};
 use crate::call::{Request, log};
 use crate::errors;
 use crate::fanout::fallback;
 use crate::forward::own;
 use crate::ownership::{BackendId, may_be_short};
-use crate::rpc::Kind;
+use crate::rpc::{Kind, Patience};
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
@@ -25,11 +27,22 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
         && !request.row.is_list()
         && let Ok(owner) = request.live.backend(*owner)
         && !owner.connection.is_open()
-        && owner.wire().await.is_ok()
+        && connects(request, owner).await
     {
         return search.known_target().await;
     }
     Ok(target)
+}
+
+/// Waits for the next attempt to connect to `owner`: for a short read at most `list_timeout`, because a kept status may
+/// answer it.
+async fn connects(request: &Request, owner: &Backend) -> bool {
+    let limit = match request.row.patience {
+        Patience::Short => request.wait(owner.list_timeout()),
+        Patience::Read | Patience::Change | Patience::Create => Duration::MAX,
+    };
+    let connected = tokio::time::timeout(limit, owner.wire()).await;
+    connected.is_ok_and(|wire| wire.is_ok())
 }
 
 /// The search for the target of a request.

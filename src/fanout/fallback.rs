@@ -17,7 +17,7 @@ use crate::fanout::Share;
 use crate::ownership::lookup::Question;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::filter::{filter, without_inside};
-use crate::rpc::{Items, Kind, Lacking, List, Row, Silent};
+use crate::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
 use crate::switch::view::View;
 use crate::switch::{Switch, cached};
 use crate::topology::Live;
@@ -79,10 +79,15 @@ impl Part<'_> {
             .listing()
             .is_some_and(|listing| !listing.list.is_stats());
         let replaced = |why: Failed| self.replacement(why);
-        if let Some(status) = backend.silence(call.contribution())
-            && let Ok(share) = replaced(status.into())
-        {
-            return Ok(share);
+        // A default backend that has not reported its file systems yet may still start.
+        let is_short = call.row.patience == Patience::Short
+            && backend.record.learn(|known| known.disks.has_reported());
+        if let Some(status) = backend.silence(call.contribution()) {
+            match replaced(status.into()) {
+                Ok(share) => return Ok(share),
+                Err(why) if is_short => return Err(why),
+                Err(_) => {}
+            }
         }
         let mut own = std::pin::pin!(own);
         let limit = backend.timeout(call.row);
@@ -93,12 +98,13 @@ impl Part<'_> {
                 let share = replaced(backend.timed_out(call.row).into());
                 // Ask again in the background, so that the next call may find a newer list in the cache. A wait that
                 // the client's deadline has cut short says nothing about the backend.
-                match wait == limit && (share.is_ok() || is_list) {
+                match wait == limit && (share.is_ok() || is_list || is_short) {
                     true => backend.record.note_late(call.contribution()),
                     false => backend.nudges.suspected.notify_one(),
                 }
                 match share {
                     Ok(share) => return Ok(share),
+                    Err(why) if is_short => return Err(why),
                     Err(_) => own.await,
                 }
             }

@@ -2,8 +2,8 @@
 //! other, with one worker for the whole node, so no backend may hold them.
 //!
 //! While the backend is away or late, the last status of the pod or container answers, as the cached lists do. Without
-//! one the call fails at once. On a node with one backend nothing is kept, and the call waits as long as its client, as
-//! without criswitch.
+//! one the call fails at once. On a node with one backend nothing is kept, and the call waits as long as its client unless
+//! the backend becomes unresponsive.
 
 use std::sync::Arc;
 
@@ -12,13 +12,15 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::lists::Snapshot;
+use crate::backend::known::Known;
 use crate::backend::statuses::ItemStatus;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
 use crate::codec::{frames, protobuf};
 use crate::ownership::Owner;
-use crate::rpc::fields::{REQUESTED_ID, STATUS_HANDLER, VERBOSE_STATUS};
+use crate::rpc::fields::{
+    ITEMS, LISTED_ID, REQUESTED_ID, STATUS_HANDLER, VERBOSE_STATUS, container, pod_sandbox,
+};
 use crate::rpc::{Kind, List, Row};
 use crate::switch::Switch;
 use crate::switch::view::View;
@@ -67,28 +69,45 @@ pub(crate) async fn in_time<T, E: From<Status>>(
     Err(backend.timed_out(call.row).into())
 }
 
-/// The last status of the pod or container in `call`, if it is as good as the cached list: the list is served now, and
-/// nothing shows that the item has changed since.
+/// The last status of the pod or container in `call`, if the cached list of its owner may be served and shows the item in
+/// the same state.
 fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
     let message = call.message();
     let (kind, id) = item(call.row, &message)?;
-    let list = match kind {
-        Kind::Pod => List::Pods,
-        Kind::Container => List::Containers,
-    };
-    let age = |known: &mut crate::backend::known::Known| known.lists.get(list).map(Snapshot::age);
-    backend
-        .record
-        .learn(age)
-        .filter(|age| *age < backend.stale_lists())?;
-    let status = backend.statuses.lock().get(kind, id)?.message;
+    let owner = switch.owners().find(kind, id);
+    if owner != Some(Owner::One(backend.id)) {
+        return None;
+    }
+    let status = backend.statuses.lock().get(kind, id)?;
+    if listed_state(backend, kind, id)? != status.state {
+        return None;
+    }
     let renamed = match kind {
-        Kind::Pod => View::of(switch)
-            .renamed(backend, &status, STATUS_HANDLER)
-            .ok()?,
-        Kind::Container => None,
+        Kind::Pod => View::of(switch).renamed(backend, &status.message, STATUS_HANDLER),
+        Kind::Container => Ok(None),
     };
-    Some(reply::of_message(vec![renamed.unwrap_or(status)]).into())
+    let shown = renamed.ok()?.unwrap_or(status.message);
+    Some(reply::of_message(vec![shown]).into())
+}
+
+/// The state of a pod or container in the cached list of `backend`. `None` if the list lacks it or is too old.
+fn listed_state(backend: &Backend, kind: Kind, id: &str) -> Option<u64> {
+    let (list, state) = match kind {
+        Kind::Pod => (List::Pods, pod_sandbox::STATE),
+        Kind::Container => (List::Containers, container::STATE),
+    };
+    let cached = |known: &mut Known| {
+        let age = known.lists.get(list)?.age();
+        Some((age, known.lists.message(list)?))
+    };
+    let (age, message) = backend.record.learn(cached)?;
+    if age >= backend.stale_lists() {
+        return None;
+    }
+    let items = protobuf::all_bytes(&message, &[ITEMS]).ok()?;
+    let is_it = |item: &&[u8]| protobuf::string(item, LISTED_ID) == Ok(id);
+    let item = items.into_iter().find(is_it)?;
+    protobuf::varint(item, &[state]).ok()
 }
 
 /// The pod or container whose status `request` asks for; `None` for a verbose status and for any other call.

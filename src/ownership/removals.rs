@@ -86,6 +86,13 @@ impl Removals {
         Some((owner, last.by_us))
     }
 
+    /// Records that `backend` was forgotten: no list of it lacked its items.
+    pub(super) fn forget(&mut self, backend: BackendId) {
+        let its = self.0.iter_mut();
+        let its = its.filter(|removed| removed.backend == Some(backend) && !removed.by_us);
+        its.for_each(|removed| removed.had_rival = true);
+    }
+
     /// The backend of the last removed pod with this uid.
     pub fn last_with_uid(&self, uid: &str) -> Option<BackendId> {
         let mut removed = self.0.iter().rev();
