@@ -88,7 +88,7 @@ async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_
 async fn calls_return_at_once_while_the_state_cannot_be_written() {
     let (rig, ..) = with_pods().await;
     fs::create_dir(hidden(&state_file(&rig, "kata")).unwrap()).unwrap();
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     for number in 0..20 {
         rig.run_pod("kata", &format!("since-{number}")).await;
     }
