@@ -39,23 +39,31 @@ pub struct NodeVerdict {
     pub level: Level,
     /// One reason for each backend with a problem of this level. If there is no problem: that the backends are ready.
     pub reasons: Vec<String>,
+    /// The names of the backends with a problem of this level.
+    pub backends: Vec<String>,
 }
 
 impl NodeVerdict {
     /// The verdict on the daemon's state, on the problems in conditions, and on the reason why pods cannot be listed.
     pub fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> NodeVerdict {
         if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
-            let level = Level::ListsFailing;
-            return NodeVerdict { level, reasons };
+            return NodeVerdict {
+                level: Level::ListsFailing,
+                reasons,
+                backends: names(state, |backend| failing(backend).is_some()),
+            };
         }
         let backends = state.backends.iter();
-        let degraded = backends.filter_map(|backend| degraded(state, backend));
-        if let Some(reasons) = first([degraded.collect(), conditions]) {
-            let level = match state.node_not_ready_seconds {
-                Some(_) => Level::NodeNotReady,
-                None => Level::Degraded,
+        let reasons = backends.filter_map(|backend| degraded(state, backend));
+        if let Some(reasons) = first([reasons.collect(), conditions]) {
+            return NodeVerdict {
+                level: match state.node_not_ready_seconds {
+                    Some(_) => Level::NodeNotReady,
+                    None => Level::Degraded,
+                },
+                reasons,
+                backends: names(state, |backend| degraded(state, backend).is_some()),
             };
-            return NodeVerdict { level, reasons };
         }
         let ready = match state.backends.len() {
             1 => "the backend is ready".to_owned(),
@@ -64,8 +72,14 @@ impl NodeVerdict {
         NodeVerdict {
             level: Level::Serving,
             reasons: vec![ready],
+            backends: Vec::new(),
         }
     }
+}
+
+fn names(state: &State, is_wanted: impl Fn(&Backend) -> bool) -> Vec<String> {
+    let wanted = state.backends.iter().filter(|backend| is_wanted(backend));
+    wanted.map(|backend| backend.name.clone()).collect()
 }
 
 /// The first list that is not empty.

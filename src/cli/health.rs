@@ -9,6 +9,8 @@ use super::columns::{Paint, coloured};
 use super::output;
 use super::terminal::{self, Shown, plain};
 
+/// The longest verdict that is shown as one line, in bytes. The reasons of a longer one are below its first line.
+const LONGEST_LINE: usize = 320;
 /// The level of a node that is served, although the files on disk have problems.
 const RESTART_FAILS: &str = "serving, but a restart would fail";
 
@@ -64,10 +66,29 @@ impl Health {
         })
     }
 
-    /// The health as one line. On a terminal the level at the beginning has a colour.
+    /// The reasons, each of them in a line of its own if together they are too long for one line.
+    fn reasons(&self) -> String {
+        let (text, backends) = (self.text(), &self.verdict.backends);
+        let count = self.verdict.reasons.len() + self.restart.len();
+        if text.len() <= LONGEST_LINE {
+            return text;
+        }
+        let reasons = self.verdict.reasons.iter().map(|reason| plain(reason));
+        let restart = self.restart.iter();
+        let restart = restart.map(|problem| plain(&format!("a restart would fail: {problem}")));
+        let lines = reasons.chain(restart).map(|reason| format!("\n  {reason}"));
+        let lines: String = lines.collect();
+        let problems = counted(count, "problem");
+        match backends.is_empty() {
+            true => format!("{problems}{lines}"),
+            false => format!("{problems}, of {}{lines}", plain(&backends.join(", "))),
+        }
+    }
+
+    /// The health. The first line has the level, and all reasons if they fit. On a terminal the level has a colour.
     pub(super) fn line(&self) -> Shown {
         let name = self.name();
-        let line = terminal::wrapped_first(&format!("{name}: {}", self.text()));
+        let line = terminal::wrapped(&format!("{name}: {}\n", self.reasons()));
         let rest = line.strip_prefix(name).unwrap_or_default();
         Shown::table(format!("{}{rest}", coloured(self.paint(), name)))
     }

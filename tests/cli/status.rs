@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use criswitch::codec::cri::{
-    ListMetricDescriptorsRequest, PodSandboxStatusRequest, RuntimeCondition,
+    ListContainerStatsRequest, ListMetricDescriptorsRequest, ListPodSandboxStatsRequest,
+    PodSandboxStatusRequest, RuntimeCondition,
 };
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
@@ -194,6 +195,40 @@ async fn status_shows_the_backends_name_of_a_renamed_handler() {
         plain           runc (its own default)  0     -         criswitch.toml:8
         runc (default)  runc                    0     -         criswitch.toml:6"#]]
     .assert_eq(&table.join("\n"));
+    node.end().await;
+}
+
+/// A cause may be as long as its runtime likes, so the first line names the backends, and the causes are below it.
+#[tokio::test]
+async fn long_causes_are_below_the_first_line_of_status() {
+    let node = two_backends().await;
+    for (sim, rpc) in [
+        (&node.old, "ListPodSandboxStats"),
+        (&node.new, "ListContainerStats"),
+    ] {
+        sim.fail(rpc, Status::unknown("the shim is gone ".repeat(20)));
+    }
+    let mut runtime = node.client().runtime();
+    runtime
+        .list_pod_sandbox_stats(ListPodSandboxStatsRequest::default())
+        .await
+        .ok();
+    runtime
+        .list_container_stats(ListContainerStatsRequest::default())
+        .await
+        .ok();
+    let shown = run(&node, &["status"]).await.stdout;
+    let lines: Vec<&str> = shown.lines().take(3).collect();
+    assert_eq!(lines[0], "degraded: 2 problems, of runc, kata", "{shown}");
+    for (line, words) in lines[1..].iter().zip([
+        "ListPodSandboxStats failed once",
+        "ListContainerStats failed once",
+    ]) {
+        assert!(
+            line.starts_with("  backend ") && line.contains(words),
+            "{shown}"
+        );
+    }
     node.end().await;
 }
 
