@@ -304,7 +304,6 @@ impl Owners {
         whole.last = whole.last.max(asked.0);
         let mut changed = Changed::new();
         let changes = &mut self.changes;
-        let mut missing = Vec::new();
         match kind {
             Kind::Pod => {
                 let noted = (&mut *changes, &mut changed);
@@ -313,26 +312,23 @@ impl Owners {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
                     let noted = (&mut *changes, &mut changed);
-                    let containers = settle(&mut self.containers, backend, asked, noted, of_them);
-                    missing.extend(containers.into_iter().map(|(id, _)| (id, None)));
+                    settle(&mut self.containers, backend, asked, noted, of_them);
                 }
-                missing.extend(gone.into_iter().map(|(id, pod)| (id, Some(pod.more.uid))));
+                for (id, pod) in gone {
+                    self.removals.add(Removed {
+                        id,
+                        at: self.clock,
+                        backend: Some(pod.backend),
+                        uid: Some(pod.more.uid),
+                        by_us: false,
+                        had_rival: false,
+                    });
+                }
             }
             Kind::Container => {
                 let noted = (changes, &mut changed);
-                let gone = settle(&mut self.containers, backend, asked, noted, |_| true);
-                missing.extend(gone.into_iter().map(|(id, _)| (id, None)));
+                settle(&mut self.containers, backend, asked, noted, |_| true);
             }
-        }
-        for (id, uid) in missing {
-            self.removals.add(Removed {
-                id,
-                at: self.clock,
-                backend: Some(backend),
-                uid,
-                by_us: false,
-                had_rival: false,
-            });
         }
         changed
     }
@@ -496,7 +492,6 @@ impl Owners {
         changed.append(&mut self.settle(Kind::Container, backend, now));
         self.whole.retain(|(_, of), _| *of != backend);
         self.creations.forget(backend);
-        self.removals.forget(backend);
         changed
     }
 

@@ -75,8 +75,8 @@ impl Search<'_> {
     async fn after_miss(&self, kind: Kind, id: String) -> Result<Target, Status> {
         let Search { switch, request } = self;
         let removed = switch.owners().removals.owner_of(&id);
-        let had = removed.filter(|(backend, _)| request.live.backend(*backend).is_ok());
-        if let Some((backend, true)) = had.filter(|_| !may_be_short(&id)) {
+        let had = removed.filter(|backend| request.live.backend(*backend).is_ok());
+        if let Some(backend) = had.filter(|_| !may_be_short(&id)) {
             return Ok(Target::Owner(backend, kind, id));
         }
         let answered = self.ask_all().await;
@@ -98,8 +98,9 @@ impl Search<'_> {
                 Err(errors::short_id_unknown(kind, &id, &unanswered))
             }
             (_, Err(unanswered)) => match had {
-                // Only this backend had the id, until a client removed it or a list lacked it. So its denial is proof.
-                Some((backend, _)) => Ok(Target::Owner(backend, kind, id)),
+                // A client removed this id through criswitch, and only this backend had it. So the call needs no other
+                // backend.
+                Some(backend) => Ok(Target::Owner(backend, kind, id)),
                 None => Err(errors::owner_unknown(kind, &id, &unanswered)),
             },
             (_, Ok(())) => Ok(target),

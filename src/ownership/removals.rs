@@ -77,20 +77,12 @@ impl Removals {
         removed.take_while(move |removed| removed.at > mark.0)
     }
 
-    /// The backend that had this removed pod or container, unless another backend listed it too. Also whether a client
-    /// removed it through criswitch; otherwise it was missing in a complete list of the backend.
-    pub fn owner_of(&self, id: &str) -> Option<(BackendId, bool)> {
+    /// The backend that had this pod or container, if a client removed it through criswitch and no other backend listed
+    /// it.
+    pub fn owner_of(&self, id: &str) -> Option<BackendId> {
         let mut removed = self.0.iter().rev();
-        let last = removed.find(|it| it.id == id && it.backend.is_some())?;
-        let owner = last.backend.filter(|_| !last.had_rival)?;
-        Some((owner, last.by_us))
-    }
-
-    /// Records that `backend` was forgotten: no list of it lacked its items.
-    pub(super) fn forget(&mut self, backend: BackendId) {
-        let its = self.0.iter_mut();
-        let its = its.filter(|removed| removed.backend == Some(backend) && !removed.by_us);
-        its.for_each(|removed| removed.had_rival = true);
+        let last = removed.find(|it| it.id == id && it.by_us && it.backend.is_some())?;
+        last.backend.filter(|_| !last.had_rival)
     }
 
     /// The backend of the last removed pod with this uid.
@@ -126,8 +118,8 @@ mod tests {
         let ids = |since| removals.pods_of(B, Mark(since)).len();
         assert_eq!([0, 1, 3].map(ids), [3, 2, 0]);
         assert!(removals.pods_of(C, Mark(0)).is_empty());
-        assert_eq!(removals.owner_of("old"), Some((B, true)));
-        assert_eq!(removals.owner_of("missing"), Some((B, false)));
+        assert_eq!(removals.owner_of("old"), Some(B));
+        assert_eq!(removals.owner_of("missing"), None);
         assert_eq!(removals.last_with_uid("uid-of-missing"), Some(B));
         for at in 0..REMOVALS as u64 {
             removals.add(removed("later", at, true));

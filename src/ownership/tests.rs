@@ -376,9 +376,9 @@ fn a_removed_id_keeps_its_backend_unless_another_backend_listed_it_too() {
         owners.forget(Kind::Pod, id);
     }
     owners.settle(Kind::Pod, B, owners.mark());
-    assert_eq!(owners.removals.owner_of("a"), Some((B, true)));
+    assert_eq!(owners.removals.owner_of("a"), Some(B));
     assert_eq!(owners.removals.owner_of("b"), None);
-    assert_eq!(owners.removals.owner_of("c"), Some((B, false)));
+    assert_eq!(owners.removals.owner_of("c"), None, "no client removed it");
 }
 
 /// Learns a complete list of containers from `backend`. Returns whether the list counts as a change of known facts.

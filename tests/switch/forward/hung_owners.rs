@@ -9,7 +9,7 @@ use criswitch::rpc::{Patience, ROWS, Row};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::calls::{ID_CALLS, IdCall, path, stopped, text_of};
+use crate::calls::{ID_CALLS, IdCall, path, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
 use crate::support::clock::later;
 use crate::support::{RawReply, Rig, frame};
@@ -224,25 +224,6 @@ async fn a_creation_ends_when_its_backend_is_forgotten() {
     let (created, ()) = tokio::join!(&mut create, forgotten);
     assert_eq!(created.unwrap_err().code(), Code::Unavailable);
     assert!(rig.pods().await.unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn a_pod_that_vanished_is_absent_although_another_backend_is_away() {
-    let (rig, pod, container) = with_pod().await;
-    rig.sim("kata").forget();
-    assert!(rig.pods().await.unwrap().is_empty());
-    assert!(rig.containers().await.unwrap().is_empty());
-    stopped(&rig, "runc").await;
-    for call in ID_CALLS {
-        let reply = call.send(&rig, call.pick(&pod, &container)).await;
-        assert_eq!(
-            reply.code(),
-            call.if_gone,
-            "{}: {}",
-            call.rpc,
-            text_of(&reply)
-        );
-    }
 }
 
 #[tokio::test]

@@ -109,13 +109,22 @@ impl Case<'_> {
         let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
         let any = pods.clone().any(|pod| self.is_known(pod));
         let begun = self.asked.begun;
-        let mut creating = self.truth.creating.iter();
         // Calls of the last instance may create pods that criswitch does not know, on any backend. So every backend
         // must be healthy.
         let relies = |at| self.truth.relied_upon(at, self.asked.at);
-        let unanswered = !(0..RUNTIMES).filter(|at| self.may(*at)).all(relies)
-            || creating.any(|it| it.uid == uid && it.settled.is_none_or(|settled| settled > begun));
+        let unanswered =
+            !(0..RUNTIMES).filter(|at| self.may(*at)).all(relies) || self.names_creation();
         any && pods.all(|pod| relied(pod) && pod.is_sure(begun)) && !unanswered
+    }
+
+    /// Whether the list asks for a pod by its uid, and the result of a call that creates a pod of this uid may be unknown:
+    /// then a cached list may lack the pod.
+    fn names_creation(&self) -> bool {
+        let (uid, begun) = (self.asked.call.filter.uid(), self.asked.begun);
+        let mut creating = self.truth.creating.iter();
+        creating.any(|it| {
+            Some(it.uid.as_str()) == uid && it.settled.is_none_or(|settled| settled > begun)
+        })
     }
 
     /// Whether the list concerns a pod or container of a failing backend. criswitch then asks only that backend, even if
@@ -162,7 +171,7 @@ impl Case<'_> {
                 any && relies && self.somebody_pulls()
             }
         };
-        let cached = self.stood_in_for() || self.has_some_stats();
+        let cached = self.stood_in_for() && !self.names_creation() || self.has_some_stats();
         let due = due || cached || self.narrowed_to_order();
         // Before metrics, criswitch asks for unknown descriptors.
         let times = if name.contains("Metrics") { 2 } else { 1 };
