@@ -2,14 +2,15 @@
 
 load helpers.bash
 
-LIMIT_BYTES=10500000
+# The program that links glibc has 11.1 MB; the static one of a release has less.
+LIMIT_BYTES=11500000
 
 teardown() {
   stop_switch idle
   rm -f "$DIR/containerd-3-again.sock"
 }
 
-@test "idle with four backends it stays under 10.5 MB" {
+@test "idle with four backends it stays under 11.5 MB" {
   launch_switch idle
   # The link is created after criswitch has read the configuration. With an earlier link, both paths would be one
   # backend.
