@@ -254,9 +254,10 @@ pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Re
 async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
         // A single backend is waited for as long as its client does, as without criswitch.
-        let limit = match call.live.is_alone() {
-            true => Duration::MAX,
-            false => backend.list_timeout(),
+        let limit = if call.live.is_alone() {
+            Duration::MAX
+        } else {
+            backend.list_timeout()
         };
         let asked = tokio::time::timeout(call.wait(limit), forward::ask(call, &backend));
         let result = asked

@@ -135,7 +135,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
                 answers = answers_probe(backend, &wire) => answers,
             };
             if !answers {
-                // This state ends the calls that wait for the hung backend. The end of the connection's task alone does
+                // This state ends reads that wait for the hung backend, and begins the wait of calls that change something. The end of the connection's task alone does
                 // not end them.
                 backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
                 tokio::time::sleep(FIRST_PAUSE).await;

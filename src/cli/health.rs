@@ -79,10 +79,10 @@ impl Health {
         let lines = reasons.chain(restart).map(|reason| format!("\n  {reason}"));
         let lines: String = lines.collect();
         let problems = counted(count, "problem");
-        match backends.is_empty() {
-            true => format!("{problems}{lines}"),
-            false => format!("{problems}, of {}{lines}", plain(&backends.join(", "))),
+        if backends.is_empty() {
+            return format!("{problems}{lines}");
         }
+        format!("{problems}, of {}{lines}", plain(&backends.join(", ")))
     }
 
     /// The health. The first line has the level, and all reasons if they fit. On a terminal the level has a colour.
