@@ -16,7 +16,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a Prometheus that scrapes `target`, a loopback port, as job `criswitch`, ten times a second.
+    /// Starts a Prometheus that scrapes `target`, a loopback port, as job `criswitch`, each second.
     pub fn start(
         directory: &Path,
         target: u16,
@@ -24,7 +24,7 @@ impl Prometheus {
     ) -> Prometheus {
         let config = directory.join("prometheus.yaml");
         let text = format!(
-            "scrape_configs:\n- job_name: criswitch\n  scrape_interval: 100ms\n  scrape_timeout: 100ms\n  static_configs:\n  - targets: ['127.0.0.1:{target}']\n"
+            "scrape_configs:\n- job_name: criswitch\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  static_configs:\n  - targets: ['127.0.0.1:{target}']\n"
         );
         std::fs::write(&config, text).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -45,20 +45,15 @@ impl Prometheus {
         }
     }
 
-    /// Waits for two scrapes, so that rates have values.
-    pub async fn until_scraped_twice(&self) {
-        let scraped = async {
-            loop {
-                let count = self.ask("count_over_time(up[10s]) > 1 and up == 1").await;
-                if count.is_some_and(|count| count > 0) {
-                    return;
-                }
+    /// Waits until the query has a value: a rate has one after two scrapes.
+    pub async fn until_it_answers(&self, query: &str) {
+        let answered = async {
+            while self.ask(query).await.is_none_or(|count| count == 0) {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE * 3, scraped)
-            .await
-            .expect("it reads nothing");
+        let answered = tokio::time::timeout(PATIENCE, answered).await;
+        assert!(answered.is_ok(), "no value: {query}");
     }
 
     /// The number of values of a query; panics if the query is invalid.
