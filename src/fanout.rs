@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use prost::Message as _;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
@@ -22,6 +23,7 @@ use crate::backend::answer::Answer;
 use crate::backend::state::State;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Request, named};
+use crate::codec::cri;
 use crate::codec::protobuf::Malformed;
 use crate::errors;
 use crate::fanout::fallback::Part;
@@ -472,8 +474,20 @@ pub(crate) async fn update_runtime_config(
     }
 }
 
-/// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns
-/// the first successful reply of another backend, in the order of `backends`. criswitch waits at most `list_timeout`
+/// A `RuntimeConfigResponse` with this cgroup driver.
+fn runtime_config_of(driver: u64) -> Bytes {
+    let driver = i32::try_from(driver).unwrap_or_default();
+    let linux = cri::LinuxRuntimeConfiguration {
+        cgroup_driver: driver,
+    };
+    cri::RuntimeConfigResponse { linux: Some(linux) }
+        .encode_to_vec()
+        .into()
+}
+
+/// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns the
+/// cgroup driver of its configuration; if that is not known, the first successful reply of another backend, in the order
+/// of `backends`. criswitch waits at most `list_timeout`
 /// for each other backend.
 pub(crate) async fn runtime_config(
     call: &Call,
@@ -488,6 +502,9 @@ pub(crate) async fn runtime_config(
         let answer = short::in_time(call, default, forward::ask(call, default)).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
+        }
+        if let Some(driver) = default.record.known().cgroup_driver {
+            return Ok(reply::of_message(vec![runtime_config_of(driver)]));
         }
         own = Some(answer);
     }

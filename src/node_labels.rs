@@ -64,7 +64,12 @@ impl NodeLabels {
         let mut labels = NodeLabels::default();
         let mut ends = Vec::new();
         for backend in &live.backends {
-            let end = match backend.failing() {
+            let unready = backend.record.known().unready_since;
+            let end = match (backend.failing(), unready) {
+                (Failing::No, Some(since)) => Failing::Since(since),
+                (failing, _) => failing,
+            };
+            let end = match end {
                 Failing::No => None,
                 // There is no end if the limit is too long for the clock.
                 Failing::Since(since) => match since.checked_add(limit) {

@@ -55,6 +55,8 @@ mod explain_files;
 mod explain_objects;
 #[path = "cli/explain_running.rs"]
 mod explain_running;
+#[path = "cli/facts.rs"]
+mod facts;
 #[path = "cli/forget.rs"]
 mod forget;
 #[cfg(unix)] // FUSE is a part of Linux.

@@ -5,12 +5,13 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::backend::facts::{self, Condition};
 use crate::backend::known::Failure;
 use crate::backend::state::State;
 use crate::codec::admin;
 use crate::config::wording::{self, AUTO_REGISTERED};
 use crate::fanout::fallback;
-use crate::fanout::status::{self, Condition};
+use crate::fanout::status;
 use crate::node_labels::NodeLabels;
 use crate::ownership::Owners;
 use crate::rpc::{Kind, List};
@@ -107,8 +108,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
     let (link, known) = (backend.connection.link(), backend.record.known());
     let (pods, containers) = reload::owned_by(question, &owners, backend.id).unzip();
     let [runtime, version, cgroup_driver] = status::identity(&known);
-    let conditions =
-        status::conditions(&known.status).map_err(|fault| backend.malformed(&fault))?;
+    let conditions = facts::conditions(&known.status).map_err(|fault| backend.malformed(&fault))?;
     Ok(admin::Backend {
         name: backend.name().to_string(),
         socket: backend.socket.to_string(),

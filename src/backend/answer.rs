@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::percent_decode;
 use tonic::Code;
 
+use crate::backend::facts;
 use crate::codec::frames;
 use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::errors;
@@ -102,7 +103,8 @@ impl Answer {
 
     /// The gRPC code and the decoded text, for log lines and reports.
     pub(crate) fn code_and_text(&self) -> String {
-        format!("{}: {}", code_name(self.code()), self.plain_text())
+        let text = self.plain_text();
+        format!("{}: {text}{}", code_name(self.code()), facts::hint(&text))
     }
 
     /// The code and the text, if the answer to a call of the RPC in `row` is an error. `Unimplemented` is none for an

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
+use crate::backend::facts;
 use crate::backend::late_reads::LateReads;
 use crate::backend::lists::{Lists, Snapshot};
 use crate::config::wording::failing_rpc;
@@ -25,6 +26,8 @@ pub struct Known {
     pub version: Bytes,
     /// The `StatusResponse`, without the `info` of a verbose status.
     pub status: Bytes,
+    /// Since when the backend reports that its runtime is not ready.
+    pub(crate) unready_since: Option<Instant>,
     /// When the backend sent `status` to this run of criswitch.
     status_at: Option<Instant>,
     /// For a `status` from an earlier run of criswitch: the backend last answered that run at this time or before.
@@ -132,7 +135,12 @@ impl Known {
     pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
-        self.status != last
+        let is_changed = self.status != last;
+        if is_changed {
+            let since = self.unready_since.unwrap_or_else(Instant::now);
+            self.unready_since = facts::is_unready(&self.status).then_some(since);
+        }
+        is_changed
     }
 
     /// Restores the replies that an earlier run of criswitch saved. The backend answered that run at `at` or before.

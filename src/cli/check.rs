@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use criswitch::backend::facts::RUNTIME_READY;
 use criswitch::config::wording::{self, counted};
 use criswitch::config::{Config, Handler, KEYS, Problems, Table, duration_text, keys};
 use criswitch::platform::service;
@@ -121,6 +122,7 @@ fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     let kinds = [
         failures,
         lacking_required,
+        not_ready,
         other_switches,
         missing_handlers,
         other_drivers,
@@ -403,6 +405,19 @@ fn failures(table: &Table, probes: &[Probe]) -> Vec<String> {
             format!("backend {:?} ({}): {cause}", backend.name, backend.socket)
         })
         .collect()
+}
+
+/// Backends whose runtime reports that it can start no pod.
+fn not_ready(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let unready = probes.filter_map(|(backend, probe)| {
+        let mut conditions = probe.as_ref().ok()?.conditions.iter();
+        let unready = conditions.find(|it| it.r#type == RUNTIME_READY && !it.status)?;
+        let (name, socket) = (&backend.name, &backend.socket);
+        let why = terminal::plain(&unready.message);
+        Some(format!("backend {name:?} ({socket}): {RUNTIME_READY} is false, so no pod can start there: {why}"))
+    });
+    unready.collect()
 }
 
 /// Backends that lack RPCs that every runtime must have.

@@ -9,10 +9,11 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use criswitch::backend::answer::Answer;
 use criswitch::backend::connect::Dialer;
+use criswitch::backend::facts;
 use criswitch::backend::wire::Wire;
 use criswitch::backend::{Backend, own_headers};
 use criswitch::codec::cri::{
-    CgroupDriver, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, RuntimeCondition,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, RuntimeCondition,
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
     StatusResponse, VersionRequest, VersionResponse,
 };
@@ -403,14 +404,13 @@ async fn ask_required(
 /// The configuration in a verbose Status; `None` if the runtime does not report it. containerd and newer versions of
 /// CRI-O report it.
 fn configured(status: &StatusResponse) -> Option<Configured> {
-    let config: Value = serde_json::from_str(status.info.get("config")?).ok()?;
+    let config = facts::configuration(&status.info)?;
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
     let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
     let runtimes = config.pointer("/containerd/runtimes");
-    let of_default = runtimes.and_then(|all| all.get(default?));
     let runtimes = runtimes.and_then(Value::as_object).into_iter().flatten();
     Some(Configured {
-        cgroup_driver: of_default.and_then(driver),
+        cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
         default: default.filter(|name| !name.is_empty()).map(str::to_owned),
         runtimes: runtimes
             .map(|(name, it)| (name.clone(), runtime(it)))
@@ -442,14 +442,6 @@ fn runtime(handler: &Value) -> Runtime {
     }
 }
 
-/// The cgroup driver in the configuration of a handler with runc.
-fn driver(handler: &Value) -> Option<&'static str> {
-    let is_runc = handler.get("runtimeType")?.as_str()?.contains(".runc.");
-    let systemd = handler.pointer("/options/SystemdCgroup");
-    let is_systemd = systemd.and_then(Value::as_bool).unwrap_or_default();
-    is_runc.then_some(if is_systemd { "systemd" } else { "cgroupfs" })
-}
-
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.
 async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<&'static str>> {
     let row = &rpc::RUNTIME_CONFIG;
@@ -460,10 +452,8 @@ async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Opt
     }
     let config = RuntimeConfigResponse::decode(message(backend, row, &answer)?)
         .context("RuntimeConfig cannot be read")?;
-    Ok(config.linux.map(|linux| match linux.cgroup_driver() {
-        CgroupDriver::Systemd => "systemd",
-        CgroupDriver::Cgroupfs => "cgroupfs",
-    }))
+    let driver = config.linux.map(|linux| linux.cgroup_driver() as u64);
+    Ok(driver.map(facts::cgroup_driver_name))
 }
 
 async fn call(
@@ -489,12 +479,9 @@ async fn send(
 
 fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {
     if answer.code() != Code::Ok {
-        bail!(
-            "{} returned {:?}: {}",
-            row.name,
-            answer.code(),
-            answer.plain_text()
-        );
+        let text = answer.plain_text();
+        let hint = facts::hint(&text);
+        bail!("{} returned {:?}: {text}{hint}", row.name, answer.code());
     }
     Ok(backend.message(answer)?)
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use criswitch::admin::verdict::list_problems;
+use criswitch::backend::facts::NEEDED;
 use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::address::Address;
 use criswitch::config::wording::{ago, counted, place, removal, span};
-use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
+use criswitch::fanout::status::BACKENDS_READY;
 use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};

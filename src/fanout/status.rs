@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::answer::Answer;
+use crate::backend::facts::{cgroup_driver_name, text};
 use crate::backend::known::Known;
 use crate::backend::state::Failing;
 use crate::backend::{Backend, own_headers};
@@ -37,12 +38,7 @@ use crate::switch::learn::Learned;
 use crate::topology::Live;
 
 pub use merged::merged;
-pub(crate) use merged::{Condition, conditions};
-use merged::{text, unready};
-
-/// The conditions of a runtime that the kubelet requires to be true (cri-api). Other conditions are warnings, such as
-/// containerd's condition for deprecated features.
-pub const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
+use merged::unready;
 
 /// The condition that says whether all backends are ready; the kubelet does not read it.
 pub const BACKENDS_READY: &str = "BackendsReady";
@@ -307,13 +303,4 @@ pub(crate) fn features_of(status: &[u8], handler: &str) -> Vec<&'static str> {
     ];
     let features = features.into_iter().filter(|(_, field)| has(*field));
     features.map(|(name, _)| name).collect()
-}
-
-/// The name of a `CgroupDriver` of the CRI.
-fn cgroup_driver_name(driver: u64) -> &'static str {
-    match driver {
-        0 => "systemd",
-        1 => "cgroupfs",
-        _ => "unknown",
-    }
 }

@@ -133,7 +133,7 @@ fn merged(merge: &Merge) -> String {
         Merge::Events => "interleaved; Unimplemented if a backend lacks it".into(),
         Merge::Status => "the default backend's, with the handlers of the routing table".into(),
         Merge::RuntimeConfig => {
-            "the default backend's; if it lacks the RPC, the first reply of another backend".into()
+            "the default backend's; if it lacks the RPC, the cgroup driver of its configuration, else the first reply of another backend".into()
         }
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
     }

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use prost::Message;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::facts;
 use crate::backend::known::WRONG_CGROUP_DRIVER;
 use crate::backend::wire::Wire;
 use crate::call::Failed;
-use crate::codec::{frames, protobuf};
+use crate::codec::{cri, frames, protobuf};
 use crate::fanout::{status, streams};
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
@@ -246,6 +248,9 @@ async fn reported_cgroup_driver(backend: &Backend, wire: Option<&Wire>) -> Optio
         .ask_own(wire, &rpc::RUNTIME_CONFIG, frames::frame(&[]))
         .await;
     let driver = match answer {
+        Ok(answer) if answer.code() == Code::Unimplemented => {
+            return configured_cgroup_driver(backend, wire).await;
+        }
         Ok(answer) if answer.code() != Code::Ok => return None,
         Ok(answer) => cgroup_driver(backend, &answer),
         Err(status) => Err(status),
@@ -258,4 +263,13 @@ async fn reported_cgroup_driver(backend: &Backend, wire: Option<&Wire>) -> Optio
         tracing::warn!(backend = %backend.name(), cause, "cannot read the cgroup driver of the backend");
     }
     driver.ok()
+}
+
+/// Reads the cgroup driver from the configuration of a runtime that lacks `RuntimeConfig`.
+async fn configured_cgroup_driver(backend: &Backend, wire: Option<&Wire>) -> Option<u64> {
+    let request = cri::StatusRequest { verbose: true }.encode_to_vec();
+    let request = frames::frame(&request);
+    let answer = backend.ask_own(wire, &rpc::STATUS, request).await.ok()?;
+    let status = cri::StatusResponse::decode(backend.message(&answer).ok()?).ok()?;
+    facts::configured_cgroup_driver(&facts::configuration(&status.info)?)
 }

@@ -158,7 +158,7 @@ async fn a_path_that_is_no_cri_socket_is_reported_with_the_cause() {
     assert_eq!(printed.backends().len(), 1);
     expect![[r#"
         criswitch: No backend at /node/run/cri-dockerd.sock: cannot connect: Connection refused.
-        criswitch: No backend at /node/run/k0s/containerd.sock: Version returned Unimplemented: unknown service runtime.v1.RuntimeService. The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
+        criswitch: No backend at /node/run/k0s/containerd.sock: Version returned Unimplemented: unknown service runtime.v1.RuntimeService; the runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: it is a file, not a socket.
     "#]].assert_eq(&printed.shown);
     // A long path is not wrapped.

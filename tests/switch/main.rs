@@ -67,6 +67,8 @@ mod fanout {
 
 mod forward {
     mod deaths;
+    #[cfg(unix)] // As hung_owners.
+    mod fault_matrix;
     #[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
     mod hung_owners;
     mod kept_statuses;
@@ -135,6 +137,8 @@ mod switch {
     mod saved_node;
     pub mod saved_state;
     mod untrusted_state;
+    #[cfg(unix)] // The state has the paths of sockets.
+    mod upgrade;
     mod written_state;
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use criswitch::backend::facts::NEEDED;
 use criswitch::config::wording;
-use criswitch::fanout::status::NEEDED;
 
 use super::Discovered;
 use super::plan::ConfigPlan;
@@ -91,17 +91,8 @@ fn conflicts(plan: &ConfigPlan) -> Vec<String> {
 fn silent(discovered: &Discovered) -> Vec<String> {
     let silent = discovered.silent.iter();
     silent
-        .map(|(place, cause)| format!("No backend at {}: {cause}.{}", place.socket, hint(cause)))
+        .map(|(place, cause)| format!("No backend at {}: {cause}.", place.socket))
         .collect()
-}
-
-/// A hint for the error of a containerd that is older than 1.6 or has no CRI plugin.
-fn hint(cause: &str) -> &'static str {
-    if cause.contains("unknown service runtime.v1") {
-        " The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages)."
-    } else {
-        ""
-    }
 }
 
 fn own(discovered: &Discovered) -> Vec<String> {

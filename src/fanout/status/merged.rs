@@ -1,17 +1,16 @@
 //! Merges the `StatusResponse`s of several backends into one for the node. Does no I/O. Fields that are not replaced
 //! are copied unchanged.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use serde_json::Value as Json;
 
-use super::{BACKENDS_READY, NEEDED, StatusAnswer};
+use super::{BACKENDS_READY, StatusAnswer};
+use crate::backend::facts::{Condition, NEEDED, conditions};
 use crate::backend::known::{Known, WRONG_CGROUP_DRIVER};
 use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
 use crate::config::Table;
-use crate::errors;
 use crate::fanout::merge;
 use crate::rpc::fields::{runtime_condition, runtime_handler, runtime_status, status_response};
 
@@ -93,32 +92,6 @@ pub(super) fn readable(status: &Bytes) -> Result<(), Malformed> {
     }
     merge::common_features(&[features(status)?])?;
     Ok(())
-}
-
-/// A decoded `RuntimeCondition` of the CRI.
-pub(crate) struct Condition<'a> {
-    pub(crate) kind: Cow<'a, str>,
-    pub(crate) status: bool,
-    pub(crate) reason: Cow<'a, str>,
-    pub(crate) message: Cow<'a, str>,
-}
-
-/// The conditions that a backend reports.
-pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
-    protobuf::all_bytes(
-        status,
-        &[status_response::STATUS, runtime_status::CONDITIONS],
-    )?
-    .into_iter()
-    .map(|condition| {
-        Ok(Condition {
-            kind: text(condition, runtime_condition::TYPE)?,
-            status: protobuf::varint(condition, &[runtime_condition::STATUS])? != 0,
-            reason: text(condition, runtime_condition::REASON)?,
-            message: text(condition, runtime_condition::MESSAGE)?,
-        })
-    })
-    .collect()
 }
 
 /// The faults of a backend, for the `BackendsReady` condition. Warnings in the backend's own conditions are no faults.
@@ -335,12 +308,6 @@ fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
         }
     }
     Ok(out)
-}
-
-/// The text of a field for display. A long text is shortened. Bytes that are not UTF-8 are replaced.
-pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
-    let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
-    Ok(errors::cut(text))
 }
 
 fn string_entry(key: &str, value: &str) -> Bytes {

@@ -199,13 +199,13 @@ impl Case<'_> {
         if wrong { Err(what.to_owned()) } else { Ok(()) }
     }
 
-    /// The calls of the same RPC that backends received because of this client's call.
+    /// The calls of the same RPC that backends accepted because of this client's call.
     fn got(&self) -> impl Iterator<Item = &Seen> {
         let Call { id, row, .. } = &self.asked.call;
         self.truth
             .seen
             .iter()
-            .filter(move |seen| seen.call == *id && seen.row.name == row.name)
+            .filter(move |seen| seen.call == *id && seen.row.name == row.name && !seen.was_rejected)
     }
 
     /// The pod or container that the call names. `None` if no item or several items match.
@@ -256,6 +256,12 @@ impl Case<'_> {
 
     fn who_got_it(&self) -> Result<(), String> {
         let only = self.only();
+        let seen = self.truth.seen.iter();
+        let rejected = seen.filter(|seen| seen.was_rejected && seen.call == self.asked.call.id);
+        self.unless(
+            creates(self.asked.call.row) && rejected.count() > 2,
+            "a rejected call was sent again more than once",
+        )?;
         for seen in self.got() {
             let times = self
                 .got()

@@ -109,6 +109,10 @@ pub enum Fault {
     Lack(Lacking),
     /// The runtime accepts calls and answers none; `false` ends the fault.
     Hang(bool),
+    /// The runtime answers every call but those of this RPC; `None` ends the fault.
+    HangRpc(Option<&'static str>),
+    /// The runtime shuts its connections down and accepts new ones, as a server that is replaced does.
+    GoAway,
     /// The runtime neither reads nor writes; `false` ends the fault.
     Freeze(bool),
     /// Each list takes this many milliseconds; `None` ends the delay.
@@ -177,6 +181,8 @@ pub enum Damage {
     DieWithin,
     /// The stream is reset, and the backend does not execute the call.
     ResetBefore,
+    /// The runtime rejects the stream before it reads the call, so that a client may send the call again.
+    RejectStream,
     /// The backend executes the call, and the stream is reset.
     ResetAfter,
     /// The stream is reset after half of the reply.
@@ -224,8 +230,9 @@ impl Plan {
 }
 
 fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
-    match rng.u32(..104) {
+    match rng.u32(..106) {
         100..103 => share(rng, steps),
+        104..106 => hang(rng, steps),
         103 => steps.push(Step::Forget(rng.usize(..60))),
         0..3 => poll(rng, steps),
         3..57 => {
@@ -267,6 +274,41 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     let fault = [Step::Fault(rng.usize(..60), fault)];
     let poll = [Step::Call(poll), Step::Wait(1)];
     steps.extend(poll.iter().chain(&fault).chain(&poll).cloned());
+}
+
+/// Adds a backend that stops answering, wholly or one RPC, while calls are in flight, and then is forgotten or recovers.
+fn hang(rng: &mut Rng, steps: &mut Vec<Step>) {
+    let at = rng.usize(..60);
+    let is_whole = rng.bool();
+    let (begins, ends) = if is_whole {
+        (Fault::Hang(true), Fault::Hang(false))
+    } else {
+        (Fault::HangRpc(Some(rpc(rng))), Fault::HangRpc(None))
+    };
+    let calls = |rng: &mut Rng, steps: &mut Vec<Step>| {
+        for _ in 0..rng.usize(1..4) {
+            let call = if rng.bool() { run(rng) } else { op(rng) };
+            steps.push(Step::Call(Op {
+                timeout_ms: None,
+                ..call
+            }));
+        }
+    };
+    calls(rng, steps);
+    steps.push(Step::Fault(at, begins));
+    calls(rng, steps);
+    steps.push(Step::Wait(rng.u64(1..12_000)));
+    calls(rng, steps);
+    match rng.u32(..3) {
+        0 => steps.extend([Step::Wait(rng.u64(1..8000)), Step::Forget(at)]),
+        1 => steps.push(Step::Wait(rng.u64(50_000..90_000))),
+        _ => {}
+    }
+    steps.push(Step::Fault(at, ends));
+}
+
+fn rpc(rng: &mut Rng) -> &'static str {
+    ROWS[rng.usize(..ROWS.len())].name
 }
 
 /// Adds steps after which two backends list one pod, and then one of them no longer does.
@@ -331,7 +373,10 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..58) {
+    match rng.u32(..64) {
+        58..60 => Fault::GoAway,
+        60..62 => Fault::HangRpc(Some(rpc(rng))),
+        62..64 => Fault::HangRpc(None),
         46..49 => Fault::Copy(rng.u32(..), rng.u8(..4) == 0),
         49 => Fault::DropCopies,
         50..52 => Fault::Mirror(rng.bool()),
@@ -380,7 +425,8 @@ fn garbled(rng: &mut Rng) -> Option<Garbled> {
 }
 
 fn damage(rng: &mut Rng) -> Damage {
-    match rng.u32(..12) {
+    match rng.u32(..13) {
+        12 => Damage::RejectStream,
         0 => Damage::DieBefore,
         1 => Damage::DieAfter,
         2 => Damage::DieWithin,

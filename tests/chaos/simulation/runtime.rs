@@ -53,12 +53,16 @@ pub struct Runtime {
     answers: Notify,
     valve: Valve,
     events: broadcast::Sender<Shown>,
+    /// Shuts the connections down.
+    goes_away: broadcast::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
     down: bool,
     hung: bool,
+    /// The only RPC that the runtime does not answer.
+    hung_rpc: Option<&'static str>,
     /// The duration of each list, in milliseconds.
     slow_ms: Option<u32>,
     failing: Option<Failing>,
@@ -71,6 +75,13 @@ struct State {
     healed: bool,
 }
 
+impl State {
+    /// Whether the runtime does not answer calls of this row.
+    fn holds(&self, row: &Row) -> bool {
+        self.hung || self.hung_rpc == Some(row.name)
+    }
+}
+
 impl Runtime {
     pub fn new(at: usize, truth: Arc<Mutex<Truth>>) -> Arc<Runtime> {
         Arc::new(Runtime {
@@ -80,6 +91,7 @@ impl Runtime {
             answers: Notify::new(),
             valve: Valve::default(),
             events: broadcast::Sender::new(UNREAD_EVENTS),
+            goes_away: broadcast::Sender::new(1),
         })
     }
 
@@ -95,7 +107,13 @@ impl Runtime {
         let connection = http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(1 << 20)
             .serve_connection(TokioIo::new(Pipe::new(ours, self.valve.clone())), answer);
+        let mut goes_away = self.goes_away.subscribe();
         let task = tokio::spawn(async move {
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                _ = &mut connection => return,
+                _ = goes_away.recv() => connection.as_mut().graceful_shutdown(),
+            }
             connection.await.ok();
         });
         state.connections.push(task.abort_handle());
@@ -125,18 +143,22 @@ impl Runtime {
             .into_body()
             .collect()
             .await
-            .map_err(|_| Broken)?
+            .map_err(|_| Broken::Reset)?
             .to_bytes();
         let message = message.slice(frames::FRAME_HEADER..);
         let seen = self.note(row, call, &message);
-        self.answers().await;
+        self.answers(row).await;
         let damage = self.next_damage();
         if damage.is_some_and(|damage| damage != Damage::Split) {
             self.truth().seen[seen].spoilt = true;
         }
+        if damage == Some(Damage::RejectStream) {
+            self.truth().seen[seen].was_rejected = true;
+            return Err(Broken::rejected());
+        }
         self.before(damage, row).await?;
         if self.state().deaths != process {
-            return Err(Broken);
+            return Err(Broken::Reset);
         }
         let fails = matches!(damage, Some(Damage::Reject | Damage::FailAfter));
         if fails && row.name == "UpdateRuntimeConfig" {
@@ -182,6 +204,7 @@ impl Runtime {
             handler,
             executed: false,
             spoilt: false,
+            was_rejected: false,
         });
         truth.seen.len() - 1
     }
@@ -206,9 +229,9 @@ impl Runtime {
         match damage {
             Some(Damage::DieBefore) => {
                 self.die_within_call();
-                return Err(Broken);
+                return Err(Broken::Reset);
             }
-            Some(Damage::ResetBefore) => return Err(Broken),
+            Some(Damage::ResetBefore) => return Err(Broken::Reset),
             _ => {}
         }
         let slow = self.state().slow_ms;
@@ -315,9 +338,9 @@ impl Runtime {
         match damage {
             Some(Damage::DieAfter) => {
                 self.die_within_call();
-                Err(Broken)
+                Err(Broken::Reset)
             }
-            Some(Damage::ResetAfter) => Err(Broken),
+            Some(Damage::ResetAfter) => Err(Broken::Reset),
             Some(Damage::FailAfter) => {
                 let failed = Status::unknown("it failed half-way");
                 Ok(damage::unroutable(&failed))

@@ -53,6 +53,8 @@ pub struct Seen {
     pub executed: bool,
     /// Whether a fault affected the call.
     pub spoilt: bool,
+    /// Whether the backend rejected the call's stream, so that criswitch may send the call again, once.
+    pub was_rejected: bool,
 }
 
 /// A list without a filter, or all stats, that a backend sent undamaged.
@@ -86,6 +88,8 @@ pub struct Health {
     pub since: Option<Instant>,
     /// The moments when the backend stopped answering.
     pub silenced: Vec<Moment>,
+    /// The only RPC that the backend does not answer now.
+    pub hung_rpc: Option<&'static str>,
     /// Whether the backend lists pods and containers that other backends own.
     pub claims: bool,
     /// Whether the backend answers a create with an id that another backend owns.
@@ -165,6 +169,8 @@ pub struct Truth {
     ended: Vec<(u64, Instant)>,
     /// Whether the current instance has listed every joined backend.
     pub started: bool,
+    /// The last time that a backend had an RPC that hung alone.
+    pub rpc_hung: Option<Instant>,
     /// The last time that a backend answered slowly.
     pub slow: Option<Instant>,
     /// Moments at which every message had arrived.
@@ -358,6 +364,20 @@ impl Truth {
     pub fn set_faulty(&mut self, backend: usize, faulty: bool) {
         self.health[backend].faulty = faulty;
         self.disturbed(backend);
+    }
+
+    /// Notes that this RPC of `backend` hangs alone from now on, or that none does.
+    pub fn hang_rpc(&mut self, backend: usize, rpc: Option<&'static str>) {
+        let before = std::mem::replace(&mut self.health[backend].hung_rpc, rpc);
+        if before.is_some() {
+            self.rpc_hung = Some(Instant::now());
+        }
+    }
+
+    /// Whether an RPC of any backend hung alone at some time since `asked`.
+    pub fn an_rpc_hung(&self, asked: Instant) -> bool {
+        self.health.iter().any(|it| it.hung_rpc.is_some())
+            || self.rpc_hung.is_some_and(|at| at >= asked)
     }
 
     /// Notes that messages of `backend` may be lost.

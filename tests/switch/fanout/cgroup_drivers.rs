@@ -54,6 +54,30 @@ async fn a_backend_without_runtime_config_has_no_cgroup_driver_and_is_not_report
 }
 
 #[tokio::test]
+async fn the_kubelet_gets_the_driver_in_the_configuration_of_a_default_backend_without_runtime_config()
+ {
+    let runc = Sim::new("runc").lacks(["RuntimeConfig"]).set(|settings| {
+        let options = serde_json::json!({ "SystemdCgroup": true });
+        let runc =
+            serde_json::json!({ "runtimeType": "io.containerd.runc.v2", "options": options });
+        let runtimes =
+            serde_json::json!({ "defaultRuntimeName": "runc", "runtimes": { "runc": runc } });
+        settings.config = Some(serde_json::json!({ "containerd": runtimes }));
+    });
+    let rig = Rig::start([runc, Sim::new("kata").cgroup_driver(Cgroupfs)]).await;
+    until_state(&rig, "runc", "ready").await;
+    let request = criswitch::codec::cri::RuntimeConfigRequest {};
+    let config = rig
+        .runtime()
+        .runtime_config(request)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(config.linux.unwrap().cgroup_driver(), Systemd);
+    assert_eq!(state_of(&rig, "runc").await["cgroupDriver"], "systemd");
+}
+
+#[tokio::test]
 async fn a_backend_that_comes_back_with_another_cgroup_driver_is_reported() {
     let rig = runc_and_kata().await;
     until_state(&rig, "kata", "ready").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge};
+use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Patience};
 use tonic::Code;
 
 use super::{Asked, Case};
@@ -20,6 +20,8 @@ const STATUS_BOUND: Duration = Duration::from_millis(1100);
 const LIST_BOUND: Duration = Duration::from_millis(2100);
 /// The time limit of a call while a backend hangs. It is longer than criswitch needs to notice the hang.
 const HUNG_BOUND: Duration = Duration::from_secs(10);
+/// The time limit of a call that changes something while its backend hangs.
+const CHANGE_BOUND: Duration = Duration::from_secs(75);
 /// The time limit of a call while backends are slow. It is longer than the backends need for a list of pods, a list of
 /// containers, and the call.
 const SLOW_BOUND: Duration = Duration::from_secs(40);
@@ -37,13 +39,27 @@ pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
 
 /// How long a call without a deadline may take, regardless of the backends.
 fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
+    let hangs_alone = truth.an_rpc_hung(asked.at);
+    let is_alone = asked.call.id <= truth.alone;
     let bound = match asked.call.row.goes {
-        // Calls for one pod, and pulls, take as long as the client waits. Events have no end.
-        Goes::Handler(_) | Goes::Owner(..) | Goes::OwnerWithImage(_) => return None,
+        // Pulls take as long as the client waits. Events have no end.
         Goes::Image(_, ImageRule::Pull(_) | ImageRule::Remove) | Goes::All(_, Merge::Events) => {
             return None;
         }
+        Goes::Handler(_) | Goes::Owner(..) | Goes::OwnerWithImage(_) => {
+            match asked.call.row.patience {
+                Patience::Create => return None,
+                Patience::Change | Patience::Read if hangs_alone => return None,
+                Patience::Change => CHANGE_BOUND,
+                Patience::Short | Patience::Read => HUNG_BOUND,
+            }
+        }
+        // The only backend's reply is the reply.
+        Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone && hangs_alone => return None,
+        Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
+        // Nothing replaces a list that was never read.
+        Goes::All(_, Merge::Items(_) | Merge::Interleave(..)) if hangs_alone => return None,
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,

@@ -21,7 +21,17 @@ pub type Body = UnsyncBoxBody<Bytes, Broken>;
 
 /// The error of a stream that is reset.
 #[derive(Debug)]
-pub struct Broken;
+pub enum Broken {
+    Reset,
+    /// hyper sends the reason of this error.
+    Rejected(h2::Error),
+}
+
+impl Broken {
+    pub fn rejected() -> Broken {
+        Broken::Rejected(h2::Reason::REFUSED_STREAM.into())
+    }
+}
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,7 +39,14 @@ impl fmt::Display for Broken {
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for Broken {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Broken::Reset => None,
+            Broken::Rejected(why) => Some(why),
+        }
+    }
+}
 
 type Part = Result<Frame<Bytes>, Broken>;
 
@@ -56,13 +73,13 @@ pub fn reply(
                 // The wait lets the first half of the reply leave before the runtime dies.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 runtime.die_within_call();
-                Err(Broken)
+                Err(Broken::Reset)
             });
             of_stream(stream::once(async { Ok(Frame::data(data.into())) }).chain(end))
         }
         Some(Damage::ResetWithin) => {
             data.truncate(half);
-            of_parts(vec![Ok(Frame::data(data.into())), Err(Broken)])
+            of_parts(vec![Ok(Frame::data(data.into())), Err(Broken::Reset)])
         }
         Some(Damage::Cut) => {
             data.pop();
@@ -100,7 +117,7 @@ pub fn of_events(events: broadcast::Receiver<Shown>) -> Response<Body> {
         Some(match events.recv().await.ok()? {
             Shown::Event(event) => (Ok(Frame::data(frames::frame(&event))), Some(events)),
             Shown::End(true) => (Ok(trailers()), None),
-            Shown::End(false) => (Err(Broken), None),
+            Shown::End(false) => (Err(Broken::Reset), None),
         })
     }))
 }

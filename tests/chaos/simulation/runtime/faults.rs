@@ -1,16 +1,21 @@
 //! Faults of a runtime, and pods that are created or removed at the runtime without criswitch.
 
-use criswitch::rpc::Kind;
+use criswitch::rpc::{self, Kind, Row};
 
-use super::Runtime;
 use super::damage::Shown;
+use super::{Runtime, State};
 use crate::simulation::plan::Fault;
 use crate::simulation::truth::{DIRECT, Thing};
 
 impl Runtime {
     /// Starts or ends a fault.
     pub fn play(&self, fault: &Fault) {
-        if matches!(fault, Fault::Hang(true) | Fault::Freeze(true)) {
+        let is_silenced = match fault {
+            Fault::Hang(begins) | Fault::Freeze(begins) => *begins,
+            Fault::HangRpc(rpc) => *rpc == Some(rpc::EVENTS.name),
+            _ => false,
+        };
+        if is_silenced {
             let mut truth = self.truth();
             let now = truth.tick();
             truth.health[self.at].silenced.push(now);
@@ -35,7 +40,12 @@ impl Runtime {
                 self.set_down(false);
             }
             Fault::StartEmpty => {}
-            Fault::Hang(hung) => self.set_hung(*hung),
+            Fault::Hang(hung) => self.set_hung(|state| state.hung = *hung),
+            Fault::HangRpc(rpc) => {
+                self.truth().hang_rpc(self.at, *rpc);
+                self.set_hung(|state| state.hung_rpc = *rpc);
+            }
+            Fault::GoAway => drop(self.goes_away.send(())),
             Fault::Freeze(frozen) => self.valve.set_shut(*frozen),
             Fault::SlowLists(by_ms) => self.state().slow_ms = *by_ms,
             Fault::Sip(bytes) => self.valve.sip((*bytes).into()),
@@ -96,6 +106,7 @@ impl Runtime {
         }
         for end in [
             Fault::Hang(false),
+            Fault::HangRpc(None),
             Fault::Freeze(false),
             Fault::SlowLists(None),
             Fault::Sip(0),
@@ -118,16 +129,16 @@ impl Runtime {
         }
     }
 
-    fn set_hung(&self, hung: bool) {
-        self.state().hung = hung;
+    fn set_hung(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
         self.answers.notify_waiters();
     }
 
-    /// Waits while the runtime hangs.
-    pub(super) async fn answers(&self) {
+    /// Waits while the runtime hangs, or hangs in this RPC.
+    pub(super) async fn answers(&self, row: &Row) {
         loop {
             let changed = self.answers.notified();
-            if !self.state().hung {
+            if !self.state().holds(row) {
                 return;
             }
             changed.await;
@@ -136,7 +147,7 @@ impl Runtime {
 
     /// Whether the runtime accepts calls and does not answer.
     pub fn is_silent(&self) -> bool {
-        self.state().hung || self.valve.is_shut()
+        self.state().holds(&rpc::EVENTS) || self.valve.is_shut()
     }
 
     /// The runtime dies because of a call, unless all faults have ended for good.
@@ -169,6 +180,7 @@ impl Runtime {
     fn is_disturbed(&self) -> bool {
         let state = self.state();
         let disturbed = state.slow_ms.is_some() || !state.spoil.is_empty() || state.hung;
+        let disturbed = disturbed || state.hung_rpc.is_some();
         let fails = state.failing.is_some();
         drop(state);
         disturbed || fails || self.valve.is_shut() || self.truth().health[self.at].garbles.is_some()

@@ -8,6 +8,8 @@ load cluster.bash
 
 # The time that a containerd is down while everything else restarts, in seconds.
 AWAY_S=${CRISWITCH_AWAY_S:-25}
+# The time that a containerd hangs, in seconds. A relist of three minutes makes a node not ready.
+HANG_S=${CRISWITCH_HANG_S:-$([ -z "${CRISWITCH_NIGHTLY:-}" ] && echo 20 || echo 200)}
 
 setup_file() {
   rm -rf "$DIR/manifests" "$DIR/cluster.sock.state"
@@ -60,6 +62,43 @@ teardown_file() {
   equal "the containers" "$before" "$(runs_now)"
   never_unready
   remove_all_pods
+}
+
+@test "a containerd hangs: the kubelet restarts, other pods start and get images, images are removed, nothing restarts" {
+  local probed='.spec.containers[0].livenessProbe = {exec: {command: ["true"]}, periodSeconds: 2, timeoutSeconds: 1}'
+  create_pod boxed boxed "$probed"
+  create_pod plain "" "$probed"
+  for name in boxed plain; do
+    wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
+  done
+  before=$(runs_now)
+  publish_at 2 unused
+  watch_node
+  signal STOP 1
+  pods_come_and_go $((SECONDS + HANG_S))
+  stop_kubelet
+  # A kubelet collects images when it starts, here of a disk that is more than 1 % full.
+  start_node --image-gc-high-threshold 1 --image-gc-low-threshold 0
+  wait_for 120 "the removal of an unused image" image_is_removed 2 unused
+  create_pod pulls "" "$(pulls Always)"
+  wait_for 60 "a pod that pulls its image" pod_is pulls "$RUNS"
+  pods_come_and_go $((SECONDS + HANG_S))
+  delete_pod pulls
+  is_backend old unresponsive
+  signal CONT 1
+  wait_for 60 "the state ready" is_backend old ready
+  come_and_go after boxed
+  wait_for 60 "the end of the pod" pod_gone pulls
+  equal "the containers" "$before" "$(runs_now)"
+  never_unready
+  remove_all_pods
+  stop_kubelet
+  start_node
+}
+
+# image_is_removed N TAG: succeeds when containerd N does not have the image; a condition for wait_for.
+image_is_removed() {
+  [ -z "$(crictl_at "$1" images -q "registry.test/case:$2")" ]
 }
 
 @test "node-feature-discovery reads the labels that criswitch writes, also after a containerd fails and returns" {

@@ -1,0 +1,292 @@
+//! The time that a fault of one backend costs the node: every RPC for another backend, and the loops in which the kubelet
+//! handles all pods one after the other, under each fault.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use bytes::Bytes;
+use criswitch::codec::cri;
+use criswitch::rpc::{self, ROWS, Row};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::calls::{ID_CALLS, text_of};
+use crate::faults::{hang, runc_and_kata};
+use crate::support::{
+    IMAGE, RawReply, Rig, container_config, frame, frame_raw, image_spec, pod_config,
+};
+
+/// The most that a call takes whose result needs no answer of the faulty backend, and the most of any other call once
+/// the fault is known.
+const AT_ONCE: Duration = Duration::from_millis(100);
+/// `list_timeout`, and the time of an answer: the most of the first calls.
+const IN_TIME: Duration = Duration::from_millis(2100);
+
+/// An image that no container uses.
+const UNUSED: &str = "unused:1";
+
+/// A fault of the backend kata.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// The process is stopped, as by SIGSTOP.
+    Stopped,
+    /// Only this RPC has no answer.
+    Hangs(&'static Row),
+    /// Only the lists have no answer.
+    ListsHang,
+    /// Nothing listens on the socket.
+    Down,
+}
+
+/// Whose item a call is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Whose {
+    Runc,
+    Kata,
+}
+use Whose::{Kata, Runc};
+
+/// The loops of kubelet 1.37 with one worker for the whole node, each with the calls that it makes one after the other:
+/// pleg/generic.go, images/puller.go, logs/container_log_manager.go, kuberuntime/kuberuntime_gc.go,
+/// images/image_gc_manager.go, prober/worker.go.
+const LOOPS: &[(&str, &[(&str, Whose)])] = &[
+    (
+        "relist",
+        &[
+            ("ListPodSandbox", Runc),
+            ("ListContainers", Runc),
+            ("PodSandboxStatus", Kata),
+            ("ContainerStatus", Kata),
+            ("PodSandboxStatus", Runc),
+            ("ContainerStatus", Runc),
+        ],
+    ),
+    ("puller", &[("ImageStatus", Runc), ("PullImage", Runc)]),
+    (
+        "log rotation",
+        &[
+            ("ListContainers", Runc),
+            ("ContainerStatus", Kata),
+            ("ContainerStatus", Runc),
+            ("ReopenContainerLog", Runc),
+        ],
+    ),
+    (
+        "deletion of containers",
+        &[("ContainerStatus", Kata), ("RemoveContainer", Runc)],
+    ),
+    (
+        "image garbage collection",
+        &[
+            ("ImageFsInfo", Runc),
+            ("ListImages", Runc),
+            ("ListContainers", Runc),
+            ("ContainerStatus", Kata),
+            ("ContainerStatus", Runc),
+            ("RemoveImage", Runc),
+        ],
+    ),
+    (
+        "new pod",
+        &[
+            ("RunPodSandbox", Runc),
+            ("CreateContainer", Runc),
+            ("StartContainer", Runc),
+        ],
+    ),
+    ("exec probe", &[("ExecSync", Runc)]),
+];
+
+/// Two runtimes with a pod and a container each, whose statuses and lists the kubelet has asked for.
+struct Node {
+    rig: Rig,
+    /// The name of the pod of the other backend.
+    name: RefCell<String>,
+    runc: RefCell<(String, String)>,
+    kata: (String, String),
+    /// How many requests had a name of their own.
+    names: Cell<usize>,
+    /// The calls that failed or took too long.
+    wrong: RefCell<Vec<String>>,
+}
+
+impl Node {
+    async fn start() -> Node {
+        let rig = runc_and_kata().await;
+        let kata = rig.run("kata", "db").await;
+        let node = Node {
+            rig,
+            name: RefCell::default(),
+            runc: RefCell::default(),
+            kata,
+            names: Cell::default(),
+            wrong: RefCell::default(),
+        };
+        node.run_loops(AT_ONCE).await;
+        node
+    }
+
+    async fn break_kata(&self, fault: Fault) {
+        let kata = self.rig.sim("kata");
+        match fault {
+            Fault::Stopped => hang(kata),
+            Fault::Hangs(row) => kata.hold(row.name),
+            Fault::ListsHang => {
+                let lists = ROWS.iter().map(|row| row.name);
+                let lists =
+                    lists.filter(|name| name.starts_with("List") || name.starts_with("Stream"));
+                lists.for_each(|name| kata.hold(name));
+            }
+            Fault::Down => kata.stop().await,
+        }
+    }
+
+    /// Sends a call for an item of this backend, or for the node. Returns the reply and how long it took.
+    async fn send(&self, rpc: &str, whose: Whose) -> (RawReply, Duration) {
+        let request = self.request(rpc, whose).await;
+        let begun = Instant::now();
+        let deadline = [("grpc-timeout", "120S")];
+        let reply = self.rig.raw(&path_of(rpc), &deadline, request).await;
+        (reply, begun.elapsed())
+    }
+
+    fn new_name(&self) -> String {
+        self.names.set(self.names.get() + 1);
+        format!("new-{}", self.names.get())
+    }
+
+    /// Runs a pod on the other backend, for calls that follow.
+    async fn run_pod(&self) {
+        let name = self.new_name();
+        self.runc.replace(self.rig.run("runc", &name).await);
+        self.name.replace(name);
+    }
+
+    async fn request(&self, rpc: &str, whose: Whose) -> Bytes {
+        let name = self.new_name();
+        let (pod, container) = match whose {
+            Runc => self.runc.borrow().clone(),
+            Kata => self.kata.clone(),
+        };
+        match rpc {
+            "RunPodSandbox" => frame(&cri::RunPodSandboxRequest {
+                config: Some(pod_config(&name)),
+                runtime_handler: "runc".to_owned(),
+            }),
+            "CreateContainer" => frame(&cri::CreateContainerRequest {
+                pod_sandbox_id: pod.clone(),
+                config: Some(container_config(&name, IMAGE)),
+                sandbox_config: None,
+            }),
+            "StartContainer" | "StopContainer" | "RemoveContainer" => {
+                let container_id = self.rig.create(&pod, &name).await;
+                frame(&cri::StartContainerRequest { container_id })
+            }
+            "StopPodSandbox" | "RemovePodSandbox" => {
+                let pod_sandbox_id = self.rig.run_pod("runc", &name).await;
+                frame(&cri::StopPodSandboxRequest { pod_sandbox_id })
+            }
+            "ImageStatus" => frame(&cri::ImageStatusRequest {
+                image: Some(cri::ImageSpec {
+                    annotations: pod_config(&self.name.borrow()).annotations,
+                    ..image_spec(UNUSED)
+                }),
+                verbose: false,
+            }),
+            "PullImage" => frame(&cri::PullImageRequest {
+                image: Some(image_spec(UNUSED)),
+                auth: None,
+                sandbox_config: Some(pod_config(&self.name.borrow())),
+            }),
+            "RemoveImage" => frame(&cri::RemoveImageRequest {
+                image: Some(image_spec(UNUSED)),
+            }),
+            _ => match ID_CALLS.iter().find(|call| call.rpc == rpc) {
+                Some(call) => call.request(call.pick(&pod, &container)),
+                None => frame_raw(b""),
+            },
+        }
+    }
+
+    /// Runs all loops once. Each call must succeed within `limit`.
+    async fn run_loops(&self, limit: Duration) {
+        self.run_pod().await;
+        for (name, calls) in LOOPS {
+            for (rpc, whose) in *calls {
+                let (reply, took) = self.send(rpc, *whose).await;
+                if reply.code() != Code::Ok || took > limit {
+                    let text = text_of(&reply);
+                    self.note(format!("{name}: {rpc} took {took:?} of {limit:?}: {text}"));
+                }
+            }
+        }
+    }
+
+    /// Sends every RPC for the other backend or the node. Each reply must come within `limit`.
+    async fn send_all(&self, limit: Duration) {
+        self.run_pod().await;
+        for row in ROWS.iter().filter(|row| row.name != rpc::EVENTS.name) {
+            let (reply, took) = self.send(row.name, Runc).await;
+            // Every backend is asked each time, because each call may bring a new configuration.
+            let limit = match row.name {
+                "UpdateRuntimeConfig" => IN_TIME,
+                _ => limit,
+            };
+            if took > limit {
+                let text = text_of(&reply);
+                self.note(format!("{} took {took:?} of {limit:?}: {text}", row.name));
+            }
+        }
+        // The stream of events has no end, so only its beginning counts.
+        let begun = Instant::now();
+        let mut runtime = self.rig.runtime();
+        let stream = runtime.get_container_events(cri::GetEventsRequest {}).await;
+        drop(stream);
+        if begun.elapsed() > limit {
+            self.note(format!("events began after {:?}", begun.elapsed()));
+        }
+    }
+
+    fn note(&self, wrong: String) {
+        self.wrong.borrow_mut().push(wrong);
+    }
+}
+
+fn path_of(rpc: &str) -> String {
+    let row = ROWS.iter().find(|row| row.name == rpc);
+    row.unwrap_or_else(|| panic!("no RPC {rpc}")).path()
+}
+
+/// Checks the loops right after a fault of kata, and the loops and each RPC once the fault is known.
+async fn check(fault: Fault) {
+    let node = Node::start().await;
+    node.break_kata(fault).await;
+    node.run_loops(IN_TIME).await;
+    node.send_all(IN_TIME).await;
+    node.run_loops(AT_ONCE).await;
+    node.send_all(AT_ONCE).await;
+    let wrong = node.wrong.take();
+    assert!(wrong.is_empty(), "{fault:?}: {wrong:#?}");
+}
+
+#[tokio::test]
+async fn a_stopped_backend_costs_the_node_one_wait() {
+    check(Fault::Stopped).await;
+}
+
+#[tokio::test]
+async fn a_backend_whose_lists_hang_costs_the_node_one_wait() {
+    check(Fault::ListsHang).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_is_down_costs_the_node_nothing() {
+    check(Fault::Down).await;
+}
+
+#[tokio::test]
+async fn one_rpc_that_hangs_costs_the_node_one_wait() {
+    for row in ROWS {
+        check(Fault::Hangs(row)).await;
+    }
+}
