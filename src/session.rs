@@ -151,6 +151,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
         never = further::keep_enough(switch, backend, &wire, file) => match never {},
         () = replaced(backend, file) => "its socket was replaced by a new file".to_owned(),
     };
+    wire.end();
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
     Some(ConnectionEnd { lasted, cause })
 }

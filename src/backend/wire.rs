@@ -107,6 +107,12 @@ impl Wire {
         self.shared.first.over.is_cancelled()
     }
 
+    /// Sends no further calls on the connection. Calls that wait for a free stream end, so that the next connection gets
+    /// them. Calls in flight go on.
+    pub(crate) fn end(&self) {
+        self.shared.first.over.cancel();
+    }
+
     /// The same connection for probes. A stream is kept free for them.
     pub(crate) fn for_probes(&self) -> Wire {
         Wire {

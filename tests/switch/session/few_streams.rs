@@ -123,3 +123,18 @@ async fn a_backend_whose_streams_are_all_in_use_is_probed_and_stays_ready() {
     few.few().until(|journal| journal.held.is_empty()).await;
     assert!(few.few().calls("ExecSync").len() <= most + 20);
 }
+
+#[cfg(unix)] // A pipe is no file.
+#[tokio::test]
+async fn a_call_that_waits_for_a_stream_goes_to_the_process_that_takes_over_the_socket() {
+    let few = Few::start().await;
+    let all = (MAX_FURTHER_CONNECTIONS + 1) * STREAMS as usize - 1;
+    let mut begun = few.execute(all + 1, all).await;
+    let socket = few.few().socket();
+    std::fs::remove_file(&socket).unwrap();
+    let next = Sim::new("few");
+    next.serve_on(&socket);
+    let answered = begun.join_next().await.unwrap().unwrap();
+    assert_eq!(answered.code(), Code::NotFound, "{}", text_of(&answered));
+    assert_eq!(next.calls("ExecSync").len(), 1);
+}
