@@ -39,7 +39,6 @@ use tonic::Status;
 use crate::backend::connect::{Dialer, FileId, OpenConnection};
 use crate::backend::connection::Connection;
 use crate::backend::known::{Known, Report};
-use crate::backend::lists::Lists;
 use crate::backend::settings::Settings;
 use crate::backend::state::{Failing, Link, State};
 use crate::backend::statuses::Statuses;
@@ -182,11 +181,7 @@ impl Backend {
     /// Omits the backend from merged calls until criswitch lists its pods again, and drops its cached lists.
     pub(crate) fn leave(&self) {
         self.joined.store(false, Ordering::Relaxed);
-        self.record.learn(|known| {
-            known.lists = Lists::default();
-            known.absent.clear();
-            known.failures.clear();
-        });
+        self.record.learn(Known::forget);
         self.statuses.lock().clear();
         *self.awaited.lock() = None;
         self.nudges.left.notify_waiters();

@@ -58,6 +58,15 @@ pub fn no_such_rpc(path: &str) -> Status {
     ))
 }
 
+/// The client's `grpc-timeout` is not one: at most eight digits and a unit.
+pub(crate) fn invalid_timeout(value: &http::HeaderValue) -> Status {
+    let value = String::from_utf8_lossy(value.as_bytes());
+    let value = shown(&value);
+    Status::invalid_argument(format!(
+        "the header grpc-timeout is {value:?}; it must have at most eight digits and a unit: H, M, S, m, u or n"
+    ))
+}
+
 /// The routing key of the request cannot be decoded.
 pub fn malformed(rpc: &str, fault: &Malformed) -> Status {
     Status::invalid_argument(format!("{rpc}: the request cannot be routed: {fault}"))

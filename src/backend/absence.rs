@@ -100,6 +100,16 @@ impl Record {
         }
     }
 
+    /// Counts an event that was dropped because clients cannot use it. Logs the first one.
+    pub(crate) fn drops_unreadable_event(&self, fault: &str) {
+        self.drops(1);
+        let drops = &mut self.known.lock().drops_unreadable_events;
+        if !std::mem::replace(drops, true) {
+            let backend = self.settings.name();
+            tracing::warn!(%backend, fault, "backend sends events that clients cannot use; criswitch drops these events");
+        }
+    }
+
     /// The wall-clock time of the backend's last complete unary reply. The current time if the backend has never sent
     /// one.
     pub(crate) fn answered_at(&self) -> SystemTime {

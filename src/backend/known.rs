@@ -61,7 +61,10 @@ pub struct Known {
     pub doubles: usize,
     /// Whether an event was dropped because it is about another backend's pod or container.
     pub(crate) drops_events: bool,
-    /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
+    /// Whether an event was dropped because clients cannot decode it.
+    pub(crate) drops_unreadable_events: bool,
+    /// How many list items, stats and events were dropped because they are about another backend's pods or containers,
+    /// and how many events because clients cannot use them.
     pub dropped: u64,
     /// When criswitch last began to set up a connection. Metric descriptors from before that time do not count, because
     /// a new process of the backend may report different ones.
@@ -148,6 +151,15 @@ impl Known {
         self.version = version;
         self.status_before = (!status.is_empty()).then_some(at);
         self.status = status;
+    }
+
+    /// Forgets what the backend has reported of its items, its handlers and its features.
+    pub(crate) fn forget(&mut self) {
+        self.lists = Lists::default();
+        self.absent.clear();
+        self.failures.clear();
+        self.status = Bytes::new();
+        (self.status_at, self.status_before, self.unready_since) = (None, None, None);
     }
 
     /// Records that the backend has answered a call for its metric descriptors, even if it has none.

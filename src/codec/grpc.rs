@@ -32,6 +32,13 @@ pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
     protobuf::timeout(headers.get(GRPC_TIMEOUT)?.to_str().ok()?)
 }
 
+/// The value of an invalid `grpc-timeout`.
+pub(crate) fn invalid_timeout(headers: &HeaderMap) -> Option<&HeaderValue> {
+    let value = headers.get(GRPC_TIMEOUT)?;
+    let timeout = value.to_str().ok().and_then(protobuf::timeout);
+    timeout.is_none().then_some(value)
+}
+
 /// The status code for an error of HTTP/2 (gRPC over HTTP/2: `Errors`). `is_late` says whether the deadline of the call
 /// has passed. The end of a connection, with or without GOAWAY, is `Unavailable`.
 pub fn code_of(error: &h2::Error, is_late: bool) -> Code {

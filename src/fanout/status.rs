@@ -34,6 +34,7 @@ use crate::rpc::fields::{
 };
 use crate::switch::Switch;
 use crate::switch::act::act;
+use crate::switch::gate;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
 
@@ -206,8 +207,7 @@ async fn request_status(
         backend.record.miss(&rpc::STATUS);
         Err(late(backend))
     })?;
-    let status = backend.message(&answer)?;
-    keep_status(backend, &status)?;
+    let status = keep_status(backend, &backend.message(&answer)?)?;
     let said = StatusAnswer {
         backend: Arc::clone(backend),
         status,
@@ -216,20 +216,24 @@ async fn request_status(
     Ok((said, answer))
 }
 
-/// Caches a status if criswitch can read each part that the merged status uses: a malformed part would make the merged
-/// status fail.
+/// Caches a status if clients can read it, because the merged status has parts of it. Returns the status, without the
+/// info of a verbose one if clients cannot read that.
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.
-pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<(), Status> {
+pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<Bytes, Status> {
     let kept = merged::without_info(status);
     let kept = kept.map_err(|fault| backend.malformed(&fault))?;
     if let Some(cause) = merged::oversized(&kept) {
         return Err(backend.bad_reply(&cause));
     }
-    merged::readable(status).map_err(|fault| backend.malformed(&fault))?;
+    if let Some(fault) = gate::status_fault(&kept) {
+        return Err(backend.bad_reply(&fault));
+    }
+    let is_readable = kept.len() == status.len() || gate::status_fault(status).is_none();
+    let usable = if is_readable { status } else { &kept }.clone();
     backend.learn_saved(|known| known.say_status(kept));
-    Ok(())
+    Ok(usable)
 }
 
 /// criswitch's own entry in the output of `crictl info`.

@@ -224,7 +224,7 @@ pub const FAMILIES: &[FamilyRow] = &[
             each(seen, out, |backend| backend.known.foreign_items() as f64);
         }),
     counter("criswitch_backend_dropped_items_total", BACKEND,
-        "List items, stats and events of the backend that criswitch dropped because another backend owns the pod or container.",
+        "List items, stats and events of the backend that criswitch dropped because another backend owns the pod or container, and events that clients cannot decode.",
         |seen, out| each(seen, out, |backend| backend.known.dropped as f64)),
     gauge("criswitch_image_fs_used_bytes", DISK,
         "Bytes that the backend's images use on a file system, as the backend last reported to the kubelet.",

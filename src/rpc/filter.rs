@@ -2,11 +2,11 @@
 //!
 //! Stats are matched only by their own fields: a container's pod is unknown here.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::protobuf::{self, Edit, MAP_KEY, Malformed, Path};
+use crate::codec::protobuf::{self, Edit, MAP_KEY, MAP_VALUE, Malformed, Path};
 use crate::rpc::List;
 use crate::rpc::fields::{
     FILTER, ITEMS, LISTED_ID, METRICS_POD, STATS_ID, container, container_attributes,
@@ -109,6 +109,7 @@ pub fn filter(
     mut keep: impl FnMut(&str) -> bool,
 ) -> Result<Bytes, Malformed> {
     let filter = protobuf::all_bytes(request, &[FILTER])?.concat();
+    let wanted = FilterTerms::of(list, &filter)?;
     let mut out = BytesMut::with_capacity(items.len());
     for field in protobuf::fields(items) {
         let field = field?;
@@ -116,7 +117,7 @@ pub fn filter(
             continue;
         }
         let item = field.bytes()?;
-        if keep(protobuf::string(item, id(list))?) && matches(list, item, &filter)? {
+        if keep(protobuf::string(item, id(list))?) && wanted.matches(list, item)? {
             out.extend_from_slice(field.raw);
         }
     }
@@ -181,31 +182,88 @@ pub(crate) fn id(list: List) -> Path {
     shape(list).map_or(LISTED_ID, |shape| shape.id)
 }
 
-fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
-    match (list, shape(list)) {
-        _ if filter.is_empty() => Ok(true),
-        (_, Some(shape)) => matches_shape(shape, item, filter),
-        (List::Images, _) => matches_image(item, filter),
-        _ => Ok(true),
-    }
+/// The fields of a filter, read once for all items: a client chooses the size of both.
+#[derive(Default)]
+struct FilterTerms<'f> {
+    /// The beginning of the item's id.
+    id: &'f str,
+    /// The beginning of the pod's id.
+    pod: &'f str,
+    state: Option<i32>,
+    /// The values by key. If a key occurs twice, its last value counts.
+    labels: HashMap<&'f str, &'f str>,
+    /// The id, a tag or a digest of an image.
+    image: &'f str,
 }
 
-fn matches_shape(shape: &ItemShape, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
-    if !has_prefix(item, shape.id, filter, pod_sandbox_filter::ID)? {
-        return Ok(false);
+impl<'f> FilterTerms<'f> {
+    fn of(list: List, filter: &'f [u8]) -> Result<FilterTerms<'f>, Malformed> {
+        let Some(shape) = shape(list) else {
+            let image = match list {
+                List::Images => {
+                    protobuf::string(filter, &[image_filter::IMAGE, image_spec::IMAGE])?
+                }
+                _ => "",
+            };
+            return Ok(FilterTerms {
+                image,
+                ..FilterTerms::default()
+            });
+        };
+        let pod = shape
+            .pod
+            .map(|(_, field)| protobuf::string(filter, &[field]));
+        let state = match shape.state {
+            Some((_, field)) if protobuf::has(filter, field)? => {
+                Some(state(filter, &[field, pod_sandbox_state_value::STATE])?)
+            }
+            _ => None,
+        };
+        Ok(FilterTerms {
+            id: protobuf::string(filter, &[pod_sandbox_filter::ID])?,
+            pod: pod.transpose()?.unwrap_or_default(),
+            state,
+            labels: labels(filter, &[shape.labels.1], |_| true)?,
+            image: "",
+        })
     }
-    if let Some((of_item, of_filter)) = shape.pod
-        && !has_prefix(item, &[of_item], filter, of_filter)?
-    {
-        return Ok(false);
+
+    fn matches(&self, list: List, item: &[u8]) -> Result<bool, Malformed> {
+        let Some(shape) = shape(list) else {
+            return self.matches_image(item);
+        };
+        if !protobuf::string(item, shape.id)?.starts_with(self.id) {
+            return Ok(false);
+        }
+        if let Some((field, _)) = shape.pod
+            && !protobuf::string(item, &[field])?.starts_with(self.pod)
+        {
+            return Ok(false);
+        }
+        if let (Some(wanted), Some((field, _))) = (self.state, shape.state)
+            && state(item, &[field])? != wanted
+        {
+            return Ok(false);
+        }
+        if self.labels.is_empty() {
+            return Ok(true);
+        }
+        let found = labels(item, shape.labels.0, |key| self.labels.contains_key(key))?;
+        Ok(found == self.labels)
     }
-    if let Some((of_item, of_filter)) = shape.state
-        && protobuf::has(filter, of_filter)?
-        && state(item, &[of_item])? != state(filter, &[of_filter, pod_sandbox_state_value::STATE])?
-    {
-        return Ok(false);
+
+    /// An image matches by its id, a tag or a digest.
+    fn matches_image(&self, image: &[u8]) -> Result<bool, Malformed> {
+        if self.image.is_empty() || protobuf::string(image, LISTED_ID)? == self.image {
+            return Ok(true);
+        }
+        for names in [image::REPO_TAGS, image::REPO_DIGESTS] {
+            if protobuf::strings(image, &[names])?.contains(&self.image) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
-    has_labels(item, shape.labels.0, filter, shape.labels.1)
 }
 
 /// The enum at `path`. A protobuf enum has 32 bits, so higher bits of the integer do not count.
@@ -213,43 +271,18 @@ fn state(message: &[u8], path: &[u32]) -> Result<i32, Malformed> {
     Ok(protobuf::varint(message, path)? as i32)
 }
 
-fn has_prefix(
-    item: &[u8],
-    of_item: &[u32],
-    filter: &[u8],
-    of_filter: u32,
-) -> Result<bool, Malformed> {
-    let prefix = protobuf::string(filter, &[of_filter])?;
-    Ok(protobuf::string(item, of_item)?.starts_with(prefix))
-}
-
-fn has_labels(
-    item: &[u8],
-    of_item: &[u32],
-    filter: &[u8],
-    of_filter: u32,
-) -> Result<bool, Malformed> {
-    for label in protobuf::all_bytes(filter, &[of_filter])? {
+/// The labels at `path` whose keys `is_wanted` accepts. If a key occurs twice, its last value counts.
+fn labels<'m>(
+    message: &'m [u8],
+    path: &[u32],
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<HashMap<&'m str, &'m str>, Malformed> {
+    let mut labels = HashMap::new();
+    for label in protobuf::all_bytes(message, path)? {
         let key = protobuf::string(label, &[MAP_KEY])?;
-        // If a key occurs twice, its last value counts.
-        let wanted = protobuf::entry(filter, &[of_filter], key)?;
-        if protobuf::entry(item, of_item, key)? != wanted {
-            return Ok(false);
+        if is_wanted(key) {
+            labels.insert(key, protobuf::string(label, &[MAP_VALUE])?);
         }
     }
-    Ok(true)
-}
-
-/// An image matches by its id, a tag or a digest.
-fn matches_image(image: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
-    let wanted = protobuf::string(filter, &[image_filter::IMAGE, image_spec::IMAGE])?;
-    if wanted.is_empty() || protobuf::string(image, LISTED_ID)? == wanted {
-        return Ok(true);
-    }
-    for names in [image::REPO_TAGS, image::REPO_DIGESTS] {
-        if protobuf::strings(image, &[names])?.contains(&wanted) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(labels)
 }

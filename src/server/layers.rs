@@ -12,6 +12,7 @@ use http::header::CONTENT_TYPE;
 use crate::admin::AdminCalls;
 use crate::call::log::CallLog;
 use crate::call::reply::{self, Reply};
+use crate::codec::grpc;
 use crate::dispatch;
 use crate::errors;
 use crate::http2::IncomingBody;
@@ -54,6 +55,9 @@ pub(super) async fn answer(
     if !is_grpc(&request) {
         client.switch.counts.reject(Reason::NotGrpc);
         reply::not_grpc()
+    } else if let Some(value) = grpc::invalid_timeout(request.headers()) {
+        client.switch.counts.reject(Reason::NotGrpc);
+        reply::of_status(&errors::invalid_timeout(value))
     } else if let Some(row) = rpc::find(path) {
         limited(&client, row, request).await
     } else if AdminCalls::has(path) {

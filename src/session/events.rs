@@ -34,6 +34,7 @@ use crate::rpc::fields::{
 };
 use crate::rpc::{self, Kind};
 use crate::switch::Switch;
+use crate::switch::gate;
 use crate::switch::subscribers::Subscribers;
 use crate::switch::view::View;
 use crate::telemetry::counters::code_name;
@@ -182,6 +183,10 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
     } = own;
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
+        if let Some(fault) = gate::event_fault(&message) {
+            backend.record.drops_unreadable_event(&fault);
+            continue;
+        }
         if is_about_another(&mut switch.owners(), backend.id, &message) {
             backend.record.drops_event();
             continue;
@@ -192,6 +197,13 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
         let renamed = View::of(switch).renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
         asked.note_event(&event);
+        // The name of the row may be longer than the backend's name of the handler.
+        if event.len() > backend.max_message {
+            backend
+                .record
+                .drops_unreadable_event("it is larger than max_message");
+            continue;
+        }
         send(&switch.subscribers, backend, event).await?;
     }
     Ok(())
@@ -236,6 +248,8 @@ async fn hold(subscribers: &Subscribers, backend: &Backend, event: Bytes) -> Res
 async fn send_made(subscribers: &Subscribers, backend: &Backend, event: Bytes) {
     let sent = if event.len() > backend.max_message {
         Err(backend.unread(&Unread::TooLarge))
+    } else if let Some(fault) = gate::event_fault(&event) {
+        Err(backend.bad_reply(&fault))
     } else {
         send(subscribers, backend, event).await
     };

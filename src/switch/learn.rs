@@ -22,7 +22,7 @@ use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use crate::switch::pod_requests::{self, PodRequests};
 use crate::switch::view::View;
-use crate::switch::{Switch, listed, readable, urls};
+use crate::switch::{Switch, gate, listed, urls};
 use crate::topology::Live;
 
 /// The moment at which criswitch sent a call.
@@ -444,7 +444,7 @@ pub(crate) fn readable(
     if !shows_owners && protobuf::fields(reply).nth(MOST).is_some() {
         return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
     }
-    match readable::fault(list, reply) {
+    match gate::list_fault(list, reply) {
         None => Ok(true),
         Some(_) if live.is_alone() => Ok(false),
         Some(fault) => Err(backend.bad_reply(&fault)),

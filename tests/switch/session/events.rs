@@ -7,6 +7,7 @@ use tokio_stream::StreamExt;
 use tonic::{Code, Status, Streaming};
 
 use crate::calls::stopped;
+use crate::logged::Logged;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait;
 
@@ -65,6 +66,26 @@ async fn events_of_every_backend_arrive_as_they_happen() {
     let event = next(&mut events).await.unwrap();
     assert_eq!(event.container_id, last);
     assert_eq!(event.containers_statuses[0].exit_code, 3);
+}
+
+#[tokio::test]
+async fn an_event_that_no_client_can_decode_is_dropped_and_ends_no_stream() {
+    let logged = Logged::here();
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let not_utf8 = b"\x0a\x04caf\xe9";
+    rig.sim("kata")
+        .append_raw("GetContainerEvents", not_utf8.as_slice());
+    let mut events = listening(&rig).await;
+    rig.run_pod("kata", "dropped").await;
+    wait::until(async || {
+        !logged
+            .lines(&["WARN", "kata", "events that clients cannot use"])
+            .is_empty()
+    })
+    .await;
+    let (pod, _) = rig.run("runc", "web").await;
+    assert_eq!(next(&mut events).await.unwrap().container_id, pod);
+    assert_eq!(logged.lines(&["events that clients cannot use"]).len(), 1);
 }
 
 #[tokio::test]
