@@ -49,6 +49,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::Handler(_) | Goes::Owner(..) | Goes::OwnerWithImage(_) => {
             match asked.call.row.patience {
                 Patience::Create => return None,
+                _ if is_alone && hangs_alone => return None,
                 Patience::Change | Patience::Read if hangs_alone => return None,
                 Patience::Change => CHANGE_BOUND,
                 Patience::Short | Patience::Read => HUNG_BOUND,
@@ -58,8 +59,9 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone && hangs_alone => return None,
         Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
-        // Nothing replaces a list that was never read.
+        // Nothing replaces a list that was never read, nor a list of one handler's images.
         Goes::All(_, Merge::Items(_) | Merge::Interleave(..)) if hangs_alone => return None,
+        Goes::Image(_, ImageRule::List(_)) if hangs_alone => return None,
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,

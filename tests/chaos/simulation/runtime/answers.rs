@@ -366,6 +366,7 @@ fn pod(thing: &Thing, created_at: i64) -> cri::PodSandbox {
 
 fn container(thing: &Thing, created_at: i64) -> cri::Container {
     cri::Container {
+        metadata: Some(cri::ContainerMetadata::default()),
         created_at,
         id: thing.id.clone(),
         pod_sandbox_id: thing.pod.clone(),

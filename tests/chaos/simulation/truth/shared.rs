@@ -105,6 +105,7 @@ impl Truth {
     pub fn forgotten(&mut self, backend: usize) {
         self.forget_things(backend);
         self.tables.forgotten[backend] = true;
+        self.offers[backend].forget();
         let now = self.tick();
         self.tables.left.push((now, backend));
         self.unlearn_lost(backend);

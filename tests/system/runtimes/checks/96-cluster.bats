@@ -64,7 +64,7 @@ teardown_file() {
   remove_all_pods
 }
 
-@test "a containerd hangs: the kubelet restarts, other pods start and get images, images are removed, nothing restarts" {
+@test "a containerd hangs: the kubelet restarts, other pods start and get images, and no container restarts" {
   local probed='.spec.containers[0].livenessProbe = {exec: {command: ["true"]}, periodSeconds: 2, timeoutSeconds: 1}'
   create_pod boxed boxed "$probed"
   create_pod plain "" "$probed"
@@ -72,14 +72,17 @@ teardown_file() {
     wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
   done
   before=$(runs_now)
-  publish_at 2 unused
   watch_node
   signal STOP 1
   pods_come_and_go $((SECONDS + HANG_S))
   stop_kubelet
-  # A kubelet collects images when it starts, here of a disk that is more than 1 % full.
+  # The kubelet collects images of a disk that is more than 1 % full.
   start_node --image-gc-high-threshold 1 --image-gc-low-threshold 0
-  wait_for 120 "the removal of an unused image" image_is_removed 2 unused
+  # It first knows the size of the disk some time after its start, and looks every five minutes.
+  if [ "$HANG_S" -ge 60 ]; then
+    publish_at 2 unused
+    wait_for 420 "the removal of an unused image" image_is_removed 2 unused
+  fi
   create_pod pulls "" "$(pulls Always)"
   wait_for 60 "a pod that pulls its image" pod_is pulls "$RUNS"
   pods_come_and_go $((SECONDS + HANG_S))
