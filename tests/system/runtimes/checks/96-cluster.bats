@@ -72,6 +72,7 @@ teardown_file() {
     wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
   done
   before=$(runs_now)
+  publish_at 2 unused
   watch_node
   signal STOP 1
   pods_come_and_go $((SECONDS + HANG_S))
@@ -79,10 +80,8 @@ teardown_file() {
   # The kubelet collects images of a disk that is more than 1 % full.
   start_node --image-gc-high-threshold 1 --image-gc-low-threshold 0
   # It first knows the size of the disk some time after its start, and looks every five minutes.
-  if [ "$HANG_S" -ge 60 ]; then
-    publish_at 2 unused
-    wait_for 420 "the removal of an unused image" image_is_removed 2 unused
-  fi
+  [ "$HANG_S" -lt 60 ] || wait_for 420 "the removal of an unused image" image_is_removed 2 unused ||
+    fail "$(grep -i 'image' "$DIR/kubelet.log" | tail -n 20)"
   create_pod pulls "" "$(pulls Always)"
   wait_for 60 "a pod that pulls its image" pod_is pulls "$RUNS"
   pods_come_and_go $((SECONDS + HANG_S))
