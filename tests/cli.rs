@@ -55,6 +55,7 @@ mod explain_files;
 mod explain_objects;
 #[path = "cli/explain_running.rs"]
 mod explain_running;
+#[cfg(unix)] // node-feature-discovery labels Linux nodes.
 #[path = "cli/facts.rs"]
 mod facts;
 #[path = "cli/forget.rs"]
