@@ -126,7 +126,7 @@ refusal_at() {
     fail "crictl ${*:2} at $1: expected a refusal, saw: $out"
     return
   fi
-  sed -n 's/^time=.* level=fatal msg=//p' <<<"$out"
+  sed -n 's/^time=.* level=\(fatal\|error\) msg=//p' <<<"$out" | tail -n 1
 }
 
 # same_refusal WHERE ARGUMENT...: checks that the call fails through criswitch with the containerd's error text.
