@@ -487,8 +487,7 @@ fn runtime_config_of(driver: u64) -> Bytes {
 
 /// Returns the default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC, returns the
 /// cgroup driver of its configuration; if that is not known, the first successful reply of another backend, in the order
-/// of `backends`. criswitch waits at most `list_timeout`
-/// for each other backend.
+/// of `backends`. criswitch waits at most `list_timeout` for each other backend.
 pub(crate) async fn runtime_config(
     call: &Call,
     backends: &[Arc<Backend>],

@@ -26,7 +26,7 @@ pub struct Known {
     pub version: Bytes,
     /// The `StatusResponse`, without the `info` of a verbose status.
     pub status: Bytes,
-    /// Since when the backend reports that its runtime is not ready.
+    /// Since when the backend reports to this run of criswitch that its runtime is not ready.
     pub(crate) unready_since: Option<Instant>,
     /// When the backend sent `status` to this run of criswitch.
     status_at: Option<Instant>,
@@ -138,12 +138,9 @@ impl Known {
     pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
-        let is_changed = self.status != last;
-        if is_changed {
-            let since = self.unready_since.unwrap_or_else(Instant::now);
-            self.unready_since = facts::is_unready(&self.status).then_some(since);
-        }
-        is_changed
+        let since = self.unready_since.unwrap_or_else(Instant::now);
+        self.unready_since = facts::is_unready(&self.status).then_some(since);
+        self.status != last
     }
 
     /// Restores the replies that an earlier run of criswitch saved. The backend answered that run at `at` or before.
@@ -314,4 +311,34 @@ pub(crate) enum Report {
     Awaited,
     /// The backend did not report its handlers in time.
     Absent,
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::codec::cri;
+
+    #[test]
+    fn a_runtime_that_was_not_ready_before_a_restart_is_not_ready_after_it() {
+        let condition = cri::RuntimeCondition {
+            r#type: facts::RUNTIME_READY.to_owned(),
+            ..Default::default()
+        };
+        let status = cri::RuntimeStatus {
+            conditions: vec![condition],
+        };
+        let status = cri::StatusResponse {
+            status: Some(status),
+            ..Default::default()
+        };
+        let status = Bytes::from(status.encode_to_vec());
+        let mut known = Known::default();
+        known.restore(Bytes::new(), status.clone(), Instant::now());
+        assert!(!known.say_status(status));
+        assert!(known.unready_since.is_some());
+        assert!(known.say_status(Bytes::new()));
+        assert_eq!(known.unready_since, None);
+    }
 }

@@ -13,7 +13,7 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The header or trailer with the status text, percent-encoded.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// The header with a call's deadline.
-const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The trailers that end a call with `status`.
 pub fn trailers(status: &Status) -> HeaderMap {
@@ -30,13 +30,6 @@ pub fn ok_trailers() -> HeaderMap {
 /// The client's deadline, counted from the start of its call.
 pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
     protobuf::timeout(headers.get(GRPC_TIMEOUT)?.to_str().ok()?)
-}
-
-/// The value of an invalid `grpc-timeout`.
-pub(crate) fn invalid_timeout(headers: &HeaderMap) -> Option<&HeaderValue> {
-    let value = headers.get(GRPC_TIMEOUT)?;
-    let timeout = value.to_str().ok().and_then(protobuf::timeout);
-    timeout.is_none().then_some(value)
 }
 
 /// The status code for an error of HTTP/2 (gRPC over HTTP/2: `Errors`). `is_late` says whether the deadline of the call

@@ -230,7 +230,8 @@ pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<Bytes, St
     if let Some(fault) = gate::status_fault(&kept) {
         return Err(backend.bad_reply(&fault));
     }
-    let is_readable = kept.len() == status.len() || gate::status_fault(status).is_none();
+    let has_info = kept.len() != status.len();
+    let is_readable = !has_info || gate::status_fault(status).is_none();
     let usable = if is_readable { status } else { &kept }.clone();
     backend.learn_saved(|known| known.say_status(kept));
     Ok(usable)

@@ -117,7 +117,9 @@ pub fn filter(
             continue;
         }
         let item = field.bytes()?;
-        if keep(protobuf::string(item, id(list))?) && wanted.matches(list, item)? {
+        if keep(protobuf::string(item, id(list))?)
+            && (filter.is_empty() || wanted.matches(list, item)?)
+        {
             out.extend_from_slice(field.raw);
         }
     }

@@ -12,7 +12,7 @@ use http::header::CONTENT_TYPE;
 use crate::admin::AdminCalls;
 use crate::call::log::CallLog;
 use crate::call::reply::{self, Reply};
-use crate::codec::grpc;
+use crate::codec::grpc::GRPC_TIMEOUT;
 use crate::dispatch;
 use crate::errors;
 use crate::http2::IncomingBody;
@@ -55,9 +55,6 @@ pub(super) async fn answer(
     if !is_grpc(&request) {
         client.switch.counts.reject(Reason::NotGrpc);
         reply::not_grpc()
-    } else if let Some(value) = grpc::invalid_timeout(request.headers()) {
-        client.switch.counts.reject(Reason::NotGrpc);
-        reply::of_status(&errors::invalid_timeout(value))
     } else if let Some(row) = rpc::find(path) {
         limited(&client, row, request).await
     } else if AdminCalls::has(path) {
@@ -120,13 +117,19 @@ async fn counted(
     }
 }
 
-/// Ends the call with a status at its client's deadline, or at the end of `shutdown_timeout`.
+/// Ends the call with a status at its client's deadline, or at the end of `shutdown_timeout`. Rejects a call whose
+/// deadline cannot be read: a backend would reject it too, which would count as the backend's fault.
 async fn in_time(
     client: &Client,
     row: &'static Row,
     request: Box<http::Request<IncomingBody>>,
     log: Arc<CallLog>,
 ) -> Reply {
+    if log.timeout().is_none()
+        && let Some(value) = request.headers().get(GRPC_TIMEOUT)
+    {
+        return reply::of_status(&errors::invalid_timeout(value));
+    }
     let deadline = log.deadline().zip(log.timeout());
     let mut cut = client.switch.ending.cut(row.name, deadline);
     let (switch, unread) = (Arc::clone(&client.switch), client.unread.clone());

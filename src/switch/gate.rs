@@ -162,6 +162,10 @@ mod tests {
             let fault = list_fault(Some(kind), &items).unwrap();
             assert!(fault.ends_with(&format!("has no {field}")), "{fault}");
         }
+        for (kind, metadata) in [(List::Pods, b"\x12\x00"), (List::Containers, b"\x1a\x00")] {
+            let fault = list_fault(Some(kind), &list("", metadata)).unwrap();
+            assert!(fault.ends_with("has no id"), "{fault}");
+        }
     }
 
     #[test]

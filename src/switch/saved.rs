@@ -327,13 +327,8 @@ impl Restored<'_> {
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
         backend.record.learn(|known| {
             known.answered = Some(at);
-            let is_readable = gate::status_fault(&saved.status).is_none();
-            let status = if is_readable {
-                saved.status
-            } else {
-                Bytes::new()
-            };
-            known.restore(saved.version, status, at_most);
+            let status = Some(saved.status).filter(|status| gate::status_fault(status).is_none());
+            known.restore(saved.version, status.unwrap_or_default(), at_most);
         });
         match is_known {
             true => {

@@ -65,16 +65,8 @@ pub(crate) async fn remove_image(
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let ask = images::image_status(call, reference);
-    let said = find::ask_in_any_form(&ask, backends, Wait::ListTimeout).await;
+    let said = find::ask_in_any_form(&ask, backends, Wait::OnlyListTimeout).await;
     let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(StoreAnswer::has_answered);
-    // The next removal does not wait for these stores. A wait that the client's deadline has cut short says nothing.
-    let is_whole = |late: &&StoreAnswer| {
-        let limit = late.backend.list_timeout();
-        late.is_late && call.wait(limit) == limit
-    };
-    for late in silent.iter().filter(is_whole) {
-        late.backend.record.note_late_read(ask.row, &ask.body);
-    }
     let meant = meant(&said, reference)?;
     let by = meant.first().map(|image| image.by);
     let is_open = |said: &StoreAnswer| match by {

@@ -59,8 +59,11 @@ const STORE_LIMIT: Duration = Duration::from_secs(10);
 /// How long criswitch waits for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// At most the store's `list_timeout`, if the store has a cached list. Otherwise as for `Answer`.
+    /// At most the store's `list_timeout`, if the store has a cached list. Otherwise as for `Answer`. The caller may then
+    /// wait longer.
     ListTimeout,
+    /// The same, but the caller does not wait longer: a store without an answer is late with the call.
+    OnlyListTimeout,
     /// At most [`STORE_LIMIT`].
     Answer,
 }
@@ -163,17 +166,20 @@ pub(super) async fn ask_stores(
 async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
     let cached = || cached_image(call, backend);
     let limit = match wait {
-        Wait::ListTimeout if cached().is_some() => backend.list_timeout(),
-        Wait::ListTimeout | Wait::Answer => STORE_LIMIT,
+        Wait::Answer => STORE_LIMIT,
+        Wait::ListTimeout | Wait::OnlyListTimeout if cached().is_none() => STORE_LIMIT,
+        Wait::ListTimeout | Wait::OnlyListTimeout => backend.list_timeout(),
     };
+    let is_last = limit == STORE_LIMIT || wait == Wait::OnlyListTimeout;
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => {
-            let wait = call.wait(limit);
-            let asked = tokio::time::timeout(wait, forward::ask(call, backend));
+            let time = call.wait(limit);
+            let asked = tokio::time::timeout(time, forward::ask(call, backend));
             asked.await.unwrap_or_else(|_| {
                 backend.nudges.suspected.notify_one();
-                if wait == STORE_LIMIT {
+                // A wait that the client's deadline has cut short says nothing about the backend.
+                if is_last && time == limit {
                     backend.record.note_late_read(call.row, &call.body);
                 }
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))

@@ -9,8 +9,8 @@ use tonic::Code;
 use crate::faults::{names, state_of};
 use crate::support::Rig;
 
-/// The state that the program of commit c0d2c554 wrote. Its backends `runc` and `kata` ran the pods of the tests below,
-/// and both are down here.
+/// The state that commit c0d2c554 wrote while its backends `runc` and `kata` ran pods. The state has the paths of their
+/// sockets, at which nothing listens here: both backends are down.
 const STATE: &str = "tests/data/state-c0d2c554";
 const TABLE: &str = "default_handler = 'runc'
 start_wait = '0s'
@@ -45,12 +45,7 @@ async fn an_upgrade_keeps_the_lists_the_owners_and_the_handlers_of_the_version_b
     for pod in &pods {
         let stopped = rig.stop_pod(&pod.id).await.unwrap_err();
         assert_eq!(stopped.code(), Code::Unavailable);
-        let owner = if names(std::slice::from_ref(pod)) == ["db"] {
-            "kata"
-        } else {
-            "runc"
-        };
-        let backend = format!("backend \"{owner}\"");
+        let backend = format!("backend \"{}\"", pod.runtime_handler);
         assert!(stopped.message().contains(&backend), "{stopped}");
     }
     for (backend, count) in [("runc", 2), ("kata", 1)] {

@@ -4,8 +4,8 @@
 # keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
 #   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
-#                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
-#                                                    80-faults.bats and 96-cluster.bats. With
+#                                                    CRISWITCH_KILLS, CRISWITCH_SEED, CRISWITCH_AWAY_S and
+#                                                    CRISWITCH_HANG_S: see 80-faults.bats and 96-cluster.bats. With
 #                                                    CRISWITCH_NIGHTLY=1 the checks also use second versions
 #                                                    of some programs: see partners.sh
 #   tests/system/runtimes/run.sh --install            install Debian's packages, and nothing else

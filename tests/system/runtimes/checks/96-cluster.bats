@@ -8,8 +8,9 @@ load cluster.bash
 
 # The time that a containerd is down while everything else restarts, in seconds.
 AWAY_S=${CRISWITCH_AWAY_S:-25}
-# The time that a containerd hangs, in seconds. A relist of three minutes makes a node not ready.
-HANG_S=${CRISWITCH_HANG_S:-$([ -z "${CRISWITCH_NIGHTLY:-}" ] && echo 20 || echo 200)}
+# The time that a containerd hangs before the kubelet restarts, and again afterwards, in seconds. A relist of three minutes
+# makes a node not ready.
+HANG_S=${CRISWITCH_HANG_S:-20}
 
 setup_file() {
   rm -rf "$DIR/manifests" "$DIR/cluster.sock.state"
