@@ -24,7 +24,7 @@ mod value;
 pub mod watch;
 pub mod wording;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -299,5 +299,32 @@ impl Table {
         let mut rows = rows.filter(|row| row.backend == backend && row.backend_handler == name);
         let first = rows.next()?;
         Some(rows.next().map_or(&first.name, |_| name))
+    }
+
+    /// The table's names for all handlers of `backend`, for the look-up of many.
+    pub(crate) fn names_of(&self, backend: BackendId) -> NamesOfHandlers<'_> {
+        let mut names = HashMap::new();
+        for row in self.handlers.iter().filter(|row| row.backend == backend) {
+            let several = names.insert(&*row.backend_handler, Some(&*row.name));
+            if several.is_some() {
+                names.insert(&*row.backend_handler, None);
+            }
+        }
+        NamesOfHandlers(names)
+    }
+}
+
+/// The table's names for the handlers of one backend, by the backend's names; `None` if several rows route to the
+/// handler.
+pub(crate) struct NamesOfHandlers<'t>(HashMap<&'t str, Option<&'t str>>);
+
+impl<'t> NamesOfHandlers<'t> {
+    /// As [`Table::name_for`].
+    pub(crate) fn name_for<'n>(&self, name: &'n str) -> Option<&'n str>
+    where
+        't: 'n,
+    {
+        let known = self.0.get(name)?;
+        Some(known.unwrap_or(name))
     }
 }

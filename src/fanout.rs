@@ -30,13 +30,14 @@ use crate::fanout::fallback::Part;
 use crate::forward;
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::forward::short;
+use crate::gate::Readable;
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
 use crate::ownership::{BackendId, MOST, Mark, Owners};
 use crate::rpc::filter::{filter, first_of_each};
 use crate::rpc::{self, Items, Join, Lacking, List};
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner, readable};
+use crate::switch::learn::{Asked, Learner};
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, labels};
 use crate::telemetry::counters::{Counts, Reason};
@@ -53,12 +54,12 @@ pub(crate) struct BackendResult {
 /// One backend's part of a merged reply.
 pub(crate) enum Share {
     /// The backend's own message.
-    Own(Bytes),
+    Own(Readable),
     /// The backend lacks the RPC, which is its answer, and is omitted.
     Lacking(Failed),
     /// The backend's answer cannot be used, for this reason. The message has its cached items; without a message the
     /// backend is omitted.
-    Replaced(Option<Bytes>, Failed),
+    Replaced(Option<Readable>, Failed),
 }
 
 /// The parts of one merged reply so far.
@@ -74,7 +75,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Adds a part. Returns its message; `None` if the backend is omitted.
-    pub(crate) fn add(&mut self, share: Share) -> Option<Bytes> {
+    pub(crate) fn add(&mut self, share: Share) -> Option<Readable> {
         let (message, why) = match share {
             Share::Own(message) => {
                 self.is_any_own = true;
@@ -150,7 +151,7 @@ fn accepted(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
 }
 
 /// A backend and its encoded part of a merged reply.
-type Message = (Arc<Backend>, Bytes);
+type Message = (Arc<Backend>, Readable);
 
 /// Asks each backend for its metric descriptors, unless they are known, before metrics are rewritten to the label keys
 /// that clients received.
@@ -173,7 +174,7 @@ pub(crate) fn is_alone(request: &Request, view: &View<'_>) -> bool {
         return false;
     };
     match request.row.list() {
-        Some(List::PodMetrics) => !labels::must_fit(view.given.as_ref(), only),
+        Some(List::PodMetrics) => !labels::must_fit(view, only),
         // The messages of a stream pass without being decoded.
         Some(list) if request.row.streams() => {
             !handlers::must_rename(&view.live, &view.owners, list, only.id)
@@ -303,7 +304,7 @@ pub(crate) async fn merge(
         if let Some(message) = parts.add(share) {
             let (message, moved) = match has_changed {
                 true => part_again(switch, call, backend, (begun, reply), message)?,
-                false => (message, Bytes::new()),
+                false => (message, Readable::default()),
             };
             messages.push((Arc::clone(backend), message));
             if !moved.is_empty() {
@@ -338,29 +339,30 @@ fn part_again(
     switch: &Switch,
     call: &Call,
     backend: &Backend,
-    (begun, reply): (Mark, Option<(Bytes, Asked)>),
-    message: Bytes,
-) -> Result<(Bytes, Bytes), Failed> {
+    (begun, reply): (Mark, Option<(Readable, Asked)>),
+    message: Readable,
+) -> Result<(Readable, Readable), Failed> {
     let list = call.listing().map(|listing| listing.list);
     let Some((list, kind)) = list.and_then(|list| Some((list, list.kind()?))) else {
-        return Ok((message, Bytes::new()));
+        return Ok((message, Readable::default()));
     };
-    let shown = |part: Bytes| {
+    let shown = |part: Readable| {
         let shown = View::of(switch).shown(list, backend, &part)?;
-        Ok::<_, Failed>(shown.unwrap_or(part))
+        Ok::<_, Failed>(part.rewritten(shown))
     };
-    let passed = |whole: &Bytes| {
+    let passed = |whole: &Readable| {
         let owners = switch.owners();
         let has_passed = |id: &str| owners.has_passed_since(kind, id, backend.id, begun);
         let passed = filter(list, whole, &[], has_passed);
-        passed.map_err(|it| backend.malformed(&it))
+        let passed = passed.map_err(|it| backend.malformed(&it))?;
+        Ok::<_, Failed>(whole.clone().rewritten(Some(passed)))
     };
     match reply {
         Some((reply, asked)) => {
             let own = switch.owners().own(kind, backend.id, &reply, asked.mark);
             let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             let passed = passed(&reply)?;
-            Ok((shown(own.unwrap_or(reply))?, shown(passed)?))
+            Ok((shown(reply.rewritten(own))?, shown(passed)?))
         }
         None => {
             let (owners, question) = (switch.owners(), &switch.question);
@@ -377,7 +379,7 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
     for (backend, message) in messages {
         let first = first_of_each(list, message, &mut seen, MOST);
         if let Some(first) = first.map_err(|fault| backend.malformed(&fault))? {
-            *message = first;
+            *message = std::mem::take(message).rewritten(Some(first));
         }
     }
     Ok(())
@@ -385,7 +387,7 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
 
 /// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was
 /// learned, and the moment when criswitch asked for it.
-async fn own_share(part: Part<'_>, reply: &mut Option<(Bytes, Asked)>) -> Result<Share, Failed> {
+async fn own_share(part: Part<'_>, reply: &mut Option<(Readable, Asked)>) -> Result<Share, Failed> {
     let Part {
         switch,
         call,
@@ -397,14 +399,13 @@ async fn own_share(part: Part<'_>, reply: &mut Option<(Bytes, Asked)>) -> Result
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
-            // `learn` checks lists.
-            if call.listing().is_none() {
-                readable(&switch.live(), None, backend, &message)?;
-            }
-            let learned = Learner::new(switch, backend, asked).learn(call, &message);
+            let mut learned = Learner::new(switch, backend, asked).learn(call, &message);
+            let readable = learned.readable.take();
             let (own, _) = act(switch, backend, learned)?;
-            *reply = Some((message.clone(), asked));
-            Ok(Share::Own(own.unwrap_or(message)))
+            let readable =
+                readable.ok_or_else(|| backend.bad_reply("clients cannot decode its reply"))?;
+            *reply = Some((readable.clone(), asked));
+            Ok(Share::Own(readable.rewritten(own)))
         }
         Code::Unimplemented if may_lack(&switch.owners(), how, backend.id) => {
             Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
@@ -433,8 +434,8 @@ fn one_message(
         .map(|(backend, message)| (backend.name(), message.len()))
         .collect();
     let bytes: Vec<_> = messages
-        .iter()
-        .map(|(_, message)| message.clone())
+        .into_iter()
+        .map(|(_, message)| message.into())
         .collect();
     let joined = joined(switch, join, &bytes);
     let merged = joined.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
@@ -509,17 +510,21 @@ pub(crate) async fn runtime_config(
     }
     let others = backends.iter().filter(|backend| !is_default(backend));
     let asked = others.map(|backend| async move {
-        match short::in_time(call, backend, forward::ask(call, backend)).await? {
-            answer if answer.code() == Code::Ok => Ok(answer),
-            answer => Err(named(backend, answer)),
+        let answer = short::in_time(call, backend, forward::ask(call, backend)).await?;
+        if answer.code() != Code::Ok {
+            return Err(named(backend, answer));
         }
+        let config = cri::RuntimeConfigResponse::decode(backend.message(&answer)?);
+        let config = config
+            .map_err(|fault| backend.bad_reply(&format!("its reply is malformed: {fault}")))?;
+        Ok(reply::of_message(vec![config.encode_to_vec().into()]))
     });
-    let mut answers = join_all(asked).await;
-    match answers.iter().position(Result::is_ok) {
-        Some(usable) => answers.swap_remove(usable).map(reply::of_answer),
-        None => match (own, answers.into_iter().next()) {
+    let mut replies: Vec<Result<Reply, Failed>> = join_all(asked).await;
+    match replies.iter().position(Result::is_ok) {
+        Some(usable) => replies.swap_remove(usable),
+        None => match (own, replies.into_iter().next()) {
             (Some(own), _) => Ok(reply::of_answer(own)),
-            (None, Some(failed)) => failed.map(reply::of_answer),
+            (None, Some(failed)) => failed,
             (None, None) => Err(errors::impossible(call.row.name).into()),
         },
     }

@@ -55,6 +55,7 @@
 //! - [`limits`]: the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and
 //!   calls, `streams` calls on the connections to a backend, `flood` frames
 //! - [`http2`]: the body of a request or response, as it arrives over HTTP/2
+//! - [`gate`]: reads the bytes of a backend that go to every client, and makes them `Readable`
 //! - [`backend`]: a backend: its `settings`, its `connection`, what it reported (`known`, with cached `lists`) and when
 //!   it was late (`absence`), its unsaved changes (`unsaved`); calls to it
 //! - [`topology`]: the current routing table and its backends; the next table after a reload; automatically registered
@@ -142,6 +143,7 @@ pub mod dispatch;
 pub mod errors;
 pub mod fanout;
 mod forward;
+pub mod gate;
 pub mod http2;
 pub mod limits;
 pub mod metrics;

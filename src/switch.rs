@@ -4,7 +4,6 @@ pub(crate) mod act;
 pub(crate) mod cached;
 pub(crate) mod dry_run;
 pub mod forget;
-pub(crate) mod gate;
 pub(crate) mod handlers;
 pub(crate) mod image_references;
 pub mod labels;
@@ -35,6 +34,7 @@ use crate::ownership::lookup::Question;
 use crate::ownership::{BackendIds, Owners};
 use crate::store::Store;
 use crate::store::file_work::FileWork;
+use crate::switch::labels::KnownFits;
 use crate::switch::pod_requests::PodRequests;
 use crate::switch::reload::{ReloadQueue, Reloads};
 use crate::switch::subscribers::Subscribers;
@@ -70,6 +70,8 @@ pub struct Switch {
     pub runtime_config: Mutex<Option<Bytes>>,
     /// The metric descriptors that a client last received.
     pub(crate) given: Mutex<Option<Bytes>>,
+    /// How the metrics of each backend are rewritten to `given`.
+    pub(crate) fits: KnownFits,
     /// Counters for metrics.
     pub counts: Arc<Counts>,
     /// The queue of log lines that wait to be written.
@@ -119,6 +121,7 @@ impl Switch {
             pod_requests: Mutex::default(),
             runtime_config: Mutex::default(),
             given: Mutex::default(),
+            fits: KnownFits::default(),
             counts: Arc::default(),
             log: LogQueue::default(),
             question: Question::default(),

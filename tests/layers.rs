@@ -154,6 +154,34 @@ fn one_module_connects_and_one_module_creates_statuses() {
     assert_eq!(holding(creates), ["errors.rs"]);
 }
 
+/// Only the gate makes messages that go to every client. The change of such a message is criswitch's own, so each place
+/// that makes one is named here.
+#[test]
+fn only_the_gate_makes_readable_messages_and_few_files_change_them() {
+    let makes =
+        |(_, code): &(String, String)| code.contains("Readable {") || code.contains("Readable(");
+    assert_eq!(holding(makes), ["gate.rs"]);
+    let changes = [
+        "backend/lists.rs",
+        "switch/cached.rs",
+        "fanout.rs",
+        "fanout/fallback.rs",
+        "fanout/status.rs",
+        "fanout/streams.rs",
+        "session/events.rs",
+        "session/events/baseline.rs",
+    ];
+    let mut changing = having(&[".rewritten("]);
+    changing.sort();
+    assert_eq!(changing.len(), changes.len(), "{changing:?}");
+    assert!(
+        changes
+            .iter()
+            .all(|file| changing.iter().any(|it| it == file)),
+        "{changing:?}"
+    );
+}
+
 #[test]
 fn a_command_runs_no_program_without_a_time_limit() {
     for file in files("cli") {

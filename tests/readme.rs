@@ -293,6 +293,7 @@ fn the_keys_that_need_a_restart_are_in_the_table_of_reloads() {
 
 #[test]
 fn the_documented_limits_are_those_of_the_constants() {
+    use criswitch::gate;
     use criswitch::limits::{self, flood};
     let chapter = shipped("docs/limits.md");
     for (what, limit) in [
@@ -312,6 +313,10 @@ fn the_documented_limits_are_those_of_the_constants() {
             "The path of a socket",
             criswitch::config::address::MAX_PATH_BYTES,
         ),
+        ("Handlers in a `Status`", gate::MOST_HANDLERS),
+        ("Metric descriptors of a backend", gate::MOST_DESCRIPTORS),
+        ("Label keys of a metric", gate::MOST_LABEL_KEYS),
+        ("Labels of one item of a list", gate::MOST_PAIRS),
     ] {
         let is_listed = |row: &str| row.contains(what) && row.contains(&limit.to_string());
         assert!(chapter.lines().any(is_listed), "{what}: {limit}");

@@ -65,6 +65,21 @@ impl Interface {
         &self.messages[self.method(row).output_type()]
     }
 
+    /// Collects the paths of all maps in a message. `path` is that of the message.
+    fn maps(&self, message: &DescriptorProto, path: &mut Vec<u32>, maps: &mut Vec<Vec<u32>>) {
+        for field in &message.field {
+            path.push(u32::try_from(field.number()).unwrap());
+            let nested = message.nested_type.iter();
+            let mut nested = nested.filter(|it| field.type_name().ends_with(it.name()));
+            if nested.any(|it| it.options.as_ref().is_some_and(|it| it.map_entry())) {
+                maps.push(path.clone());
+            } else if let Some(inner) = self.messages.get(field.type_name()) {
+                self.maps(inner, path, maps);
+            }
+            path.pop();
+        }
+    }
+
     /// The fields on a path, outermost first.
     fn walk(&self, message: &DescriptorProto, path: &[u32]) -> Vec<FieldDescriptorProto> {
         let mut message = message.clone();
@@ -277,6 +292,17 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
         assert_eq!(interleaved, method.server_streaming(), "{}", row.name);
         assert_eq!(row.streams(), method.server_streaming(), "{}", row.name);
         assert!(!method.client_streaming(), "{}", row.name);
+    }
+}
+
+#[test]
+fn the_maps_that_the_gate_reads_are_all_maps_of_the_interface() {
+    let interface = Interface::compiled();
+    for (message, paths) in fields::maps::ALL {
+        let message = &interface.messages[&format!(".runtime.v1.{message}")];
+        let mut maps = Vec::new();
+        interface.maps(message, &mut Vec::new(), &mut maps);
+        assert_eq!(maps, *paths, "{}", message.name());
     }
 }
 

@@ -198,7 +198,7 @@ impl Backend {
         let list = row.list();
         let cached =
             list.and_then(|list| self.record.learn(|known| known.lists.get(list).cloned()));
-        let message = cached.map(|cached| cached.message);
+        let message = cached.map(|cached| Bytes::from(cached.message));
         message
             .filter(|message| message.len() > ONE_FRAME)
             .unwrap_or_default()

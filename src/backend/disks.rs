@@ -5,12 +5,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::codec::protobuf::{self, Malformed, Path as Fields};
+use crate::gate::Readable;
 use crate::platform::FreeSpace;
 use crate::rpc::fields::{
     filesystem_identifier, filesystem_usage, image_fs_info_response, uint64_value,
@@ -36,7 +36,7 @@ pub(crate) struct Disks {
     disks: Vec<Disk>,
     reported: Option<Instant>,
     /// The `ImageFsInfoResponse` itself.
-    reply: Bytes,
+    reply: Readable,
 }
 
 /// A file system, and how much of it the images of the backend use.
@@ -59,7 +59,7 @@ impl Disks {
     }
 
     /// The last report, if it may be served in place of a new one.
-    pub(crate) fn last_reply(&self) -> Option<Bytes> {
+    pub(crate) fn last_reply(&self) -> Option<Readable> {
         let is_young = self.reported.is_some_and(|at| at.elapsed() < SERVED);
         is_young.then(|| self.reply.clone())
     }
@@ -68,7 +68,7 @@ impl Disks {
     ///
     /// # Errors
     /// If the reply cannot be decoded. Nothing changes then.
-    pub(crate) fn report(&mut self, reply: &Bytes) -> Result<(), Malformed> {
+    pub(crate) fn report(&mut self, reply: &Readable) -> Result<(), Malformed> {
         let mut disks: Vec<Disk> = Vec::new();
         for usage in protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)? {
             let mountpoint = protobuf::string(usage, MOUNTPOINT)?;
@@ -132,7 +132,7 @@ pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace
 
 impl Backend {
     /// Records the file systems in a reply to `ImageFsInfo`. Ignores a reply that cannot be decoded.
-    pub(crate) fn report_disks(&self, reply: &Bytes) {
+    pub(crate) fn report_disks(&self, reply: &Readable) {
         let reported = self.record.learn(|known| known.disks.report(reply));
         if reported.is_ok() {
             self.nudges.disks.notify_one();

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
@@ -11,6 +10,7 @@ use crate::backend::facts;
 use crate::backend::late_reads::LateReads;
 use crate::backend::lists::{Lists, Snapshot};
 use crate::config::wording::failing_rpc;
+use crate::gate::Readable;
 use crate::platform::Server;
 use crate::rpc::{List, Row};
 
@@ -23,9 +23,9 @@ pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differ
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The `VersionResponse`.
-    pub version: Bytes,
+    pub version: Readable,
     /// The `StatusResponse`, without the `info` of a verbose status.
-    pub status: Bytes,
+    pub status: Readable,
     /// Since when the backend reports to this run of criswitch that its runtime is not ready.
     pub(crate) unready_since: Option<Instant>,
     /// When the backend sent `status` to this run of criswitch.
@@ -135,16 +135,16 @@ impl Known {
     }
 
     /// Stores the current `StatusResponse`. Returns whether it differs from the last one.
-    pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
+    pub(crate) fn say_status(&mut self, status: Readable) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
         let since = self.unready_since.unwrap_or_else(Instant::now);
         self.unready_since = facts::is_unready(&self.status).then_some(since);
-        self.status != last
+        *self.status != *last
     }
 
     /// Restores the replies that an earlier run of criswitch saved. The backend answered that run at `at` or before.
-    pub(crate) fn restore(&mut self, version: Bytes, status: Bytes, at: Instant) {
+    pub(crate) fn restore(&mut self, version: Readable, status: Readable, at: Instant) {
         self.version = version;
         self.status_before = (!status.is_empty()).then_some(at);
         self.status = status;
@@ -155,7 +155,7 @@ impl Known {
         self.lists = Lists::default();
         self.absent.clear();
         self.failures.clear();
-        self.status = Bytes::new();
+        self.status = Readable::default();
         (self.status_at, self.status_before, self.unready_since) = (None, None, None);
     }
 
@@ -306,7 +306,7 @@ impl Known {
 /// A report of handlers by a backend with `auto_register`.
 pub(crate) enum Report {
     /// The `StatusResponse`.
-    Status(Bytes),
+    Status(Readable),
     /// No report yet, but a report may still come: the handlers are unknown.
     Awaited,
     /// The backend did not report its handlers in time.
@@ -333,12 +333,12 @@ mod tests {
             status: Some(status),
             ..Default::default()
         };
-        let status = Bytes::from(status.encode_to_vec());
+        let status = Readable::status(&status.encode_to_vec().into()).unwrap();
         let mut known = Known::default();
-        known.restore(Bytes::new(), status.clone(), Instant::now());
+        known.restore(Readable::default(), status.clone(), Instant::now());
         assert!(!known.say_status(status));
         assert!(known.unready_since.is_some());
-        assert!(known.say_status(Bytes::new()));
+        assert!(known.say_status(Readable::default()));
         assert_eq!(known.unready_since, None);
     }
 }

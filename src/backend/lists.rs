@@ -1,15 +1,13 @@
 //! The cached lists and stats of a backend: the last complete ones, served while the backend does not answer.
 
 use std::collections::BTreeMap;
-use std::hash::BuildHasher;
-use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use foldhash::quality::RandomState;
 use tokio::time::Instant;
 
 use crate::codec::protobuf::{self, Edit};
+use crate::gate::{Joined, Readable};
 use crate::ownership::Mark;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
@@ -18,51 +16,18 @@ use crate::rpc::{List, StateChange};
 /// these additions, and the kubelet requests one every second.
 const MOST_CHANGED: usize = 1024;
 
-/// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
-static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-
 /// A complete list as the backend sent it; at most `max_message` bytes.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The encoded reply.
-    pub message: Bytes,
+    pub message: Readable,
     /// When criswitch asked for the list.
     pub taken: Instant,
     /// The time of `taken` as a position in the order in which criswitch learned its facts.
     pub mark: Mark,
-    /// The result of [`Snapshot::print`], once it was needed.
-    print: OnceLock<Option<u64>>,
 }
 
 impl Snapshot {
-    /// A list that criswitch requested at `taken`, which is also the moment `mark`.
-    pub fn new(message: Bytes, taken: Instant, mark: Mark) -> Snapshot {
-        Snapshot {
-            message,
-            taken,
-            mark,
-            print: OnceLock::new(),
-        }
-    }
-
-    /// A hash of the items that does not depend on their order, because containerd lists items in a different order
-    /// each time. `None` if the list is not valid protobuf.
-    fn print(&self) -> Option<u64> {
-        *self.print.get_or_init(|| {
-            protobuf::fields(&self.message).try_fold(0_u64, |print, field| {
-                Some(print.wrapping_add(SEED.hash_one(field.ok()?.raw)))
-            })
-        })
-    }
-
-    /// Whether `other` has the same items, in any order.
-    fn has_items_of(&self, other: &Snapshot) -> bool {
-        is_same(&self.message, &other.message)
-            || self.message.len() == other.message.len()
-                && self.print().is_some()
-                && self.print() == other.print()
-    }
-
     /// The age of the list.
     pub fn age(&self) -> Duration {
         self.taken.elapsed()
@@ -79,7 +44,7 @@ pub struct Lists {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     last: Option<Snapshot>,
-    /// The items created since the list was requested, encoded as list items.
+    /// The items created since the list was requested.
     created: Vec<Created>,
     /// The states that changed since the list was requested, by the id of the item.
     states: BTreeMap<String, NewState>,
@@ -93,7 +58,8 @@ struct Kept {
 /// A created item: clients know it, but the cached list may lack it.
 #[derive(Clone, Debug)]
 struct Created {
-    item: Bytes,
+    /// A list with only this item.
+    item: Readable,
     at: Instant,
 }
 
@@ -107,20 +73,21 @@ struct NewState {
 
 impl Kept {
     /// The last complete list, then the items created since. An item may occur twice.
-    fn with_created(&self) -> Option<Bytes> {
-        let last = self.last.as_ref()?;
+    fn with_created(&self) -> Option<Readable> {
+        let last = &self.last.as_ref()?.message;
         if self.created.is_empty() {
-            return Some(last.message.clone());
+            return Some(last.clone());
         }
-        let mut message = BytesMut::from(&*last.message);
-        for created in &self.created {
-            protobuf::put_bytes(&mut message, ITEMS, &created.item);
-        }
-        Some(message.freeze())
+        let mut all = Joined::default();
+        all.add(last);
+        self.created
+            .iter()
+            .for_each(|created| all.add(&created.item));
+        Some(all.list())
     }
 
     /// The list of `with_created`, with each item in its latest known state.
-    fn message(&self) -> Option<Bytes> {
+    fn message(&self) -> Option<Readable> {
         let message = self.with_created()?;
         if self.states.is_empty() {
             return Some(message);
@@ -129,7 +96,7 @@ impl Kept {
             let changed = self.states.get(protobuf::string(item, LISTED_ID)?);
             Ok(changed.map_or(Edit::Same, |changed| Edit::Other(changed.item(item))))
         });
-        Some(edited.ok()?.unwrap_or(message))
+        Some(message.rewritten(edited.ok()?))
     }
 }
 
@@ -150,7 +117,7 @@ impl Lists {
 
     /// The last complete list of this kind, with the items created and the states changed since. An item may occur
     /// twice.
-    pub(crate) fn message(&self, list: List) -> Option<Bytes> {
+    pub(crate) fn message(&self, list: List) -> Option<Readable> {
         self.kept.get(&list)?.message()
     }
 
@@ -172,8 +139,8 @@ impl Lists {
             .as_ref()
             .is_some_and(|last| match list.is_stats() {
                 // Stats need no hash, because `keep_stats` compares their bytes.
-                true => is_same(&last.message, &snapshot.message),
-                false => last.has_items_of(&snapshot),
+                true => last.message.is(&snapshot.message),
+                false => last.message.has_items_of(&snapshot.message),
             });
         if !is_same {
             kept.learned_at = None;
@@ -182,12 +149,10 @@ impl Lists {
         !is_same || additions != kept.created.len() + kept.states.len()
     }
 
-    /// Whether `snapshot` has the items of the cached list, in any order, and criswitch would learn nothing new from
-    /// that list, because [`Lists::learned`] was called with the same `changes`. criswitch then need not decode
-    /// `snapshot`.
-    pub(crate) fn repeats(&self, list: List, snapshot: &Snapshot, changes: u64) -> bool {
-        let last = self.learned_list(list, changes);
-        last.is_some_and(|last| last.has_items_of(snapshot))
+    /// `message`, if it has the items of the cached list, in any order, and criswitch would learn nothing new from that
+    /// list, because [`Lists::learned`] was called with the same `changes`. criswitch then need not decode `message`.
+    pub(crate) fn repeated(&self, list: List, message: &Bytes, changes: u64) -> Option<Readable> {
+        self.learned_list(list, changes)?.message.repeated(message)
     }
 
     /// Records that criswitch has learned `message` without a change, and would learn nothing new from it as long as
@@ -195,7 +160,7 @@ impl Lists {
     pub(crate) fn learned(&mut self, list: List, message: &Bytes, changes: u64) {
         if let Some(kept) = self.kept.get_mut(&list)
             && let Some(last) = &kept.last
-            && is_same(&last.message, message)
+            && last.message.is(message)
         {
             kept.learned_at = Some(changes);
         }
@@ -205,7 +170,7 @@ impl Lists {
     /// called with the same `changes`.
     pub(crate) fn is_current(&self, list: List, message: &Bytes, changes: u64) -> bool {
         let last = self.learned_list(list, changes);
-        last.is_some_and(|last| is_same(&last.message, message))
+        last.is_some_and(|last| last.message.is(message))
     }
 
     /// The cached list, if [`Lists::learned`] was called with the same `changes`.
@@ -218,7 +183,7 @@ impl Lists {
     /// Adds a created item to the cached list, because a client knows the item. The item stays until criswitch caches a
     /// list that it requested later. If the list is then too long, or there is no memory for the item (`None`), drops
     /// the list as outdated: without the item, the list is not complete. The list has at most `limit` bytes.
-    pub(crate) fn add(&mut self, list: List, item: Option<Bytes>, limit: usize) {
+    pub(crate) fn add(&mut self, list: List, item: Option<Readable>, limit: usize) {
         let kept = self.kept.entry(list).or_default();
         let of_last = kept.last.as_ref().map_or(0, |last| last.message.len());
         let of_created: usize = kept.created.iter().map(|it| it.item.len()).sum();
@@ -273,10 +238,10 @@ impl Lists {
             true => drop(self.keep(list, snapshot)),
             false => drop(self.kept.remove(&list)),
         }
-        before.as_ref() != self.content(list)
+        before.as_deref() != self.content(list).map(|content| &**content)
     }
 
-    fn content(&self, list: List) -> Option<&Bytes> {
+    fn content(&self, list: List) -> Option<&Readable> {
         Some(&self.get(list)?.message)
     }
 
@@ -292,68 +257,50 @@ impl Lists {
     }
 }
 
-/// Whether the bytes are equal. Two references to the same memory need no comparison.
-fn is_same(a: &Bytes, b: &Bytes) -> bool {
-    let is_equal = if cfg!(target_env = "musl") {
-        is_equal_in_blocks
-    } else {
-        |a: &[u8], b: &[u8]| a == b
-    };
-    std::ptr::eq(a.as_ref(), b.as_ref()) || is_equal(a, b)
-}
-
-/// Compares 16 bytes at once. musl's own function compares byte by byte.
-fn is_equal_in_blocks(a: &[u8], b: &[u8]) -> bool {
-    let (blocks, rest) = a.as_chunks::<16>();
-    let (other_blocks, other_rest) = b.as_chunks::<16>();
-    let mut pairs = blocks.iter().zip(other_blocks);
-    a.len() == b.len()
-        && rest == other_rest
-        && pairs.all(|(a, b)| u128::from_ne_bytes(*a) == u128::from_ne_bytes(*b))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::cri;
     use crate::ownership::Owners;
+    use prost::Message;
 
-    fn snapshot(message: &'static [u8]) -> Snapshot {
-        let mark = Owners::default().mark();
-        Snapshot::new(Bytes::from_static(message), Instant::now(), mark)
+    /// A list with these pods.
+    fn pods(ids: &str) -> Bytes {
+        let pod = |id: char| cri::PodSandbox {
+            id: id.to_string(),
+            metadata: Some(cri::PodSandboxMetadata::default()),
+            ..Default::default()
+        };
+        let items = ids.chars().map(pod).collect();
+        cri::ListPodSandboxResponse { items }.encode_to_vec().into()
     }
 
-    fn keep(lists: &mut Lists, message: &'static [u8]) -> bool {
-        lists.keep(List::Pods, snapshot(message))
+    fn readable(ids: &str) -> Readable {
+        Readable::list(List::Pods, &pods(ids)).unwrap()
     }
 
-    /// Caches `message`, which criswitch has learned while the changes were 7.
-    fn learned(lists: &mut Lists, message: &'static [u8]) {
-        keep(lists, message);
-        lists.learned(List::Pods, &Bytes::from_static(message), 7);
+    fn keep(lists: &mut Lists, ids: &str) -> bool {
+        let snapshot = Snapshot {
+            message: readable(ids),
+            taken: Instant::now(),
+            mark: Owners::default().mark(),
+        };
+        lists.keep(List::Pods, snapshot)
     }
 
-    fn repeats(lists: &Lists, message: &'static [u8], changes: u64) -> bool {
-        lists.repeats(List::Pods, &snapshot(message), changes)
+    /// Caches these pods, which criswitch has learned while the changes were 7.
+    fn learned(lists: &mut Lists, ids: &str) {
+        keep(lists, ids);
+        lists.learned(List::Pods, &pods(ids), 7);
     }
 
-    const AB: &[u8] = b"\x0a\x01a\x0a\x01b";
-    const BA: &[u8] = b"\x0a\x01b\x0a\x01a";
-    const AC: &[u8] = b"\x0a\x01a\x0a\x01c";
-
-    #[test]
-    fn a_comparison_in_blocks_finds_each_difference() {
-        let bytes: Vec<u8> = (0..70).collect();
-        for len in 0..bytes.len() {
-            let (own, mut other) = (&bytes[..len], bytes[..len].to_vec());
-            assert!(is_equal_in_blocks(own, &other));
-            assert!(!is_equal_in_blocks(own, &bytes[..=len]));
-            for at in 0..len {
-                other[at] ^= 1;
-                assert!(!is_equal_in_blocks(own, &other), "{len}, {at}");
-                other[at] ^= 1;
-            }
-        }
+    fn repeats(lists: &Lists, ids: &str, changes: u64) -> bool {
+        lists.repeated(List::Pods, &pods(ids), changes).is_some()
     }
+
+    const AB: &str = "ab";
+    const BA: &str = "ba";
+    const AC: &str = "ac";
 
     #[test]
     fn a_list_repeats_while_its_items_and_all_facts_are_the_same() {
@@ -366,7 +313,7 @@ mod tests {
         assert!(!repeats(&lists, AC, 7), "another item");
         keep(&mut lists, AC);
         assert!(!repeats(&lists, AC, 7), "a new list");
-        lists.learned(List::Pods, &Bytes::from_static(AB), 7);
+        lists.learned(List::Pods, &pods(AB), 7);
         assert!(!repeats(&lists, AC, 7), "an old list");
     }
 
@@ -376,7 +323,7 @@ mod tests {
         learned(&mut lists, AB);
         assert!(repeats(&lists, BA, 7));
         assert!(!keep(&mut lists, BA), "no item has changed");
-        assert_eq!(lists.get(List::Pods).unwrap().message, BA);
+        assert_eq!(*lists.get(List::Pods).unwrap().message, pods(BA));
         assert!(repeats(&lists, AB, 7), "the items are still the same");
         assert!(keep(&mut lists, AC), "an item has changed");
     }
@@ -393,14 +340,14 @@ mod tests {
         learned(&mut lists, AB);
         assert!(is_current(&lists, 7));
         assert!(!is_current(&lists, 8), "later facts");
-        lists.add(List::Pods, Some(Bytes::from_static(b"c")), 100);
+        lists.add(List::Pods, Some(readable("c")), 100);
         assert!(!is_current(&lists, 7), "a created item");
     }
 
     #[test]
     fn a_list_is_dropped_as_outdated_if_a_created_item_has_no_room() {
-        let pod = || Some(Bytes::from_static(b"c"));
-        let limit = AB.len() + 2;
+        let pod = || Some(readable("c"));
+        let limit = pods(AB).len() + 2 * pods("c").len();
         for (fitting, last, limit) in [
             (2, pod(), limit),
             (0, None, limit),
@@ -421,9 +368,12 @@ mod tests {
     #[test]
     fn a_list_whose_bytes_are_no_longer_protobuf_does_not_repeat() {
         let mut lists = Lists::default();
-        learned(&mut lists, b"\x0a\x01a\x12\x01b");
-        for broken in [b"\x0a\x01a\x12\x02b", b"\x12\x01b\x0a\x02a"] {
-            assert!(!repeats(&lists, broken, 7));
+        learned(&mut lists, AB);
+        for cut in 1..pods(AB).len() {
+            let mut broken = pods(AB).to_vec();
+            broken.rotate_left(cut);
+            let repeats = lists.repeated(List::Pods, &broken.into(), 7).is_some();
+            assert_eq!(repeats, cut == pods("a").len(), "{cut}");
         }
     }
 }

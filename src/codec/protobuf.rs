@@ -231,6 +231,25 @@ pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, M
     all(message, path, Field::bytes)
 }
 
+/// The first submessages at `path`, at most `most`.
+///
+/// # Errors
+/// If `message` is malformed; see [`string`].
+pub fn first_bytes<'a>(
+    message: &'a [u8],
+    path: &[u32],
+    most: usize,
+) -> Result<Vec<&'a [u8]>, Malformed> {
+    let mut found = Vec::new();
+    each(message, path, &mut |field| {
+        if found.len() < most {
+            found.push(field.bytes()?);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// Whether `message` has a field with this number, of any type.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The modules of criswitch that can have a level of their own.
-pub const MODULES: [&str; 25] = [
+pub const MODULES: [&str; 26] = [
     "admin",
     "backend",
     "call",
@@ -22,6 +22,7 @@ pub const MODULES: [&str; 25] = [
     "errors",
     "fanout",
     "forward",
+    "gate",
     "http2",
     "limits",
     "metrics",

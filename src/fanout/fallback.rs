@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use tonic::{Code, Status};
 
 use crate::backend::known::Failure;
@@ -14,6 +13,7 @@ use crate::backend::{Backend, Replaced};
 use crate::call::{Call, Failed, Listing};
 use crate::config::duration_text;
 use crate::fanout::Share;
+use crate::gate::Readable;
 use crate::ownership::lookup::Question;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::filter::{filter, without_inside};
@@ -183,7 +183,7 @@ impl Part<'_> {
 
     /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
     /// cannot be served, or if the call names a pod whose creation has an unknown result: the list may lack this pod.
-    fn renamed_list(self, listing: &Listing) -> Option<Bytes> {
+    fn renamed_list(self, listing: &Listing) -> Option<Readable> {
         let (switch, backend, list) = (self.switch, self.backend, listing.list);
         let uid = &listing.uid;
         if !uid.is_empty() && switch.owners().creations.may_have(backend.id, uid) {
@@ -191,12 +191,12 @@ impl Part<'_> {
         }
         let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
         let renamed = View::of(switch).shown(list, backend, &message).ok()?;
-        Some(renamed.unwrap_or(message))
+        Some(message.rewritten(renamed))
     }
 
     /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too
     /// old. Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
-    fn last_stats(self, listing: &Listing) -> Option<Bytes> {
+    fn last_stats(self, listing: &Listing) -> Option<Readable> {
         let (switch, backend, list) = (self.switch, self.backend, listing.list);
         let most = match list {
             // Descriptors have no age limit, because clients keep the descriptors that they received, and samples must
@@ -210,13 +210,13 @@ impl Part<'_> {
             return None;
         }
         let changed = View::of(switch).shown(list, backend, &message).ok()?;
-        Some(changed.unwrap_or(message))
+        Some(message.rewritten(changed))
     }
 }
 
 /// The cached list of `backend`, filtered by `request`. Handlers have the backend's own names. `None` if no list is
 /// cached, the list is too old, or it lacks items that the backend is known to own.
-fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
+fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) -> Option<Readable> {
     let message = cached(list, backend, backend.stale_lists())?;
     cached::own_items(owners, list, backend, &message, request)
 }
@@ -231,7 +231,7 @@ pub(crate) fn cached_again(
     call: &Call,
     list: List,
     backend: &Backend,
-) -> Result<Bytes, Status> {
+) -> Result<Readable, Status> {
     whole_list(owners, list, backend, &call.message())
         .ok_or_else(|| backend.unavailable(&unserved(question, list, backend)))
 }
@@ -332,7 +332,8 @@ pub(crate) fn lacks(owners: &Owners, backend: &Backend, row: &Row) -> bool {
     if known.is_late_with(row) {
         return false;
     }
-    let lacks = |message: Bytes| cached::own_items(owners, list, backend, &message, &[]).is_none();
+    let lacks =
+        |message: Readable| cached::own_items(owners, list, backend, &message, &[]).is_none();
     match list.kind() {
         Some(_) => known.lists.message(list).is_some_and(lacks),
         None => known.lists.is_outdated(list),
@@ -344,8 +345,8 @@ fn still_owned(
     call: &Call,
     listing: &Listing,
     backend: BackendId,
-    message: &Bytes,
-) -> Option<Bytes> {
+    message: &Readable,
+) -> Option<Readable> {
     let Listing { list, pod, .. } = listing;
     let Some((kind, _)) = list.about() else {
         return Some(message.clone());
@@ -362,10 +363,10 @@ fn still_owned(
     let wanted = |id: &str| items.contains(id) && (pod.is_empty() || is_in_pod(id));
     let left = filter(*list, message, &call.message(), wanted).ok()?;
     let inside = without_inside(*list, &left, |id| containers.contains(id)).ok()?;
-    Some(inside.unwrap_or(left))
+    Some(message.clone().rewritten(inside.or(Some(left))))
 }
 
-fn cached(list: List, backend: &Backend, most: Duration) -> Option<Bytes> {
+fn cached(list: List, backend: &Backend, most: Duration) -> Option<Readable> {
     let lists = backend.record.known().lists;
     let age = lists.get(list)?.age();
     (age < most).then(|| lists.message(list)).flatten()

@@ -28,13 +28,13 @@ use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::config::wording::span;
 use crate::errors;
+use crate::gate::Readable;
 use crate::rpc;
 use crate::rpc::fields::{
     runtime_handler, runtime_handler_features, status_request, status_response,
 };
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::gate;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
 
@@ -63,7 +63,7 @@ pub struct StatusAnswer {
     /// The backend that the status belongs to.
     pub backend: Arc<Backend>,
     /// The `StatusResponse`: the current one, else the last known one, else empty.
-    pub status: Bytes,
+    pub status: Readable,
     /// Why the backend does not answer now; `None` if it answers.
     pub silent: Option<Status>,
 }
@@ -173,7 +173,10 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
     if let Some(silent) = &said.silent
         && !backend.record.known().said_status_within(STATUS_TRUST)
     {
-        said.status = unready(&said.status, silent.message());
+        said.status = said
+            .status
+            .clone()
+            .rewritten(Some(unready(&said.status, silent.message())));
     }
     (said, None)
 }
@@ -221,18 +224,16 @@ async fn request_status(
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.
-pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<Bytes, Status> {
+pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<Readable, Status> {
     let kept = merged::without_info(status);
     let kept = kept.map_err(|fault| backend.malformed(&fault))?;
     if let Some(cause) = merged::oversized(&kept) {
         return Err(backend.bad_reply(&cause));
     }
-    if let Some(fault) = gate::status_fault(&kept) {
-        return Err(backend.bad_reply(&fault));
-    }
+    let kept = Readable::status(&kept).map_err(|fault| backend.bad_reply(&fault))?;
     let has_info = kept.len() != status.len();
-    let is_readable = !has_info || gate::status_fault(status).is_none();
-    let usable = if is_readable { status } else { &kept }.clone();
+    let whole = has_info.then(|| Readable::status(status).ok()).flatten();
+    let usable = whole.unwrap_or_else(|| kept.clone());
     backend.learn_saved(|known| known.say_status(kept));
     Ok(usable)
 }

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http_body::Frame;
 use parking_lot::Mutex;
@@ -17,18 +17,18 @@ use crate::backend::stream::Messages;
 use crate::backend::unsaved::Unsaved;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
-use crate::codec::{frames, grpc, protobuf};
+use crate::codec::{frames, grpc};
 use crate::fanout::fallback::{self, Part};
 use crate::fanout::{self, Parts, Share};
 use crate::forward;
+use crate::gate::{Joined, Readable};
 use crate::limits::budget::{Reservation, Unread};
 use crate::ownership::{MOST, Mark};
-use crate::rpc::fields::ITEMS;
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{Items, Lacking, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learned, Learner, keep_stats, readable};
+use crate::switch::learn::{Asked, Learned, Learner, keep_stats};
 use crate::switch::view::View;
 
 /// A stream with the messages of all `backends` in the order of arrival. A backend that does not implement the stream
@@ -63,7 +63,7 @@ pub(crate) fn interleave(
         let feed = Feed {
             unlearned: backend.memory.limit(),
             unread: MOST,
-            whole: StreamedList::Kept(BytesMut::new(), call.unread.held()),
+            whole: StreamedList::Kept(Joined::default(), call.unread.held()),
             switch: Arc::clone(switch),
             call: call.clone(),
             shows: [&backend].into_iter().collect(),
@@ -180,14 +180,14 @@ struct Together {
 /// The part of a backend whose feed has ended.
 enum EndedFeed {
     /// All messages of the backend's stream, and when criswitch asked for it.
-    Own(Bytes, Asked),
+    Own(Readable, Asked),
     Cached,
 }
 
 /// The messages of a backend so far.
 enum StreamedList {
     /// The messages become the cached list at the stream's end. Until then they count as the client's unread bytes.
-    Kept(BytesMut, Reservation),
+    Kept(Joined, Reservation),
     /// The messages are too large for the cache, or for the client's memory for unread replies.
     TooLong,
     /// The messages come from the cache, not from the backend.
@@ -206,13 +206,13 @@ impl Feed {
             match message {
                 // An empty list is a stream without messages, and further messages may follow.
                 Some(message) if message.is_empty() => {}
-                message => return Ok(message.map(|message| (message, self))),
+                message => return Ok(message.map(|message| (message.into(), self))),
             }
         }
     }
 
     /// The next message of the backend's stream. At the end of the stream, its messages become the cached list.
-    async fn message(&mut self) -> Result<Option<Bytes>, Failed> {
+    async fn message(&mut self) -> Result<Option<Readable>, Failed> {
         let (Some(messages), Some(_)) = (&mut self.messages, &self.together) else {
             return Ok(None);
         };
@@ -250,7 +250,7 @@ impl Feed {
     }
 
     /// The first message of the backend's stream, or one message with its cached items instead of the whole stream.
-    async fn first(&mut self) -> Result<Option<Bytes>, Failed> {
+    async fn first(&mut self) -> Result<Option<Readable>, Failed> {
         let mut opened = None;
         let own = async {
             let (messages, first) = self.open().await?;
@@ -279,7 +279,7 @@ impl Feed {
 
     /// Ends the feed. The last feed to end returns the items that no message had, because another backend owned them
     /// until its stream ended without them.
-    fn end(&mut self, ended: Option<EndedFeed>) -> Result<Option<Bytes>, Failed> {
+    fn end(&mut self, ended: Option<EndedFeed>) -> Result<Option<Readable>, Failed> {
         let Some(together) = self.together.take() else {
             return Ok(None);
         };
@@ -292,24 +292,22 @@ impl Feed {
         if together.open > 0 || !has_changed || !is_counted {
             return Ok(None);
         }
-        let mut passed = BytesMut::new();
+        let mut passed = Joined::default();
         for (backend, ended) in std::mem::take(&mut together.ended) {
             let reply = match ended {
                 EndedFeed::Own(messages, asked) => Some((messages, asked)),
                 EndedFeed::Cached => None,
             };
             let reply = (together.begun, reply);
+            let none = Readable::default();
             let (part, moved) =
-                fanout::part_again(&self.switch, &self.call, &backend, reply, Bytes::new())?;
+                fanout::part_again(&self.switch, &self.call, &backend, reply, none)?;
             self.shows.append([&backend].into_iter().collect());
             for message in [part, moved] {
-                let message = self.unseen(message)?;
-                let items = protobuf::fields(&message).flatten();
-                let items = items.filter(|field| field.number == ITEMS);
-                items.for_each(|item| passed.extend_from_slice(item.raw));
+                passed.add_items(&self.unseen(message)?);
             }
         }
-        Ok(Some(passed.freeze()))
+        Ok(Some(passed.list()))
     }
 
     /// Adds the part of the backend to those of the others. Returns its message; `None` if the backend is omitted.
@@ -317,7 +315,7 @@ impl Feed {
     /// # Errors
     /// Why the call fails, if this is the last part and no backend's own answer can be used. Cached items may have
     /// passed already: the error says that they are not the whole list.
-    fn add(&self, share: Share) -> Result<Option<Bytes>, Failed> {
+    fn add(&self, share: Share) -> Result<Option<Readable>, Failed> {
         let Some(together) = &self.together else {
             return Ok(None);
         };
@@ -340,7 +338,10 @@ impl Feed {
             }
             Ok(Some(message)) => Ok((messages, Share::Own(self.readable(message)?))),
             // An empty list is a stream without messages; an empty message means the same.
-            Ok(None) => Ok((Messages::ended(&self.backend), Share::Own(Bytes::new()))),
+            Ok(None) => Ok((
+                Messages::ended(&self.backend),
+                Share::Own(Readable::default()),
+            )),
             Err(failed) if failed.code() == Code::Unimplemented => {
                 Ok((Messages::ended(&self.backend), self.list_instead().await?))
             }
@@ -357,9 +358,9 @@ impl Feed {
 
     /// Reads the rest of a stream before any message passes, because the last one failed: once a message has passed,
     /// cached items cannot replace the stream any more.
-    async fn whole(&self, mut messages: Messages, first: Bytes) -> Result<Bytes, Failed> {
+    async fn whole(&self, mut messages: Messages, first: Bytes) -> Result<Readable, Failed> {
         let mut held = self.backend.memory.held();
-        let (mut whole, mut unread) = (BytesMut::new(), MOST);
+        let (mut whole, mut unread) = (Joined::default(), MOST);
         let mut next = Some(first);
         while let Some(message) = next {
             count_message(&mut unread, &self.backend)?;
@@ -368,18 +369,22 @@ impl Feed {
             }
             let grown = held.grow(message.len());
             grown.map_err(|unread| self.backend.unread(&unread))?;
-            whole.extend_from_slice(&self.readable(message)?);
+            whole.add(&self.readable(message)?);
             let read = messages.next(&self.backend).await;
             next = read.map_err(|failed| failed.named(&self.backend))?;
         }
-        Ok(held.with(whole.freeze()))
+        Ok(whole.list().holding(held))
     }
 
-    /// Returns `message` if clients can decode it.
-    fn readable(&self, message: Bytes) -> Result<Bytes, Status> {
+    /// Reads a message at the gate. The messages of a single backend that clients cannot decode do not come here,
+    /// unless criswitch must change them.
+    fn readable(&self, message: Bytes) -> Result<Readable, Status> {
         let list = self.call.listing().map(|listing| listing.list);
-        readable(&self.switch.live(), list, &self.backend, &message)?;
-        Ok(message)
+        let read = list.map_or_else(
+            || Readable::disks(&message),
+            |list| Readable::list(list, &message),
+        );
+        read.map_err(|fault| self.backend.bad_reply(&fault))
     }
 
     async fn list_instead(&self) -> Result<Share, Failed> {
@@ -410,12 +415,12 @@ impl Feed {
     }
 
     /// Learns from a message. Returns the message for the client, without the items that an earlier message had.
-    fn learn(&mut self, message: Bytes) -> Result<Bytes, Failed> {
+    fn learn(&mut self, message: Readable) -> Result<Readable, Failed> {
         let learned = self.learned(message);
         learned.map_err(|status| self.failed(status.into()))
     }
 
-    fn learned(&mut self, message: Bytes) -> Result<Bytes, Status> {
+    fn learned(&mut self, message: Readable) -> Result<Readable, Status> {
         let Some(list) = self.call.listing().map(|listing| listing.list) else {
             return Ok(message);
         };
@@ -424,28 +429,29 @@ impl Feed {
     }
 
     /// Returns `message` without the items that an earlier message of the call had.
-    fn unseen(&self, message: Bytes) -> Result<Bytes, Status> {
+    fn unseen(&self, message: Readable) -> Result<Readable, Status> {
         let Some(list) = self.call.listing().map(|listing| listing.list) else {
             return Ok(message);
         };
         let first = first_of_each(list, &message, &mut self.seen.lock(), MOST);
         let first = first.map_err(|fault| self.backend.malformed(&fault))?;
-        Ok(first.unwrap_or(message))
+        Ok(message.rewritten(first))
     }
 
-    fn listed_as(&mut self, list: List, message: Bytes) -> Result<Bytes, Status> {
+    fn listed_as(&mut self, list: List, message: Readable) -> Result<Readable, Status> {
         if list.is_stats() {
             // Stats that are too large to be cached are no error: the client gets the message.
             self.whole.add(&message, self.backend.max_message);
             let shown = View::of(&self.switch).shown(list, &self.backend, &message)?;
-            return Ok(shown.unwrap_or(message));
+            return Ok(message.rewritten(shown));
         }
         let left = self.unlearned.checked_sub(message.len());
         let limit = self.backend.memory.limit();
         self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;
         self.whole.add(&message, self.backend.max_message);
         let learned = self.learner().learn_part(list, &message);
-        Ok(self.act(learned)?.unwrap_or(message))
+        let own = self.act(learned)?;
+        Ok(message.rewritten(own))
     }
 
     /// Forgets items that the whole stream lacked. The stream is too long to be cached.
@@ -461,7 +467,7 @@ impl Feed {
     fn settle(&mut self) -> Result<Option<EndedFeed>, Status> {
         let kept = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
             StreamedList::NotItsOwn => return Ok(Some(EndedFeed::Cached)),
-            StreamedList::Kept(messages, held) => Some((messages.freeze(), held)),
+            StreamedList::Kept(messages, held) => Some((messages.list(), held)),
             StreamedList::TooLong => None,
         };
         let listing = self.call.listing().filter(|listing| listing.is_whole);
@@ -470,25 +476,18 @@ impl Feed {
             let messages = kept.as_ref().map(|(messages, _)| messages.clone());
             self.settle_whole(list, messages)?;
         }
-        Ok(kept.map(|(messages, held)| EndedFeed::Own(held.with(messages), self.asked)))
+        Ok(kept.map(|(messages, held)| EndedFeed::Own(messages.holding(held), self.asked)))
     }
 
-    fn settle_whole(&mut self, list: List, messages: Option<Bytes>) -> Result<(), Status> {
+    fn settle_whole(&mut self, list: List, messages: Option<Readable>) -> Result<(), Status> {
         let mut held = self.backend.memory.held();
-        let fits = |messages: &Bytes| held.grow(messages.len()).is_ok();
-        // Only the stream of a single backend passes although no client can decode it.
-        let live = self.switch.live();
-        let is_readable = |messages: &Bytes| {
-            !live.is_alone()
-                || readable(&live, Some(list), &self.backend, messages).unwrap_or(false)
-        };
-        let kept = messages.filter(fits).filter(is_readable);
-        match kept.map(|messages| held.with(messages)) {
+        let kept = messages.filter(|messages| held.grow(messages.len()).is_ok());
+        match kept.map(|messages| messages.holding(held)) {
             Some(messages) if list.is_stats() => {
-                keep_stats(list, &self.backend, &messages, self.asked);
+                keep_stats(list, &self.backend, messages, self.asked);
             }
             Some(messages) => {
-                let learned = self.learner().keep_whole(list, &messages);
+                let learned = self.learner().keep_whole(list, messages);
                 self.act(learned)?;
             }
             None if list.is_stats() => {}
@@ -510,7 +509,7 @@ impl Feed {
 }
 
 impl StreamedList {
-    fn add(&mut self, message: &Bytes, limit: usize) {
+    fn add(&mut self, message: &Readable, limit: usize) {
         let StreamedList::Kept(kept, held) = self else {
             return;
         };
@@ -518,6 +517,6 @@ impl StreamedList {
             *self = StreamedList::TooLong;
             return;
         }
-        kept.extend_from_slice(message);
+        kept.add(message);
     }
 }

@@ -127,9 +127,9 @@ impl<'a> OwnCalls<'a> {
         let (asked, answer) = self.ask(&rpc::LIST_IMAGES).await?;
         let images = self.backend.message(&answer)?;
         let (list, live) = (List::Images, self.switch.live());
-        if readable(&live, Some(list), self.backend, &images)? {
+        if let Some(images) = readable(&live, Some(list), self.backend, &images)? {
             let learner = Learner::new(self.switch, self.backend, asked);
-            let learned = learner.keep_whole(list, &images);
+            let learned = learner.keep_whole(list, images);
             act(self.switch, self.backend, learned)?;
         }
         Ok(())
@@ -143,8 +143,9 @@ impl<'a> OwnCalls<'a> {
             .note_answer(row, answer.failure(row).as_deref());
         if answer.code() == Code::Ok {
             let message = self.backend.message(&answer)?;
-            if readable(&self.switch.live(), Some(list), self.backend, &message)? {
-                keep_stats(list, self.backend, &message, asked);
+            let live = self.switch.live();
+            if let Some(stats) = readable(&live, Some(list), self.backend, &message)? {
+                keep_stats(list, self.backend, stats, asked);
             }
         }
         Ok(())

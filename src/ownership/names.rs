@@ -97,11 +97,18 @@ impl PodNames {
     }
 }
 
+/// The most annotations of a pod that are compared. A client chooses their number.
+const MOST_ANNOTATIONS: usize = 4096;
+
 /// A hash of the annotations at `path`, without `config.seen`, which changes at each start of the kubelet. `None` if
-/// the annotations cannot be decoded.
+/// the annotations cannot be decoded, or if there are too many.
 pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
     let mut annotations = BTreeMap::new();
-    for pair in protobuf::all_bytes(message, path).ok()? {
+    let pairs = protobuf::first_bytes(message, path, MOST_ANNOTATIONS + 1).ok()?;
+    if pairs.len() > MOST_ANNOTATIONS {
+        return None;
+    }
+    for pair in pairs {
         let key = protobuf::bytes(pair, &[MAP_KEY]).ok()?;
         if key != SEEN_ANNOTATION.as_bytes() {
             annotations.insert(key, protobuf::bytes(pair, &[MAP_VALUE]).ok()?);

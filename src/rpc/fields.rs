@@ -213,3 +213,53 @@ pub const CONTAINER_MOUNTPOINT: Path = &[
 pub const STATS_ID: Path = &[pod_sandbox_stats::ATTRIBUTES, pod_sandbox_attributes::ID];
 /// The id of the pod that metrics describe.
 pub const METRICS_POD: Path = &[pod_sandbox_metrics::POD_SANDBOX_ID];
+
+/// The maps in messages that go to every client: by their paths, because most of them matter only to the gate.
+pub mod maps {
+    use super::Path;
+
+    /// The maps in a `PodSandbox`.
+    pub const POD: &[Path] = &[&[5], &[6]];
+    /// The maps in a `Container`.
+    pub const CONTAINER: &[Path] = &[&[4, 2], &[8], &[9]];
+    /// The maps in a `ContainerStats`.
+    pub const CONTAINER_STATS: &[Path] = &[&[1, 3], &[1, 4]];
+    /// The maps in a `PodSandboxStats`.
+    pub const POD_STATS: &[Path] = &[
+        &[1, 3],
+        &[1, 4],
+        &[2, 5, 1, 3],
+        &[2, 5, 1, 4],
+        &[3, 5, 1, 3],
+        &[3, 5, 1, 4],
+    ];
+    /// The maps in an `Image`.
+    pub const IMAGE: &[Path] = &[&[7, 2]];
+    /// The maps in a `StatusResponse`.
+    pub const STATUS: &[Path] = &[&[2]];
+    /// The maps in a `ContainerEventResponse`.
+    pub const EVENT: &[Path] = &[
+        &[4, 7],
+        &[4, 8],
+        &[5, 8, 2],
+        &[5, 12],
+        &[5, 13],
+        &[5, 14, 9, 2],
+        &[5, 16, 1, 9],
+    ];
+
+    /// The maps of each message that goes to every client.
+    pub const ALL: &[(&str, &[Path])] = &[
+        ("PodSandbox", POD),
+        ("Container", CONTAINER),
+        ("ContainerStats", CONTAINER_STATS),
+        ("PodSandboxStats", POD_STATS),
+        ("Image", IMAGE),
+        ("PodSandboxMetrics", &[]),
+        ("MetricDescriptor", &[]),
+        ("ImageFsInfoResponse", &[]),
+        ("VersionResponse", &[]),
+        ("StatusResponse", STATUS),
+        ("ContainerEventResponse", EVENT),
+    ];
+}

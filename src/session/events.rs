@@ -26,6 +26,7 @@ use crate::codec::frames;
 use crate::codec::protobuf::{self, Malformed};
 use crate::forward::own::{self, OwnCalls};
 use crate::forward::short;
+use crate::gate::Readable;
 use crate::limits::budget::Unread;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::fields::{
@@ -34,7 +35,6 @@ use crate::rpc::fields::{
 };
 use crate::rpc::{self, Kind};
 use crate::switch::Switch;
-use crate::switch::gate;
 use crate::switch::subscribers::Subscribers;
 use crate::switch::view::View;
 use crate::telemetry::counters::code_name;
@@ -183,10 +183,13 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
     } = own;
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
-        if let Some(fault) = gate::event_fault(&message) {
-            backend.record.drops_unreadable_event(&fault);
-            continue;
-        }
+        let event = match Readable::event(&message) {
+            Ok(event) => event,
+            Err(fault) => {
+                backend.record.drops_unreadable_event(&fault);
+                continue;
+            }
+        };
         if is_about_another(&mut switch.owners(), backend.id, &message) {
             backend.record.drops_event();
             continue;
@@ -195,7 +198,7 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
         short::drop_statuses(switch, backend, Kind::Container, of(EVENT_ID));
         short::drop_statuses(switch, backend, Kind::Pod, of(EVENT_POD));
         let renamed = View::of(switch).renamed(backend, &message, EVENT_HANDLER)?;
-        let event = renamed.unwrap_or(message);
+        let event = event.rewritten(renamed);
         asked.note_event(&event);
         // The name of the row may be longer than the backend's name of the handler.
         if event.len() > backend.max_message {
@@ -226,32 +229,34 @@ fn is_about_another(owners: &mut Owners, backend: BackendId, event: &[u8]) -> bo
 
 /// Sends one event of the backend to subscribers. While a subscriber lags, or the memory for the backend's events is
 /// full, waits for a limited time. Meanwhile criswitch reads no further events, so the backend must stop, too.
-async fn send(subscribers: &Subscribers, backend: &Backend, event: Bytes) -> Result<(), Status> {
+async fn send(subscribers: &Subscribers, backend: &Backend, event: Readable) -> Result<(), Status> {
     let event = hold(subscribers, backend, event).await?;
     subscribers.send(backend.id, &event).await;
     Ok(())
 }
 
 /// Returns the event, and counts its memory until every subscriber has read it.
-async fn hold(subscribers: &Subscribers, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
+async fn hold(
+    subscribers: &Subscribers,
+    backend: &Backend,
+    event: Readable,
+) -> Result<Readable, Status> {
     let mut held = backend.events.held();
     let mut fits = || held.grow(event.len());
     if fits().is_err() {
         let room = subscribers.make_room(backend.id, fits).await;
         room.map_err(|unread| backend.unread(&unread))?;
     }
-    Ok(held.with(event))
+    Ok(event.holding(held))
 }
 
 /// Sends an event that criswitch made itself. Drops the event if it is too large or does not fit into memory. Later
 /// events are still sent.
 async fn send_made(subscribers: &Subscribers, backend: &Backend, event: Bytes) {
-    let sent = if event.len() > backend.max_message {
-        Err(backend.unread(&Unread::TooLarge))
-    } else if let Some(fault) = gate::event_fault(&event) {
-        Err(backend.bad_reply(&fault))
-    } else {
-        send(subscribers, backend, event).await
+    let sent = match Readable::event(&event) {
+        _ if event.len() > backend.max_message => Err(backend.unread(&Unread::TooLarge)),
+        Ok(event) => send(subscribers, backend, event).await,
+        Err(fault) => Err(backend.bad_reply(&fault)),
     };
     if let Err(status) = sent {
         log_unsent(backend, status.code());

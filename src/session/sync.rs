@@ -18,6 +18,7 @@ use crate::call::Failed;
 use crate::codec::{cri, frames, protobuf};
 use crate::fanout::{status, streams};
 use crate::forward::own::{OwnCalls, unless_silent};
+use crate::gate::Readable;
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
 use crate::switch::act::act;
@@ -136,9 +137,11 @@ pub(crate) async fn version(backend: &Backend, wire: Option<&Wire>) -> Result<()
         let cause = format!("its Version has {length} bytes, more than {LONGEST_VERSION}");
         return Err(backend.bad_reply(&cause));
     }
+    // A backend with an unreadable version can still serve pods.
+    let version = Readable::version(&version).unwrap_or_default();
     backend.learn_saved(|known| {
         let last = std::mem::replace(&mut known.version, version);
-        known.version != last
+        *known.version != *last
     });
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! Filters the cached lists of a backend: removes items that the backend no longer owns.
 
-use bytes::Bytes;
-
 use crate::backend::Backend;
 use crate::codec::protobuf;
+use crate::gate::Readable;
 use crate::ownership::Owners;
 use crate::rpc::filter::filter;
 use crate::rpc::{Kind, List};
@@ -14,11 +13,12 @@ pub(crate) fn own_items(
     owners: &Owners,
     list: List,
     backend: &Backend,
-    message: &Bytes,
+    message: &Readable,
     request: &[u8],
-) -> Option<Bytes> {
+) -> Option<Readable> {
+    let filtered = |items| message.clone().rewritten(Some(items));
     let Some(kind) = list.kind() else {
-        return filter(list, message, request, |_| true).ok();
+        return filter(list, message, request, |_| true).ok().map(filtered);
     };
     // Lists of pods and containers must agree: the kubelet crashes on a container whose pod is in no list of pods.
     if kind == Kind::Container && (owners.has_stray(backend.id) || has_later_pod(backend, owners)) {
@@ -34,8 +34,8 @@ pub(crate) fn own_items(
     }
     let mut missing = owners.of(kind, backend.id);
     // An item that was created after the list was requested may occur twice, so only its first occurrence is returned.
-    let filtered = filter(list, message, request, |id| missing.remove(id)).ok()?;
-    missing.is_empty().then_some(filtered)
+    let own = filter(list, message, request, |id| missing.remove(id)).ok()?;
+    missing.is_empty().then(|| filtered(own))
 }
 
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.

@@ -5,7 +5,7 @@
 //! each such pod that criswitch did not create, criswitch requests the verbose status in the background, until the
 //! backend answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -59,13 +59,14 @@ pub(crate) fn renamed(
     let [pod, handler] = path else {
         return Ok(None);
     };
+    let names = table.names_of(backend.id);
     let renamed = protobuf::edited(message, &[*pod], &mut |pod| {
         let (id, listed) = (
             protobuf::string(pod, LISTED_ID)?,
             protobuf::string(pod, &[*handler])?,
         );
         let started_with = owners.pods.started_with(id, backend.id);
-        let name = name(table, backend.id, started_with, listed);
+        let name = name(|it| names.name_for(it), started_with, listed);
         Ok(match name == listed {
             true => Edit::Same,
             false => Edit::Other(protobuf::with_string(pod, &[*handler], name)),
@@ -100,7 +101,8 @@ pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> O
         return None;
     };
     let names = owners.pods.names(pod, backend)?;
-    let name = name(table, backend, &names.started_with, &names.handler);
+    let table_name = |it| table.name_for(backend, it);
+    let name = name(table_name, &names.started_with, &names.handler);
     (!name.is_empty()).then(|| name.to_owned())
 }
 
@@ -108,8 +110,12 @@ pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> O
 pub(crate) fn pods_by_handler(table: &Table, owners: &Owners) -> BTreeMap<String, usize> {
     let rows = table.handlers.iter();
     let mut counts: BTreeMap<_, _> = rows.map(|row| (row.name.as_str(), 0)).collect();
+    let mut names = HashMap::new();
     for (backend, pod) in owners.pods.all() {
-        let handler = name(table, backend, &pod.started_with, &pod.handler);
+        let names = names
+            .entry(backend)
+            .or_insert_with(|| table.names_of(backend));
+        let handler = name(|it| names.name_for(it), &pod.started_with, &pod.handler);
         let known = counts.contains_key(handler);
         *counts.entry(if known { handler } else { "" }).or_default() += 1;
     }
@@ -181,8 +187,7 @@ fn failed(before: u32) -> StartedWith {
 /// Returns the name that clients use for a pod's handler. `listed` is the handler in the backend's list. criswitch does
 /// not guess: the name of an unknown handler is empty.
 fn name<'n>(
-    table: &'n Table,
-    backend: BackendId,
+    table_name: impl Fn(&'n str) -> Option<&'n str>,
     started_with: &'n StartedWith,
     listed: &'n str,
 ) -> &'n str {
@@ -192,7 +197,7 @@ fn name<'n>(
         StartedWith::Handler(handler) => handler,
         _ => return listed,
     };
-    table.name_for(backend, handler).unwrap_or(handler)
+    table_name(handler).unwrap_or(handler)
 }
 
 /// The parts of the JSON in the `info` of a verbose `PodSandboxStatus` that criswitch reads.

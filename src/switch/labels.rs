@@ -6,7 +6,8 @@
 mod fit;
 mod union;
 
-use std::slice;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -14,11 +15,12 @@ use tonic::Status;
 
 use crate::backend::Backend;
 use crate::errors;
+use crate::ownership::BackendId;
 use crate::rpc::List;
+use crate::switch::view::View;
 use crate::topology::Live;
 
-use fit::fits;
-pub use fit::{Fitted, Labels, Misfit, fitted};
+use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
 pub use union::union;
 
 /// The largest reply with metric descriptors that criswitch remembers, in bytes. If a client received a larger reply,
@@ -35,13 +37,73 @@ pub(crate) fn give_descriptors(given: &Mutex<Option<Bytes>>, live: &Live, descri
     }
 }
 
+/// How the samples of each backend are rewritten to the label keys that clients received. Made again only for other
+/// descriptors, because a backend may have thousands of them.
+#[derive(Debug, Default)]
+pub(crate) struct KnownFits(Mutex<HashMap<BackendId, MadeFits>>);
+
+#[derive(Debug)]
+struct MadeFits {
+    /// The descriptors of the backend, those that clients received, and those of all backends.
+    from: [Vec<Bytes>; 3],
+    fits: Arc<Fits>,
+}
+
+impl KnownFits {
+    fn of(
+        &self,
+        live: &Live,
+        given: Option<&Bytes>,
+        backend: &Backend,
+        all: Vec<Bytes>,
+    ) -> Arc<Fits> {
+        let from = [
+            Vec::from_iter(descriptors(backend)),
+            Vec::from_iter(given.cloned()),
+            all,
+        ];
+        let mut known = self.0.lock();
+        if let Some(made) = known.get(&backend.id)
+            && is_same(&made.from, &from)
+        {
+            return Arc::clone(&made.fits);
+        }
+        let [own, given, all] = &from;
+        // Descriptors that cannot be decoded are not cached.
+        let now = union(all).unwrap_or_default();
+        let given: Vec<_> = given.iter().cloned().chain([now]).collect();
+        let own = (!own.is_empty()).then(|| Labels::of(own));
+        let fits = Arc::new(fits(own.as_ref(), &Labels::of(&given)));
+        known.retain(|id, _| live.backend(*id).is_ok());
+        let made = MadeFits {
+            from,
+            fits: Arc::clone(&fits),
+        };
+        known.insert(backend.id, made);
+        fits
+    }
+}
+
+/// Whether the descriptors are in the same memory.
+fn is_same(one: &[Vec<Bytes>; 3], other: &[Vec<Bytes>; 3]) -> bool {
+    let place = |it: &Bytes| (it.as_ptr(), it.len());
+    let places = |all: &[Vec<Bytes>; 3]| {
+        all.each_ref()
+            .map(|all| all.iter().map(place).collect::<Vec<_>>())
+    };
+    places(one) == places(other)
+}
+
 /// Whether the metrics of the only backend must be rewritten: clients received the label keys of a backend that was
 /// removed since.
-pub(crate) fn must_fit(given: Option<&Bytes>, only: &Backend) -> bool {
-    given.zip(descriptors(only)).is_some_and(|(given, own)| {
-        let (own, given) = (Labels::of(slice::from_ref(&own)), slice::from_ref(given));
-        !fits(Some(&own), &Labels::of(given)).is_empty()
-    })
+pub(crate) fn must_fit(view: &View<'_>, only: &Backend) -> bool {
+    fits_alone(view, only).is_some_and(|fits| !fits.is_empty())
+}
+
+fn fits_alone(view: &View<'_>, only: &Backend) -> Option<Arc<Fits>> {
+    let given = view.given.as_ref()?;
+    descriptors(only)?;
+    Some(view.fits.of(&view.live, Some(given), only, Vec::new()))
 }
 
 /// Rewrites a backend's metrics to the label keys that clients received. Returns `None` if nothing changes.
@@ -49,22 +111,21 @@ pub(crate) fn must_fit(given: Option<&Bytes>, only: &Backend) -> bool {
 /// # Errors
 /// `Internal` if the metrics are malformed.
 pub(crate) fn under_given_labels(
-    live: &Live,
-    given: Option<&Bytes>,
+    view: &View<'_>,
     backend: &Backend,
     metrics: &[u8],
 ) -> Result<Option<Bytes>, Status> {
-    if live.is_alone() && !must_fit(given, backend) {
-        return Ok(None);
-    }
-    let all = live.joined();
-    let all: Vec<_> = all.iter().filter_map(|it| descriptors(it)).collect();
-    // Descriptors that cannot be decoded are not cached.
-    let now = union(&all).unwrap_or_default();
-    let given: Vec<_> = given.cloned().into_iter().chain([now]).collect();
-    let own = descriptors(backend);
-    let own = own.as_ref().map(|own| Labels::of(slice::from_ref(own)));
-    let fitted = fitted(metrics, own.as_ref(), &Labels::of(&given));
+    let live = &view.live;
+    let fits = match live.is_alone() {
+        true => fits_alone(view, backend),
+        false => {
+            let all = live.joined();
+            let all = all.iter().filter_map(|it| descriptors(it)).collect();
+            Some(view.fits.of(live, view.given.as_ref(), backend, all))
+        }
+    };
+    let Some(fits) = fits else { return Ok(None) };
+    let fitted = fitted(metrics, &fits, backend.max_message);
     let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
     for (metric, misfit) in omitted {
         log_omitted(backend, &metric, &misfit);
@@ -80,7 +141,7 @@ pub(crate) fn is_kept(descriptors: &Bytes) -> bool {
 /// The metric descriptors that a backend last reported.
 pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
     let lists = backend.record.known().lists;
-    Some(lists.get(List::MetricDescriptors)?.message.clone())
+    Some(lists.get(List::MetricDescriptors)?.message.clone().into())
 }
 
 /// Logs that labels or samples of a metric are omitted, once for each backend and metric.

@@ -15,14 +15,15 @@ use crate::call::route::Target;
 use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::codec::protobuf::{self, Path};
 use crate::errors;
+use crate::gate::Readable;
 use crate::ownership::{
-    Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owned, Owners, PodNames, Unlearned,
+    Changed, Claim, LONGEST_ID, LearnedList, Mark, Owned, Owners, PodNames, Unlearned,
 };
 use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use crate::switch::pod_requests::{self, PodRequests};
 use crate::switch::view::View;
-use crate::switch::{Switch, gate, listed, urls};
+use crate::switch::{Switch, listed, urls};
 use crate::topology::Live;
 
 /// The moment at which criswitch sent a call.
@@ -44,8 +45,12 @@ impl Asked {
     }
 
     /// The list that criswitch requested at this moment.
-    pub(crate) fn snapshot(self, message: &Bytes) -> Snapshot {
-        Snapshot::new(message.clone(), self.at, self.mark)
+    pub(crate) fn snapshot(self, message: Readable) -> Snapshot {
+        Snapshot {
+            message,
+            taken: self.at,
+            mark: self.mark,
+        }
     }
 }
 
@@ -55,6 +60,8 @@ impl Asked {
 pub(crate) struct Learned {
     /// The message for the client, if it differs from the reply. The error says why the reply cannot be used.
     pub message: Result<Option<Bytes>, Status>,
+    /// The reply, if every client can decode it and other backends' parts may be merged with it.
+    pub readable: Option<Readable>,
     /// The backends whose state on disk is outdated.
     pub save: Changed,
     /// Whether an item was removed or a complete list came: a backend that the configuration does not name may have
@@ -80,6 +87,7 @@ impl Default for Learned {
     fn default() -> Learned {
         Learned {
             message: Ok(None),
+            readable: None,
             save: Changed::new(),
             retire: false,
             republish: false,
@@ -167,7 +175,7 @@ impl<'a> Learner<'a> {
     }
 
     /// Caches a complete list, and forgets the items that the list lacks.
-    pub(crate) fn keep_whole(self, list: List, message: &Bytes) -> Learned {
+    pub(crate) fn keep_whole(self, list: List, message: Readable) -> Learned {
         self.backend.keep_list(list, self.asked.snapshot(message));
         self.settle(list)
     }
@@ -189,7 +197,12 @@ impl<'a> Learner<'a> {
         let backend = self.backend;
         match &call.lesson {
             Lesson::Nothing | Lesson::ChangedImages => {}
-            Lesson::Disks => backend.report_disks(reply),
+            Lesson::Disks => {
+                self.learned.readable = readable(&self.view.live, None, backend, reply)?;
+                if let Some(disks) = &self.learned.readable {
+                    backend.report_disks(disks);
+                }
+            }
             Lesson::Image(path) => {
                 let id = protobuf::string(reply, path).unwrap_or_default();
                 pod_requests::note_asking(self.pod_requests, call, vec![backend.id], id);
@@ -228,36 +241,38 @@ impl<'a> Learner<'a> {
         if !list.is_stats() && listing.is_whole {
             return self.whole(list, reply);
         }
-        let is_readable = readable(&self.view.live, Some(list), self.backend, reply)?;
+        let readable = readable(&self.view.live, Some(list), self.backend, reply)?;
+        self.learned.readable.clone_from(&readable);
         if !list.is_stats() {
             return self.part(list, reply);
         }
-        if is_readable && listing.is_whole {
-            keep_stats(list, self.backend, reply, self.asked);
+        if let Some(stats) = readable.filter(|_| listing.is_whole) {
+            keep_stats(list, self.backend, stats, self.asked);
         }
         self.view.shown(list, self.backend, reply)
     }
 
     fn whole(&mut self, list: List, reply: &Bytes) -> Result<Option<Bytes>, Status> {
         let backend = self.backend;
-        let snapshot = self.asked.snapshot(reply);
         let changes = self.view.owners.changes();
         if let Some(kind) = list.kind()
-            && backend
+            && let Some(repeated) = backend
                 .record
-                .learn(|known| known.lists.repeats(list, &snapshot, changes))
+                .learn(|known| known.lists.repeated(list, reply, changes))
         {
             let message = self.view.shown(list, backend, reply)?;
-            backend.keep_list(list, snapshot);
+            self.learned.readable = Some(repeated.clone());
+            backend.keep_list(list, self.asked.snapshot(repeated));
             let mark = self.asked.mark;
             self.view.owners.listed_again(kind, backend.id, mark);
             self.settled(list);
             return Ok(message);
         }
-        let is_readable = readable(&self.view.live, Some(list), backend, reply)?;
+        let readable = readable(&self.view.live, Some(list), backend, reply)?;
         let message = self.list(list, reply)?;
-        if is_readable {
-            backend.keep_list(list, snapshot);
+        self.learned.readable.clone_from(&readable);
+        if let Some(readable) = readable {
+            backend.keep_list(list, self.asked.snapshot(readable));
         }
         self.forget_missing(list);
         let owners = &self.view.owners;
@@ -407,8 +422,9 @@ impl<'a> Learner<'a> {
         let backend = self.backend;
         if let Ok(item) = listed::created(list, id, &call.message()) {
             let mut held = backend.memory.held();
-            let fits = held.grow(item.len()).is_ok();
-            let item = fits.then(|| held.with(item));
+            let item = Readable::item(list, &item).ok();
+            let item = item.filter(|item| held.grow(item.len()).is_ok());
+            let item = item.map(|item| item.holding(held));
             backend
                 .record
                 .learn(|known| known.lists.add(list, item, backend.max_message));
@@ -427,27 +443,26 @@ impl<'a> Learner<'a> {
     }
 }
 
-/// Whether clients can decode `reply`, so that it may be cached and merged with the replies of other backends. Without
-/// a
-/// `list`, the reply is that of `ImageFsInfo`. [`Owners::learn`] checks the number of pods and of containers.
+/// Reads `reply` at the gate, so that it may be cached and merged with the replies of other backends. Without a `list`,
+/// the reply is that of `ImageFsInfo`. `None` if clients cannot decode the reply of the only backend: its replies pass
+/// unchanged.
 ///
 /// # Errors
-/// `Internal` if the list has more items than any backend can have, or if clients cannot decode the reply. With one
-/// backend only the latter is no error, because its replies pass unchanged.
+/// `Internal` if clients cannot decode the reply, and other backends have items.
 pub(crate) fn readable(
     live: &Live,
     list: Option<List>,
     backend: &Backend,
-    reply: &[u8],
-) -> Result<bool, Status> {
-    let shows_owners = list.is_some_and(|list| list.kind().is_some());
-    if !shows_owners && protobuf::fields(reply).nth(MOST).is_some() {
-        return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
-    }
-    match gate::list_fault(list, reply) {
-        None => Ok(true),
-        Some(_) if live.is_alone() => Ok(false),
-        Some(fault) => Err(backend.bad_reply(&fault)),
+    reply: &Bytes,
+) -> Result<Option<Readable>, Status> {
+    let read = match list {
+        Some(list) => Readable::list(list, reply),
+        None => Readable::disks(reply),
+    };
+    match read {
+        Ok(readable) => Ok(Some(readable)),
+        Err(_) if live.is_alone() => Ok(None),
+        Err(fault) => Err(backend.bad_reply(&fault)),
     }
 }
 
@@ -459,8 +474,8 @@ pub(crate) fn learn_names(owners: &mut Owners, request: &Request, target: &Targe
 }
 
 /// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
-pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
-    let snapshot = asked.snapshot(message);
+pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
+    let snapshot = asked.snapshot(stats);
     // Metric descriptors are saved on disk, other stats are not.
     backend.learn_saved(|known| {
         let is_new = known.lists.keep_stats(list, snapshot, backend.max_message);

@@ -17,6 +17,7 @@ use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::codec::protobuf;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
+use crate::gate::Readable;
 use crate::ownership::lookup::Question;
 use crate::ownership::{BackendIds, Owners};
 use crate::platform::process;
@@ -24,7 +25,7 @@ use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{Kind, List};
 use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::learn::{Asked, Learner};
-use crate::switch::{Switch, cached, gate, labels};
+use crate::switch::{Switch, cached, labels};
 use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
@@ -188,7 +189,8 @@ pub(crate) fn complete(switch: &Switch, backend: &Backend) {
 pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let list = |list| {
         let message = backend.record.known().lists.message(list)?;
-        cached::own_items(&switch.owners(), list, backend, &message, &[])
+        let own = cached::own_items(&switch.owners(), list, backend, &message, &[])?;
+        Some(own.into())
     };
     let handlers = switch.owners().pods.rows(backend.id);
     let with_default_row = switch.owners().pods.with_default_row(backend.id);
@@ -215,8 +217,8 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         with_default_row,
         disputed,
         descriptors: labels::descriptors(backend).filter(labels::is_kept),
-        version: known.version,
-        status: known.status,
+        version: known.version.into(),
+        status: known.status.into(),
         auto_registered,
         runtime_config: runtime_config.filter(|it| it.len() <= LONGEST_RUNTIME_CONFIG),
         created,
@@ -327,8 +329,9 @@ impl Restored<'_> {
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
         backend.record.learn(|known| {
             known.answered = Some(at);
-            let status = Some(saved.status).filter(|status| gate::status_fault(status).is_none());
-            known.restore(saved.version, status.unwrap_or_default(), at_most);
+            let version = Readable::version(&saved.version).unwrap_or_default();
+            let status = Readable::status(&saved.status).unwrap_or_default();
+            known.restore(version, status, at_most);
         });
         match is_known {
             true => {
@@ -345,14 +348,20 @@ impl Restored<'_> {
             at,
             ..Asked::now(&switch.owners())
         };
-        let learned = Learner::new(switch, backend, asked).learn_list(list, &message);
-        learned.log(&switch.live(), backend);
-        if let Err(fault) = learned.message {
-            let fault = fault.message();
-            tracing::error!(backend = %backend.name(), fault, "a saved list cannot be used");
-            return;
+        let restored = Readable::list(list, &message).and_then(|message| {
+            let learned = Learner::new(switch, backend, asked).learn_list(list, &message);
+            learned.log(&switch.live(), backend);
+            match learned.message {
+                Ok(_) => Ok(message),
+                Err(fault) => Err(fault.message().to_owned()),
+            }
+        });
+        match restored {
+            Ok(message) => backend.keep_list(list, asked.snapshot(message)),
+            Err(fault) => {
+                tracing::error!(backend = %backend.name(), fault, "a saved list cannot be used");
+            }
         }
-        backend.keep_list(list, asked.snapshot(&message));
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use crate::call::reply::{self, Reply};
 use crate::codec::{frames, grpc};
 use crate::errors;
+use crate::gate::Readable;
 use crate::ownership::BackendId;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
@@ -57,7 +58,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct UnreadEvents {
-    events: VecDeque<(BackendId, Bytes)>,
+    events: VecDeque<(BackendId, Readable)>,
     lags: bool,
     /// The end of the stream, after the last of `events`.
     end: Option<End>,
@@ -73,7 +74,7 @@ enum End {
 }
 
 impl UnreadEvents {
-    fn add(&mut self, backend: BackendId, event: Bytes) {
+    fn add(&mut self, backend: BackendId, event: Readable) {
         match (&self.end, self.events.len()) {
             (Some(_), _) => {}
             (None, QUEUE..) => self.cut_off(),
@@ -81,7 +82,7 @@ impl UnreadEvents {
         }
     }
 
-    fn next(&mut self) -> Option<Result<Bytes, End>> {
+    fn next(&mut self) -> Option<Result<Readable, End>> {
         match self.events.pop_front() {
             Some((_, event)) => Some(Ok(event)),
             None => self.end.clone().map(Err),
@@ -119,7 +120,7 @@ impl Subscribers {
 
     /// Sends an event of `backend` to all subscribers. Then waits while a subscriber lags, at most for [`LAG_LIMIT`].
     /// Then cuts off the subscribers that still lag.
-    pub(crate) async fn send(&self, backend: BackendId, event: &Bytes) {
+    pub(crate) async fn send(&self, backend: BackendId, event: &Readable) {
         self.change_all(|unread| unread.add(backend, event.clone()));
         // Let subscribers read the event before the next one comes.
         tokio::task::yield_now().await;
@@ -253,7 +254,7 @@ impl Subscriber {
     }
 
     /// Waits for the next event, or for the end of the stream.
-    async fn next_event(&self) -> Result<Bytes, End> {
+    async fn next_event(&self) -> Result<Readable, End> {
         loop {
             if let Some(next) = self
                 .switch

@@ -15,6 +15,7 @@ use crate::ownership::{MOST, Owners, Unlearned};
 use crate::rpc::fields::{self, LISTED_HANDLER};
 use crate::rpc::filter::{first_of_each, without_inside};
 use crate::rpc::{Kind, List};
+use crate::switch::labels::KnownFits;
 use crate::switch::{Switch, handlers, labels};
 use crate::topology::Live;
 
@@ -24,6 +25,7 @@ pub(crate) struct View<'a> {
     pub(crate) live: Arc<Live>,
     /// The metric descriptors that clients received.
     pub(crate) given: Option<Bytes>,
+    pub(crate) fits: &'a KnownFits,
 }
 
 impl View<'_> {
@@ -33,6 +35,7 @@ impl View<'_> {
             owners: switch.owners(),
             live: switch.live(),
             given,
+            fits: &switch.fits,
         }
     }
 
@@ -48,8 +51,7 @@ impl View<'_> {
             List::PodMetrics => {
                 let own = self.without_others(list, backend, message)?;
                 let metrics = own.as_ref().unwrap_or(message);
-                let given = self.given.as_ref();
-                Ok(labels::under_given_labels(&self.live, given, backend, metrics)?.or(own))
+                Ok(labels::under_given_labels(self, backend, metrics)?.or(own))
             }
             _ => self.without_others(list, backend, message),
         }

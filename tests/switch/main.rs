@@ -38,6 +38,8 @@ mod dispatch {
     mod by_id;
     mod deadlines;
     mod errors;
+    #[cfg(unix)] // It reads the processor time of a thread.
+    mod growth;
     mod requests;
     mod routing;
     mod start;
@@ -57,6 +59,7 @@ mod fanout {
     pub mod silent_default;
     mod slow_backends;
     mod stale_lists;
+    #[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
     mod stale_stats;
     mod stalled_streams;
     mod stats;

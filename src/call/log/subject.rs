@@ -39,7 +39,7 @@ impl PodName {
     /// The pod with this id, or the pod of the container with this id, from the cached lists of the backend.
     pub(super) fn listed(backend: &Backend, kind: Kind, id: &str) -> Option<PodName> {
         let lists = backend.record.known().lists;
-        let item = |list, id: &str| listed(&lists.message(list)?, id);
+        let item = |list, id: &str| listed(&Bytes::from(lists.message(list)?), id);
         let pod = match kind {
             Kind::Pod => item(List::Pods, id)?,
             Kind::Container => {

@@ -1,6 +1,7 @@
 //! Merges the `StatusResponse`s of several backends into one for the node. Does no I/O. Fields that are not replaced
 //! are copied unchanged.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -253,20 +254,20 @@ fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malforme
     let rows = default
         .into_iter()
         .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));
-    rows.map(|(name, row)| {
-        let status = said
-            .iter()
-            .find(|said| said.backend.id == row.backend)
-            .map(|said| said.status.as_ref());
-        let theirs =
-            advertised(status.unwrap_or_default(), &row.backend_handler)?.unwrap_or_default();
-        Ok(protobuf::with_string(
-            theirs,
-            &[runtime_handler::NAME],
-            name,
-        ))
-    })
-    .collect()
+    // Each status is read once: a node may have thousands of rows, and a backend hundreds of handlers.
+    let mut advertised = HashMap::new();
+    for said in said {
+        for handler in protobuf::all_bytes(&said.status, &[status_response::RUNTIME_HANDLERS])? {
+            let name = protobuf::bytes(handler, &[runtime_handler::NAME])?;
+            advertised.entry((said.backend.id, name)).or_insert(handler);
+        }
+    }
+    let entries = rows.map(|(name, row)| {
+        let theirs = advertised.get(&(row.backend, row.backend_handler.as_bytes()));
+        let theirs = theirs.copied().unwrap_or_default();
+        protobuf::with_string(theirs, &[runtime_handler::NAME], name)
+    });
+    Ok(entries.collect())
 }
 
 /// Returns the `RuntimeHandler` with this name in a `StatusResponse`.

@@ -11,12 +11,12 @@ use crate::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 
 /// By metric: the label keys, in the order of the label values in the metric's samples.
 #[derive(Debug, Default)]
-pub struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
+pub(super) struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
 
 impl<'a> Labels<'a> {
     /// Collects the labels in several replies to `ListMetricDescriptors`. If a metric has several descriptors, the
     /// first one counts. Malformed descriptors are ignored, because no client can read samples by them.
-    pub fn of(replies: &'a [Bytes]) -> Labels<'a> {
+    pub(super) fn of(replies: &'a [Bytes]) -> Labels<'a> {
         let mut labels = HashMap::new();
         for reply in replies {
             for descriptor in protobuf::all_bytes(reply, &[ITEMS]).unwrap_or_default() {
@@ -33,22 +33,24 @@ impl<'a> Labels<'a> {
 
 /// The result of rewriting metrics to other label keys.
 #[derive(Debug, Default)]
-pub struct Fitted {
+pub(super) struct Fitted {
     /// The rewritten metrics; `None` if nothing changed.
-    pub metrics: Option<Bytes>,
+    pub(super) metrics: Option<Bytes>,
     /// The names of the metrics with omitted labels or samples, and why they are omitted.
-    pub omitted: BTreeMap<String, Misfit>,
+    pub(super) omitted: BTreeMap<String, Misfit>,
 }
 
 /// Why a sample is not what the backend sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub(super) enum Misfit {
     /// The backend has not reported its descriptors.
     Undescribed,
     /// A sample has a different number of label values (first) than the backend's descriptor has label keys (second).
     Values(usize, usize),
     /// The clients' descriptor lacks this label key.
     New(String),
+    /// With the clients' label keys, the samples of the backend take more than this many bytes.
+    NoRoom(usize),
 }
 
 impl fmt::Display for Misfit {
@@ -64,28 +66,29 @@ impl fmt::Display for Misfit {
                 "label {key:?} is newer than the descriptors that clients have received, so it is omitted with the \
                  samples that differ only in it; restart the kubelet, which reads descriptors at its start"
             ),
+            Misfit::NoRoom(limit) => write!(
+                f,
+                "with the label keys of all backends, the metrics of this backend are larger than {limit} bytes"
+            ),
         }
     }
 }
 
-/// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`, from the descriptors `own` to
-/// the descriptors `given`. A label that the backend lacks is empty. A metric without a descriptor in both is not
-/// changed. If the backend has no descriptors (`own` is `None`), all metrics in `given` are omitted.
+/// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`. A label that the backend lacks is
+/// empty. Omits the samples that would make the rewritten samples larger than `limit` bytes.
 ///
 /// # Errors
 /// If the metrics are malformed. If the descriptors agree, the metrics are not read.
-pub fn fitted(
-    metrics: &[u8],
-    own: Option<&Labels<'_>>,
-    given: &Labels<'_>,
-) -> Result<Fitted, Malformed> {
-    let mut fitting = Fitting {
-        fits: fits(own, given),
-        omitted: BTreeMap::new(),
-    };
-    if fitting.fits.is_empty() {
+pub(super) fn fitted(metrics: &[u8], fits: &Fits, limit: usize) -> Result<Fitted, Malformed> {
+    if fits.is_empty() {
         return Ok(Fitted::default());
     }
+    let mut fitting = Fitting {
+        fits,
+        limit,
+        left: limit,
+        omitted: BTreeMap::new(),
+    };
     let metrics = protobuf::edited(metrics, &[ITEMS], &mut |pod| {
         let inside = protobuf::edited(
             pod,
@@ -102,19 +105,25 @@ pub fn fitted(
     Ok(Fitted { metrics, omitted })
 }
 
-/// How the samples of each metric are rewritten. A metric whose samples are not rewritten is absent.
-pub(super) fn fits<'a>(own: Option<&Labels<'_>>, given: &Labels<'a>) -> HashMap<&'a str, Fit> {
+/// By metric: how its samples are rewritten. A metric whose samples are not rewritten is absent.
+pub(super) type Fits = HashMap<String, Fit>;
+
+/// How samples with the label keys of the descriptors `own` are rewritten to those of the descriptors `given`. A metric
+/// without a descriptor in both is not rewritten. If the backend has no descriptors (`own` is `None`), all metrics in
+/// `given` are omitted.
+pub(super) fn fits(own: Option<&Labels<'_>>, given: &Labels<'_>) -> Fits {
     let fits = given.0.iter().filter_map(|(name, keys)| {
         let fit = match own {
             Some(own) => Fit::of(own.0.get(name)?, keys)?,
             None => Fit::Never(Misfit::Undescribed),
         };
-        Some((*name, fit))
+        Some(((*name).to_owned(), fit))
     });
     fits.collect()
 }
 
 /// How a metric's label values are rewritten to other keys.
+#[derive(Debug)]
 pub(super) enum Fit {
     Order {
         /// For each new key, the index of its value in the sample. A key without an index gets an empty value.
@@ -169,8 +178,15 @@ impl Fit {
     }
 }
 
+/// The most bytes of the number and the length before a label value.
+const LARGEST_KEY: usize = 6;
+
 struct Fitting<'a> {
-    fits: HashMap<&'a str, Fit>,
+    fits: &'a Fits,
+    /// The most bytes of all rewritten samples.
+    limit: usize,
+    /// How many of them are left.
+    left: usize,
     omitted: BTreeMap<String, Misfit>,
 }
 
@@ -185,6 +201,9 @@ impl Fitting<'_> {
             };
             let new = fit.lost().map(|key| Misfit::New(key.clone()));
             let (values, misfit) = match fit.values(metric)? {
+                Ok(values) if !self.takes(metric, &values) => {
+                    (None, Some(Misfit::NoRoom(self.limit)))
+                }
                 Ok(values) => (Some(values).filter(|_| !same.contains(name)), new),
                 Err(misfit) => (None, Some(misfit)),
             };
@@ -196,6 +215,14 @@ impl Fitting<'_> {
             })
         })?;
         Ok(edited.map_or(Edit::Same, Edit::Other))
+    }
+
+    /// Whether the sample with these label values has room. Takes the room before the sample is made.
+    fn takes(&mut self, metric: &[u8], values: &[&[u8]]) -> bool {
+        let values: usize = values.iter().map(|value| value.len() + LARGEST_KEY).sum();
+        let left = self.left.checked_sub(metric.len() + values);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
     }
 
     /// Returns the names of metrics of a pod or container that would have several samples with the same label values
@@ -284,7 +311,8 @@ mod tests {
         let (own, given) = (own.map(descriptors), descriptors(&["id", "name"]));
         let own = own.as_deref().map(Labels::of);
         let encoded = metrics(samples);
-        let fitted = fitted(&encoded, own.as_ref(), &Labels::of(&given)).unwrap();
+        let fits = fits(own.as_ref(), &Labels::of(&given));
+        let fitted = fitted(&encoded, &fits, usize::MAX).unwrap();
         let shown = fitted.metrics.unwrap_or_else(|| encoded.into());
         let shown = cri::ListPodSandboxMetricsResponse::decode(shown).unwrap();
         let [pod] = shown.pod_metrics.as_slice() else {
@@ -313,7 +341,7 @@ mod tests {
     fn a_reply_whose_descriptors_agree_is_not_read() {
         let own = descriptors(&["id", "name"]);
         let labels = Labels::of(&own);
-        let fitted = fitted(b"\x0a\xff", Some(&labels), &labels).unwrap();
+        let fitted = fitted(b"\x0a\xff", &fits(Some(&labels), &labels), 0).unwrap();
         assert!(fitted.metrics.is_none() && fitted.omitted.is_empty());
     }
 
@@ -339,6 +367,16 @@ mod tests {
         let known = [sample("cpu", &["1", "n"])];
         assert_fitted(own, std::slice::from_ref(&zero), &known, new());
         assert_fitted(own, &[zero, one], &[], new());
+    }
+
+    #[test]
+    fn samples_that_would_be_larger_than_the_limit_are_omitted() {
+        let (own, given) = (descriptors(&["id"]), descriptors(&["id", "name"]));
+        let fits = fits(Some(&Labels::of(&own)), &Labels::of(&given));
+        let encoded = metrics(&[sample("cpu", &["1"])]);
+        let fitted = |limit| fitted(&encoded, &fits, limit).unwrap();
+        assert!(fitted(1 << 10).omitted.is_empty());
+        assert_eq!(fitted(10).omitted["cpu"], Misfit::NoRoom(10));
     }
 
     /// Equal samples are the backend's own fault, and no label of them is lost.

@@ -15,6 +15,7 @@
 pub mod config;
 pub mod filter;
 pub mod frames;
+pub mod gate;
 pub mod images;
 pub mod lists;
 pub mod owners;
@@ -36,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("config", config::check),
     ("filter", filter::check),
     ("frames", frames::check),
+    ("gate", gate::check),
     ("images", images::check),
     ("lists", lists::check),
     ("owners", owners::check),

@@ -9,6 +9,7 @@ use criswitch::backend::connect::Dialer;
 use criswitch::codec::cri;
 use criswitch::config::Handler;
 use criswitch::fanout::status::{self, StatusAnswer};
+use criswitch::gate::Readable;
 use prost::Message;
 use tonic::Status;
 
@@ -37,27 +38,22 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let verbose: bool = u.arbitrary()?;
     let mut said = Vec::new();
     for backend in BACKENDS.iter() {
+        let status = Bytes::from(messages::message(u, "StatusResponse")?);
+        // What the gate rejects does not come to the merge.
         said.push(StatusAnswer {
             backend: Arc::clone(backend),
-            status: Bytes::from(messages::message(u, "StatusResponse")?),
+            status: Readable::status(&status).unwrap_or_default(),
             silent: u.ratio(1, 8)?.then(|| Status::unavailable("it is away")),
         });
     }
     let info = serde_json::json!({ "version": "0" });
     let merged = |said| status::merged(&TABLE.table, said, verbose.then_some(&info));
-    let readable = said.chunks(1).all(|alone| merged(alone).is_ok());
-    let merged = merged(&said);
-    if readable {
-        assert!(merged.is_ok(), "{merged:?}");
-    }
+    let merged = merged(&said).unwrap();
     let decoded = said
         .iter()
-        .map(|said| messages::decode::<cri::StatusResponse>(&said.status));
-    if let Some(decoded) = decoded.collect::<Option<Vec<_>>>() {
-        assert!(readable);
-        let merged = cri::StatusResponse::decode(merged.unwrap()).unwrap();
-        compare(merged, decoded, &said, verbose);
-    }
+        .map(|said| messages::decode::<cri::StatusResponse>(&said.status).unwrap());
+    let merged = cri::StatusResponse::decode(merged).unwrap();
+    compare(merged, decoded.collect(), &said, verbose);
     Ok(())
 }
 

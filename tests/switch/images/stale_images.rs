@@ -1,9 +1,9 @@
 //! Cached images of a backend that does not answer. The list is complete or an error: it never lacks an image that was
 //! pulled after criswitch cached the list.
 
-use bytes::Bytes;
 use criswitch::backend::lists::{Lists, Snapshot};
 use criswitch::codec::cri;
+use criswitch::gate::Readable;
 use criswitch::ownership::Owners;
 use criswitch::rpc::List;
 use tokio::time::Instant;
@@ -220,7 +220,11 @@ async fn a_list_with_crictls_empty_image_spec_is_cached_after_a_pull() {
 async fn a_list_of_the_same_instant_as_a_pull_may_be_incomplete_and_is_not_cached() {
     let mut lists = Lists::default();
     let mark = Owners::default().mark();
-    let asked_now = || Snapshot::new(Bytes::new(), Instant::now(), mark);
+    let asked_now = || Snapshot {
+        message: Readable::default(),
+        taken: Instant::now(),
+        mark,
+    };
     lists.outdate(List::Images);
     lists.keep(List::Images, asked_now());
     assert!(lists.get(List::Images).is_none());

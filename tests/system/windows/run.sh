@@ -81,8 +81,9 @@ run_tests() {
   return 1
 }
 
+# A round that hangs ends, so that its output shows which tests ended.
 cargo_test() {
-  cargo test --quiet --locked --target "$TARGET" --no-fail-fast --lib --test switch --test merge --test table \
+  timeout 30m cargo test --quiet --locked --target "$TARGET" --no-fail-fast --lib --test switch --test merge --test table \
     --test interface --test corpora --test config --test metrics --test cli "$@"
 }
 

@@ -1,0 +1,368 @@
+//! The gate for the bytes of a backend that go to every client: lists, stats, statuses of the node, versions and events.
+//! It reads them whole, by the CRI's types, and makes them [`Readable`]. Does no I/O.
+//!
+//! criswitch copies these bytes without decoding them. One item that clients cannot decode, such as a label that is not
+//! UTF-8, would make the merged reply unreadable for every client. The kubelet reads some messages without asking whether
+//! they are there: an item without its metadata, or stats without their attributes, would make it panic.
+
+mod items;
+
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+use bytes::{Bytes, BytesMut};
+use prost::{DecodeError, Message};
+
+use crate::codec::protobuf::Path;
+use crate::codec::{cri, protobuf};
+use crate::limits::budget::Reservation;
+use crate::rpc::List;
+use crate::rpc::fields::{ITEMS, maps};
+
+pub use items::{MOST_DESCRIPTORS, MOST_LABEL_KEYS, MOST_PAIRS};
+
+/// The most handlers that a backend may report. Each Status of the node has the handlers of all backends.
+pub const MOST_HANDLERS: usize = 256;
+
+/// The maps of a message that has none.
+const NO_MAPS: &[Path] = &[];
+
+/// A message of a backend that every client can decode. Only the gate makes one. Merging, events, the status of the
+/// node, the cached lists and the restored state take no other messages.
+#[derive(Clone, Debug, Default)]
+pub struct Readable {
+    message: Bytes,
+    /// `None` for an empty message, which is a message of every type.
+    form: Option<Form>,
+    /// The hash of the items, once it was needed.
+    print: OnceLock<Option<u64>>,
+}
+
+/// The type of a message.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    List(List),
+    Disks,
+    Status,
+    Version,
+    Event,
+}
+
+impl Form {
+    /// Why clients cannot use the message; `None` if they can.
+    fn fault(self, message: &[u8]) -> Option<String> {
+        let (decoded, maps) = match self {
+            Form::List(list) => return items::fault(list, message),
+            Form::Status => (status(message), maps::STATUS),
+            Form::Disks => (decoded::<cri::ImageFsInfoResponse>(message), NO_MAPS),
+            Form::Version => (decoded::<cri::VersionResponse>(message), NO_MAPS),
+            Form::Event => (decoded::<cri::ContainerEventResponse>(message), maps::EVENT),
+        };
+        let in_maps = || items::map_fault(message, maps).map(|fault| format!("its reply {fault}"));
+        decoded.err().or_else(in_maps)
+    }
+
+    fn read(self, message: &Bytes) -> Result<Readable, String> {
+        match self.fault(message) {
+            Some(fault) => Err(fault),
+            None => Ok(Readable::new(message.clone(), Some(self))),
+        }
+    }
+}
+
+impl Readable {
+    /// A list, stats, metrics, or their descriptors.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message. The text names the item.
+    pub fn list(list: List, message: &Bytes) -> Result<Readable, String> {
+        Form::List(list).read(message)
+    }
+
+    /// A list with this one item, which criswitch made from a client's request.
+    ///
+    /// # Errors
+    /// Why clients cannot use the item.
+    pub(crate) fn item(list: List, item: &[u8]) -> Result<Readable, String> {
+        let mut message = BytesMut::new();
+        protobuf::put_bytes(&mut message, ITEMS, item);
+        Readable::list(list, &message.freeze())
+    }
+
+    /// An `ImageFsInfoResponse`.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message.
+    pub fn disks(message: &Bytes) -> Result<Readable, String> {
+        Form::Disks.read(message)
+    }
+
+    /// A `StatusResponse`.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message.
+    pub fn status(message: &Bytes) -> Result<Readable, String> {
+        Form::Status.read(message)
+    }
+
+    /// A `VersionResponse`.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message.
+    pub fn version(message: &Bytes) -> Result<Readable, String> {
+        Form::Version.read(message)
+    }
+
+    /// A `ContainerEventResponse`.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message.
+    pub fn event(message: &Bytes) -> Result<Readable, String> {
+        Form::Event.read(message)
+    }
+
+    /// The same message, whose memory is counted until it is dropped.
+    pub(crate) fn holding(self, held: Reservation) -> Readable {
+        Readable {
+            message: held.with(self.message),
+            ..self
+        }
+    }
+
+    /// The same message after a change by criswitch that leaves every client able to decode it: items were dropped, or
+    /// the name of a handler or a state was replaced. `None` is no change. Tests read the message again.
+    pub(crate) fn rewritten(self, message: Option<Bytes>) -> Readable {
+        let Some(message) = message else { return self };
+        let fault = || self.form.and_then(|form| form.fault(&message));
+        debug_assert_eq!(fault(), None, "a change that clients cannot decode");
+        Readable::new(message, self.form)
+    }
+
+    /// `message`, if it has the items of this list, in any order. It is not read again.
+    pub(crate) fn repeated(&self, message: &Bytes) -> Option<Readable> {
+        let other = Readable::new(message.clone(), self.form);
+        self.has_items_of(&other).then_some(other)
+    }
+
+    /// Whether `other` has the same items, in any order.
+    pub(crate) fn has_items_of(&self, other: &Readable) -> bool {
+        self.is(other)
+            || self.message.len() == other.message.len()
+                && self.print().is_some()
+                && self.print() == other.print()
+    }
+
+    fn print(&self) -> Option<u64> {
+        *self.print.get_or_init(|| items::print(&self.message))
+    }
+
+    /// Whether the bytes are equal. Two references to the same memory need no comparison.
+    pub(crate) fn is(&self, other: &[u8]) -> bool {
+        std::ptr::eq(self.as_ref(), other) || items::is_equal(self, other)
+    }
+
+    fn new(message: Bytes, form: Option<Form>) -> Readable {
+        Readable {
+            message,
+            form,
+            print: OnceLock::new(),
+        }
+    }
+}
+
+impl Deref for Readable {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.message
+    }
+}
+
+impl From<Readable> for Bytes {
+    fn from(readable: Readable) -> Bytes {
+        readable.message
+    }
+}
+
+/// Lists of one kind that become one list, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Joined {
+    message: BytesMut,
+    form: Option<Form>,
+}
+
+impl Joined {
+    pub(crate) fn add(&mut self, list: &Readable) {
+        self.message.extend_from_slice(list);
+        self.form = self.form.or(list.form);
+    }
+
+    /// Adds only the items of a list.
+    pub(crate) fn add_items(&mut self, list: &Readable) {
+        let fields = protobuf::fields(list).flatten();
+        for item in fields.filter(|field| field.number == ITEMS) {
+            self.message.extend_from_slice(item.raw);
+        }
+        self.form = self.form.or(list.form);
+    }
+
+    /// The size so far, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.message.len()
+    }
+
+    pub(crate) fn list(self) -> Readable {
+        Readable::new(self.message.freeze(), self.form)
+    }
+}
+
+fn status(message: &[u8]) -> Result<(), String> {
+    let status = cri::StatusResponse::decode(message).map_err(malformed)?;
+    let handlers = status.runtime_handlers.len();
+    match handlers > MOST_HANDLERS {
+        true => Err(format!(
+            "its Status has {handlers} handlers; the limit is {MOST_HANDLERS}"
+        )),
+        false => Ok(()),
+    }
+}
+
+fn decoded<M: Message + Default>(message: &[u8]) -> Result<(), String> {
+    M::decode(message).map(drop).map_err(malformed)
+}
+
+fn malformed(fault: DecodeError) -> String {
+    format!("its reply is malformed: {fault}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list with one item, which has `id` in field 1, and then these bytes.
+    fn list(id: &str, more: &[u8]) -> Bytes {
+        let mut item = protobuf::with_string(&[], &[1], id).to_vec();
+        item.extend_from_slice(more);
+        let mut message = BytesMut::new();
+        protobuf::put_bytes(&mut message, ITEMS, &item);
+        message.freeze()
+    }
+
+    #[test]
+    fn an_item_that_clients_cannot_decode_is_found_however_deep_the_fault_is() {
+        let faults: [(List, &[u8]); 4] = [
+            (List::Pods, b"\x2a\x0b\x0a\x03key\x12\x04caf\xe9"),
+            (List::Containers, b"\x42\x0b\x0a\x04caf\xe9\x12\x03val"),
+            (List::Pods, b"\x12\x04\x0a\x7fab"),
+            (List::Images, b"\x12\x04caf\xe9"),
+        ];
+        for (kind, fault) in faults {
+            let text = Readable::list(kind, &list("the-id", fault)).unwrap_err();
+            assert!(text.contains("the item \"the-id\""), "{kind:?}: {text}");
+        }
+        let cut = list("the-id", b"\x12\x04\x0a\x02ab").slice(..9);
+        assert!(Readable::list(List::Pods, &cut).is_err());
+    }
+
+    #[test]
+    fn fields_of_a_later_version_are_no_fault_whatever_they_contain() {
+        let kinds: [(List, &[u8]); 3] = [
+            (List::Pods, b"\x12\x00\xc2\xb8\x02\x04caf\xe9"),
+            (List::Containers, b"\x1a\x00\xc2\xb8\x02\x04caf\xe9"),
+            (List::Images, b"\xc2\xb8\x02\x04caf\xe9"),
+        ];
+        for (kind, newer) in kinds {
+            let newer = list("the-id", newer);
+            assert!(Readable::list(kind, &newer).is_ok(), "{kind:?}");
+        }
+        let disks = |message: &'static [u8]| Readable::disks(&Bytes::from_static(message));
+        assert!(disks(b"\xc2\xb8\x02\x04caf\xe9").is_ok());
+        assert!(disks(b"\x0a\x04caf\xe9").is_err());
+    }
+
+    #[test]
+    fn an_item_without_what_the_kubelet_reads_unasked_is_a_fault() {
+        let kinds = [
+            (List::Pods, "metadata"),
+            (List::Containers, "metadata"),
+            (List::ContainerStats, "attributes"),
+            (List::PodStats, "attributes"),
+        ];
+        for (kind, field) in kinds {
+            let items = match kind {
+                List::Pods | List::Containers => list("the-id", b""),
+                _ => Bytes::from_static(b"\x0a\x00"),
+            };
+            let fault = Readable::list(kind, &items).unwrap_err();
+            assert!(fault.ends_with(&format!("has no {field}")), "{fault}");
+        }
+        for (kind, metadata) in [(List::Pods, b"\x12\x00"), (List::Containers, b"\x1a\x00")] {
+            let fault = Readable::list(kind, &list("", metadata)).unwrap_err();
+            assert!(fault.ends_with("has no id"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_status_and_an_event_are_read_whole() {
+        // A handler whose features are cut off, and a handler whose name is not UTF-8.
+        for handler in [
+            &b"\x1a\x07\x0a\x01a\x12\x02\x08"[..],
+            b"\x1a\x06\x0a\x04caf\xe9",
+        ] {
+            assert!(status(handler).is_err(), "{handler:?}");
+        }
+        assert_eq!(status(b"\x1a\x03\x0a\x01a"), Ok(()));
+        assert_eq!(status(&b"\x1a\x00".repeat(MOST_HANDLERS)), Ok(()));
+        assert!(status(&b"\x1a\x00".repeat(MOST_HANDLERS + 1)).is_err());
+        let event = |message: &'static [u8]| Readable::event(&Bytes::from_static(message));
+        assert!(event(b"\x0a\x04caf\xe9").is_err());
+        assert!(event(b"\x0a\x01a").is_ok());
+    }
+
+    #[test]
+    fn counts_that_a_backend_chooses_have_limits() {
+        let pairs = |count: usize| (0..count).map(|key| (key.to_string(), String::new()));
+        let pod = |count| cri::PodSandbox {
+            id: "the-id".to_owned(),
+            metadata: Some(cri::PodSandboxMetadata::default()),
+            labels: pairs(count).collect(),
+            ..Default::default()
+        };
+        let item = |list, item: Vec<u8>| Readable::item(list, &item).map(drop);
+        assert_eq!(item(List::Pods, pod(4096).encode_to_vec()), Ok(()));
+        let fault = item(List::Pods, pod(4097).encode_to_vec()).unwrap_err();
+        assert!(
+            fault.ends_with("has maps with 4097 pairs; the limit is 4096"),
+            "{fault}"
+        );
+        let keys = |count| cri::MetricDescriptor {
+            label_keys: vec![String::new(); count],
+            ..Default::default()
+        };
+        let descriptors = List::MetricDescriptors;
+        assert_eq!(item(descriptors, keys(64).encode_to_vec()), Ok(()));
+        let fault = item(descriptors, keys(65).encode_to_vec()).unwrap_err();
+        assert!(
+            fault.ends_with("has 65 label keys; the limit is 64"),
+            "{fault}"
+        );
+        let many = |count| Readable::list(descriptors, &b"\x0a\x00".repeat(count).into());
+        assert!(many(MOST_DESCRIPTORS).is_ok());
+        assert!(many(MOST_DESCRIPTORS + 1).is_err());
+    }
+
+    /// prost reads the number of a map with a wrong wire type as a length.
+    #[test]
+    fn a_map_of_a_wrong_wire_type_is_a_fault() {
+        let wrong = list("the-id", b"\x12\x00\x28\x00");
+        assert!(cri::ListPodSandboxResponse::decode(wrong.clone()).is_ok());
+        let fault = Readable::list(List::Pods, &wrong).unwrap_err();
+        assert!(
+            fault.contains("has a map that clients cannot decode"),
+            "{fault}"
+        );
+        let status = Bytes::from_static(b"\x10\x00");
+        assert!(cri::StatusResponse::decode(status.clone()).is_ok());
+        assert!(Readable::status(&status).is_err());
+    }
+}

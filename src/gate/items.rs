@@ -1,0 +1,189 @@
+//! Reads the items of a list, each by its type, and compares lists by their items.
+
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+use prost::{DecodeError, Message};
+
+use crate::codec::protobuf::Path;
+use crate::codec::{cri, protobuf};
+use crate::errors;
+use crate::ownership::{MOST, Unlearned};
+use crate::rpc::fields::{ITEMS, maps, metric_descriptor};
+use crate::rpc::{List, filter};
+
+/// The most metric descriptors of a backend. Each merged reply with metrics looks at the descriptors of all backends.
+pub const MOST_DESCRIPTORS: usize = 4096;
+/// The most label keys of a metric descriptor. A sample has a value for each key.
+pub const MOST_LABEL_KEYS: usize = 64;
+/// The most pairs of the maps at one path of an item, such as its labels, or the labels of all its containers.
+pub const MOST_PAIRS: usize = 4096;
+
+/// The seed of the hashes of items. The seed is random, so that no backend can make two lists with one hash.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+
+/// Decodes an item. Returns the name of a required field that it lacks, if any.
+type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
+
+/// Why clients cannot use this list; `None` if they can. [`Owners::learn`](crate::ownership::Owners::learn) checks the
+/// number of pods and of containers.
+pub(super) fn fault(list: List, message: &[u8]) -> Option<String> {
+    let (read, maps): (ReadItem, _) = match list {
+        List::Pods => (
+            |it| {
+                let pod = cri::PodSandbox::decode(it)?;
+                let has_id = !pod.id.is_empty();
+                Ok(missing(&[
+                    ("id", has_id),
+                    ("metadata", pod.metadata.is_some()),
+                ]))
+            },
+            maps::POD,
+        ),
+        List::Containers => (
+            |it| {
+                let cri::Container { id, metadata, .. } = cri::Container::decode(it)?;
+                let has_id = !id.is_empty();
+                Ok(missing(&[("id", has_id), ("metadata", metadata.is_some())]))
+            },
+            maps::CONTAINER,
+        ),
+        List::ContainerStats => (
+            |it| {
+                let stats = cri::ContainerStats::decode(it)?;
+                Ok(missing(&[("attributes", stats.attributes.is_some())]))
+            },
+            maps::CONTAINER_STATS,
+        ),
+        List::PodStats => (
+            |it| {
+                let stats = cri::PodSandboxStats::decode(it)?;
+                Ok(missing(&[("attributes", stats.attributes.is_some())]))
+            },
+            maps::POD_STATS,
+        ),
+        List::Images => (|it| cri::Image::decode(it).map(|_| None), maps::IMAGE),
+        List::PodMetrics => (|it| cri::PodSandboxMetrics::decode(it).map(|_| None), &[]),
+        List::MetricDescriptors => (|it| cri::MetricDescriptor::decode(it).map(|_| None), &[]),
+    };
+    let most = match list {
+        List::MetricDescriptors => MOST_DESCRIPTORS,
+        _ => MOST,
+    };
+    let mut count = 0;
+    for field in protobuf::fields(message) {
+        let item = match field {
+            Ok(field) if field.number != ITEMS => continue,
+            Ok(field) => field.bytes(),
+            Err(fault) => Err(fault),
+        };
+        let item = match item {
+            Ok(item) => item,
+            Err(fault) => return Some(format!("its reply is malformed: {fault}")),
+        };
+        count += 1;
+        if count > most && list.kind().is_none() {
+            return Some(match list {
+                List::MetricDescriptors => {
+                    format!("it has more than {MOST_DESCRIPTORS} metric descriptors")
+                }
+                _ => Unlearned::TooMany.to_string(),
+            });
+        }
+        let fault = match read(item) {
+            Ok(Some(field)) => format!("the item {:?} has no {field}", id(list, item)),
+            Ok(None) => match size_fault(list, item).or_else(|| map_fault(item, maps)) {
+                Some(fault) => format!("the item {:?} {fault}", id(list, item)),
+                None => continue,
+            },
+            Err(fault) => format!(
+                "clients cannot decode the item {:?}: {fault}",
+                id(list, item)
+            ),
+        };
+        return Some(format!("its reply is malformed: {fault}"));
+    }
+    None
+}
+
+fn size_fault(list: List, item: &[u8]) -> Option<String> {
+    if list != List::MetricDescriptors {
+        return None;
+    }
+    let keys =
+        protobuf::all_bytes(item, &[metric_descriptor::LABEL_KEYS]).map_or(0, |keys| keys.len());
+    (keys > MOST_LABEL_KEYS)
+        .then(|| format!("has {keys} label keys; the limit is {MOST_LABEL_KEYS}"))
+}
+
+/// What is wrong with the maps at these paths of a decoded message, as the end of a sentence. prost reads a map of a
+/// wrong wire type, and Go does not.
+pub(super) fn map_fault(message: &[u8], maps: &[Path]) -> Option<String> {
+    maps.iter()
+        .find_map(|path| match protobuf::all_bytes(message, path) {
+            Ok(pairs) if pairs.len() <= MOST_PAIRS => None,
+            Ok(pairs) => Some(format!(
+                "has maps with {} pairs; the limit is {MOST_PAIRS}",
+                pairs.len()
+            )),
+            Err(fault) => Some(format!("has a map that clients cannot decode: {fault}")),
+        })
+}
+
+/// The id of an item, for an error text; empty if it cannot be read.
+fn id(list: List, item: &[u8]) -> &str {
+    errors::shown(protobuf::string(item, filter::id(list)).unwrap_or_default())
+}
+
+/// The first of these fields that is not there.
+fn missing(fields: &[(&'static str, bool)]) -> Option<&'static str> {
+    let (name, _) = fields.iter().find(|(_, is_there)| !is_there)?;
+    Some(name)
+}
+
+/// A hash of the items of `message` that does not depend on their order, because containerd lists items in a different
+/// order each time. `None` if the list is not valid protobuf.
+pub(super) fn print(message: &[u8]) -> Option<u64> {
+    protobuf::fields(message).try_fold(0_u64, |print, field| {
+        Some(print.wrapping_add(SEED.hash_one(field.ok()?.raw)))
+    })
+}
+
+/// Whether the bytes are equal.
+pub(super) fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    match cfg!(target_env = "musl") {
+        true => is_equal_in_blocks(a, b),
+        false => a == b,
+    }
+}
+
+/// Compares 16 bytes at once. musl's own function compares byte by byte.
+fn is_equal_in_blocks(a: &[u8], b: &[u8]) -> bool {
+    let (blocks, rest) = a.as_chunks::<16>();
+    let (other_blocks, other_rest) = b.as_chunks::<16>();
+    let mut pairs = blocks.iter().zip(other_blocks);
+    a.len() == b.len()
+        && rest == other_rest
+        && pairs.all(|(a, b)| u128::from_ne_bytes(*a) == u128::from_ne_bytes(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_in_blocks_finds_each_difference() {
+        let bytes: Vec<u8> = (0..70).collect();
+        for len in 0..bytes.len() {
+            let (own, mut other) = (&bytes[..len], bytes[..len].to_vec());
+            assert!(is_equal_in_blocks(own, &other));
+            assert!(!is_equal_in_blocks(own, &bytes[..=len]));
+            for at in 0..len {
+                other[at] ^= 1;
+                assert!(!is_equal_in_blocks(own, &other), "{len}, {at}");
+                other[at] ^= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The gate, compared with what clients can decode: a merge of messages that pass is a message that they can decode.
+
+use arbitrary::Unstructured;
+use bytes::Bytes;
+use criswitch::codec::cri;
+use criswitch::gate::Readable;
+use criswitch::rpc::List;
+
+use super::messages;
+
+/// A list, the name of its reply, and whether clients can decode such a reply.
+type Reply = (List, &'static str, fn(&[u8]) -> bool);
+
+const REPLIES: &[Reply] = &[
+    (List::Pods, "ListPodSandboxResponse", |reply| {
+        messages::decode::<cri::ListPodSandboxResponse>(reply).is_some()
+    }),
+    (List::Containers, "ListContainersResponse", |reply| {
+        messages::decode::<cri::ListContainersResponse>(reply).is_some()
+    }),
+    (List::Images, "ListImagesResponse", |reply| {
+        messages::decode::<cri::ListImagesResponse>(reply).is_some()
+    }),
+    (
+        List::ContainerStats,
+        "ListContainerStatsResponse",
+        |reply| messages::decode::<cri::ListContainerStatsResponse>(reply).is_some(),
+    ),
+    (List::PodStats, "ListPodSandboxStatsResponse", |reply| {
+        messages::decode::<cri::ListPodSandboxStatsResponse>(reply).is_some()
+    }),
+    (List::PodMetrics, "ListPodSandboxMetricsResponse", |reply| {
+        messages::decode::<cri::ListPodSandboxMetricsResponse>(reply).is_some()
+    }),
+    (
+        List::MetricDescriptors,
+        "ListMetricDescriptorsResponse",
+        |reply| messages::decode::<cri::ListMetricDescriptorsResponse>(reply).is_some(),
+    ),
+];
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let (list, name, clients_decode) = u.choose(REPLIES)?;
+    let mut merged = Vec::new();
+    for _ in 0..u.int_in_range(1..=3)? {
+        let reply = Bytes::from(messages::message(u, name)?);
+        if let Ok(readable) = Readable::list(*list, &reply) {
+            assert!(clients_decode(&readable), "{list:?}: {reply:?}");
+            merged.extend_from_slice(&readable);
+        }
+    }
+    assert!(clients_decode(&merged), "{list:?}: {merged:?}");
+    let event = Bytes::from(messages::message(u, "ContainerEventResponse")?);
+    if Readable::event(&event).is_ok() {
+        let decoded = messages::decode::<cri::ContainerEventResponse>(&event);
+        assert!(decoded.is_some(), "{event:?}");
+    }
+    let status = Bytes::from(messages::message(u, "StatusResponse")?);
+    if Readable::status(&status).is_ok() {
+        let decoded = messages::decode::<cri::StatusResponse>(&status);
+        assert!(decoded.is_some(), "{status:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! The work of a call grows with its bytes, and not with a product of sizes that a client and a backend choose. For each
+//! row, each repeated field of the request grows, together with all repeated fields of the replies.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use criswitch::codec::protobuf::put_bytes;
+use criswitch::rpc::{self, ROWS, Row};
+use prost::Message;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::calls::ID_CALLS;
+use crate::faults::{hang, runc_and_kata, until_state, wake};
+use crate::support::{Rig, frame_raw};
+
+/// How many values a repeated field has first.
+const FEW: usize = 256;
+/// And then.
+const FACTOR: usize = 4;
+/// The work may grow by this factor. Linear work grows by [`FACTOR`], and the work for a product of two sizes by its
+/// square.
+const MOST_GROWTH: u32 = 6;
+/// Less work than this is not compared, because it is about as long as an interruption of the thread.
+const SHORT: Duration = Duration::from_millis(10);
+/// How often work is measured. The shortest time counts.
+const TRIES: usize = 3;
+
+/// The messages of the CRI, and the names of those of each RPC.
+struct Interface {
+    messages: BTreeMap<String, DescriptorProto>,
+    rpcs: BTreeMap<String, [String; 2]>,
+}
+
+/// The fields from a message to a repeated field.
+type Dimension = Vec<FieldDescriptorProto>;
+
+impl Interface {
+    fn compiled() -> Interface {
+        let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
+        let set = FileDescriptorSet::decode(set.as_slice()).unwrap();
+        let mut interface = Interface {
+            messages: BTreeMap::new(),
+            rpcs: BTreeMap::new(),
+        };
+        for file in set.file {
+            let scope = format!(".{}", file.package());
+            for method in file.service.iter().flat_map(|service| &service.method) {
+                let types = [method.input_type(), method.output_type()].map(str::to_owned);
+                interface.rpcs.insert(method.name().to_owned(), types);
+            }
+            for message in file.message_type {
+                for inner in &message.nested_type {
+                    let name = format!("{scope}.{}.{}", message.name(), inner.name());
+                    interface.messages.insert(name, inner.clone());
+                }
+                interface
+                    .messages
+                    .insert(format!("{scope}.{}", message.name()), message);
+            }
+        }
+        interface
+    }
+
+    /// All repeated fields below a message.
+    fn dimensions(&self, message: &str, before: &[FieldDescriptorProto]) -> Vec<Dimension> {
+        let mut found = Vec::new();
+        for field in &self.messages[message].field {
+            let path = [before, std::slice::from_ref(field)].concat();
+            if field.r#type() == Type::Message && !self.is_map(field) && path.len() < 5 {
+                found.extend(self.dimensions(field.type_name(), &path));
+            }
+            if field.label() == Label::Repeated {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    fn is_map(&self, field: &FieldDescriptorProto) -> bool {
+        let options = self.messages[field.type_name()].options.as_ref();
+        options.is_some_and(|options| options.map_entry())
+    }
+
+    /// A field with the value number `number`, in which every string and every message is set.
+    fn put(&self, field: &FieldDescriptorProto, number: usize, out: &mut BytesMut) {
+        let place = u32::try_from(field.number()).unwrap();
+        match field.r#type() {
+            Type::String | Type::Bytes => {
+                put_bytes(out, place, format!("{}-{number}", field.name()).as_bytes());
+            }
+            Type::Message => {
+                let mut inner = BytesMut::new();
+                let fields = self.messages[field.type_name()].field.iter();
+                for field in fields.filter(|field| field.label() != Label::Repeated) {
+                    self.put(field, number, &mut inner);
+                }
+                put_bytes(out, place, &inner);
+            }
+            _ => {}
+        }
+    }
+
+    /// A message whose field at the end of `dimension` has `count` values.
+    fn grown(&self, dimension: &[FieldDescriptorProto], count: usize) -> Bytes {
+        let mut out = BytesMut::new();
+        match dimension {
+            [] => {}
+            [last] => (0..count).for_each(|number| self.put(last, number, &mut out)),
+            [first, rest @ ..] => {
+                let mut inner = BytesMut::new();
+                let fields = self.messages[first.type_name()].field.iter();
+                for field in fields.filter(|field| field.label() != Label::Repeated) {
+                    self.put(field, 0, &mut inner);
+                }
+                inner.extend_from_slice(&self.grown(rest, count));
+                put_bytes(&mut out, u32::try_from(first.number()).unwrap(), &inner);
+            }
+        }
+        out.freeze()
+    }
+
+    fn all_grown(&self, dimensions: &[Dimension], count: usize) -> Bytes {
+        let all = dimensions
+            .iter()
+            .map(|dimension| self.grown(dimension, count));
+        all.fold(BytesMut::new(), |mut out, part| {
+            out.extend_from_slice(&part);
+            out
+        })
+        .freeze()
+    }
+}
+
+fn processor_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        now.tv_sec.unsigned_abs(),
+        u32::try_from(now.tv_nsec).unwrap(),
+    )
+}
+
+/// The time that this thread works for a call.
+async fn work(rig: &Rig, row: &Row, request: &Bytes) -> Duration {
+    let mut shortest = Duration::MAX;
+    for _ in 0..TRIES {
+        let begun = processor_time();
+        rig.raw(&row.path(), &[("grpc-timeout", "60S")], frame_raw(request))
+            .await;
+        shortest = shortest.min(processor_time() - begun);
+    }
+    shortest
+}
+
+/// A request of the row for the pod or container of the rig.
+fn request_of(row: &Row, (pod, container): &(String, String)) -> Bytes {
+    match ID_CALLS.iter().find(|call| call.rpc == row.name) {
+        Some(call) => call.request(call.pick(pod, container)).slice(5..),
+        None => Bytes::new(),
+    }
+}
+
+/// Measures the calls of a row. Returns what grew too much.
+async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
+    let rig = runc_and_kata().await;
+    let ids = rig.run("kata", "db").await;
+    let [request, reply] = &interface.rpcs[row.name];
+    let replies = interface.dimensions(reply, &[]);
+    let mut requests = interface.dimensions(request, &[]);
+    requests.push(Vec::new());
+    let mut wrong = Vec::new();
+    for dimension in requests {
+        let mut times = Vec::new();
+        for count in [FEW, FACTOR * FEW] {
+            for name in ["runc", "kata"] {
+                rig.sim(name)
+                    .append_raw(row.name, interface.all_grown(&replies, count));
+            }
+            let mut request = BytesMut::from(&*request_of(row, &ids));
+            request.extend_from_slice(&interface.grown(&dimension, count));
+            if is_away {
+                // The list of this size is cached before the backend hangs.
+                rig.raw(&row.path(), &[], frame_raw(b"")).await;
+                hang(rig.sim("kata"));
+            }
+            times.push(work(&rig, row, &request.freeze()).await);
+            if is_away {
+                wake(rig.sim("kata"));
+                until_state(&rig, "kata", "ready").await;
+            }
+        }
+        if times[1] > SHORT && times[1] > times[0] * MOST_GROWTH {
+            let names = dimension.iter().map(|field| field.name());
+            let names = names.collect::<Vec<_>>().join(".");
+            wrong.push(format!("{} with {names:?}: {times:?}", row.name));
+        }
+    }
+    wrong
+}
+
+async fn check_all(rows: impl Iterator<Item = &'static Row>, is_away: bool) {
+    let interface = Interface::compiled();
+    let mut wrong = Vec::new();
+    for row in rows {
+        wrong.extend(check(&interface, row, is_away).await);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test]
+async fn the_work_of_each_rpc_is_linear_in_each_size_that_a_client_or_a_backend_chooses() {
+    check_all(
+        ROWS.iter().filter(|row| row.name != rpc::EVENTS.name),
+        false,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_work_for_a_cached_list_is_linear_in_each_size_that_a_client_or_a_backend_chooses() {
+    check_all(ROWS.iter().filter(|row| row.is_list()), true).await;
+}
