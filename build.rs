@@ -1,9 +1,7 @@
-//! Compiles the .proto files with protox, so that the build needs no protoc, and finds the commit that is built.
+//! Passes the commit, the target and the size of the stack to the compiler.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-
-use prost::Message;
 
 /// The environment variable with the commit, which `criswitch version`, the first log line and a metric show. A source
 /// archive has no commit. Set the variable to show a commit in a build from an archive.
@@ -21,38 +19,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "msvc" => println!("cargo:rustc-link-arg-bins=/STACK:8388608"),
         _ => {}
     }
-    let (cri, admin) = (
-        "proto/runtime/v1/api.proto",
-        "proto/criswitch/admin/v1/admin.proto",
-    );
-    for proto in [cri, admin] {
-        println!("cargo:rerun-if-changed={proto}");
-    }
-    let set = protox::compile([cri], ["proto"])?;
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    // The tests read the interface from this descriptor set.
-    std::fs::write(out.join("cri.bin"), set.encode_to_vec())?;
-    tonic_prost_build::configure()
-        .bytes(".runtime.v1.KeyValue.value")
-        .build_transport(false)
-        .generate_default_stubs(true)
-        .compile_fds(set)?;
-    // The commands print the messages as JSON, so the messages implement `Serialize`.
-    tonic_prost_build::configure()
-        .message_attribute(
-            ".",
-            "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
-        )
-        .enum_attribute(
-            ".",
-            "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
-        )
-        .field_attribute("Reload.result", "#[serde(flatten)]")
-        .message_attribute(".criswitch.admin.v1.Problems", "#[serde(transparent)]")
-        // The commands print labels in the order of their keys.
-        .btree_map(".criswitch.admin.v1")
-        .build_transport(false)
-        .compile_fds(protox::compile([admin], ["proto"])?)?;
     Ok(())
 }
 

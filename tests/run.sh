@@ -228,7 +228,7 @@ install() {
 
 # The tests of the library and of what a client sees. The other tests start processes, or read the whole tree.
 quick_tests() {
-  many_tests --lib --test switch --test config --test layers --test readme --test table
+  many_tests --lib --test switch --test config --test interface --test layers --test readme --test table
 }
 
 # many_tests ARGUMENT...: runs `cargo test`. Many tests wait, so more of them run at once than the machine has processors.

@@ -10,11 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use criswitch::rpc::fields;
 use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, Lacking, List, Merge, ROWS, Row, Then};
-use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{
-    DescriptorProto, FieldDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
-};
+use prost_types::{DescriptorProto, FieldDescriptorProto, MethodDescriptorProto};
 
 #[expect(
     dead_code,
@@ -23,6 +20,8 @@ use prost_types::{
 )]
 #[path = "chaos/simulation/lacking.rs"]
 mod lacking;
+#[path = "interface/proto.rs"]
+mod proto;
 
 struct Interface {
     messages: BTreeMap<String, DescriptorProto>,
@@ -31,13 +30,11 @@ struct Interface {
 
 impl Interface {
     fn compiled() -> Interface {
-        let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
-        let set = FileDescriptorSet::decode(set.as_slice()).unwrap();
         let mut interface = Interface {
             messages: BTreeMap::new(),
             methods: BTreeMap::new(),
         };
-        for file in set.file {
+        for file in proto::CRI.file.clone() {
             let package = file.package().to_owned();
             for message in file.message_type {
                 let name = format!(".{package}.{}", message.name());

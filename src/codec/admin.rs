@@ -3,4 +3,4 @@
 //! The commands print these messages as JSON.
 #![allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
 
-tonic::include_proto!("criswitch.admin.v1");
+include!("../../proto/generated/criswitch.admin.v1.rs");

@@ -3,4 +3,4 @@
 //! `check --probe`, the tests and the simulated runtime use these types. A routed call is never decoded into them.
 #![allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
 
-tonic::include_proto!("runtime.v1");
+include!("../../proto/generated/runtime.v1.rs");

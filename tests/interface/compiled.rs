@@ -1,21 +1,20 @@
 //! The interface as protox compiled it.
 
-use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
-    FileDescriptorSet, ServiceDescriptorProto,
+    ServiceDescriptorProto,
 };
 
+use crate::proto::CRI;
 use crate::{Interface, declaration, signature};
-
-const COMPILED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
 
 /// The one file in the descriptor set: the CRI's proto file imports nothing.
 pub(crate) fn compiled_file() -> FileDescriptorProto {
-    let mut set = FileDescriptorSet::decode(COMPILED).unwrap();
-    assert_eq!(set.file.len(), 1, "files in the descriptor set");
-    set.file.remove(0)
+    let [file] = CRI.file.as_slice() else {
+        panic!("{} files in the descriptor set", CRI.file.len());
+    };
+    file.clone()
 }
 
 pub(crate) fn read_file(file: &FileDescriptorProto) -> Interface {

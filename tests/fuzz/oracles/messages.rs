@@ -11,7 +11,9 @@ use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 use prost_types::field_descriptor_proto::Type;
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FieldDescriptorProto};
+
+use super::proto;
 
 /// The largest depth of nested messages. An image spec may be three levels deep, and its annotations are one level
 /// deeper, so five levels reach both.
@@ -46,13 +48,11 @@ struct Interface {
 }
 
 static INTERFACE: LazyLock<Interface> = LazyLock::new(|| {
-    let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
-    let set = FileDescriptorSet::decode(set.as_slice()).unwrap();
     let mut interface = Interface {
         messages: HashMap::new(),
         requests: HashMap::new(),
     };
-    for file in set.file {
+    for file in proto::CRI.file.clone() {
         let package = file.package().to_owned();
         for message in &file.message_type {
             interface.add(&format!(".{package}"), message);

@@ -29,6 +29,8 @@ mod model;
 #[path = "../../support/native.rs"]
 mod native;
 mod projection;
+#[path = "../../interface/proto.rs"]
+mod proto;
 
 /// The name of a target, and its check.
 pub type Target = (&'static str, fn(&[u8]));

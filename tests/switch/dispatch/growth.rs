@@ -7,14 +7,16 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use criswitch::codec::protobuf::put_bytes;
 use criswitch::rpc::{self, ROWS, Row};
-use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FieldDescriptorProto};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::calls::ID_CALLS;
 use crate::faults::{hang, runc_and_kata, until_state, wake};
 use crate::support::{Rig, frame_raw};
+
+#[path = "../../interface/proto.rs"]
+mod proto;
 
 /// How many values a repeated field has first.
 const FEW: usize = 256;
@@ -39,13 +41,11 @@ type Dimension = Vec<FieldDescriptorProto>;
 
 impl Interface {
     fn compiled() -> Interface {
-        let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
-        let set = FileDescriptorSet::decode(set.as_slice()).unwrap();
         let mut interface = Interface {
             messages: BTreeMap::new(),
             rpcs: BTreeMap::new(),
         };
-        for file in set.file {
+        for file in proto::CRI.file.clone() {
             let scope = format!(".{}", file.package());
             for method in file.service.iter().flat_map(|service| &service.method) {
                 let types = [method.input_type(), method.output_type()].map(str::to_owned);
