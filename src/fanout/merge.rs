@@ -41,8 +41,13 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
     Ok(out.freeze())
 }
 
-/// Merges image lists so that each id occurs once. The merged image has the tags and digests of all its copies and the
-/// largest size, and is pinned if any copy is pinned.
+/// The largest size of a merged image. The kubelet reads a larger size as a negative one, and would then remove all
+/// unused images to free space.
+const LARGEST_IMAGE: u64 = i64::MAX as u64;
+
+/// Merges image lists so that each id occurs once. The merged image has the tags and digests of all its copies. Its size
+/// is the sum of the sizes of its copies, because the kubelet removes all of them; it is at most [`LARGEST_IMAGE`]. The
+/// image is pinned only if all copies are pinned: otherwise one store could keep the image in the other stores.
 ///
 /// # Errors
 /// If a message is not valid protobuf.
@@ -68,7 +73,9 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
     }
     let mut out = BytesMut::new();
     for (first, others) in images {
-        match others.is_empty() {
+        let is_as_listed =
+            others.is_empty() && protobuf::varint(first, &[image::SIZE])? <= LARGEST_IMAGE;
+        match is_as_listed {
             true => protobuf::put_bytes(&mut out, ITEMS, first),
             false => protobuf::put_bytes(&mut out, ITEMS, &one_image(first, &others)?),
         }
@@ -93,15 +100,14 @@ fn one_image(first: &[u8], others: &[&[u8]]) -> Result<Bytes, Malformed> {
             }
         }
     }
-    protobuf::put_varint(&mut out, image::SIZE, largest(&images, image::SIZE)?);
-    protobuf::put_varint(&mut out, image::PINNED, largest(&images, image::PINNED)?);
+    let (mut size, mut is_pinned) = (0_u64, true);
+    for image in images {
+        size = size.saturating_add(protobuf::varint(image, &[image::SIZE])?);
+        is_pinned &= protobuf::varint(image, &[image::PINNED])? != 0;
+    }
+    protobuf::put_varint(&mut out, image::SIZE, size.min(LARGEST_IMAGE));
+    protobuf::put_varint(&mut out, image::PINNED, is_pinned.into());
     Ok(out.freeze())
-}
-
-fn largest(images: &[&[u8]], number: u32) -> Result<u64, Malformed> {
-    images.iter().try_fold(0, |largest, image| {
-        Ok(protobuf::varint(image, &[number])?.max(largest))
-    })
 }
 
 /// Returns a `RuntimeFeatures` with the features that are true in all of `features`.

@@ -1,12 +1,14 @@
-//! Merges the streams of several backends: forwards whole messages as they arrive. The first failure ends the merged
-//! stream.
+//! Merges the streams of several backends: forwards whole messages as they arrive, except those of images. The first
+//! failure ends the merged stream.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http_body::Frame;
 use parking_lot::Mutex;
@@ -17,22 +19,25 @@ use crate::backend::stream::Messages;
 use crate::backend::unsaved::Unsaved;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
-use crate::codec::{frames, grpc};
+use crate::codec::{frames, grpc, protobuf};
+use crate::errors;
 use crate::fanout::fallback::{self, Part};
-use crate::fanout::{self, Parts, Share};
+use crate::fanout::{self, Parts, Share, merge};
 use crate::forward;
 use crate::gate::{Joined, Readable};
+use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::{Reservation, Unread};
 use crate::ownership::{MOST, Mark};
 use crate::rpc::filter::first_of_each;
-use crate::rpc::{Items, Lacking, List, Row};
+use crate::rpc::{Items, Join, Lacking, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learned, Learner, keep_stats};
 use crate::switch::view::View;
 
-/// A stream with the messages of all `backends` in the order of arrival. A backend that does not implement the stream
-/// gets the unary list call `instead`.
+/// A stream with the messages of all `backends` in the order of arrival. A stream of images begins only when all images
+/// have arrived, because the images of several backends may be merged into one. A backend that does not implement the
+/// stream gets the unary list call `instead`.
 ///
 /// # Errors
 /// `ResourceExhausted` if the HTTP/2 windows of these streams exceed the memory for unread replies.
@@ -81,8 +86,52 @@ pub(crate) fn interleave(
         };
         stream::try_unfold(feed, Feed::next).boxed()
     });
-    let frames = until_failure(stream::select_all(feeds));
+    let messages = match how.join {
+        Join::Images => merged_images(call.clone(), feeds.collect()).boxed(),
+        _ => stream::select_all(feeds).boxed(),
+    };
+    let frames = until_failure(messages);
     Ok(reply::holding(reply::of_frames(frames), windows))
+}
+
+/// The merged images of `feeds`, which are in the order of the call's backends. Until all images have arrived, they
+/// count towards the client's memory for unread replies.
+fn merged_images(
+    call: Call,
+    feeds: Vec<BoxStream<'static, Result<Bytes, Failed>>>,
+) -> impl Stream<Item = Result<Bytes, Failed>> + Send {
+    let merged = async move {
+        let hold = |message: Bytes| {
+            let mut held = call.unread.held();
+            let held = match held.grow(message.len()) {
+                Ok(()) => Ok(held.with(message)),
+                Err(_) => Err(errors::unread_replies(call.row.name, call.unread.limit()).into()),
+            };
+            ready(held)
+        };
+        let parts = feeds
+            .into_iter()
+            .map(|feed| feed.and_then(hold).try_collect());
+        let parts: Vec<Vec<Bytes>> = try_join_all(parts).await?;
+        let merged = merge::images(&parts.concat());
+        let merged = merged.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
+        Ok::<_, Failed>(stream::iter(pieces(&merged)).map(Ok))
+    };
+    stream::once(merged).try_flatten()
+}
+
+/// Cuts `list` into messages that each fit into an HTTP/2 window, or have one item.
+fn pieces(list: &Bytes) -> Vec<Bytes> {
+    let mut pieces: Vec<BytesMut> = Vec::new();
+    for item in protobuf::fields(list).flatten() {
+        match pieces.last_mut() {
+            Some(piece) if piece.len() + item.raw.len() <= STREAM_WINDOW as usize => {
+                piece.extend_from_slice(item.raw);
+            }
+            _ => pieces.push(item.raw.into()),
+        }
+    }
+    pieces.into_iter().map(BytesMut::freeze).collect()
 }
 
 /// Reads a backend's stream and drops the messages. Only the end of the stream proves that the backend answers such

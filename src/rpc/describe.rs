@@ -116,19 +116,25 @@ impl Row {
     }
 }
 
+const ONE_IMAGE: &str = "one entry per image id";
+
 fn merged(merge: &Merge) -> String {
     match merge {
         Merge::Items(items) => {
             let joined = match items.join {
                 Join::Concat => "concatenated",
                 Join::Distinct(_) => "concatenated; duplicate entries are omitted",
-                Join::Images => return "one entry per image id".into(),
+                Join::Images => ONE_IMAGE,
                 Join::Descriptors => "one entry per metric, with the label keys of all backends",
             };
             joined.to_owned() + without(items.lacking)
         }
-        Merge::Interleave(list, _) => {
-            format!("interleaved; {} of a backend that lacks the RPC", list.name)
+        Merge::Interleave(list, items) => {
+            let joined = match items.join {
+                Join::Images => ONE_IMAGE,
+                _ => "interleaved",
+            };
+            format!("{joined}; {} of a backend that lacks the RPC", list.name)
         }
         Merge::Events => "interleaved; Unimplemented if a backend lacks it".into(),
         Merge::Status => "the default backend's, with the handlers of the routing table".into(),

@@ -22,7 +22,7 @@ use crate::fanout::BackendResult;
 use crate::fanout::images::{self, find};
 use crate::forward;
 use crate::forward::own::OwnCalls;
-use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spec};
+use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image, image_spec};
 use crate::rpc::{self, List};
 use crate::switch::{Switch, image_references};
 
@@ -51,6 +51,7 @@ struct Meant {
     id: String,
     image: bytes::Bytes,
     by: By,
+    is_pinned: bool,
 }
 
 /// The result of a removal at one store. `Err` means that a container uses the image, and names the container.
@@ -171,7 +172,8 @@ fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Fai
 }
 
 /// Returns the images with exactly the id `reference`. If there are none, returns the images with the name `reference`,
-/// else the images whose id has `reference` as another form.
+/// else the images whose id has `reference` as another form. If only some of these images are pinned, returns the others:
+/// a merged list has the image as not pinned, so the kubelet's garbage collection may remove it.
 ///
 /// # Errors
 /// If `reference` is the beginning of several ids.
@@ -184,12 +186,14 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
                 .map_err(malformed)?
                 .to_owned();
             let by = by(image, &id, reference).map_err(malformed)?;
+            let pinned = protobuf::varint(image, &[image::PINNED]).map_err(malformed)?;
             let (backend, image) = (Arc::clone(&said.backend), image.clone());
             all.push(Meant {
                 backend,
                 id,
                 image,
                 by,
+                is_pinned: pinned != 0,
             });
         }
     }
@@ -201,6 +205,9 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
     let is_other = |image: &Meant| Some(image_references::bare_id(&image.id)) != first.as_deref();
     if by == Some(By::Form) && all.iter().any(is_other) {
         return Err(errors::ambiguous(reference).into());
+    }
+    if !all.iter().all(|image| image.is_pinned) {
+        all.retain(|image| !image.is_pinned);
     }
     Ok(all)
 }

@@ -56,14 +56,18 @@ fn slow(lists: Vec<cri::ListImagesResponse>) -> Vec<cri::Image> {
             Some(first) => add(first, image),
         }
     }
+    for image in &mut merged {
+        // The kubelet reads the size as an `i64`.
+        image.size = image.size.min(i64::MAX as u64);
+    }
     merged
 }
 
 fn add(first: &mut cri::Image, other: cri::Image) {
     unite(&mut first.repo_tags, other.repo_tags);
     unite(&mut first.repo_digests, other.repo_digests);
-    first.size = first.size.max(other.size);
-    first.pinned |= other.pinned;
+    first.size = first.size.saturating_add(other.size);
+    first.pinned &= other.pinned;
 }
 
 fn unite(names: &mut Vec<String>, others: Vec<String>) {

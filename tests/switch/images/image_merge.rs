@@ -1,6 +1,7 @@
 //! ListImages over several image stores: one entry for each image, nothing lost.
 
 use criswitch::codec::cri;
+use futures_util::{StreamExt, TryStreamExt};
 use tonic::{Code, Status};
 
 use crate::support::{RawClient, Rig, Sim, frame_raw, image_spec};
@@ -49,11 +50,14 @@ async fn an_image_of_several_backends_is_one_entry_with_all_names() {
     ])
     .await)
     .await;
-    let expected = image(
-        "sha256:1",
-        &["app:1", "app:latest", "app:2"],
-        &["app@sha256:d1", "other@sha256:d2"],
-    );
+    let expected = cri::Image {
+        size: 3,
+        ..image(
+            "sha256:1",
+            &["app:1", "app:latest", "app:2"],
+            &["app@sha256:d1", "other@sha256:d2"],
+        )
+    };
     assert_eq!(images, [expected]);
 }
 
@@ -70,25 +74,66 @@ async fn an_image_with_two_spellings_of_its_id_is_an_entry_for_each_spelling() {
     assert_eq!(all(&rig).await, [containerd, crio]);
 }
 
+/// The images of the messages of a `StreamImages`.
+async fn streamed(rig: &Rig) -> Vec<cri::Image> {
+    let request = cri::StreamImagesRequest::default();
+    let stream = rig.images().stream_images(request).await.unwrap();
+    let messages: Vec<_> = stream.into_inner().try_collect().await.unwrap();
+    messages.into_iter().flat_map(|it| it.images).collect()
+}
+
+/// The kubelet never removes a pinned image, and counts the size of each removed image as free space.
 #[tokio::test]
-async fn a_merged_image_is_pinned_if_any_copy_is_and_has_the_largest_size() {
-    let with = |size, pinned| cri::Image {
+async fn a_merged_image_is_pinned_only_if_all_copies_are_and_has_the_sum_of_their_sizes() {
+    let with = |(size, pinned)| cri::Image {
         size,
         pinned,
         ..image("sha256:1", &["pause:1"], &[])
     };
-    for (first, second) in [
-        (with(70, true), with(7, false)),
-        (with(7, false), with(70, true)),
-        (with(7, true), with(70, false)),
+    let most = i64::MAX as u64;
+    for (first, second, merged) in [
+        ((70, true), (7, false), (77, false)),
+        ((7, false), (70, true), (77, false)),
+        ((7, true), (70, true), (77, true)),
+        ((1 << 62, false), (1 << 62, false), (most, false)),
+        ((u64::MAX, false), (7, false), (most, false)),
     ] {
         let rig = Rig::start([
-            Sim::new("runc").stores(first),
-            Sim::new("kata").stores(second),
+            Sim::new("runc").stores(with(first)),
+            Sim::new("kata").stores(with(second)),
         ])
         .await;
-        assert_eq!(all(&rig).await, [with(70, true)]);
+        assert_eq!(all(&rig).await, [with(merged)]);
+        assert_eq!(streamed(&rig).await, [with(merged)]);
     }
+}
+
+/// The kubelet reads the size as an `i64`.
+#[tokio::test]
+async fn no_image_of_several_backends_has_a_size_that_the_kubelet_reads_as_negative() {
+    let huge = cri::Image {
+        size: 1 << 63,
+        ..image("sha256:1", &["app:1"], &[])
+    };
+    let rig = Rig::start([Sim::new("runc").stores(huge.clone()), Sim::new("kata")]).await;
+    let size = i64::MAX as u64;
+    assert_eq!(all(&rig).await, [cri::Image { size, ..huge }]);
+}
+
+#[tokio::test]
+async fn a_long_list_of_images_is_streamed_in_several_messages() {
+    let mut runc = Sim::new("runc");
+    for number in 0..1000 {
+        let tag = format!("{}:{number}", "x".repeat(200));
+        runc = runc.stores(image(&format!("sha256:{number}"), &[&tag], &[]));
+    }
+    let rig = Rig::start([runc, Sim::new("kata").image("web:1")]).await;
+    let images = streamed(&rig).await;
+    assert_eq!(images, all(&rig).await);
+    assert_eq!(images.len(), 1001);
+    let request = cri::StreamImagesRequest::default();
+    let stream = rig.images().stream_images(request).await.unwrap();
+    assert!(stream.into_inner().count().await > 3);
 }
 
 #[tokio::test]
@@ -103,7 +148,8 @@ async fn fields_that_only_one_backend_has_for_a_shared_image_are_kept() {
         Sim::new("kata").stores(plain),
     ])
     .await;
-    assert_eq!(all(&rig).await, [with_user]);
+    let size = 2;
+    assert_eq!(all(&rig).await, [cri::Image { size, ..with_user }]);
 }
 
 #[tokio::test]
@@ -142,7 +188,8 @@ async fn an_image_filter_goes_to_every_backend() {
     ])
     .await;
     let images = list(&rig, Some(image_spec("app:1"))).await.unwrap();
-    assert_eq!(images, rig.sim("kata").images());
+    let ids: Vec<_> = images.iter().map(|image| &image.id).collect();
+    assert_eq!(ids, [&rig.sim("kata").images()[0].id]);
     assert_eq!(filtered_lists(rig.sim("kata")).len(), 1);
 }
 

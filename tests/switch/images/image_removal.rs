@@ -288,6 +288,25 @@ async fn an_id_in_two_stores_is_removed_from_both() {
     assert!(having(&rig).is_empty());
 }
 
+/// The kubelet removes no image that is pinned in the list, and the list has this one as not pinned.
+#[tokio::test]
+async fn a_pinned_copy_stays_if_another_copy_is_not_pinned() {
+    let whole = format!("sha256:{}", id('1'));
+    for name in [&*whole, &id('1'), APP] {
+        let copy = |pinned| cri::Image {
+            pinned,
+            ..image(&whole)
+        };
+        let pins = Sim::new("runc").stores(copy(true));
+        let rig = Rig::start([pins, Sim::new("kata").stores(copy(false))]).await;
+        remove(&rig, name).await.unwrap();
+        assert_eq!(having(&rig), ["runc"], "{name}");
+        // crictl removes pinned images too.
+        remove(&rig, name).await.unwrap();
+        assert!(having(&rig).is_empty(), "{name}");
+    }
+}
+
 async fn remove_for(rig: &Rig, handler: &str, image: &str) -> Result<(), Status> {
     let image = Some(cri::ImageSpec {
         runtime_handler: handler.to_owned(),
