@@ -346,6 +346,15 @@ pub fn image_in_use(reference: &str, backend: &str, container: &str) -> Status {
     ))
 }
 
+/// A pod is about to start with the image, so it is not removed.
+pub fn image_awaited(reference: &str, backend: &str) -> Status {
+    Status::failed_precondition(format!(
+        "image {:?} is not removed: a pod on backend {backend:?} got it less than 10 minutes ago and has no container of \
+         it yet; try again later",
+        shown(reference)
+    ))
+}
+
 /// The pod is unknown, and the backends that may have it have different images with this name. `images` has each of
 /// these backends, with the id and user of its image.
 pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {

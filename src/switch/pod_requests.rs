@@ -1,5 +1,6 @@
 //! Remembers `ImageStatus` calls that the kubelet makes for pods: the pods that got the answer "absent", and the pods
-//! that have their image and no container yet. In memory only; does no I/O.
+//! that have their image and no container yet. `RemoveImage` spares the images of the latter. In memory only; does no
+//! I/O.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -9,17 +10,17 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::call::Call;
-use crate::codec::protobuf;
+use crate::codec::protobuf::{self, Malformed};
 use crate::ownership::BackendId;
 use crate::rpc::SEEN_ANNOTATION;
 use crate::rpc::fields::IMAGE_REFERENCE;
-use crate::switch::image_references::with_tag;
+use crate::switch::image_references::{is_called, with_tag};
 
 /// The most "absent" answers that are remembered. A node has a few hundred containers.
 const ABSENT: usize = 4096;
 /// How long a pod is remembered after it got the answer that its image is present. Then the kubelet asks for the
 /// image's user; each device plugin of the pod may take 30 s in between. If the pod is forgotten too early, it may get
-/// the user of the image in another pod's store.
+/// the user of the image in another pod's store, or its image may be removed before it starts.
 const ASKING: Duration = Duration::from_secs(600);
 /// How long pods are remembered after a call for the user of their image has failed. The call names no pod, so any of
 /// these pods may still make it. If a pod is forgotten too early, it may get the user of the image in another pod's
@@ -133,6 +134,18 @@ impl PodRequests {
         stores
     }
 
+    /// Whether a pod that may use this store has this image, an encoded `Image`, and no container of it yet.
+    ///
+    /// # Errors
+    /// If the `Image` is not valid protobuf.
+    pub(crate) fn is_awaited(&mut self, store: BackendId, image: &[u8]) -> Result<bool, Malformed> {
+        self.forget_old();
+        let mut theirs = self.asking.iter().filter(|it| it.stores.contains(&store));
+        theirs.try_fold(false, |is_awaited, pod| {
+            Ok(is_awaited || is_called(image, &pod.id)? || is_called(image, &pod.reference)?)
+        })
+    }
+
     /// Records that a call for the user of this image has failed. The kubelet then starts the pods with this image
     /// again, so they are soon forgotten.
     pub(crate) fn fail(&mut self, image: &str) {
@@ -211,6 +224,27 @@ mod tests {
         assert_eq!(requests.stores_of("app"), [B, C]);
         tokio::time::advance(FAILED).await;
         assert_eq!(requests.stores_of("app"), [B]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_image_is_awaited_in_the_stores_of_pods_that_ask_for_it_by_any_name() {
+        let image = protobuf::with_string(&[], &[1], "sha256:1");
+        let image = protobuf::with_string(&image, &[2], "docker.io/library/app:latest");
+        for (reference, id) in [
+            ("other", "1"),
+            ("other", "sha256:1"),
+            ("app", "other"),
+            ("other", "docker.io/library/app:latest"),
+        ] {
+            let mut requests = PodRequests::default();
+            requests.asks(Asking::new("a", reference, id, vec![B]));
+            requests.asks(Asking::new("b", "other", "2", vec![C]));
+            let mut is_awaited = |store| requests.is_awaited(store, &image).unwrap();
+            assert!(is_awaited(B), "{reference} {id}");
+            assert!(!is_awaited(C));
+            tokio::time::advance(ASKING).await;
+            assert!(!is_awaited(B));
+        }
     }
 
     #[test]

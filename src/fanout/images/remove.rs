@@ -1,5 +1,8 @@
 //! `RemoveImage` with several stores. Removes only the image that the request names, and only from stores where no
-//! container uses the image.
+//! container uses the image and no pod is about to use it.
+//!
+//! The kubelet has one age for an image id, that of the oldest copy. So its garbage collection spares a new image only if
+//! no other store has the image. criswitch knows for each store which pods have just got the image.
 //!
 //! criswitch first asks every store for the image. If any store lists exactly the requested id, only stores that list
 //! this id get the request. Otherwise containerd would remove its own copy of the image too, because containerd also
@@ -54,10 +57,11 @@ struct Meant {
     is_pinned: bool,
 }
 
-/// The result of a removal at one store. `Err` means that a container uses the image, and names the container.
+/// The result of a removal at one store. `Err` means that a container uses the image or that a pod is about to use it.
 type Removal = Result<BackendResult, Status>;
 
-/// Removes the image that the request names from each store that has it, unless a container there uses the image.
+/// Removes the image that the request names from each store that has it, unless a container there uses the image or a
+/// pod is about to use it.
 pub(crate) async fn remove_image(
     switch: &Switch,
     call: &Call,
@@ -88,12 +92,19 @@ pub(crate) async fn remove_image(
     Ok(Unsent::of(reply, backends))
 }
 
-/// Removes an image from its store, unless a container there uses it. An error counts only if the store still has the
-/// image: another call may have removed it meanwhile.
+/// Removes an image from its store, unless a container there uses it or a pod is about to use it. An error counts only if
+/// the store still has the image: another call may have removed it meanwhile.
 async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant) -> Removal {
     let backend = &image.backend;
     let by_id = (image.by == By::Form).then(|| call.with_string(IMAGE_REFERENCE, &image.id));
     let call = by_id.as_ref().unwrap_or(call);
+    let is_awaited = switch
+        .pod_requests
+        .lock()
+        .is_awaited(backend.id, &image.image);
+    if is_awaited.map_err(|fault| backend.malformed(&fault))? {
+        return Err(errors::image_awaited(reference, &backend.name()));
+    }
     let mut result = match container_of(OwnCalls::new(switch, backend, None), image).await {
         Ok(Some(container)) => {
             let name = backend.name();
@@ -149,19 +160,19 @@ async fn container_of(own: OwnCalls<'_>, image: &Meant) -> Result<Option<String>
     Ok(None)
 }
 
-/// Combines the removals into one reply. The reply is an error if a store failed, or if the image is in use and no
-/// store removed it. An image that no store has counts as removed.
+/// Combines the removals into one reply. The reply is an error if a store failed, or if a container or pod needs the
+/// image and no store removed it. An image that no store has counts as removed.
 fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Failed> {
-    let (mut parts, mut in_use) = (Vec::new(), Vec::new());
+    let (mut parts, mut needed) = (Vec::new(), Vec::new());
     for removal in removals {
         match removal {
             Ok(part) => parts.push(part),
-            Err(status) => in_use.push(status.into()),
+            Err(status) => needed.push(status.into()),
         }
     }
     let mut reply = reply::of_message(Vec::new());
     if parts.is_empty() {
-        failed.extend(in_use);
+        failed.extend(needed);
     } else {
         match images::all_well(parts, &FINE) {
             Ok(removed) => reply = removed,

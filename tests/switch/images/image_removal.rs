@@ -11,7 +11,8 @@ use tonic::{Code, Status};
 
 use crate::calls::stopped;
 use crate::faults::{hung, node};
-use crate::kubelet::asked;
+use crate::kubelet::{Kubelet, asked};
+use crate::support::clock::later;
 use crate::support::{ImageIds, Rig, Sim, container_config, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
@@ -285,6 +286,47 @@ async fn an_id_in_two_stores_is_removed_from_both() {
     let sims = ["runc", "kata"].map(|name| Sim::new(name).stores(image(&whole)));
     let rig = Rig::start(sims).await;
     remove(&rig, &whole).await.unwrap();
+    assert!(having(&rig).is_empty());
+}
+
+/// The kubelet has one age for an image id, so its garbage collection removes an image that another store has had for
+/// long and that a pod has just pulled.
+#[tokio::test]
+async fn an_image_stays_in_the_store_of_each_pod_that_is_about_to_start() {
+    let whole = format!("sha256:{}", id('1'));
+    for name in [&*whole, &id('1'), APP] {
+        let rig = Rig::start(["runc", "kata"].map(|it| Sim::new(it).stores(image(&whole)))).await;
+        let pod = rig.run_pod("kata", "vm").await;
+        let kubelet = Kubelet::new(&rig);
+        kubelet.pull("vm", APP).await.unwrap();
+        remove(&rig, name).await.unwrap();
+        assert_eq!(having(&rig), ["kata"], "{name}");
+        let spared = remove(&rig, name).await.unwrap_err();
+        assert_eq!(spared.code(), Code::FailedPrecondition, "{spared}");
+        for word in [name, "\"kata\"", "10 minutes"] {
+            assert!(spared.message().contains(word), "{spared}");
+        }
+        let container = kubelet.create((&pod, "vm"), &whole, APP).await.unwrap();
+        let in_use = remove(&rig, name).await.unwrap_err();
+        assert!(in_use.message().contains(&container), "{in_use}");
+        rig.remove(&container).await.unwrap();
+        remove(&rig, name).await.unwrap();
+        assert!(having(&rig).is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_image_of_a_pod_that_does_not_start_is_removed_after_ten_minutes() {
+    let rig = in_both().await;
+    rig.run_pod("containerd", "web").await;
+    let found = Kubelet::new(&rig).find("web", APP).await.unwrap();
+    let found = found.unwrap().id;
+    later(Duration::from_secs(599)).await;
+    remove(&rig, &found).await.unwrap_err();
+    remove(&rig, APP).await.unwrap();
+    assert_eq!(having(&rig), ["containerd"]);
+    later(Duration::from_secs(1)).await;
+    remove(&rig, &found).await.unwrap();
     assert!(having(&rig).is_empty());
 }
 

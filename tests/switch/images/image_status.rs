@@ -6,7 +6,7 @@ use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
-use crate::faults::{node, until_state};
+use crate::faults::{directly, node, until_state};
 use crate::kubelet::{Kubelet, asked, forget};
 use crate::support::clock::later;
 use crate::support::misbehaving::thief;
@@ -283,12 +283,10 @@ async fn an_image_that_the_default_lacks_comes_from_the_store_that_has_it() {
 async fn the_other_stores_are_asked_if_the_pods_store_has_lost_the_image() {
     let (rig, _, _) = moved_tag().await;
     Kubelet::new(&rig).find("vm", APP).await.unwrap().unwrap();
-    let image = Some(cri::ImageSpec {
-        runtime_handler: "kata".to_owned(),
-        ..image_spec(APP)
-    });
+    let image = Some(image_spec(APP));
     let removed = cri::RemoveImageRequest { image };
-    rig.images().remove_image(removed).await.unwrap();
+    let direct = directly(rig.sim("kata"));
+    direct.images().remove_image(removed).await.unwrap();
     assert_eq!(uid(&rig, APP).await, 1000);
 }
 

@@ -125,15 +125,18 @@ impl Case<'_> {
         removes && (0..RUNTIMES).any(is_used) && !self.got().any(|seen| seen.executed)
     }
 
-    /// Whether a container may have used the image during the call, so that its store keeps the image.
+    /// Whether a container may have used the image during the call, or a pod may have been about to use it, so that its
+    /// store keeps the image.
     fn may_be_used(&self, backend: usize, image: &str) -> bool {
-        let mut things = self.truth.things.iter();
         let begun = self.asked.begun;
-        things.any(|thing| {
-            thing.kind == Kind::Container
-                && thing.sources().any(|at| at == backend)
-                && image == CONTAINER_IMAGE
-                && thing.gone.is_none_or(|gone| gone > begun)
+        let things = self.truth.things.iter();
+        let mut there = things.filter(|thing| thing.sources().any(|at| at == backend));
+        there.any(|thing| match thing.kind {
+            // The kubelet's calls for any image may name the pod. criswitch remembers the pod after its end.
+            Kind::Pod => true,
+            Kind::Container => {
+                image == CONTAINER_IMAGE && thing.gone.is_none_or(|gone| gone > begun)
+            }
         })
     }
 
