@@ -86,7 +86,8 @@
 //! Each rule has tests that fail if the rule is broken; `tests/layers.rs` checks that these tests exist.
 //!
 //! 1. criswitch forwards the reply of one backend byte for byte, except for handler names, label values of metrics
-//!    and streaming URLs without a scheme. It drops items that the backend repeats or that another backend owns.
+//!    and streaming URLs without a scheme. It drops items that the backend repeats, that another backend
+//!    owns, or that are labelled as containers of another backend's pod.
 //!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`,
 //!    `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
 //! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a

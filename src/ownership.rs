@@ -213,7 +213,7 @@ impl Owners {
         let (mut learned, drops) = match kind {
             Kind::Pod => learn(&mut self.pods.by_id, of, now, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape(&self.pods.by_id);
+                let shape = ContainerShape::new(&self.pods.by_id, backend);
                 learn(&mut self.containers, of, now, list, &removed, &shape)
             }
         }?;
@@ -256,7 +256,7 @@ impl Owners {
                 own(pods, backend, list, &removed, &PodShape, is_later)
             }
             Kind::Container => {
-                let shape = ContainerShape(&self.pods.by_id);
+                let shape = ContainerShape::new(&self.pods.by_id, backend);
                 own(&self.containers, backend, list, &removed, &shape, is_later)
             }
         }

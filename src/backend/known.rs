@@ -59,6 +59,8 @@ pub struct Known {
     pub claims: usize,
     /// How many ready pods this backend lists with the uid of a pod that another backend created through criswitch.
     pub doubles: usize,
+    /// How many containers this backend lists with the uid label of another backend's pod.
+    pub mislabelled: usize,
     /// Whether an event was dropped because it is about another backend's pod or container.
     pub(crate) drops_events: bool,
     /// Whether an event was dropped because clients cannot decode it.
@@ -123,9 +125,9 @@ impl Failure {
 }
 
 impl Known {
-    /// How many items this backend lists that belong to other backends, by their id or by the uid of their pod.
+    /// How many items this backend lists that belong to other backends, by their id, or by the uid of their pod.
     pub(crate) fn foreign_items(&self) -> usize {
-        self.claims + self.doubles
+        self.claims + self.doubles + self.mislabelled
     }
 
     /// Whether the cgroup driver differs from that of another backend. A driver that is not known does not.

@@ -220,7 +220,7 @@ pub const FAMILIES: &[FamilyRow] = &[
             each(seen, out, |backend| backend.known.failing_rpcs().len() as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,
-        "Pods and containers that the backend lists although another backend owns them, and ready pods that it lists with the uid of a pod that criswitch created at another backend.", |seen, out| {
+        "Pods and containers that the backend lists although another backend owns them, ready pods that it lists with the uid of a pod that criswitch created at another backend, and containers with the uid label of another backend's pod.", |seen, out| {
             each(seen, out, |backend| backend.known.foreign_items() as f64);
         }),
     counter("criswitch_backend_dropped_items_total", BACKEND,

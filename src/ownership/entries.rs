@@ -81,6 +81,10 @@ pub(super) trait Shape<T> {
     fn pods_owner(&self, _item: &[u8]) -> Option<(BackendId, u64)> {
         None
     }
+    /// Whether the item's label says that it is part of another backend's pod, and its own pod shows that it is not.
+    fn is_mislabelled(&self, _item: &[u8]) -> bool {
+        false
+    }
     /// Whether the item is part of another backend's pod.
     fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool {
         self.pods_owner(item)
@@ -163,13 +167,13 @@ pub(super) fn learn<T>(
     let before = entries.len();
     let (mut changes, mut changed) = (false, Changed::new());
     let mut drops = false;
+    let is_foreign =
+        |item: &[u8]| shape.is_in_others_pod(item, backend) || shape.is_mislabelled(item);
     for (id, item) in items(list)? {
         match entries.get_mut(id) {
             // The list repeats the id.
             Some(entry) if entry.backend == backend && entry.at == now => drops = true,
-            Some(entry) if entry.backend == backend && shape.is_in_others_pod(item, backend) => {
-                drops = true;
-            }
+            Some(entry) if entry.backend == backend && is_foreign(item) => drops = true,
             Some(entry) if entry.backend == backend => {
                 entry.at = now;
                 // A created item has no print before its first list.
@@ -198,7 +202,7 @@ pub(super) fn learn<T>(
                 }
                 drops = true;
             }
-            None if shape.is_in_others_pod(item, backend) => drops = true,
+            None if is_foreign(item) => drops = true,
             // The list was requested before the item was removed.
             None if removed.contains_key(id) => {
                 changes = true;
@@ -253,6 +257,7 @@ pub(super) fn own<T>(
         let is_anothers =
             |(owner, first)| owner != backend && (is_removed || !is_later(owner, first));
         let is_dropped = shape.pods_owner(item).is_some_and(is_anothers)
+            || shape.is_mislabelled(item)
             || match entries.get(id) {
                 Some(entry) => is_anothers((entry.backend, entry.first)) || !seen.insert(id),
                 None => is_removed_from_another(removed, id, backend),
@@ -378,6 +383,12 @@ pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed:
             entry.source = Evidence::Saved;
         }
     }
+}
+
+/// The number of items in `list` that are mislabelled.
+pub(super) fn mislabelled<T>(list: &[u8], shape: &impl Shape<T>) -> usize {
+    let items = items(list).unwrap_or_default().into_iter();
+    items.filter(|(_, item)| shape.is_mislabelled(item)).count()
 }
 
 /// The number of ids that `backend` lists although they belong to another backend.

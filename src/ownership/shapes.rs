@@ -1,11 +1,13 @@
 //! Reads listed pods and containers.
 
+use std::cell::OnceCell;
 use std::hash::Hasher;
 
 use fnv::FnvHasher;
 
 use super::entries::{Entries, Shape};
-use super::{BackendId, LONGEST_ID, PodNames};
+use super::uids::UidRanks;
+use super::{BackendId, Entry, LONGEST_ID, PodNames};
 use crate::codec::protobuf;
 use crate::rpc::UID_LABEL;
 use crate::rpc::fields::{container, pod_sandbox};
@@ -49,13 +51,27 @@ impl Shape<PodNames> for PodShape {
 }
 
 /// Reads a listed `Container`. The known pods show the owner and the uid of the container's pod.
-pub(super) struct ContainerShape<'a>(pub(super) &'a Entries<PodNames>);
+pub(super) struct ContainerShape<'a> {
+    pods: &'a Entries<PodNames>,
+    /// The backend that lists the container.
+    backend: BackendId,
+    /// Read only if a container has a label that differs from its pod's uid.
+    ranks: OnceCell<UidRanks<'a>>,
+}
+
+impl<'a> ContainerShape<'a> {
+    pub(super) fn new(pods: &'a Entries<PodNames>, backend: BackendId) -> ContainerShape<'a> {
+        ContainerShape {
+            pods,
+            backend,
+            ranks: OnceCell::new(),
+        }
+    }
+}
 
 impl Shape<InPod> for ContainerShape<'_> {
     fn more(&self, container: &[u8]) -> InPod {
-        let label = protobuf::entry(container, &[container::LABELS], UID_LABEL);
-        let label = label.ok().flatten();
-        InPod::of(pod_of(container), label, self.0)
+        InPod::of(pod_of(container), label_of(container), self.pods)
     }
 
     /// A hash of `pod_sandbox_id`, `metadata` and `created_at`.
@@ -71,9 +87,36 @@ impl Shape<InPod> for ContainerShape<'_> {
     }
 
     fn pods_owner(&self, container: &[u8]) -> Option<(BackendId, u64)> {
-        let pod = self.0.get(pod_of(container))?;
+        let pod = self.pods.get(pod_of(container))?;
         Some((pod.backend, pod.first))
     }
+
+    /// The container has the uid label of another backend's pod, and is in a pod of its own backend that has a different
+    /// uid.
+    ///
+    /// The kubelet assigns containers to pods by this label, so the state of such a container would count for the other
+    /// backend's pod. The kubelet makes no such container.
+    ///
+    /// A container with the uid of its own pod stays in lists as long as its pod does, even if another backend has a pod
+    /// of that uid: both may be left from the time before the pod moved to the other backend, and the kubelet must see
+    /// them to remove them. A container also stays if its pod is unknown, or if its backend has a pod of that uid with
+    /// the same rank as the other backend's ([`UidRanks`]).
+    fn is_mislabelled(&self, container: &[u8]) -> bool {
+        let label = label_of(container).unwrap_or_default();
+        let is_odd = |pod: &&Entry<PodNames>| pod.backend == self.backend && pod.more.uid != label;
+        let pod = self.pods.get(pod_of(container)).filter(is_odd);
+        let ranks = || {
+            self.ranks
+                .get_or_init(|| UidRanks::of(self.pods, self.backend))
+        };
+        !label.is_empty() && pod.is_some() && ranks().is_of_another(label)
+    }
+}
+
+/// The pod uid in the label of a listed `Container`.
+fn label_of(container: &[u8]) -> Option<&str> {
+    let label = protobuf::entry(container, &[container::LABELS], UID_LABEL);
+    label.ok().flatten()
 }
 
 /// The id of a listed `Container`'s pod.

@@ -3,6 +3,7 @@
 use super::ids::{A, B, C, D};
 use super::*;
 use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::UID_LABEL;
 
 /// Encodes a list of containers. `list` has the id and the pod of each container.
 fn containers(list: &[(&str, &str)]) -> Vec<u8> {
@@ -446,4 +447,60 @@ fn a_pod_of_a_uid_ranks_by_creation_through_criswitch_and_then_by_lists() {
     owners.forget(Kind::Pod, "third");
     assert!(!owners.is_uid_of_another("U", B), "removed");
     assert!(!owners.is_uid_of_another("", D), "no uid");
+}
+
+#[test]
+fn a_container_is_dropped_if_its_label_names_anothers_pod_and_its_own_pod_has_a_different_uid() {
+    let named = |uid: &str| PodNames {
+        uid: uid.to_owned(),
+        ..PodNames::default()
+    };
+    let labelled = |id: &str, pod: &str, uid: &str| {
+        let entry = [([1], UID_LABEL), ([2], uid)];
+        let entry = entry
+            .iter()
+            .fold(bytes::Bytes::new(), |entry, (path, text)| {
+                protobuf::with_string(&entry, path, text)
+            });
+        let mut item = bytes::BytesMut::from(&containers(&[(id, pod)])[2..]);
+        protobuf::put_bytes(&mut item, 8, &entry);
+        let mut list = bytes::BytesMut::new();
+        protobuf::put_bytes(&mut list, 1, &item);
+        list.to_vec()
+    };
+    let mut owners = with_pods(&[("no-uid", A)]);
+    owners.own_pod("own", A, named("V"), owners.mark());
+    owners.own_pod("moved", A, named("U"), owners.mark());
+    let is_dropped = |owners: &mut Owners, pod: &str, uid: &str| {
+        let list = labelled("container", pod, uid);
+        let asked = owners.mark();
+        let learned = owners.learn(Kind::Container, A, &list, asked);
+        owners.settle(Kind::Container, A, asked);
+        let is_dropped = learned.unwrap().dropped == 1;
+        assert_eq!(owners.mislabelled(A, &list), usize::from(is_dropped));
+        let is_known = owners.find(Kind::Container, "container").is_some();
+        assert_ne!(is_known, is_dropped, "{pod} {uid}");
+        is_dropped
+    };
+    assert!(!is_dropped(&mut owners, "own", "U"), "no other pod of U");
+    owners.own_pod("others", B, named("U"), owners.mark());
+    assert!(
+        !is_dropped(&mut owners, "own", "U"),
+        "A created a pod of U too"
+    );
+    owners.forget(Kind::Pod, "moved");
+    for pod in ["own", "no-uid"] {
+        assert!(is_dropped(&mut owners, pod, "U"), "{pod}");
+        assert!(!is_dropped(&mut owners, pod, "V"), "{pod}");
+        assert!(!is_dropped(&mut owners, pod, ""), "{pod}");
+    }
+    assert!(!is_dropped(&mut owners, "unknown", "U"));
+    let mut list = bytes::BytesMut::new();
+    let pod = protobuf::with_string(&protobuf::with_string(&[], &[1], "left"), &[2, 2], "U");
+    protobuf::put_bytes(&mut list, 1, &pod);
+    owners.learn(Kind::Pod, A, &list, owners.mark()).unwrap();
+    assert!(!is_dropped(&mut owners, "left", "U"), "its own pod's uid");
+    assert!(is_dropped(&mut owners, "own", "U"), "B's pod was created");
+    owners.forget(Kind::Pod, "others");
+    assert!(!is_dropped(&mut owners, "own", "U"));
 }

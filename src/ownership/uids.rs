@@ -4,12 +4,13 @@
 //! Several backends may have sandboxes of one pod, for example after its handler was routed to a different backend. A
 //! backend that created a pod through criswitch ranks above a backend that only lists one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
 
-use super::entries::is_of;
+use super::entries::{Entries, is_of, mislabelled};
+use super::shapes::ContainerShape;
 use super::{BackendId, Entry, Evidence, Owners, PodNames};
 
 /// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
@@ -20,6 +21,30 @@ pub(super) struct Uids {
     seed: RandomState,
     /// For each pod: the hash of its uid, its backend, and whether it was created through criswitch. Sorted.
     pods: Vec<(u64, BackendId, bool)>,
+}
+
+/// The pods of all backends by uid, for one list of a backend.
+///
+/// For each uid: the ranks of the other backends and of the backend itself. `None` without a pod, otherwise whether a pod
+/// was created through criswitch.
+pub(super) struct UidRanks<'a>(HashMap<&'a str, [Option<bool>; 2]>);
+
+impl<'a> UidRanks<'a> {
+    pub(super) fn of(pods: &'a Entries<PodNames>, backend: BackendId) -> UidRanks<'a> {
+        let mut ranks = HashMap::<&str, [Option<bool>; 2]>::new();
+        for pod in pods.values() {
+            let [others, own] = ranks.entry(&pod.more.uid).or_default();
+            let rank = if is_of(pod, backend) { own } else { others };
+            *rank = (*rank).max(Some(pod.source == Evidence::Created));
+        }
+        UidRanks(ranks)
+    }
+
+    /// Whether another backend has a pod of `uid` with a higher rank than the pods of the backend.
+    pub(super) fn is_of_another(&self, uid: &str) -> bool {
+        let ranks = self.0.get(uid);
+        ranks.is_some_and(|[others, own]| others > own)
+    }
 }
 
 impl Owners {
@@ -54,6 +79,13 @@ impl Owners {
             pods.map(|pod| pod.2).max()
         };
         rank(false) > rank(true)
+    }
+
+    /// The number of containers in this list of `backend` that have the uid label of another backend's pod, and that
+    /// criswitch drops.
+    pub fn mislabelled(&self, backend: BackendId, list: &[u8]) -> usize {
+        let shape = ContainerShape::new(&self.pods.by_id, backend);
+        mislabelled(list, &shape)
     }
 
     /// The number of ready pods that `backend` lists with the uid of a pod that another backend created through

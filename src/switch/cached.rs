@@ -34,8 +34,12 @@ pub(crate) fn own_items(
     }
     let mut missing = owners.of(kind, backend.id);
     // An item that was created after the list was requested may occur twice, so only its first occurrence is returned.
-    let own = filter(list, message, request, |id| missing.remove(id)).ok()?;
-    missing.is_empty().then(|| filtered(own))
+    let items = filter(list, message, request, |id| missing.remove(id)).ok()?;
+    if !missing.is_empty() {
+        return None;
+    }
+    let own = owners.own(kind, backend.id, &items, owners.mark()).ok()?;
+    Some(filtered(own.unwrap_or(items)))
 }
 
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.

@@ -81,6 +81,8 @@ pub(crate) enum Warning {
     Claims(Claim, usize),
     /// The backend lists this many ready pods with the uid of a pod that criswitch created at another backend.
     Doubles(usize),
+    /// The backend lists this many containers with the uid label of another backend's pod.
+    Mislabelled(usize),
 }
 
 impl Default for Learned {
@@ -120,6 +122,11 @@ impl Learned {
                     backend = %name, pods,
                     "backend lists ready pods with the uid of a pod that criswitch created at another backend; remove \
                      these pods, or repair the runtime"
+                ),
+                Warning::Mislabelled(containers) => tracing::warn!(
+                    backend = %name, containers,
+                    "backend lists containers with the uid label of another backend's pod, in pods with another uid; \
+                     criswitch drops them. Repair the runtime"
                 ),
             }
         }
@@ -175,7 +182,8 @@ impl<'a> Learner<'a> {
     }
 
     /// Caches a complete list, and forgets the items that the list lacks.
-    pub(crate) fn keep_whole(self, list: List, message: Readable) -> Learned {
+    pub(crate) fn keep_whole(mut self, list: List, message: Readable) -> Learned {
+        self.count_mislabelled(list, &message);
         self.backend.keep_list(list, self.asked.snapshot(message));
         self.settle(list)
     }
@@ -274,6 +282,7 @@ impl<'a> Learner<'a> {
         if let Some(readable) = readable {
             backend.keep_list(list, self.asked.snapshot(readable));
         }
+        self.count_mislabelled(list, reply);
         self.forget_missing(list);
         let owners = &self.view.owners;
         let items = protobuf::fields(reply).flatten();
@@ -404,6 +413,21 @@ impl<'a> Learner<'a> {
             }
         }
         self.settled(list);
+    }
+
+    /// Counts the containers in a complete list, which must be learned already, that have the uid label of another
+    /// backend's pod.
+    fn count_mislabelled(&mut self, list: List, message: &Bytes) {
+        if list != List::Containers {
+            return;
+        }
+        let backend = self.backend;
+        let count = self.view.owners.mislabelled(backend.id, message);
+        let record = &backend.record;
+        let before = record.learn(|known| std::mem::replace(&mut known.mislabelled, count));
+        if count > before {
+            self.learned.warn.push(Warning::Mislabelled(count));
+        }
     }
 
     /// Runs the steps that follow a complete list: settles calls that created pods.

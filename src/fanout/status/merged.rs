@@ -123,6 +123,13 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
              remove these pods, or repair the runtime"
         ));
     }
+    if known.mislabelled > 0 {
+        let containers = known.mislabelled;
+        faults.push(format!(
+            "{place}: it lists {containers} containers with the uid label of another backend's pod; criswitch drops them; \
+             repair the runtime"
+        ));
+    }
     if let Some(late) = known.stats_late_for() {
         faults.push(format!("{place}: {}", late_stats(&known, late)));
     }

@@ -13,7 +13,9 @@ use crate::logged::Logged;
 use crate::questions::settled;
 use crate::session::events::{events, listening, next};
 use crate::support::misbehaving::{POD, thief};
-use crate::support::{Client, IMAGE, Rig, Sim, connect, frame, frame_raw, sockets};
+use crate::support::{
+    Client, IMAGE, Rig, Sim, connect, container_in, frame, frame_raw, pod_config, sockets,
+};
 use crate::topology::reloads::reload;
 use crate::wait::until;
 
@@ -481,5 +483,100 @@ async fn a_pod_with_the_uid_of_another_backends_pod_is_reported_and_its_events_a
     for words in ["uid of a pod that criswitch created", "events about a pod"] {
         let lines = logged.lines(&["WARN", "bad", words]);
         assert_eq!(lines.len(), 1, "{words}: {}", logged.text());
+    }
+}
+
+/// A container with the labels that the kubelet gives to the containers of the pod `pod`.
+fn container_of(pod: &str) -> cri::ContainerConfig {
+    container_in(&pod_config(pod).labels, pod, IMAGE)
+}
+
+/// How often this container is in the list and in the stream of containers.
+async fn shown(rig: &Rig, container: &str) -> [usize; 2] {
+    let times = async |rpc| times(rig, rpc, container).await;
+    [
+        times("ListContainers").await,
+        times("StreamContainers").await,
+    ]
+}
+
+/// The kubelet assigns containers to pods by the label, so an exited container would fail the other backend's pod.
+#[tokio::test]
+async fn a_container_labelled_as_of_another_backends_pod_is_in_no_list_and_is_reported() {
+    let logged = Logged::here();
+    let rig = Rig::start(["runc", "kata"].map(|name| Sim::new(name).image(IMAGE))).await;
+    let direct = Client::new(&rig.sim("kata").socket());
+    let vm = direct.run_pod("", "vm").await.unwrap();
+    let own = direct.create_from(&vm, container_of("vm")).await.unwrap();
+    let stray = direct.create_from(&vm, container_of("web")).await.unwrap();
+    rig.sim("kata").exit(&stray, 1);
+    rig.pods().await.unwrap();
+    assert_eq!(
+        shown(&rig, &stray).await,
+        [1, 1],
+        "no other backend has the pod"
+    );
+
+    let web = rig.run_pod("runc", "web").await;
+    let container = rig.create_from(&web, container_of("web")).await.unwrap();
+    assert_eq!(shown(&rig, &stray).await, [0, 0]);
+    for legitimate in [&own, &container] {
+        assert_eq!(shown(&rig, legitimate).await, [1, 1]);
+    }
+    rig.containers().await.unwrap();
+    let state = state_of(&rig, "kata").await;
+    assert_eq!(state["claimedItems"], 1, "{state}");
+    assert!(state["droppedItems"].as_u64() >= Some(3), "{state}");
+    let complaint = complaint(&rig).await;
+    assert!(
+        complaint.contains("1 containers with the uid label"),
+        "{complaint}"
+    );
+    let lines = logged.lines(&["WARN", "kata", "uid label of another backend's pod"]);
+    assert_eq!(lines.len(), 1, "{}", logged.text());
+
+    rig.remove(&container).await.unwrap();
+    rig.stop_pod(&web).await.unwrap();
+    rig.remove_pod(&web).await.unwrap();
+    assert_eq!(
+        shown(&rig, &stray).await,
+        [1, 1],
+        "no other backend has the pod any more"
+    );
+    assert_eq!(state_of(&rig, "kata").await["claimedItems"], 0);
+}
+
+#[tokio::test]
+async fn the_cached_list_of_a_dead_backend_has_no_container_labelled_as_of_another_backends_pod() {
+    let rig = Rig::start(["runc", "kata"].map(|name| Sim::new(name).image(IMAGE))).await;
+    let direct = Client::new(&rig.sim("kata").socket());
+    let vm = direct.run_pod("", "vm").await.unwrap();
+    let own = direct.create_from(&vm, container_of("vm")).await.unwrap();
+    let stray = direct.create_from(&vm, container_of("web")).await.unwrap();
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    rig.sim("kata").stop().await;
+    assert_eq!(shown(&rig, &stray).await, [1, 1]);
+    rig.run_pod("runc", "web").await;
+    assert_eq!(shown(&rig, &stray).await, [0, 0]);
+    assert_eq!(shown(&rig, &own).await, [1, 1]);
+}
+
+/// The kubelet removes the old sandbox and its containers, so it must see both.
+#[tokio::test]
+async fn the_containers_of_a_pod_that_moved_to_another_backend_stay_in_lists_with_their_pod() {
+    let mut rig = Rig::start(["runc", "kata"].map(|name| Sim::new(name).image(IMAGE))).await;
+    let direct = Client::new(&rig.sim("kata").socket());
+    let pod = direct.run_pod("", "web").await.unwrap();
+    let container = direct.create_from(&pod, container_of("web")).await.unwrap();
+    rig.run_pod("runc", "web").await;
+    for ready in [true, false] {
+        for _ in 0..2 {
+            let pods = rig.pods().await.unwrap();
+            assert!(pods.iter().any(|it| it.id == pod), "ready: {ready}");
+            assert_eq!(shown(&rig, &container).await, [1, 1], "ready: {ready}");
+            rig.restart_switch().await;
+        }
+        direct.stop_pod(&pod).await.unwrap();
     }
 }
