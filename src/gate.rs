@@ -54,7 +54,7 @@ impl Form {
         let (decoded, maps) = match self {
             Form::List(list) => return items::fault(list, message),
             Form::Status => (status(message), maps::STATUS),
-            Form::Disks => (decoded::<cri::ImageFsInfoResponse>(message), NO_MAPS),
+            Form::Disks => (disks(message), NO_MAPS),
             Form::Version => (decoded::<cri::VersionResponse>(message), NO_MAPS),
             Form::Event => (decoded::<cri::ContainerEventResponse>(message), maps::EVENT),
         };
@@ -216,6 +216,16 @@ impl Joined {
     }
 }
 
+/// The kubelet takes the first file system of images in a merged reply for the default backend's, so a reply without one
+/// must not be merged.
+fn disks(message: &[u8]) -> Result<(), String> {
+    let info = cri::ImageFsInfoResponse::decode(message).map_err(malformed)?;
+    match info.image_filesystems.is_empty() {
+        true => Err("its reply has no file system of images".to_owned()),
+        false => Ok(()),
+    }
+}
+
 fn status(message: &[u8]) -> Result<(), String> {
     let status = cri::StatusResponse::decode(message).map_err(malformed)?;
     let handlers = status.runtime_handlers.len();
@@ -276,8 +286,16 @@ mod tests {
             assert!(Readable::list(kind, &newer).is_ok(), "{kind:?}");
         }
         let disks = |message: &'static [u8]| Readable::disks(&Bytes::from_static(message));
-        assert!(disks(b"\xc2\xb8\x02\x04caf\xe9").is_ok());
+        assert!(disks(b"\x0a\x00\xc2\xb8\x02\x04caf\xe9").is_ok());
         assert!(disks(b"\x0a\x04caf\xe9").is_err());
+    }
+
+    #[test]
+    fn an_image_fs_info_without_a_file_system_of_images_is_a_fault() {
+        for only_of_containers in [&b""[..], b"\x12\x00"] {
+            let fault = disks(only_of_containers).unwrap_err();
+            assert!(fault.contains("no file system of images"), "{fault}");
+        }
     }
 
     #[test]

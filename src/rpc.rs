@@ -329,7 +329,7 @@ pub enum Join {
     /// all replies.
     Concat,
     /// Like `Concat`, but if several items have the same string at one of the paths, only the first of these items
-    /// stays. The first number of a path is the repeated field.
+    /// stays. The first number of a path is the repeated field. The field is omitted if the first reply lacks it.
     Distinct(&'static [Path]),
     /// Merges images with the same id into one.
     Images,
@@ -358,7 +358,8 @@ pub enum Silent {
     /// The backend's last reply to a call for all stats; if that is too old, the backend is omitted.
     LastKnownOrOmitted,
     /// The backend is omitted, unless it is the default backend: the call waits for the default backend, and fails with
-    /// its error. The kubelet would take the file system of another backend for the node's.
+    /// its error. The last reply of the default backend may replace its silence, or a reply that cannot be used. The
+    /// kubelet would take the file system of another backend for the node's.
     OmittedUnlessDefault,
 }
 

@@ -64,13 +64,18 @@ impl Disks {
         is_young.then(|| self.reply.clone())
     }
 
-    /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay.
+    /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay. A reply without a
+    /// file system of images is no report.
     ///
     /// # Errors
     /// If the reply cannot be decoded. Nothing changes then.
     pub(crate) fn report(&mut self, reply: &Readable) -> Result<(), Malformed> {
         let mut disks: Vec<Disk> = Vec::new();
-        for usage in protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)? {
+        let reported = protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)?;
+        if reported.is_empty() {
+            return Ok(());
+        }
+        for usage in reported {
             let mountpoint = protobuf::string(usage, MOUNTPOINT)?;
             let is_known = disks.iter().any(|disk| disk.mountpoint == mountpoint);
             let is_path =

@@ -165,7 +165,8 @@ impl Part<'_> {
             (Silent::OmittedUnlessDefault, _) if !is_default => omitted(why),
             (Silent::OmittedUnlessDefault, _) => {
                 let reply = backend.record.learn(|known| known.disks.last_reply());
-                let Some(message) = reply.filter(|_| why.is_silence()) else {
+                // The backend's own error passes.
+                let Some(message) = reply.filter(|_| matches!(why, Failed::Status(_))) else {
                     return Err(why);
                 };
                 note(Replaced::CachedStats, &why);

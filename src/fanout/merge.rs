@@ -12,7 +12,8 @@ use crate::codec::protobuf::{self, Malformed, Path};
 use crate::rpc::fields::{ITEMS, LISTED_ID, image};
 
 /// Concatenates `messages`. If several items have the same string at one of `keys`, keeps only the first of these
-/// items. Keeps every other field unchanged.
+/// items. Drops all items of a keyed field that the first message lacks: otherwise the first item would not be the first
+/// message's. Keeps every other field unchanged.
 ///
 /// The first number of a key is the repeated field, the rest is the path from an item to the string.
 ///
@@ -21,17 +22,24 @@ use crate::rpc::fields::{ITEMS, LISTED_ID, image};
 pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
     let mut seen = HashSet::with_hasher(RandomState::default());
     let mut out = BytesMut::new();
-    for field in messages
-        .iter()
-        .flat_map(|message| protobuf::fields(message))
+    let mut of_first = Vec::new();
+    let messages = messages.iter().enumerate();
+    for (place, field) in messages
+        .flat_map(|(place, message)| protobuf::fields(message).map(move |field| (place, field)))
     {
         let field = field?;
+        if place == 0 && !of_first.contains(&field.number) {
+            of_first.push(field.number);
+        }
         let key = keys.iter().find_map(|key| match key.split_first() {
             Some((number, rest)) if *number == field.number => Some(rest),
             _ => None,
         });
         let first = match key {
-            Some(path) => seen.insert((field.number, protobuf::string(field.bytes()?, path)?)),
+            Some(path) => {
+                let key = (field.number, protobuf::string(field.bytes()?, path)?);
+                of_first.contains(&field.number) && seen.insert(key)
+            }
             None => true,
         };
         if first {

@@ -175,12 +175,17 @@ fn descriptors(lists: &[Bytes]) {
 
 fn filesystems(lists: &[Bytes]) -> Option<Bytes> {
     let lists: Vec<cri::ImageFsInfoResponse> = decoded(lists)?;
-    let mut merged = cri::ImageFsInfoResponse::default();
+    let mut lists = lists.into_iter();
+    let mut merged = lists.next().unwrap_or_default();
     for list in lists {
-        merged.image_filesystems.extend(list.image_filesystems);
-        merged
-            .container_filesystems
-            .extend(list.container_filesystems);
+        // The first entry must be one of the first list.
+        if !merged.image_filesystems.is_empty() {
+            merged.image_filesystems.extend(list.image_filesystems);
+        }
+        if !merged.container_filesystems.is_empty() {
+            let containers = list.container_filesystems;
+            merged.container_filesystems.extend(containers);
+        }
     }
     for filesystems in [
         &mut merged.image_filesystems,

@@ -117,9 +117,10 @@ impl Store {
         let mountpoint = format!("/var/lib/{}", self.settings.runtime_name);
         let bytes = self.images.iter().map(|image| image.size).sum();
         let files = usage(&mountpoint, bytes, self.images.len() as u64);
+        let of = |has: bool| has.then(|| files.clone()).into_iter().collect();
         cri::ImageFsInfoResponse {
-            image_filesystems: vec![files.clone()],
-            container_filesystems: vec![files],
+            image_filesystems: of(self.settings.has_image_disk),
+            container_filesystems: of(self.settings.has_container_disk),
         }
     }
 }

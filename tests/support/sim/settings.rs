@@ -28,6 +28,10 @@ pub struct Settings {
     pub image_ids: ImageIds,
     /// Whether RemoveImage fails for an image that the store does not have.
     pub rejects_unknown_images: bool,
+    /// Whether ImageFsInfo has a file system of images.
+    pub has_image_disk: bool,
+    /// Whether ImageFsInfo has a file system of containers. Older runtimes report none.
+    pub has_container_disk: bool,
     pub descriptors: Vec<cri::MetricDescriptor>,
     /// The number of items in each message of a stream list.
     pub items_a_message: usize,
@@ -71,6 +75,8 @@ impl Settings {
             cgroup_driver: cri::CgroupDriver::Systemd,
             image_ids: ImageIds::Prefixed,
             rejects_unknown_images: false,
+            has_image_disk: true,
+            has_container_disk: true,
             descriptors: vec![
                 descriptor("container_cpu_usage_seconds_total"),
                 descriptor("container_memory_usage_bytes"),

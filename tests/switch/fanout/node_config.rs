@@ -405,6 +405,59 @@ async fn file_systems_need_the_default_backend_and_no_other() {
     assert!(failed.message().contains("runc"), "{failed}");
 }
 
+/// Sets whether the runtime reports a file system of images.
+fn reports_disk(sim: &Sim, reports: bool) {
+    sim.clone()
+        .set(|settings| settings.has_image_disk = reports);
+}
+
+/// The kubelet takes the first file system for the node's.
+#[tokio::test]
+async fn the_last_report_of_the_default_backend_replaces_one_without_a_file_system_of_images() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let request = cri::ImageFsInfoRequest {};
+    reports_disk(rig.sim("runc"), false);
+    let failed = rig.images().image_fs_info(request).await.unwrap_err();
+    for word in ["runc", "no file system of images"] {
+        assert!(failed.message().contains(word), "{failed}");
+    }
+    reports_disk(rig.sim("runc"), true);
+    image_fs_info(&rig).await;
+    reports_disk(rig.sim("runc"), false);
+    for _ in 0..2 {
+        let info = image_fs_info(&rig).await;
+        let expected = ["/var/lib/runc", "/var/lib/kata"];
+        assert_eq!(mountpoints(&info.image_filesystems), expected);
+        later(Duration::from_secs(15)).await;
+    }
+    let failed = rig.images().image_fs_info(request).await.unwrap_err();
+    assert!(
+        failed.message().contains("no file system of images"),
+        "{failed}"
+    );
+}
+
+#[tokio::test]
+async fn another_backend_without_a_file_system_of_images_is_omitted() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    reports_disk(rig.sim("kata"), false);
+    let info = image_fs_info(&rig).await;
+    assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
+    let rig = Rig::start([Sim::new("runc")]).await;
+    reports_disk(rig.sim("runc"), false);
+    assert!(image_fs_info(&rig).await.image_filesystems.is_empty());
+}
+
+/// With another first file system of containers, the kubelet would take the node's disk for a split one.
+#[tokio::test]
+async fn file_systems_of_containers_are_those_of_all_backends_only_if_the_default_reports_one() {
+    let old = Sim::new("runc").set(|settings| settings.has_container_disk = false);
+    let info = image_fs_info(&Rig::start([old, Sim::new("kata")]).await).await;
+    let expected = ["/var/lib/runc", "/var/lib/kata"];
+    assert_eq!(mountpoints(&info.image_filesystems), expected);
+    assert!(info.container_filesystems.is_empty());
+}
+
 /// The kubelet would take the file system of another backend for the node's.
 #[tokio::test]
 async fn file_systems_omit_a_backend_without_an_image_service_unless_it_is_the_default() {
