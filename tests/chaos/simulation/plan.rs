@@ -159,7 +159,8 @@ pub struct Failing {
     pub code: Code,
 }
 
-/// An item that no client can decode.
+/// An item that clients cannot use. The status, the version, the file systems and the events of the runtime then have a
+/// text that is not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbled {
     /// A label is not UTF-8.
@@ -168,6 +169,10 @@ pub enum Garbled {
     CutLabel,
     /// The metadata are cut off.
     CutMetadata,
+    /// The item has no metadata, or stats have no attributes.
+    NoMetadata,
+    /// The labels have the type of a number, which prost reads and Go does not.
+    OddLabels,
 }
 
 /// The damage of one call.
@@ -416,10 +421,12 @@ fn failing(rng: &mut Rng) -> Option<Failing> {
 }
 
 fn garbled(rng: &mut Rng) -> Option<Garbled> {
-    match rng.u32(..4) {
+    match rng.u32(..6) {
         0 => Some(Garbled::Label),
         1 => Some(Garbled::CutLabel),
         2 => Some(Garbled::CutMetadata),
+        3 => Some(Garbled::NoMetadata),
+        4 => Some(Garbled::OddLabels),
         _ => None,
     }
 }

@@ -312,15 +312,21 @@ impl Runtime {
             .filter(|it| it.kind == Kind::Pod && it.backend == self.at);
         for pod in pods {
             match pod.gone {
-                Some(gone) if gone > before => self.report_of(pod, DELETED),
-                None if pod.born > before => self.report_of(pod, STARTED),
+                Some(gone) if gone > before => self.report_of(truth, pod, DELETED),
+                None if pod.born > before => self.report_of(truth, pod, STARTED),
                 _ => {}
             }
         }
     }
 
-    fn report_of(&self, pod: &Thing, kind: u64) {
-        let event = Shown::Event(answers::event(pod, kind));
+    fn report_of(&self, truth: &Truth, pod: &Thing, kind: u64) {
+        let event = answers::event(pod, kind);
+        if truth.health[self.at].garbles.is_some() {
+            // The id of a pod that is not UTF-8.
+            let garbled = [&event[..], b"\x0a\x01\xff"].concat();
+            self.events.send(Shown::Event(garbled.into())).ok();
+        }
+        let event = Shown::Event(event);
         // `send` returns an error if there is no subscriber. That is expected.
         self.events.send(event).ok();
     }

@@ -216,14 +216,24 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     let backend = asked.backend;
     match asked.row.name {
         "Version" => {
-            return Ok(one(&cri::VersionResponse {
+            let version = cri::VersionResponse {
                 runtime_name: format!("runtime-{backend}"),
                 ..Default::default()
-            }));
+            };
+            // The name of the runtime is not UTF-8.
+            return Ok(one_or_garbled(truth, asked, &version, b"\x12\x01\xff"));
         }
-        "Status" => return Ok(one(&status(&truth.offers[backend]))),
+        "Status" => {
+            let status = status(&truth.offers[backend]);
+            // The name of a handler is not UTF-8.
+            return Ok(one_or_garbled(truth, asked, &status, b"\x1a\x03\x0a\x01\xff"));
+        }
         "UpdateRuntimeConfig" => truth.health[backend].config = asked.message.to_vec(),
-        "ImageFsInfo" => return Ok(one(&image_fs(backend))),
+        "ImageFsInfo" => {
+            // The mount point of a file system is not UTF-8.
+            let garble = b"\x0a\x05\x12\x03\x0a\x01\xff";
+            return Ok(one_or_garbled(truth, asked, &image_fs(backend), garble));
+        }
         _ => {}
     }
     if !matches!(
@@ -250,6 +260,21 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
         return Ok(items.chunks(2).map(|some| some.concat().into()).collect());
     }
     Ok(vec![items.concat().into()])
+}
+
+/// A message, with these bytes behind it that no client can decode if the runtime garbles its replies.
+fn one_or_garbled(
+    truth: &Truth,
+    asked: &Asked<'_>,
+    message: &impl Message,
+    garble: &[u8],
+) -> Vec<Bytes> {
+    let mut messages = one(message);
+    if truth.health[asked.backend].garbles.is_some() {
+        asked.garbled.set(true);
+        messages[0] = [&messages[0][..], garble].concat().into();
+    }
+    messages
 }
 
 /// The items of a list, each encoded as field 1 of the reply.
@@ -301,24 +326,31 @@ fn garble(row: &Row, item: &[u8], garbled: Garbled) -> Vec<u8> {
         (true, false) => (8, 3),
         (false, _) => (3, 2),
     };
-    let (field, content): (u32, &[u8]) = match garbled {
-        Garbled::Label => (labels, b"\x0a\x01\xff"),
-        Garbled::CutLabel => (labels, b"\x0a\x05a"),
-        Garbled::CutMetadata => (metadata, b"\x0a\x7f"),
-    };
     let mut damage = BytesMut::new();
-    protobuf::put_bytes(&mut damage, field, content);
+    let mut lacks = None;
+    match garbled {
+        Garbled::Label => protobuf::put_bytes(&mut damage, labels, b"\x0a\x01\xff"),
+        Garbled::CutLabel => protobuf::put_bytes(&mut damage, labels, b"\x0a\x05a"),
+        Garbled::CutMetadata => protobuf::put_bytes(&mut damage, metadata, b"\x0a\x7f"),
+        Garbled::NoMetadata if row.is_list() => lacks = Some(metadata),
+        Garbled::NoMetadata => lacks = Some(1),
+        Garbled::OddLabels => protobuf::put_varint(&mut damage, labels, 0),
+    }
     if row.name.contains("Metrics") {
         // Metrics have no labels: the id of the pod is not UTF-8.
         damage.clear();
         protobuf::put_bytes(&mut damage, 1, b"\xff");
-    } else if row.is_stats() {
+        lacks = None;
+    } else if row.is_stats() && lacks.is_none() {
         let attributes = damage.split();
         protobuf::put_bytes(&mut damage, 1, &attributes);
     }
     let inner = protobuf::bytes(item, &[1]).unwrap();
+    let kept = protobuf::fields(inner).map(Result::unwrap);
+    let kept = kept.filter(|field| Some(field.number) != lacks);
+    let inner: Vec<u8> = kept.flat_map(|field| field.raw.to_vec()).collect();
     let mut list = BytesMut::new();
-    protobuf::put_bytes(&mut list, 1, &[inner, &damage].concat());
+    protobuf::put_bytes(&mut list, 1, &[&inner[..], &damage].concat());
     list.to_vec()
 }
 
