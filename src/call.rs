@@ -4,6 +4,7 @@
 //! This module does no I/O, and sends no call.
 
 pub(crate) mod ending;
+pub(crate) mod fault;
 mod lesson;
 pub mod log;
 pub(crate) mod plan;
@@ -12,7 +13,6 @@ pub mod route;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -28,9 +28,6 @@ use crate::codec::{frames, protobuf};
 use crate::limits::budget::Budget;
 use crate::rpc::Row;
 use crate::topology::Live;
-
-/// The time before a client's deadline at which criswitch stops waiting for a backend.
-const REPLY_MARGIN: Duration = Duration::from_millis(200);
 
 /// A request that criswitch has read completely.
 #[derive(Clone, Debug)]
@@ -51,15 +48,6 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn message(&self) -> Bytes {
         self.body.slice(frames::FRAME_HEADER..)
-    }
-
-    /// How long the call may wait for a backend: `limit`, but less than the client does, so that the client still gets
-    /// a reply without the backend's answer.
-    pub(crate) fn wait(&self, limit: Duration) -> Duration {
-        let left = self
-            .deadline
-            .map(|at| at.saturating_duration_since(Instant::now()));
-        left.map_or(limit, |left| limit.min(left - REPLY_MARGIN.min(left / 4)))
     }
 }
 
@@ -131,12 +119,5 @@ impl Call {
         let mut call = self.clone();
         call.request.body = frames::frame(&protobuf::with_string(&self.message(), path, value));
         call
-    }
-
-    /// The client's headers without `grpc-accept-encoding`, so that the reply is not compressed.
-    pub(crate) fn reading_headers(&self) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        headers.remove("grpc-accept-encoding");
-        headers
     }
 }

@@ -301,30 +301,42 @@ impl Table {
         Some(rows.next().map_or(&first.name, |_| name))
     }
 
+    /// Whether the table has a handler of the backend under a name that differs from the backend's own name of it.
+    pub fn renames(&self, backend: BackendId) -> bool {
+        let renamed = |row: &Handler| row.backend == backend && row.backend_handler != row.name;
+        self.handlers.iter().any(renamed)
+    }
+
     /// The table's names for all handlers of `backend`, for the look-up of many.
-    pub(crate) fn names_of(&self, backend: BackendId) -> NamesOfHandlers<'_> {
-        let mut names = HashMap::new();
+    pub fn names_of(&self, backend: BackendId) -> NamesOfHandlers<'_> {
+        let mut names: HashMap<&str, (&str, bool)> = HashMap::new();
         for row in self.handlers.iter().filter(|row| row.backend == backend) {
-            let several = names.insert(&*row.backend_handler, Some(&*row.name));
-            if several.is_some() {
-                names.insert(&*row.backend_handler, None);
-            }
+            let first = names.entry(&row.backend_handler);
+            first
+                .and_modify(|(_, is_one_of_several)| *is_one_of_several = true)
+                .or_insert((&row.name, false));
         }
         NamesOfHandlers(names)
     }
 }
 
-/// The table's names for the handlers of one backend, by the backend's names; `None` if several rows route to the
-/// handler.
-pub(crate) struct NamesOfHandlers<'t>(HashMap<&'t str, Option<&'t str>>);
+/// The table's names for the handlers of one backend, by the backend's names: the first name, and whether it is one of
+/// several.
+#[derive(Debug)]
+pub struct NamesOfHandlers<'t>(HashMap<&'t str, (&'t str, bool)>);
 
 impl<'t> NamesOfHandlers<'t> {
     /// As [`Table::name_for`].
-    pub(crate) fn name_for<'n>(&self, name: &'n str) -> Option<&'n str>
+    pub fn name_for<'n>(&self, name: &'n str) -> Option<&'n str>
     where
         't: 'n,
     {
-        let known = self.0.get(name)?;
-        Some(known.unwrap_or(name))
+        let (first, is_one_of_several) = self.0.get(name)?;
+        Some(if *is_one_of_several { name } else { first })
+    }
+
+    /// As `name_for`, for an image. If several rows route to the handler, any of them routes to the image.
+    pub fn image_name_for(&self, name: &str) -> Option<&'t str> {
+        Some(self.0.get(name)?.0)
     }
 }

@@ -18,6 +18,7 @@ use crate::config::address::Address;
 use crate::config::{Handler, Table};
 use crate::rpc::Kind;
 use crate::store::file_work::FILE_LIMIT;
+use crate::telemetry::redact::without_credentials;
 
 /// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
@@ -48,6 +49,18 @@ pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let end = text.floor_char_boundary(LONGEST_TEXT - CUT.len());
     let begin = text.get(..end).unwrap_or_default();
     format!("{begin}{CUT}").into()
+}
+
+/// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long text
+/// is cut before its credentials are removed, at white space, so that no part of a password remains.
+pub(crate) fn reported(text: &str) -> Cow<'_, str> {
+    let most = text.floor_char_boundary(4 * LONGEST_TEXT);
+    let begin = text.get(..most).unwrap_or_default();
+    let words = begin
+        .rfind(char::is_whitespace)
+        .filter(|_| most < text.len());
+    let begin = begin.get(..words.unwrap_or(most)).unwrap_or_default();
+    cut(without_credentials(begin))
 }
 
 /// The path in the request is not an RPC of the CRI.

@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::backend::state::State;
+use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Request, named};
 use crate::codec::cri;
@@ -253,6 +253,18 @@ pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Re
     Ok(held)
 }
 
+/// Sends `call`, which goes to several backends, to one of them, and reads the reply. A read that fails is sent again
+/// without the client's metadata, which may be the cause.
+pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status> {
+    let ask = |headers| async move { backend.ask(call.row, &headers, call.body.clone()).await };
+    let answer = ask(call.merged_headers()).await;
+    let code = answer.as_ref().map_or_else(Status::code, Answer::code);
+    match call.may_be_due_to_metadata(code) {
+        true => ask(own_headers()).await,
+        false => answer,
+    }
+}
+
 /// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`.
 async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
@@ -262,10 +274,8 @@ async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
         } else {
             backend.list_timeout()
         };
-        let asked = tokio::time::timeout(call.wait(limit), forward::ask(call, &backend));
-        let result = asked
-            .await
-            .unwrap_or_else(|_| Err(backend.timed_out(call.row)));
+        let asked = call.within(limit, ask(call, &backend)).await;
+        let result = asked.unwrap_or_else(|_| Err(backend.timed_out(call.row)));
         BackendResult { backend, result }
     });
     join_all(asked).await
@@ -395,7 +405,7 @@ async fn own_share(part: Part<'_>, reply: &mut Option<(Readable, Asked)>) -> Res
         backend,
     } = part;
     let asked = Asked::now(&switch.owners());
-    let answer = forward::ask(call, backend).await?;
+    let answer = ask(call, backend).await?;
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
@@ -499,7 +509,7 @@ pub(crate) async fn runtime_config(
     let mut own = None;
     // After a reload, `backends` may lack the default backend.
     if let Some(default) = backends.iter().find(is_default) {
-        let answer = short::in_time(call, default, forward::ask(call, default)).await?;
+        let answer = short::in_time(call, default, ask(call, default)).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
         }
@@ -510,7 +520,7 @@ pub(crate) async fn runtime_config(
     }
     let others = backends.iter().filter(|backend| !is_default(backend));
     let asked = others.map(|backend| async move {
-        let answer = short::in_time(call, backend, forward::ask(call, backend)).await?;
+        let answer = short::in_time(call, backend, ask(call, backend)).await?;
         if answer.code() != Code::Ok {
             return Err(named(backend, answer));
         }

@@ -6,7 +6,7 @@ pub(crate) mod short;
 
 use std::sync::Arc;
 
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
@@ -60,12 +60,10 @@ pub(crate) async fn send(
         Patience::Read | Patience::Change | Patience::Create => sent.await,
     };
     if let Err(why) = &sent
-        && call.asks_for_all()
+        && let Some(passed) = call.passed()
         && !why.is_silence()
     {
-        backend
-            .record
-            .note_answer(call.row, Some(&why.code_and_text()));
+        passed.note_failed(backend, why);
     }
     sent
 }
@@ -77,7 +75,8 @@ async fn pass_learned(
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
     let (asked, changes) = (Asked::now(&switch.owners()), backend.status_changes());
-    let answer = ask(call, backend).await?;
+    let (headers, body) = (call.reading_headers(), call.body.clone());
+    let answer = backend.ask(call.row, &headers, body).await?;
     keep_status(switch, call, backend, &answer, changes);
     learned(switch, call, backend, asked, answer).await
 }
@@ -105,8 +104,7 @@ async fn pass_as_it_is(
         // Drop the cached list, because the client may see items that the cached list lacks.
         backend.outdate(list);
     }
-    let whole = call.asks_for_all().then_some(row);
-    let reply = reply::passed(response, Arc::clone(backend), list, whole);
+    let reply = reply::passed(response, Arc::clone(backend), list, call.passed());
     Ok(Unsent::of(reply, [backend]))
 }
 
@@ -119,17 +117,9 @@ fn keep_status(switch: &Switch, call: &Call, backend: &Backend, answer: &Answer,
 
 /// Records whether the answer to a call for all items can be used.
 fn note(call: &Call, backend: &Backend, answer: &Answer) {
-    if call.asks_for_all() {
-        backend
-            .record
-            .note_answer(call.row, answer.failure(call.row).as_deref());
+    if let Some(passed) = call.passed() {
+        passed.note(backend, answer);
     }
-}
-
-/// Sends a call whose reply criswitch reads.
-pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status> {
-    let (headers, body) = (call.reading_headers(), call.body.clone());
-    backend.ask(call.row, &headers, body).await
 }
 
 /// Learns from the reply to a call sent at `asked`, and acts on what it learned.

@@ -60,7 +60,8 @@
 //!   it was late (`absence`), its unsaved changes (`unsaved`); calls to it
 //! - [`topology`]: the current routing table and its backends; the next table after a reload; automatically registered
 //!   handlers
-//! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply
+//! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply, and whether its
+//!   client may be the cause of a failure (`fault`)
 //! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `act` acts on it), saved
 //!   (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten
 //! - `forward`: a call to one backend; short reads, which a kept status may answer; the calls that criswitch makes

@@ -9,7 +9,7 @@ mod table;
 
 use bytes::Bytes;
 
-use crate::codec::protobuf::{self, Path};
+use crate::codec::protobuf::{self, Edit, Path};
 pub use describe::Words;
 pub use table::*;
 
@@ -455,8 +455,8 @@ pub enum Then {
     List(List),
     /// The reply names the file systems of the backend's images, which criswitch measures for metrics.
     KeepDisks,
-    /// The pod's handler at the path is translated to the routing table's name.
-    Rename(Path),
+    /// The handlers at the paths are translated to the routing table's names.
+    Rename(&'static HandlerPaths),
     /// The URL at the path gets the scheme `http` if it begins with `//`.
     CompleteUrl(Path),
     /// The backend has the image that the request names. The image's id is at the path in the reply.
@@ -465,6 +465,36 @@ pub enum Then {
     NewImage(Path),
     /// The backend's image store has changed.
     LostImage,
+}
+
+/// Where a message has handlers by the backend's names.
+#[derive(Debug)]
+pub struct HandlerPaths {
+    /// The handler of a pod: the field of the pods, then the field of the handler in a pod.
+    pub pod: Option<Path>,
+    /// The image specs, which have the handler that the image was pulled for.
+    pub images: &'static [Path],
+}
+
+/// Renames the handlers of the image specs at `paths` by `name`. Specs without a handler and specs that cannot be read stay
+/// as they are. Returns `None` if nothing changes.
+pub(crate) fn specs_renamed<'n>(
+    message: &[u8],
+    paths: &[Path],
+    name: impl Fn(&str) -> Option<&'n str>,
+) -> Option<Bytes> {
+    paths.iter().fold(None, |renamed: Option<Bytes>, path| {
+        let now = renamed.as_deref().unwrap_or(message);
+        let edited = protobuf::edited(now, path, &mut |spec| {
+            let handler = protobuf::string(spec, fields::SPEC_HANDLER).unwrap_or_default();
+            let other = name(handler).filter(|name| !handler.is_empty() && *name != handler);
+            Ok(match other {
+                Some(name) => Edit::Other(protobuf::with_string(spec, fields::SPEC_HANDLER, name)),
+                None => Edit::Same,
+            })
+        });
+        edited.ok().flatten().or(renamed)
+    })
 }
 
 /// How a call changes the state of listed items.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::connect::{FileId, OpenConnection};
-use crate::backend::known::{Absence, Failure};
+use crate::backend::known::{Absence, Known};
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
@@ -356,11 +356,11 @@ async fn repeated(
 }
 
 /// Asks again for what the backend's last answer could not be used for, because clients may not ask again: only a good
-/// answer ends a failure.
+/// answer ends a failure. Also shows whether a client was the cause.
 async fn ask_failing(own: OwnCalls<'_>) -> Infallible {
     loop {
         tokio::time::sleep(ASK_AGAIN).await;
-        for Failure { row, .. } in own.backend.record.known().failures {
+        for row in own.backend.record.learn(Known::take_unusable) {
             let asked = sync::answers(own, row);
             tokio::time::timeout(ASK_AGAIN, asked).await.ok();
         }

@@ -313,12 +313,6 @@ impl Live {
         let unnamed = |backend: &&Arc<Backend>| !self.names(backend.id);
         self.backends.iter().filter(unnamed)
     }
-
-    /// Whether the table has a handler of the backend under a name that differs from the backend's own name of it.
-    pub(crate) fn renames(&self, id: BackendId) -> bool {
-        let renamed = |row: &Handler| row.backend == id && row.backend_handler != row.name;
-        self.table.handlers.iter().any(renamed)
-    }
 }
 
 /// A new name for a backend that the configuration does not name, if a different backend has its `name`. `None` if the

@@ -76,6 +76,7 @@ impl Record {
         known.late_reads = LateReads::default();
         known.connected = Some(Instant::now());
         known.failures.clear();
+        known.doubts.clear();
         // The process at the socket may be another version of the runtime.
         known.lacking.clear();
     }
@@ -261,6 +262,12 @@ impl Record {
                 });
             }
         }
+    }
+
+    /// Records that the answer to a client's call for all items cannot be used, perhaps because of the client. The session
+    /// makes the call itself, and records that answer.
+    pub(crate) fn doubt(&self, row: &'static Row) {
+        self.known.lock().doubt(row);
     }
 
     /// Records whether the backend has the RPC in `row`: `lacks` is the code and the text of an `Unimplemented`, and

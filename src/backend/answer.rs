@@ -1,7 +1,5 @@
 //! A backend's unary reply, read to its end.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::percent_decode;
@@ -96,9 +94,9 @@ impl Answer {
             .map_or(&[], HeaderValue::as_bytes)
     }
 
-    /// The decoded `grpc-message` for use in another text, cut to [`errors::LONGEST_TEXT`] bytes.
-    pub fn plain_text(&self) -> Cow<'_, str> {
-        errors::cut(percent_decode(self.text()).decode_utf8_lossy())
+    /// The decoded `grpc-message` for use in another text, without credentials and cut to [`errors::LONGEST_TEXT`] bytes.
+    pub fn plain_text(&self) -> String {
+        errors::reported(&percent_decode(self.text()).decode_utf8_lossy()).into_owned()
     }
 
     /// The gRPC code and the decoded text, for log lines and reports.

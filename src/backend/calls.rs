@@ -14,6 +14,7 @@ use crate::backend::answer::{Answer, Data};
 use crate::backend::repeat::Repeat;
 use crate::backend::wire::Wire;
 use crate::codec::frames;
+use crate::codec::grpc::GRPC_ENCODING;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
@@ -233,8 +234,10 @@ fn request(row: &Row, headers: &HeaderMap, body: Bytes) -> http::Request<Bytes> 
     *request.version_mut() = http::Version::HTTP_2;
     *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
     request.headers_mut().clone_from(headers);
-    // criswitch may have changed the client's body, so the client's `content-length` may be wrong.
-    request.headers_mut().remove(header::CONTENT_LENGTH);
+    // criswitch may have changed the client's body, has read that it is not compressed, and names the host itself.
+    for name in [header::CONTENT_LENGTH, GRPC_ENCODING, header::HOST] {
+        request.headers_mut().remove(name);
+    }
     request
 }
 

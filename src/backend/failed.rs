@@ -61,7 +61,7 @@ impl Failed {
     pub(crate) fn text(&self) -> String {
         match self {
             Failed::Status(status) => status.message().to_owned(),
-            Failed::Answer(answer) => answer.plain_text().into_owned(),
+            Failed::Answer(answer) => answer.plain_text(),
         }
     }
 

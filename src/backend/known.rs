@@ -38,6 +38,8 @@ pub struct Known {
     pub lists: Lists,
     /// The merged RPCs whose last answer from the backend cannot be used. An RPC is removed by the next good answer.
     pub(crate) failures: Vec<Failure>,
+    /// The merged RPCs whose last answer cannot be used, perhaps because of the client's metadata or deadline.
+    pub(crate) doubts: Vec<&'static Row>,
     /// The RPCs whose last answer over this connection was `Unimplemented`.
     pub(crate) lacking: Vec<Failure>,
     /// The names of the RPCs for which a client may ask with an empty id, and which the backend has: its last answer to
@@ -134,6 +136,21 @@ impl Known {
     pub(crate) fn has_other_cgroup_driver(&self, other: &Known) -> bool {
         let drivers = self.cgroup_driver.zip(other.cgroup_driver);
         drivers.is_some_and(|(own, other)| own != other)
+    }
+
+    /// Records that a client may be the cause of a failed call of `row`.
+    pub(crate) fn doubt(&mut self, row: &'static Row) {
+        let mut doubts = self.doubts.iter();
+        if !doubts.any(|doubt| doubt.name == row.name) {
+            self.doubts.push(row);
+        }
+    }
+
+    /// The RPCs whose last answer cannot be used, also those whose client may be the cause. The latter are removed.
+    pub(crate) fn take_unusable(&mut self) -> Vec<&'static Row> {
+        let doubts = std::mem::take(&mut self.doubts);
+        let failing = self.failures.iter().map(|failure| failure.row);
+        failing.chain(doubts).collect()
     }
 
     /// Stores the current `StatusResponse`. Returns whether it differs from the last one.

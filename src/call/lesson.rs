@@ -5,8 +5,8 @@ use crate::call::Request;
 use crate::call::route::Target;
 use crate::codec::protobuf::{self, Field, Path};
 use crate::ownership::{PodNames, StartedWith};
-use crate::rpc::fields::{FILTER, IMAGE_TEXTS, image_filter};
-use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then, UID_LABEL};
+use crate::rpc::fields::{FILTER, IMAGE_STATUS_HANDLERS, IMAGE_TEXTS, image_filter};
+use crate::rpc::{Filter, Goes, HandlerPaths, Kind, List, StateChange, Then, UID_LABEL};
 
 /// The facts that criswitch learns from a successful reply.
 #[derive(Clone, Debug)]
@@ -28,12 +28,13 @@ pub(crate) enum Lesson {
     List(Listing),
     /// The reply has the file systems of the backend's images.
     Disks,
-    /// The backend has the image of the request. The image's id is at the path in the reply.
-    Image(Path),
+    /// The backend has the image of the request. The image's id is at the path in the reply. criswitch replaces the
+    /// handlers in the reply, if any, with the names that clients use.
+    Image(Path, Option<&'static HandlerPaths>),
     /// The image store of the backend has changed.
     ChangedImages,
-    /// The reply has the name of a handler at the path. criswitch replaces it with the name that clients use.
-    Handler(Path),
+    /// The reply has names of handlers at the paths. criswitch replaces them with the names that clients use.
+    Handler(&'static HandlerPaths),
     /// The reply has a URL at the path. criswitch completes it.
     Url(Path),
 }
@@ -86,9 +87,16 @@ impl Lesson {
             }
             (Then::List(list), _) => Lesson::List(Listing::of(*list, request)),
             (Then::KeepDisks, _) => Lesson::Disks,
-            (Then::HaveImage(id) | Then::NewImage(id), _) => Lesson::Image(id),
+            (Then::HaveImage(id), _) => Lesson::Image(id, Some(&IMAGE_STATUS_HANDLERS)),
+            (Then::NewImage(id), _) => Lesson::Image(id, None),
             (Then::LostImage, _) => Lesson::ChangedImages,
-            (Then::Rename(path), _) => Lesson::Handler(path),
+            // Only an image spec has the handler, and no backend with other names than the table's has it.
+            (Then::Rename(paths), Target::Owner(backend, ..))
+                if paths.pod.is_none() && !request.live.table.renames(*backend) =>
+            {
+                Lesson::Nothing
+            }
+            (Then::Rename(paths), _) => Lesson::Handler(paths),
             (Then::CompleteUrl(path), _) => Lesson::Url(path),
             (Then::Nothing | Then::OwnContainer(_) | Then::Forget | Then::ChangeState(_), _) => {
                 Lesson::Nothing

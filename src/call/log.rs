@@ -26,7 +26,6 @@ use crate::ownership::BackendId;
 use crate::rpc::{self, Kind, LogRule, Row};
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
-use crate::telemetry::redact;
 use crate::telemetry::rejections::Rejection;
 use crate::telemetry::trace::Trace;
 use crate::topology::Live;
@@ -394,8 +393,7 @@ impl CallEnd<'_> {
 
     /// The text of the error for a log line.
     fn shown(&self) -> Option<String> {
-        let error = redact::without_credentials(self.error.as_deref()?);
-        Some(errors::cut(error).into_owned())
+        Some(errors::reported(self.error.as_deref()?).into_owned())
     }
 }
 

@@ -12,7 +12,8 @@ use crate::codec::{frames, protobuf};
 use crate::config::Handler;
 use crate::errors;
 use crate::ownership::BackendId;
-use crate::rpc::{Goes, ImageRule, Items, Kind, Merge, Row, Silent, Unknown};
+use crate::rpc::fields::{CREATED_SPECS, RESTORED_SPECS};
+use crate::rpc::{self, Goes, ImageRule, Items, Kind, Merge, Row, Silent, Then, Unknown};
 
 /// The plan of a call.
 pub(crate) enum Plan {
@@ -65,8 +66,13 @@ pub(crate) fn plan(
     is_alone: bool,
 ) -> Result<(Call, Plan), Status> {
     let started_with = lesson::started_with(&request, &target);
-    if let Target::Handler(handler) = &target {
-        with_backends_name(&mut request, handler);
+    match &target {
+        Target::Handler(handler) => {
+            with_backends_name(&mut request, handler);
+            with_backends_names_of_images(&mut request, handler.backend);
+        }
+        Target::Owner(owner, ..) => with_backends_names_of_images(&mut request, *owner),
+        _ => {}
     }
     let lesson = Lesson::of(&request, &target, started_with);
     let call = Call { request, lesson };
@@ -203,6 +209,24 @@ fn with_backends_name(request: &mut Request, handler: &Handler) {
     if protobuf::string(&message, path).is_ok_and(|name| name != handler.backend_handler) {
         let message = protobuf::with_string(&message, path, &handler.backend_handler);
         request.body = frames::frame(&message);
+    }
+}
+
+/// Sets the own names of `backend` for the handlers in the image specs of new containers.
+fn with_backends_names_of_images(request: &mut Request, backend: BackendId) {
+    let specs = match (&request.row.goes, &request.row.then) {
+        _ if !request.live.table.renames(backend) => return,
+        (Goes::OwnerWithImage(_), _) => &CREATED_SPECS,
+        (_, Then::OwnRestored(..)) => &RESTORED_SPECS,
+        _ => return,
+    };
+    let backends_name = |name: &str| {
+        let row = request.live.table.handler(name)?;
+        (row.backend == backend).then_some(row.backend_handler.as_str())
+    };
+    let message = request.message();
+    if let Some(renamed) = rpc::specs_renamed(&message, specs, backends_name) {
+        request.body = frames::frame(&renamed);
     }
 }
 

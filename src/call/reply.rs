@@ -19,6 +19,7 @@ use crate::backend::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::unsaved::Unsaved;
+use crate::call::fault::Passed;
 use crate::codec::frames;
 use crate::codec::grpc::ok_trailers;
 use crate::errors;
@@ -148,13 +149,13 @@ pub(crate) fn end(trailers: HeaderMap) -> Body {
 }
 
 /// A backend's response that criswitch forwards without reading it. At the end of the response, the cached `list` is
-/// dropped, because the client may know newer items. If `whole` is set, the response lists all items, and the backend
-/// records whether the response failed.
-pub fn passed(
+/// dropped, because the client may know newer items. `whole` is set if the response lists all items, and records whether
+/// the response failed.
+pub(crate) fn passed(
     response: http::Response<IncomingBody>,
     backend: Arc<Backend>,
     list: Option<List>,
-    whole: Option<&'static Row>,
+    whole: Option<Passed>,
 ) -> Reply {
     let (head, inner) = response.into_parts();
     let mut body = PassedBody {

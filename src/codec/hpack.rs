@@ -13,8 +13,10 @@ const PRIORITY: u8 = 0x20;
 /// The bytes of a stream's priority.
 const PRIORITY_BYTES: usize = 5;
 
-/// The number of `:authority` in the static table.
+/// The number of `:authority` with an empty value in the static table.
 const AUTHORITY: usize = 1;
+/// The field `host` with an empty value: number 38 in the static table.
+const EMPTY_HOST: u8 = 0x80 | 38;
 /// The name in letters, and in Huffman's code.
 const NAME: &[u8] = b":authority";
 const CODED_NAME: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
@@ -47,20 +49,48 @@ const fn limits() -> [u32; 31] {
 /// its first `SEARCHED` bytes. An authority that does not end there remains.
 ///
 /// The new value has the same length, encoded and decoded: the tables of the client and of h2, which have a limit on
-/// their decoded size, stay equal.
+/// their decoded size, stay equal. No host has an empty name, so an empty authority that enters no table becomes an empty
+/// `host`.
 pub fn replace_authority(payload: &mut [u8], flags: u8) {
-    if let Some((is_coded, value)) = authority(payload, flags)
-        && let Some(value) = payload.get_mut(value)
-    {
-        match is_coded {
+    let Some(authority) = authority(payload, flags) else {
+        return;
+    };
+    if authority.value.is_empty() && !authority.is_kept {
+        replace_empty(payload, flags, authority.field);
+    } else if let Some(value) = payload.get_mut(authority.value) {
+        match authority.is_coded {
             true => drop(replace_coded(value)),
             false => value.fill(LETTER),
         }
     }
 }
 
-/// The place of the authority's value, and whether the value has Huffman's code.
-fn authority(payload: &[u8], flags: u8) -> Option<(bool, Range<usize>)> {
+/// Replaces the empty authority at `field` by fields `host` behind the last field that ends in `payload`: a request's
+/// pseudo-header fields come first.
+fn replace_empty(payload: &mut [u8], flags: u8, field: Range<usize>) {
+    let padding = match payload.first() {
+        Some(padding) if flags & PADDED != 0 => usize::from(*padding),
+        _ => 0,
+    };
+    let unpadded = payload.len().saturating_sub(padding);
+    let mut fields = PayloadFields {
+        payload: payload.get(..unpadded).unwrap_or_default(),
+        at: field.end,
+    };
+    let mut end = field.end;
+    while fields.field().is_some() {
+        end = fields.at;
+    }
+    if let Some(moved) = payload.get_mut(field.start..end) {
+        moved.rotate_left(field.len());
+    }
+    if let Some(last) = payload.get_mut(end - field.len()..end) {
+        last.fill(EMPTY_HOST);
+    }
+}
+
+/// The authority in the payload of a HEADERS frame.
+fn authority(payload: &[u8], flags: u8) -> Option<Field> {
     let mut fields = PayloadFields { payload, at: 0 };
     if flags & PADDED != 0 {
         // The padding is at the end.
@@ -70,32 +100,23 @@ fn authority(payload: &[u8], flags: u8) -> Option<(bool, Range<usize>)> {
         fields.at += PRIORITY_BYTES;
     }
     loop {
-        let first = fields.byte()?;
-        let name = match first {
-            // An indexed field, and a new size of the table: both have no value.
-            0x80.. => {
-                fields.integer(first, 7)?;
-                continue;
-            }
-            0x20..0x40 => {
-                fields.integer(first, 5)?;
-                continue;
-            }
-            0x40..0x80 => fields.integer(first, 6)?,
-            _ => fields.integer(first, 4)?,
-        };
-        let is_authority = match name {
-            0 => match fields.string()? {
-                (true, name) => payload.get(name)? == CODED_NAME,
-                (false, name) => payload.get(name)? == NAME,
-            },
-            name => name == AUTHORITY,
-        };
-        let value = fields.string()?;
-        if is_authority {
-            return Some(value);
+        let field = fields.field()?;
+        if field.is_authority {
+            return Some(field);
         }
     }
+}
+
+/// A field of a payload.
+struct Field {
+    field: Range<usize>,
+    /// The value of a literal; else empty.
+    value: Range<usize>,
+    /// Whether the value has Huffman's code.
+    is_coded: bool,
+    /// Whether the field enters the table.
+    is_kept: bool,
+    is_authority: bool,
 }
 
 /// Reads the fields of a payload. `None` at the end of the payload, also within a field.
@@ -109,6 +130,43 @@ impl PayloadFields<'_> {
         let byte = self.payload.get(self.at)?;
         self.at += 1;
         Some(*byte)
+    }
+
+    fn field(&mut self) -> Option<Field> {
+        let begin = self.at;
+        let first = self.byte()?;
+        let is_kept = (0x40..0x80).contains(&first);
+        let name = match first {
+            // An indexed field, and a new size of the table: both have no value.
+            0x20..0x40 | 0x80.. => {
+                let bits = if first < 0x80 { 5 } else { 7 };
+                let number = self.integer(first, bits)?;
+                return Some(Field {
+                    field: begin..self.at,
+                    value: self.at..self.at,
+                    is_coded: false,
+                    is_kept,
+                    is_authority: first >= 0x80 && number == AUTHORITY,
+                });
+            }
+            _ if is_kept => self.integer(first, 6)?,
+            _ => self.integer(first, 4)?,
+        };
+        let is_authority = match name {
+            0 => match self.string()? {
+                (true, name) => self.payload.get(name)? == CODED_NAME,
+                (false, name) => self.payload.get(name)? == NAME,
+            },
+            name => name == AUTHORITY,
+        };
+        let (is_coded, value) = self.string()?;
+        Some(Field {
+            field: begin..self.at,
+            value,
+            is_coded,
+            is_kept,
+            is_authority,
+        })
     }
 
     /// An integer that begins in the lowest `bits` of `first` (RFC 7541, 5.1). `None` if it is larger than any payload.

@@ -2,7 +2,6 @@
 //! does not guess.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tonic::Status;
 
@@ -37,12 +36,14 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
 /// Waits for the next attempt to connect to `owner`: for a short read at most `list_timeout`, because a kept status may
 /// answer it.
 async fn connects(request: &Request, owner: &Backend) -> bool {
-    let limit = match request.row.patience {
-        Patience::Short => request.wait(owner.list_timeout()),
-        Patience::Read | Patience::Change | Patience::Create => Duration::MAX,
-    };
-    let connected = tokio::time::timeout(limit, owner.wire()).await;
-    connected.is_ok_and(|wire| wire.is_ok())
+    let connected = owner.wire();
+    match request.row.patience {
+        Patience::Short => {
+            let connected = request.within(owner.list_timeout(), connected).await;
+            connected.is_ok_and(|wire| wire.is_ok())
+        }
+        Patience::Read | Patience::Change | Patience::Create => connected.await.is_ok(),
+    }
 }
 
 /// The search for the target of a request.

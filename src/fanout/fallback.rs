@@ -90,15 +90,12 @@ impl Part<'_> {
             }
         }
         let mut own = std::pin::pin!(own);
-        let limit = backend.timeout(call.row);
-        let wait = call.wait(limit);
-        let answered = match tokio::time::timeout(wait, &mut own).await {
+        let answered = match call.within(backend.timeout(call.row), &mut own).await {
             Ok(answered) => answered,
-            Err(_) => {
+            Err(late) => {
                 let share = replaced(backend.timed_out(call.row).into());
-                // Ask again in the background, so that the next call may find a newer list in the cache. A wait that
-                // the client's deadline has cut short says nothing about the backend.
-                match wait == limit && (share.is_ok() || is_list || is_short) {
+                // Ask again in the background, so that the next call may find a newer list in the cache.
+                match late.is_fault_of_backend && (share.is_ok() || is_list || is_short) {
                     true => backend.record.note_late(call.contribution()),
                     false => backend.nudges.suspected.notify_one(),
                 }

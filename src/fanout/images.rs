@@ -16,7 +16,7 @@ use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Lesson, named};
 use crate::codec::{frames, protobuf};
 use crate::errors;
-use crate::fanout::BackendResult;
+use crate::fanout::{self, BackendResult};
 use crate::forward;
 use crate::forward::short;
 use crate::ownership::BackendId;
@@ -40,7 +40,7 @@ pub(crate) async fn pull_everywhere(
 /// Sends `call`, which changes image stores, to all `backends` at once.
 async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let sent = backends.iter().cloned().map(|backend| async move {
-        let result = forward::ask(call, &backend).await;
+        let result = fanout::ask(call, &backend).await;
         BackendResult { backend, result }
     });
     join_all(sent).await
@@ -129,7 +129,7 @@ async fn image_at(
     image: &str,
 ) -> Result<Option<String>, Failed> {
     let call = image_status(call, image);
-    let answer = short::in_time(&call, backend, forward::ask(&call, backend)).await?;
+    let answer = short::in_time(&call, backend, fanout::ask(&call, backend)).await?;
     if answer.code() != Code::Ok {
         return Err(named(backend, answer));
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use http::HeaderMap;
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 use tonic::Status;
@@ -28,6 +27,7 @@ use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::config::wording::span;
 use crate::errors;
+use crate::fanout;
 use crate::gate::Readable;
 use crate::rpc;
 use crate::rpc::fields::{
@@ -147,13 +147,12 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     if backend.record.late_read(call.row, &call.body).is_some() {
         return last();
     }
-    let wait = call.wait(STATUS_WAIT);
-    match tokio::time::timeout(wait, answer).await {
+    match call.within(STATUS_WAIT, answer).await {
         Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
         Ok(Err(status)) if !errors::is_silence(&status) => Err(status.into()),
         Ok(Err(_)) => last(),
-        Err(_) => {
-            if wait == STATUS_WAIT {
+        Err(late) => {
+            if late.is_fault_of_backend {
                 backend.record.note_late_read(call.row, &call.body);
             }
             last()
@@ -164,8 +163,7 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
 /// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
 /// a status that is not ready. An error would hide the state of the other backends from an operator.
 async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, Option<Answer>) {
-    let (headers, body) = (call.reading_headers(), call.body.clone());
-    let silent = match request_status(backend, &headers, body).await {
+    let silent = match request_status(backend, fanout::ask(call, backend)).await {
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
@@ -185,17 +183,17 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
 /// does not answer.
 async fn ask_status(backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
-    match request_status(backend, &headers, frames::frame(&[])).await {
+    let asked = backend.ask(&rpc::STATUS, &headers, frames::frame(&[]));
+    match request_status(backend, asked).await {
         Ok((said, _)) => said,
         Err(silent) => last_known(backend, silent),
     }
 }
 
-/// Asks a backend for its status, and caches the reply.
+/// Asks a backend for its status by `asked`, and caches the reply.
 async fn request_status(
     backend: &Arc<Backend>,
-    headers: &HeaderMap,
-    body: Bytes,
+    asked: impl Future<Output = Result<Answer, Status>>,
 ) -> Result<(StatusAnswer, Answer), Status> {
     if backend
         .record
@@ -203,7 +201,6 @@ async fn request_status(
     {
         return Err(late(backend));
     }
-    let asked = backend.ask(&rpc::STATUS, headers, body);
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
     let answer = asked.unwrap_or_else(|_| {
         // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.

@@ -10,20 +10,20 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use http::HeaderMap;
 use http_body::Frame;
 use parking_lot::Mutex;
 use tonic::{Code, Status};
 
-use crate::backend::Backend;
 use crate::backend::stream::Messages;
 use crate::backend::unsaved::Unsaved;
+use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::{frames, grpc, protobuf};
 use crate::errors;
 use crate::fanout::fallback::{self, Part};
 use crate::fanout::{self, Parts, Share, merge};
-use crate::forward;
 use crate::gate::{Joined, Readable};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::{Reservation, Unread};
@@ -377,24 +377,35 @@ impl Feed {
 
     /// Opens the backend's stream and reads its first message. Calls the unary list if the backend lacks the stream.
     async fn open(&self) -> Result<(Messages, Share), Failed> {
-        let (row, headers) = (self.call.row, self.call.reading_headers());
-        let opened = Messages::open(&self.backend, row, &headers, self.call.body.clone());
-        let mut messages = opened.await?;
-        match messages.next(&self.backend).await {
-            Ok(Some(message)) if self.has_failed() => {
+        let mut opened = self.open_with(&self.call.merged_headers()).await;
+        // As in `fanout::ask`.
+        if let Err(failed) = &opened
+            && self.call.may_be_due_to_metadata(failed.code())
+        {
+            opened = self.open_with(&own_headers()).await;
+        }
+        match opened {
+            Ok((messages, Some(message))) if self.has_failed() => {
                 let whole = self.whole(messages, message).await?;
                 Ok((Messages::ended(&self.backend), Share::Own(whole)))
             }
-            Ok(Some(message)) => Ok((messages, Share::Own(self.readable(message)?))),
+            Ok((messages, Some(message))) => Ok((messages, Share::Own(self.readable(message)?))),
             // An empty list is a stream without messages; an empty message means the same.
-            Ok(None) => Ok((
-                Messages::ended(&self.backend),
-                Share::Own(Readable::default()),
-            )),
+            Ok((messages, None)) => Ok((messages, Share::Own(Readable::default()))),
             Err(failed) if failed.code() == Code::Unimplemented => {
                 Ok((Messages::ended(&self.backend), self.list_instead().await?))
             }
             Err(failed) => Err(failed.named(&self.backend)),
+        }
+    }
+
+    /// Opens the backend's stream and reads its first message. `None` for a stream without messages.
+    async fn open_with(&self, headers: &HeaderMap) -> Result<(Messages, Option<Bytes>), Failed> {
+        let (row, body) = (self.call.row, self.call.body.clone());
+        let mut messages = Messages::open(&self.backend, row, headers, body).await?;
+        match messages.next(&self.backend).await? {
+            Some(first) => Ok((messages, Some(first))),
+            None => Ok((Messages::ended(&self.backend), None)),
         }
     }
 
@@ -439,7 +450,7 @@ impl Feed {
     async fn list_instead(&self) -> Result<Share, Failed> {
         let mut call = self.call.clone();
         call.request.row = self.instead;
-        let answer = forward::ask(&call, &self.backend).await?;
+        let answer = fanout::ask(&call, &self.backend).await?;
         match answer.code() {
             Code::Ok => Ok(Share::Own(self.readable(self.backend.message(&answer)?)?)),
             Code::Unimplemented

@@ -101,7 +101,7 @@ impl<'a> OwnCalls<'a> {
     /// The status of the call.
     pub(crate) async fn list_kind(self, list: List, row: &'static Row) -> Result<(), Status> {
         let listed = self.ask_for_list(list, row).await;
-        note(self.backend, row, &listed);
+        note(self.backend, row, &listed.clone().map_err(Failed::from));
         listed
     }
 
@@ -119,7 +119,11 @@ impl<'a> OwnCalls<'a> {
     /// The status of the call.
     pub(crate) async fn list_images(self) -> Result<(), Status> {
         let listed = self.ask_for_images().await;
-        note(self.backend, &rpc::LIST_IMAGES, &listed);
+        note(
+            self.backend,
+            &rpc::LIST_IMAGES,
+            &listed.clone().map_err(Failed::from),
+        );
         listed
     }
 
@@ -151,6 +155,19 @@ impl<'a> OwnCalls<'a> {
         Ok(())
     }
 
+    /// Requests the file systems of the images by `row`.
+    ///
+    /// # Errors
+    /// If the answer is an error or cannot be read.
+    pub(crate) async fn ask_for_disks(self, row: &'static Row) -> Result<(), Failed> {
+        let (_, answer) = self.ask(row).await?;
+        if answer.code() != Code::Ok {
+            return Err(Failed::Answer(Box::new(answer)));
+        }
+        let message = self.backend.message(&answer)?;
+        Ok(readable(&self.switch.live(), None, self.backend, &message).map(drop)?)
+    }
+
     /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.
     async fn ask(self, row: &'static Row) -> Result<(Asked, Answer), Status> {
         let asked = Asked::now(&self.switch.owners());
@@ -159,10 +176,9 @@ impl<'a> OwnCalls<'a> {
     }
 }
 
-/// Records whether the backend's answer to a call for all items can be used.
-fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Status>) {
-    let failed = asked.as_ref().err();
-    let failed = failed.map(|status| Failed::from(status.clone()).code_and_text());
+/// Records whether the backend's answer to a call of criswitch for all items can be used.
+pub(crate) fn note(backend: &Backend, row: &'static Row, asked: &Result<(), Failed>) {
+    let failed = asked.as_ref().err().map(Failed::code_and_text);
     backend.record.note_answer(row, failed.as_deref());
 }
 

@@ -19,7 +19,8 @@ use crate::call::{Call, Failed};
 use crate::codec::{frames, protobuf};
 use crate::ownership::Owner;
 use crate::rpc::fields::{
-    ITEMS, LISTED_ID, REQUESTED_ID, STATUS_HANDLER, VERBOSE_STATUS, container, pod_sandbox,
+    CONTAINER_STATUS_HANDLERS, ITEMS, LISTED_ID, POD_STATUS_HANDLERS, REQUESTED_ID, VERBOSE_STATUS,
+    container, pod_sandbox,
 };
 use crate::rpc::{Kind, List, Row};
 use crate::switch::Switch;
@@ -57,13 +58,11 @@ pub(crate) async fn in_time<T, E: From<Status>>(
     if let Some(late) = backend.record.late_read(call.row, &call.body) {
         return Err(late.into());
     }
-    let limit = backend.list_timeout();
-    let wait = call.wait(limit);
-    if let Ok(answered) = tokio::time::timeout(wait, asked).await {
-        return answered;
-    }
-    // A wait that the client's deadline has cut short says nothing about the backend.
-    if wait == limit {
+    let late = match call.within(backend.list_timeout(), asked).await {
+        Ok(answered) => return answered,
+        Err(late) => late,
+    };
+    if late.is_fault_of_backend {
         backend.record.note_late_read(call.row, &call.body);
     }
     Err(backend.timed_out(call.row).into())
@@ -82,10 +81,11 @@ fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
     if listed_state(backend, kind, id)? != status.state {
         return None;
     }
-    let renamed = match kind {
-        Kind::Pod => View::of(switch).renamed(backend, &status.message, STATUS_HANDLER),
-        Kind::Container => Ok(None),
+    let handlers = match kind {
+        Kind::Pod => &POD_STATUS_HANDLERS,
+        Kind::Container => &CONTAINER_STATUS_HANDLERS,
     };
+    let renamed = View::of(switch).renamed(backend, &status.message, handlers);
     let shown = renamed.ok()?.unwrap_or(status.message);
     Some(reply::of_message(vec![shown]).into())
 }

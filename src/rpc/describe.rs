@@ -95,9 +95,13 @@ impl Row {
             None => reply,
         };
         match (&self.then, &self.goes) {
-            (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
-                reply + "; handlers have the names of the rows"
-            }
+            (
+                Then::Rename(_)
+                | Then::HaveImage(_)
+                | Then::List(List::Pods | List::Containers | List::Images),
+                _,
+            )
+            | (_, Goes::All(_, Merge::Events)) => reply + "; handlers have the names of the rows",
             (Then::CompleteUrl(_), _) => reply + "; a URL that begins with // gets the scheme http",
             (Then::List(List::PodMetrics), _) => {
                 reply + "; label values are in the order of ListMetricDescriptors"

@@ -1,5 +1,6 @@
 //! The numbers of the CRI's fields that criswitch uses, by name. `tests/table.rs` compares them with the interface.
 
+use super::HandlerPaths;
 use crate::codec::protobuf::Path;
 
 /// Makes a module of constants for each message, and a list of all constants.
@@ -32,18 +33,19 @@ messages! {
     pod_sandbox_status_response: PodSandboxStatusResponse { STATUS = 1, INFO = 2, CONTAINERS_STATUSES = 3 },
     pod_sandbox_status: PodSandboxStatus { ID = 1, METADATA = 2, STATE = 3, CREATED_AT = 4, LABELS = 7, ANNOTATIONS = 8, RUNTIME_HANDLER = 9 },
     run_pod_sandbox_response: RunPodSandboxResponse { POD_SANDBOX_ID = 1 },
-    restore_pod_request: RestorePodRequest { CONFIG = 2, RUNTIME_HANDLER = 3 },
+    restore_pod_request: RestorePodRequest { CONFIG = 2, RUNTIME_HANDLER = 3, CONTAINER_CONFIGS = 5 },
     restore_pod_response: RestorePodResponse { POD_SANDBOX_ID = 1, RESTORED_CONTAINERS = 2 },
     restored_container: RestoredContainer { CONTAINER_ID = 2 },
     create_container_response: CreateContainerResponse { CONTAINER_ID = 1 },
     create_container_request: CreateContainerRequest { POD_SANDBOX_ID = 1, CONFIG = 2, SANDBOX_CONFIG = 3 },
-    container_config: ContainerConfig { METADATA = 1, IMAGE = 2, LABELS = 9, ANNOTATIONS = 10 },
+    container_config: ContainerConfig { METADATA = 1, IMAGE = 2, MOUNTS = 7, LABELS = 9, ANNOTATIONS = 10 },
     container_metadata: ContainerMetadata { NAME = 1 },
     container: Container { ID = 1, POD_SANDBOX_ID = 2, METADATA = 3, IMAGE = 4, IMAGE_REF = 5, STATE = 6, CREATED_AT = 7, LABELS = 8, ANNOTATIONS = 9, IMAGE_ID = 10 },
     container_filter: ContainerFilter { ID = 1, STATE = 2, POD_SANDBOX_ID = 3, LABEL_SELECTOR = 4 },
     container_status_request: ContainerStatusRequest { CONTAINER_ID = 1, VERBOSE = 2 },
     container_status_response: ContainerStatusResponse { STATUS = 1 },
-    container_status: ContainerStatus { ID = 1, STATE = 3 },
+    container_status: ContainerStatus { ID = 1, STATE = 3, IMAGE = 8, MOUNTS = 14 },
+    mount: Mount { IMAGE = 9 },
     exec_response: ExecResponse { URL = 1 },
     container_event_response: ContainerEventResponse { CONTAINER_ID = 1, CONTAINER_EVENT_TYPE = 2, CREATED_AT = 3, POD_SANDBOX_STATUS = 4, CONTAINERS_STATUSES = 5 },
     container_stats: ContainerStats { ATTRIBUTES = 1 },
@@ -66,7 +68,7 @@ messages! {
     pull_image_request: PullImageRequest { IMAGE = 1, SANDBOX_CONFIG = 3 },
     pull_image_response: PullImageResponse { IMAGE_REF = 1 },
     pod_sandbox_state_value: PodSandboxStateValue { STATE = 1 },
-    image: Image { ID = 1, REPO_TAGS = 2, REPO_DIGESTS = 3, SIZE = 4, UID = 5, USERNAME = 6, PINNED = 8 },
+    image: Image { ID = 1, REPO_TAGS = 2, REPO_DIGESTS = 3, SIZE = 4, UID = 5, USERNAME = 6, SPEC = 7, PINNED = 8 },
     int64_value: Int64Value { VALUE = 1 },
     uint64_value: UInt64Value { VALUE = 1 },
     image_fs_info_response: ImageFsInfoResponse { IMAGE_FILESYSTEMS = 1, CONTAINER_FILESYSTEMS = 2 },
@@ -105,8 +107,94 @@ pub const POD_ANNOTATIONS: Path = &[
     create_container_request::SANDBOX_CONFIG,
     pod_sandbox_config::ANNOTATIONS,
 ];
-/// The handler of a pod in a list.
-pub const LISTED_HANDLER: Path = &[ITEMS, pod_sandbox::RUNTIME_HANDLER];
+/// The handler of an image spec.
+pub const SPEC_HANDLER: Path = &[image_spec::RUNTIME_HANDLER];
+/// The image specs of a new container.
+pub const CREATED_SPECS: [Path; 2] = [
+    &[create_container_request::CONFIG, container_config::IMAGE],
+    &[
+        create_container_request::CONFIG,
+        container_config::MOUNTS,
+        mount::IMAGE,
+    ],
+];
+/// The image specs of the containers of a pod to restore.
+pub const RESTORED_SPECS: [Path; 2] = [
+    &[
+        restore_pod_request::CONTAINER_CONFIGS,
+        container_config::IMAGE,
+    ],
+    &[
+        restore_pod_request::CONTAINER_CONFIGS,
+        container_config::MOUNTS,
+        mount::IMAGE,
+    ],
+];
+/// The handlers in a list of pods.
+pub const LISTED_PODS: HandlerPaths = HandlerPaths {
+    pod: Some(&[ITEMS, pod_sandbox::RUNTIME_HANDLER]),
+    images: &[],
+};
+/// The handlers in a list of containers.
+pub const LISTED_CONTAINERS: HandlerPaths = HandlerPaths {
+    pod: None,
+    images: &[&[ITEMS, container::IMAGE]],
+};
+/// The handlers in a list of images.
+pub const LISTED_IMAGES: HandlerPaths = HandlerPaths {
+    pod: None,
+    images: &[&[ITEMS, image::SPEC]],
+};
+/// The handlers in the reply to `ImageStatus`.
+pub const IMAGE_STATUS_HANDLERS: HandlerPaths = HandlerPaths {
+    pod: None,
+    images: &[&[image_status_response::IMAGE, image::SPEC]],
+};
+/// The handlers in the reply to `ContainerStatus`.
+pub const CONTAINER_STATUS_HANDLERS: HandlerPaths = HandlerPaths {
+    pod: None,
+    images: &[
+        &[container_status_response::STATUS, container_status::IMAGE],
+        &[
+            container_status_response::STATUS,
+            container_status::MOUNTS,
+            mount::IMAGE,
+        ],
+    ],
+};
+/// The handlers in the reply to `PodSandboxStatus`.
+pub const POD_STATUS_HANDLERS: HandlerPaths = HandlerPaths {
+    pod: Some(STATUS_HANDLER),
+    images: &[
+        &[
+            pod_sandbox_status_response::CONTAINERS_STATUSES,
+            container_status::IMAGE,
+        ],
+        &[
+            pod_sandbox_status_response::CONTAINERS_STATUSES,
+            container_status::MOUNTS,
+            mount::IMAGE,
+        ],
+    ],
+};
+/// The handlers in an event.
+pub const EVENT_HANDLERS: HandlerPaths = HandlerPaths {
+    pod: Some(&[
+        container_event_response::POD_SANDBOX_STATUS,
+        pod_sandbox_status::RUNTIME_HANDLER,
+    ]),
+    images: &[
+        &[
+            container_event_response::CONTAINERS_STATUSES,
+            container_status::IMAGE,
+        ],
+        &[
+            container_event_response::CONTAINERS_STATUSES,
+            container_status::MOUNTS,
+            mount::IMAGE,
+        ],
+    ],
+};
 /// The container or pod that an event is about.
 pub const EVENT_ID: Path = &[container_event_response::CONTAINER_ID];
 /// The id of an event's pod.
@@ -119,11 +207,6 @@ pub const EVENT_POD_UID: Path = &[
     container_event_response::POD_SANDBOX_STATUS,
     pod_sandbox_status::METADATA,
     pod_sandbox_metadata::UID,
-];
-/// The handler of an event's pod.
-pub const EVENT_HANDLER: Path = &[
-    container_event_response::POD_SANDBOX_STATUS,
-    pod_sandbox_status::RUNTIME_HANDLER,
 ];
 /// The ids of the containers of an event's pod.
 pub const EVENT_CONTAINERS: Path = &[

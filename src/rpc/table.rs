@@ -1,10 +1,10 @@
 //! The RPC table: one row for each RPC, data only. RPCs are named only here.
 
 use super::fields::{
-    CONTAINER_MOUNTPOINT, CONTAINER_POD, FILTER, IMAGE_ANNOTATIONS, IMAGE_MOUNTPOINT,
-    NEW_CONTAINER, PULL_UID, PULLED_IMAGE, REQUESTED_ID, RESTORE_CONFIG, RESTORE_HANDLER,
-    RESTORED_CONTAINERS, RESTORED_POD, RUN_CONFIG, RUN_HANDLER, RUN_POD, STATUS_HANDLER,
-    STATUS_IMAGE_ID, STREAMING_URL, container, container_filter, container_stats_filter,
+    CONTAINER_MOUNTPOINT, CONTAINER_POD, CONTAINER_STATUS_HANDLERS, FILTER, IMAGE_ANNOTATIONS,
+    IMAGE_MOUNTPOINT, NEW_CONTAINER, POD_STATUS_HANDLERS, PULL_UID, PULLED_IMAGE, REQUESTED_ID,
+    RESTORE_CONFIG, RESTORE_HANDLER, RESTORED_CONTAINERS, RESTORED_POD, RUN_CONFIG, RUN_HANDLER,
+    RUN_POD, STATUS_IMAGE_ID, STREAMING_URL, container, container_filter, container_stats_filter,
     image_filter, image_spec, image_status_request, pod_sandbox, pod_sandbox_filter,
     pod_sandbox_stats_filter,
 };
@@ -164,14 +164,14 @@ pub const POD_STATUS: Row = short(runtime(
     "PodSandboxStatus",
     Read,
     Owner(Pod, REQUESTED_ID, NotFound),
-    Rename(STATUS_HANDLER),
+    Rename(&POD_STATUS_HANDLERS),
 ));
 /// `ContainerStatus`.
 pub const CONTAINER_STATUS: Row = short(runtime(
     "ContainerStatus",
     Read,
     Owner(Container, REQUESTED_ID, NotFound),
-    Nothing,
+    Rename(&CONTAINER_STATUS_HANDLERS),
 ));
 /// `GetContainerEvents`.
 pub const EVENTS: Row = optional(long(runtime(

@@ -30,7 +30,7 @@ use crate::gate::Readable;
 use crate::limits::budget::Unread;
 use crate::ownership::{BackendId, Owners};
 use crate::rpc::fields::{
-    EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
+    EVENT_CONTAINERS, EVENT_HANDLERS, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
     container_status_response, pod_sandbox_status, pod_sandbox_status_response,
 };
 use crate::rpc::{self, Kind};
@@ -197,7 +197,7 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
         let of = |path| protobuf::string(&message, path).unwrap_or_default();
         short::drop_statuses(switch, backend, Kind::Container, of(EVENT_ID));
         short::drop_statuses(switch, backend, Kind::Pod, of(EVENT_POD));
-        let renamed = View::of(switch).renamed(backend, &message, EVENT_HANDLER)?;
+        let renamed = View::of(switch).renamed(backend, &message, &EVENT_HANDLERS)?;
         let event = event.rewritten(renamed);
         asked.note_event(&event);
         // The name of the row may be longer than the backend's name of the handler.
@@ -363,7 +363,7 @@ async fn state_of(own: OwnCalls<'_>, id: &str) -> Result<Bytes, Failed> {
     }
     let kind = if state == NOT_READY { STOPPED } else { STARTED };
     let event = event(id, kind, status, &containers);
-    let renamed = View::of(switch).renamed(backend, &event, EVENT_HANDLER)?;
+    let renamed = View::of(switch).renamed(backend, &event, &EVENT_HANDLERS)?;
     Ok(renamed.unwrap_or(event))
 }
 

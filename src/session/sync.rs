@@ -17,7 +17,7 @@ use crate::backend::wire::Wire;
 use crate::call::Failed;
 use crate::codec::{cri, frames, protobuf};
 use crate::fanout::{status, streams};
-use crate::forward::own::{OwnCalls, unless_silent};
+use crate::forward::own::{self, OwnCalls, unless_silent};
 use crate::gate::Readable;
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
@@ -152,11 +152,14 @@ pub(crate) async fn version(backend: &Backend, wire: Option<&Wire>) -> Result<()
 /// The error of a call that lists pods, containers or images without a stream. Any other call fails only with
 /// `Unavailable`. `Status` never fails here, because clients request it again.
 pub(crate) async fn answers(own: OwnCalls<'_>, row: &'static Row) -> Result<(), Failed> {
-    let OwnCalls { backend, wire, .. } = own;
+    let backend = own.backend;
     let row = match row.merge() {
         Some(Merge::Interleave(list, _)) => match streams::read_to_end(backend, row).await {
             Err(failed) if failed.code() == Code::Unimplemented => list,
-            ended => return unless_silent(ended),
+            ended => {
+                own::note(backend, row, &ended);
+                return unless_silent(ended);
+            }
         },
         _ => row,
     };
@@ -166,8 +169,9 @@ pub(crate) async fn answers(own: OwnCalls<'_>, row: &'static Row) -> Result<(), 
         Some(list) => own.list_kind(list, row).await?,
         None if row.name == rpc::STATUS.name => first_status(own).await.unwrap_or_default(),
         None => {
-            let asked = backend.ask_own(wire, row, frames::frame(&[])).await;
-            unless_silent(asked.map(drop).map_err(Failed::from))?;
+            let asked = own.ask_for_disks(row).await;
+            own::note(backend, row, &asked);
+            unless_silent(asked)?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Translates the handlers of pods to the names that clients use. These are the names in the routing table, which may
-//! differ from the backends' names.
+//! Translates the handlers of pods and images to the names that clients use. These are the names in the routing table,
+//! which may differ from the backends' names.
 //!
 //! criswitch remembers the row of the routing table that it created a pod with. CRI-O lists pods without a handler. For
 //! each such pod that criswitch did not create, criswitch requests the verbose status in the background, until the
@@ -23,12 +23,12 @@ use crate::call::route::Target;
 use crate::call::{Request, log};
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Edit, Malformed};
-use crate::config::Table;
+use crate::config::{NamesOfHandlers, Table};
 use crate::ownership::{BackendId, Owner, Owners, StartedWith, Unasked};
 use crate::rpc::fields::{
     LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
 };
-use crate::rpc::{self, Kind, List};
+use crate::rpc::{self, HandlerPaths, Kind, List};
 use crate::topology::Live;
 
 /// The most requests for pods' handlers in flight to one backend.
@@ -44,8 +44,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// The longest `info` in a verbose status that criswitch reads, in bytes. CRI-O's has about 20 KB.
 const LONGEST_INFO: usize = 1 << 20;
 
-/// Renames the handlers of the pods in `message` to the names that clients use. `path` is the field number of the pods
-/// in `message`, then the field number of the handler in a pod. Returns `None` if nothing changes.
+/// Renames the handlers at `paths` in `message` to the names that clients use. Returns `None` if nothing changes.
 ///
 /// # Errors
 /// `Internal` if `message` is malformed.
@@ -54,12 +53,24 @@ pub(crate) fn renamed(
     owners: &Owners,
     backend: &Backend,
     message: &[u8],
-    path: &[u32],
+    paths: &HandlerPaths,
 ) -> Result<Option<Bytes>, Status> {
-    let [pod, handler] = path else {
-        return Ok(None);
-    };
     let names = table.names_of(backend.id);
+    let pods = match paths.pod {
+        Some([pod, handler]) => pods_renamed(&names, owners, backend, message, (pod, handler))?,
+        _ => None,
+    };
+    let now = pods.as_deref().unwrap_or(message);
+    Ok(rpc::specs_renamed(now, paths.images, |handler| names.image_name_for(handler)).or(pods))
+}
+
+fn pods_renamed(
+    names: &NamesOfHandlers<'_>,
+    owners: &Owners,
+    backend: &Backend,
+    message: &[u8],
+    (pod, handler): (&u32, &u32),
+) -> Result<Option<Bytes>, Status> {
     let renamed = protobuf::edited(message, &[*pod], &mut |pod| {
         let (id, listed) = (
             protobuf::string(pod, LISTED_ID)?,
@@ -75,10 +86,15 @@ pub(crate) fn renamed(
     renamed.map_err(|fault| backend.malformed(&fault))
 }
 
-/// Whether criswitch must decode the streamed pods of its only backend, because clients may use another name for a
-/// pod's handler.
+/// Whether criswitch must decode the streamed list of its only backend, because clients may use another name for a
+/// handler in it.
 pub(crate) fn must_rename(live: &Live, owners: &Owners, list: List, backend: BackendId) -> bool {
-    list == List::Pods && (live.renames(backend) || owners.pods.has_started_otherwise(backend))
+    let renames = live.table.renames(backend);
+    match list {
+        List::Pods => renames || owners.pods.has_started_otherwise(backend),
+        List::Containers | List::Images => renames,
+        _ => false,
+    }
 }
 
 /// Adds the handler of a pod to the log lines of a call that changes the pod or its container, by the name that clients

@@ -211,9 +211,12 @@ impl<'a> Learner<'a> {
                     backend.report_disks(disks);
                 }
             }
-            Lesson::Image(path) => {
+            Lesson::Image(path, handlers) => {
                 let id = protobuf::string(reply, path).unwrap_or_default();
                 pod_requests::note_asking(self.pod_requests, call, vec![backend.id], id);
+                if let Some(handlers) = handlers {
+                    return self.view.renamed(backend, reply, handlers);
+                }
             }
             Lesson::Pod(path, names) => {
                 let id = self.own_pod(names, reply, path)?;
@@ -237,7 +240,7 @@ impl<'a> Learner<'a> {
             }
             Lesson::ChangedState(changes, id) => self.change_states(changes, id),
             Lesson::List(listing) => return self.listing(listing, reply),
-            Lesson::Handler(path) => return self.view.renamed(backend, reply, path),
+            Lesson::Handler(paths) => return self.view.renamed(backend, reply, paths),
             Lesson::Url(path) => return urls::completed(backend, reply, path),
         }
         Ok(None)

@@ -12,9 +12,9 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::codec::protobuf;
 use crate::ownership::{MOST, Owners, Unlearned};
-use crate::rpc::fields::{self, LISTED_HANDLER};
+use crate::rpc::fields::{self, LISTED_CONTAINERS, LISTED_IMAGES, LISTED_PODS};
 use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{Kind, List};
+use crate::rpc::{HandlerPaths, Kind, List};
 use crate::switch::labels::KnownFits;
 use crate::switch::{Switch, handlers, labels};
 use crate::topology::Live;
@@ -47,7 +47,9 @@ impl View<'_> {
         message: &Bytes,
     ) -> Result<Option<Bytes>, Status> {
         match list {
-            List::Pods => self.renamed(backend, message, LISTED_HANDLER),
+            List::Pods => self.renamed(backend, message, &LISTED_PODS),
+            List::Containers => self.renamed(backend, message, &LISTED_CONTAINERS),
+            List::Images => self.renamed(backend, message, &LISTED_IMAGES),
             List::PodMetrics => {
                 let own = self.without_others(list, backend, message)?;
                 let metrics = own.as_ref().unwrap_or(message);
@@ -57,14 +59,14 @@ impl View<'_> {
         }
     }
 
-    /// Returns `message` with the names that clients use for the handlers at `path`; see [`handlers::renamed`].
+    /// Returns `message` with the names that clients use for the handlers at `paths`; see [`handlers::renamed`].
     pub(crate) fn renamed(
         &self,
         backend: &Backend,
         message: &[u8],
-        path: &[u32],
+        paths: &HandlerPaths,
     ) -> Result<Option<Bytes>, Status> {
-        handlers::renamed(&self.live.table, &self.owners, backend, message, path)
+        handlers::renamed(&self.live.table, &self.owners, backend, message, paths)
     }
 
     /// Removes repeated stats, and the stats of other backends' pods and containers, from `reply`. Stats of other

@@ -266,6 +266,11 @@ impl RawReply {
     }
 }
 
+/// Whether a call with this user agent is one that criswitch makes itself, and not one for a client.
+pub fn is_own_agent(agent: &str) -> bool {
+    agent.starts_with("criswitch/") && !agent.ends_with(" (for a client)")
+}
+
 /// Encodes a message as gRPC sends it, with gRPC's five bytes before it.
 pub fn frame(message: &impl Message) -> Bytes {
     frame_raw(&message.encode_to_vec())

@@ -41,8 +41,8 @@ use prost::Message;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::frame;
 use super::sockets::{self, Listener};
+use super::{frame, is_own_agent};
 
 pub use bad_details::bad_details;
 pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that_is_too_short};
@@ -146,7 +146,7 @@ async fn answer(request: Request<Incoming>, misbehaviour: Option<Misbehaviour>) 
     body.collect().await.ok();
     let rpc = head.uri.path().rsplit('/').next().unwrap_or_default();
     let agent = head.headers.get("user-agent");
-    let is_own = agent.is_some_and(|agent| agent.as_bytes().starts_with(b"criswitch/"));
+    let is_own = agent.is_some_and(|agent| is_own_agent(agent.to_str().unwrap()));
     let bad = misbehaviour.and_then(|misbehaviour| {
         let own = is_own.then(|| misbehaviour(&format!("own {rpc}")));
         own.flatten().or_else(|| misbehaviour(rpc))

@@ -159,6 +159,11 @@ impl Sim {
         });
     }
 
+    /// Rejects each call with this header: with this status, or without a status by a reset of its stream.
+    pub fn reject_header(&self, name: &str, with: Option<Status>) {
+        self.edit(|journal| journal.rejects = Some((name.to_owned(), with)));
+    }
+
     /// Answers the next call of an RPC never, and later calls as before.
     pub fn lose(&self, rpc: &str) {
         self.edit(|journal| {

@@ -21,7 +21,9 @@ mod rig;
 mod sim;
 pub mod sockets;
 
-pub use client::{Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, frame_raw};
+pub use client::{
+    Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, frame_raw, is_own_agent,
+};
 pub use configs::{container_config, container_in, image_spec, pod_config};
 #[cfg(unix)]
 pub use passed::{passing, passing_both};

@@ -32,6 +32,7 @@ mod backend {
 mod call {
     mod call_ends;
     mod call_lines;
+    mod client_faults;
 }
 
 mod dispatch {

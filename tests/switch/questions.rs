@@ -12,7 +12,7 @@ pub fn asked(sim: &Sim) -> usize {
 
 fn is_own(call: &crate::support::Call) -> bool {
     call.header("user-agent")
-        .is_some_and(|agent| agent.starts_with("criswitch/"))
+        .is_some_and(crate::support::is_own_agent)
 }
 
 /// The number of container lists that criswitch itself requested. Each question ends with such a list.

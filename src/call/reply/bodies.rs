@@ -13,11 +13,12 @@ use http_body::{Frame, SizeHint};
 use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::call::fault::Passed;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
-use crate::rpc::{List, Row};
+use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
 
 /// A backend's body that criswitch forwards without reading it. If the backend breaks off, the body ends with an error
@@ -26,8 +27,8 @@ pub(super) struct PassedBody {
     pub(super) inner: IncomingBody,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
-    /// The RPC, if the body has all items of its list.
-    pub(super) whole: Option<&'static Row>,
+    /// The call, if the body has all items of its list.
+    pub(super) whole: Option<Passed>,
     /// Whether the status has arrived. If the body ends without a status, that is an error.
     pub(super) ended: bool,
 }
@@ -39,11 +40,10 @@ impl PassedBody {
             return;
         }
         self.ended = true;
-        if let Some(row) = self.whole {
+        if let Some(whole) = self.whole {
             let answer = Answer::of_end(end.clone());
-            let failed = answer.failure(row);
-            self.backend.record.note_answer(row, failed.as_deref());
-            self.backend.record.note_rpc(row, answer.lacks());
+            whole.note(&self.backend, &answer);
+            self.backend.record.note_rpc(whole.row, answer.lacks());
         }
     }
 }

@@ -21,9 +21,8 @@ use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed};
 use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
-use crate::fanout::BackendResult;
 use crate::fanout::images::{self, find};
-use crate::forward;
+use crate::fanout::{self, BackendResult};
 use crate::forward::own::OwnCalls;
 use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image, image_spec};
 use crate::rpc::{self, List};
@@ -110,7 +109,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
             let name = backend.name();
             return Err(errors::image_in_use(reference, &name, &container));
         }
-        Ok(None) => forward::ask(call, backend).await,
+        Ok(None) => fanout::ask(call, backend).await,
         Err(status) => Err(status),
     };
     let is_fine = |answer: &Answer| answer.code() == Code::Ok || FINE.contains(&answer.code());

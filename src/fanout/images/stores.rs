@@ -14,17 +14,20 @@ use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
-use crate::forward;
-use crate::rpc::List;
+use crate::fanout;
 use crate::rpc::fields::{
-    IMAGE_REFERENCE, ITEMS, LISTED_ID, image, image_status_response, int64_value,
+    IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
+    int64_value,
 };
+use crate::rpc::{self, List};
 use crate::switch::image_references;
+use crate::topology::Live;
 
 /// One store's answer to an `ImageStatus`.
 #[derive(Debug)]
 pub(super) struct StoreAnswer {
     pub backend: Arc<Backend>,
+    live: Arc<Live>,
     /// The image in the store's answer, else in its cached list.
     pub image: Stored,
     /// Whether the store did not answer in time and criswitch used its cached list.
@@ -95,16 +98,29 @@ impl StoreAnswer {
         self.has_answered() && matches!(self.image, Stored::Nothing)
     }
 
-    /// The reply to the client: the store's answer unchanged, else a reply made from the cached image.
+    /// The reply to the client: the store's answer with the routing table's names for handlers, else a reply made from the
+    /// cached image.
     pub(super) fn into_reply(self) -> Reply {
+        let renamed = |message: &[u8]| {
+            let names = self.live.table.names_of(self.backend.id);
+            let name = |handler: &str| names.image_name_for(handler);
+            rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, name)
+        };
         match self.answer {
-            Ok(answer) => reply::of_answer(answer),
+            Ok(answer) => {
+                let message = self.backend.message(&answer);
+                match message.ok().and_then(|message| renamed(&message)) {
+                    Some(message) => reply::of_changed(answer, &message),
+                    None => reply::of_answer(answer),
+                }
+            }
             Err(_) => {
                 let mut status = bytes::BytesMut::new();
                 if let Stored::Image(image) = &self.image {
                     protobuf::put_bytes(&mut status, image_status_response::IMAGE, image);
                 }
-                reply::of_message(vec![status.freeze()])
+                let status = status.freeze();
+                reply::of_message(vec![renamed(&status).unwrap_or(status)])
             }
         }
     }
@@ -174,12 +190,10 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => {
-            let time = call.wait(limit);
-            let asked = tokio::time::timeout(time, forward::ask(call, backend));
-            asked.await.unwrap_or_else(|_| {
+            let asked = call.within(limit, fanout::ask(call, backend)).await;
+            asked.unwrap_or_else(|late| {
                 backend.nudges.suspected.notify_one();
-                // A wait that the client's deadline has cut short says nothing about the backend.
-                if is_last && time == limit {
+                if is_last && late.is_fault_of_backend {
                     backend.record.note_late_read(call.row, &call.body);
                 }
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
@@ -200,6 +214,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     };
     StoreAnswer {
         backend: Arc::clone(backend),
+        live: Arc::clone(&call.live),
         image,
         is_late,
         answer,

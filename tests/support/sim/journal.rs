@@ -24,6 +24,8 @@ pub struct Journal {
     pub sent: HashMap<String, BytesMut>,
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
+    /// A header that no call may have, and the status of such calls. Without a status their streams are reset.
+    pub rejects: Option<(String, Option<Status>)>,
     pub holds: HashSet<String>,
     /// An RPC and an id: the RPC's calls hang if their requests contain the id.
     pub holds_of: Option<(String, String)>,

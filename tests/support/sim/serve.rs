@@ -3,6 +3,7 @@
 //! The server uses hyper, because tonic's server would end calls at their deadline.
 
 use std::convert::Infallible;
+use std::error::Error;
 
 use bytes::Bytes;
 use criswitch::codec::cri::image_service_server::{self, ImageServiceServer};
@@ -93,7 +94,7 @@ async fn answer(
     sim: Sim,
     mut services: Services,
     request: http::Request<Incoming>,
-) -> Result<http::Response<Body>, Infallible> {
+) -> Result<http::Response<Body>, Box<dyn Error + Send + Sync>> {
     let (head, body) = request.into_parts();
     let rpc = head
         .uri
@@ -115,6 +116,12 @@ async fn answer(
         });
         journal.sent.remove(&rpc);
     });
+    let rejects = sim.0.journal.borrow().rejects.clone();
+    if let Some((name, with)) = rejects
+        && head.headers.contains_key(name)
+    {
+        return Ok(with.ok_or("the header is rejected")?.into_http());
+    }
     let mut is_lost = false;
     sim.edit(|journal| is_lost = journal.loses.remove(&rpc));
     if is_lost {

@@ -54,7 +54,8 @@ async fn give_up(rig: &Rig, headers: &[(&str, &str)]) {
 async fn a_failed_run_is_logged_with_pod_handler_backend_and_cause_but_without_credentials() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
-    let cause = "pull \"https://me:hunter2@registry.example/pause\": EOF\nagain";
+    let cause = "pull \"https://me:hun('ter2)hunter2@registry.example/pause\": EOF, then \
+        https:\\/\\/me:hunter2\\u0040host with Authorization: Bearer hunter2\nagain";
     rig.sim("kata")
         .fail("RunPodSandbox", Status::unknown(cause));
     rig.try_run("kata", "web").await.unwrap_err();

@@ -1,13 +1,18 @@
 //! Handlers with another name at the backend: requests get the backend's name, replies the routing table's, and nothing
 //! else in a reply changes.
 
+use bytes::Bytes;
 use criswitch::codec::cri;
 use criswitch::codec::protobuf;
+use criswitch::rpc::ROWS;
 use tokio_stream::StreamExt;
+use tonic::Code;
 
-use crate::calls::{part, send};
+use crate::calls::{part, send, stopped};
 use crate::session::events::{listening, next};
-use crate::support::{RawReply, Rig, Sim, frame_raw, pod_config};
+use crate::support::{
+    RawReply, Rig, Sim, container_config, frame, frame_raw, image_spec, pod_config,
+};
 
 /// A backend kata with these handlers, and a routing table with these rows.
 async fn table(handlers: &[&'static str], rows: &'static str) -> Rig {
@@ -110,12 +115,18 @@ async fn a_pod_is_restored_under_the_backends_handler_name() {
     let restore = cri::RestorePodRequest {
         checkpoint_path: "/none".to_owned(),
         runtime_handler: "sandboxed".to_owned(),
+        container_configs: vec![cri::ContainerConfig {
+            image: Some(spec("app:1")),
+            ..Default::default()
+        }],
         ..Default::default()
     };
     rig.runtime().restore_pod(restore).await.unwrap_err();
     let arrived: cri::RestorePodRequest = rig.sim("kata").calls("RestorePod")[0].decode();
     assert_eq!(arrived.runtime_handler, "kata-qemu");
     assert_eq!(arrived.checkpoint_path, "/none");
+    let image = arrived.container_configs[0].image.clone().unwrap();
+    assert_eq!(image.runtime_handler, "kata-qemu");
 }
 
 #[tokio::test]
@@ -313,4 +324,145 @@ async fn a_handler_name_that_is_in_no_row_passes_unchanged() {
     let pod = direct.run_pod("kata", "web").await.unwrap();
     assert_eq!(handler_in_status(&rig, &pod).await, "kata");
     assert_eq!(listed_handlers(&rig).await, ["kata"]);
+}
+
+/// An image spec with the routing table's name of a handler.
+fn spec(image: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        runtime_handler: "sandboxed".to_owned(),
+        ..image_spec(image)
+    }
+}
+
+/// A string in nested messages, at this path.
+fn at(path: &[u32], text: &str) -> Vec<u8> {
+    let value = text.as_bytes().to_vec();
+    path.iter()
+        .rev()
+        .fold(value, |inner, field| part(*field, inner))
+}
+
+/// Replies with the handlers of images, and the paths to the handlers. `kata` adds the backend's name at each path.
+async fn with_image_handlers(
+    rig: &Rig,
+    container: &str,
+    pod: &str,
+) -> Vec<(&'static str, Bytes, Vec<&'static [u32]>)> {
+    let kata = rig.sim("kata");
+    let own = |path: &[u32]| at(path, "kata-qemu");
+    for rpc in ["ListContainers", "StreamContainers"] {
+        kata.append_to_items(rpc, own(&[4, 19]));
+    }
+    for rpc in ["ListImages", "StreamImages", "ImageStatus"] {
+        kata.append_to_items(rpc, own(&[7, 19]));
+    }
+    kata.append_to_items(
+        "ContainerStatus",
+        [own(&[8, 19]), own(&[14, 9, 19])].concat(),
+    );
+    let status = [own(&[8, 19]), own(&[14, 9, 19])].concat();
+    kata.append_raw("PodSandboxStatus", part(3, status));
+    let image = frame(&cri::ImageStatusRequest {
+        image: Some(image_spec("only-kata:1")),
+        ..Default::default()
+    });
+    let all = frame_raw(b"");
+    vec![
+        ("ListContainers", all.clone(), vec![&[1, 4, 19]]),
+        ("StreamContainers", all.clone(), vec![&[1, 4, 19]]),
+        ("ListImages", all.clone(), vec![&[1, 7, 19]]),
+        ("StreamImages", all, vec![&[1, 7, 19]]),
+        ("ImageStatus", image, vec![&[1, 7, 19]]),
+        (
+            "ContainerStatus",
+            frame_raw(&at(&[1], container)),
+            vec![&[1, 8, 19], &[1, 14, 9, 19]],
+        ),
+        (
+            "PodSandboxStatus",
+            frame_raw(&at(&[1], pod)),
+            vec![&[3, 8, 19], &[3, 14, 9, 19]],
+        ),
+    ]
+}
+
+async fn ask(rig: &Rig, rpc: &str, body: &Bytes) -> Vec<Bytes> {
+    let row = ROWS.iter().find(|row| row.name == rpc).unwrap();
+    let reply = rig.raw(&row.path(), &[], body.clone()).await;
+    assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", reply.text());
+    reply.messages()
+}
+
+#[tokio::test]
+async fn images_have_the_routing_tables_handlers_in_every_reply() {
+    let two = renamed().await;
+    let sims = [Sim::new("kata").handlers(["kata", "kata-qemu"])];
+    let one = Rig::with_config(sims, |directory| {
+        format!(
+            "default_handler = \"sandboxed\"\n[handlers]\n\
+             sandboxed = {{ socket = \"{directory}/kata.sock\", handler = \"kata-qemu\" }}\n"
+        )
+    })
+    .await;
+    for rig in [two, one] {
+        rig.sim("kata").add_image("only-kata:1");
+        let (pod, container) = rig.run("sandboxed", "web").await;
+        for (rpc, body, paths) in with_image_handlers(&rig, &container, &pod).await {
+            let messages = ask(&rig, rpc, &body).await;
+            let has_item = |message: &&Bytes| protobuf::string(message, paths[0]) != Ok("");
+            let message = messages.iter().find(has_item).unwrap();
+            for path in paths {
+                assert_eq!(protobuf::string(message, path), Ok("sandboxed"), "{rpc}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn cached_items_and_kept_statuses_have_the_routing_tables_handlers_of_images() {
+    let rig = renamed().await;
+    rig.sim("kata").add_image("only-kata:1");
+    let (pod, container) = rig.run("sandboxed", "web").await;
+    let replies = with_image_handlers(&rig, &container, &pod).await;
+    for (rpc, body, _) in &replies {
+        ask(&rig, rpc, body).await;
+    }
+    stopped(&rig, "kata").await;
+    for (rpc, body, paths) in replies {
+        let messages = ask(&rig, rpc, &body).await;
+        for path in paths {
+            assert_eq!(
+                protobuf::string(&messages[0], path),
+                Ok("sandboxed"),
+                "{rpc}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_container_is_created_with_the_backends_handlers_of_its_images() {
+    let rig = renamed().await;
+    let pod = rig.run_pod("sandboxed", "web").await;
+    rig.sim("kata").add_image("app:1");
+    let mount = cri::Mount {
+        image: Some(spec("data:1")),
+        ..Default::default()
+    };
+    let config = cri::ContainerConfig {
+        image: Some(spec("app:1")),
+        mounts: vec![mount],
+        ..container_config("web", "app:1")
+    };
+    rig.create_from(&pod, config).await.unwrap();
+    let arrived: cri::CreateContainerRequest = rig.sim("kata").calls("CreateContainer")[0].decode();
+    let config = arrived.config.unwrap();
+    assert_eq!(config.image.unwrap().runtime_handler, "kata-qemu");
+    let mount = config.mounts[0].image.clone().unwrap();
+    assert_eq!(
+        (&*mount.image, &*mount.runtime_handler),
+        ("data:1", "kata-qemu")
+    );
+    let listed = rig.containers().await.unwrap().remove(0);
+    assert_eq!(listed.image.unwrap().runtime_handler, "sandboxed");
 }

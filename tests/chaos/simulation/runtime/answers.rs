@@ -226,7 +226,12 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
         "Status" => {
             let status = status(&truth.offers[backend]);
             // The name of a handler is not UTF-8.
-            return Ok(one_or_garbled(truth, asked, &status, b"\x1a\x03\x0a\x01\xff"));
+            return Ok(one_or_garbled(
+                truth,
+                asked,
+                &status,
+                b"\x1a\x03\x0a\x01\xff",
+            ));
         }
         "UpdateRuntimeConfig" => truth.health[backend].config = asked.message.to_vec(),
         "ImageFsInfo" => {

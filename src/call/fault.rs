@@ -1,0 +1,143 @@
+//! What a call to a backend has from its client, and whether the client may be the cause of a failure. Only this file
+//! decides that for the calls of clients. The calls that criswitch makes itself have nothing from a client.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::{Call, Failed, Request};
+use crate::backend::answer::Answer;
+use crate::backend::{Backend, own_headers};
+use crate::rpc::Row;
+
+/// The time before a client's deadline at which criswitch stops waiting for a backend.
+const REPLY_MARGIN: Duration = Duration::from_millis(200);
+/// Headers that are no metadata, besides those that begin with [`RESERVED`]. A merged call has criswitch's own.
+const OF_CONNECTION: [HeaderName; 5] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::TE,
+    header::USER_AGENT,
+    header::HOST,
+];
+/// The names of gRPC's own headers begin with this, such as `grpc-timeout` and `grpc-encoding`.
+const RESERVED: &str = "grpc-";
+/// The headers of OpenCensus, which are metadata although their names are reserved.
+const OPEN_CENSUS: [&str; 2] = ["grpc-trace-bin", "grpc-tags-bin"];
+
+/// The user agent of calls that several backends get for a client.
+const AGENT: &str = concat!("criswitch/", env!("CARGO_PKG_VERSION"), " (for a client)");
+
+/// A backend did not answer while criswitch waited for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    /// Whether the backend had the whole time. Otherwise the client's deadline has cut the wait short, which says
+    /// nothing about the backend.
+    pub(crate) is_fault_of_backend: bool,
+}
+
+impl Request {
+    /// Awaits `asked`, an answer of a backend: for `limit`, but less long than the client waits, so that the client still
+    /// gets a reply without the backend's answer.
+    pub(crate) async fn within<T>(
+        &self,
+        limit: Duration,
+        asked: impl Future<Output = T>,
+    ) -> Result<T, Late> {
+        let left = self
+            .deadline
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        let wait = left.map_or(limit, |left| limit.min(left - REPLY_MARGIN.min(left / 4)));
+        let answered = tokio::time::timeout(wait, asked).await;
+        answered.map_err(|_| Late {
+            is_fault_of_backend: wait == limit,
+        })
+    }
+
+    /// The headers of a call that one backend gets as the client sent it. `grpc-accept-encoding` is missing, so that
+    /// criswitch can read the reply.
+    pub(crate) fn reading_headers(&self) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        headers.remove("grpc-accept-encoding");
+        headers
+    }
+
+    /// The headers of a call that several backends get: criswitch's own, and the client's metadata. They have no
+    /// deadline: criswitch cancels the call when the client's deadline or criswitch's own limit has passed, and only the
+    /// latter says something about the backend.
+    pub(crate) fn merged_headers(&self) -> HeaderMap {
+        let mut headers = own_headers();
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
+        for (name, value) in self.metadata() {
+            headers.append(name, value.clone());
+        }
+        headers
+    }
+
+    /// Whether `code` from one of several backends may be due to the client's metadata, such as a value that is no
+    /// base64 or more bytes than the backend takes. Then criswitch sends the call again without metadata, so that the
+    /// next failure is the backend's. `Unimplemented` is about the RPC, and a backend without a connection is
+    /// `Unavailable`.
+    pub(crate) fn may_be_due_to_metadata(&self, code: Code) -> bool {
+        let is_due_to_others = matches!(code, Code::Ok | Code::Unimplemented | Code::Unavailable);
+        !is_due_to_others && !self.row.changes() && self.metadata().next().is_some()
+    }
+
+    /// The client's headers that HTTP/2 and gRPC do not define, such as those of traces.
+    fn metadata(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.headers.iter().filter(|(name, _)| {
+            let is_reserved = name.as_str().starts_with(RESERVED);
+            !OF_CONNECTION.contains(name) && (!is_reserved || OPEN_CENSUS.contains(&name.as_str()))
+        })
+    }
+}
+
+impl Call {
+    /// Like [`Passed`]; `None` if the call asks for only some items.
+    pub(crate) fn passed(&self) -> Option<Passed> {
+        self.asks_for_all().then(|| Passed {
+            row: self.row,
+            deadline: self.deadline,
+            has_metadata: self.metadata().next().is_some(),
+        })
+    }
+}
+
+/// A call for all items that its only backend gets as the client sent it, with the client's metadata and deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    pub(crate) row: &'static Row,
+    deadline: Option<Instant>,
+    has_metadata: bool,
+}
+
+impl Passed {
+    /// Records whether the backend's `answer` can be used. If not, and if the client may be the cause, criswitch asks
+    /// again itself, and records that answer.
+    pub(crate) fn note(self, backend: &Backend, answer: &Answer) {
+        let failed = answer.failure(self.row);
+        self.note_code(backend, answer.code(), failed.as_deref());
+    }
+
+    /// Like [`Passed::note`], for a call that failed without an answer that can be used.
+    pub(crate) fn note_failed(self, backend: &Backend, why: &Failed) {
+        self.note_code(backend, why.code(), Some(&why.code_and_text()));
+    }
+
+    fn note_code(self, backend: &Backend, code: Code, failed: Option<&str>) {
+        match failed {
+            Some(_) if self.may_be_due_to_client(code) => backend.record.doubt(self.row),
+            failed => backend.record.note_answer(self.row, failed),
+        }
+    }
+
+    fn may_be_due_to_client(self, code: Code) -> bool {
+        let is_late = self.deadline.is_some_and(|at| {
+            matches!(code, Code::DeadlineExceeded | Code::Cancelled)
+                || at <= Instant::now() + REPLY_MARGIN
+        });
+        is_late || self.has_metadata
+    }
+}
