@@ -48,7 +48,7 @@ use crate::config::BackendConfig;
 use crate::config::address::Address;
 use crate::config::wording::span;
 use crate::errors;
-use crate::limits::budget::Budget;
+use crate::limits::budget::{Budget, Replies};
 use crate::rpc::{List, Patience, Row};
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
@@ -80,9 +80,9 @@ pub struct Backend {
     /// The last status of each pod and container.
     pub(crate) statuses: Mutex<Statuses>,
     /// Memory for replies to clients.
-    pub memory: Budget,
+    pub memory: Replies,
     /// Memory for replies to the calls that criswitch makes itself. Replies to clients use none of it.
-    pub own: Budget,
+    pub own: Replies,
     /// Memory for events that a subscriber has not read yet.
     pub events: Budget,
     /// Counters of clients' calls that went only to this backend and have ended.
@@ -145,8 +145,8 @@ impl Backend {
             settings,
             nudges,
             statuses: Mutex::new(Statuses::new(max_message)),
-            memory: Budget::for_messages(max_message),
-            own: Budget::for_messages(max_message),
+            memory: Replies::new(max_message),
+            own: Replies::new(max_message),
             events: Budget::for_events(max_message),
             calls: Ended::default(),
             dialer,

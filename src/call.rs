@@ -26,6 +26,7 @@ use crate::backend::Contribution;
 use crate::backend::unsaved::Unsaved;
 use crate::codec::{frames, protobuf};
 use crate::limits::budget::Budget;
+use crate::limits::places::User;
 use crate::rpc::Row;
 use crate::topology::Live;
 
@@ -39,6 +40,8 @@ pub(crate) struct Request {
     pub body: Bytes,
     /// The routing table of the call. A reload does not change it during the call.
     pub live: Arc<Live>,
+    /// The client's user.
+    pub user: User,
     /// The memory that the reply uses until the client has read it.
     pub unread: Budget,
     /// The client's deadline.

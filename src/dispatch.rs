@@ -22,23 +22,23 @@ use crate::fanout::{self, probe, status, streams};
 use crate::forward;
 use crate::http2::IncomingBody;
 use crate::limits::REQUEST_LIMIT;
-use crate::limits::budget::{Budget, Unread};
+use crate::limits::budget::{ClientMemory, Unread};
 use crate::rpc::Row;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, learn, subscribers};
 use crate::telemetry::counters::{Counts, Reason};
 
-/// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The reply counts towards
-/// `unread` until the client has read it.
+/// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The request and the reply count
+/// in `memory` until the call has ended and the client has read the reply.
 pub(crate) async fn serve(
     switch: Arc<Switch>,
     row: &'static Row,
     request: Box<http::Request<IncomingBody>>,
-    unread: Budget,
+    memory: ClientMemory,
     log: Arc<CallLog>,
 ) -> Reply {
-    let answered = answer(&switch, row, request, &unread, &log).await;
+    let answered = answer(&switch, row, request, &memory, &log).await;
     answered.unwrap_or_else(reply::of_failed)
 }
 
@@ -46,10 +46,10 @@ async fn answer(
     switch: &Arc<Switch>,
     row: &'static Row,
     request: Box<http::Request<IncomingBody>>,
-    unread: &Budget,
+    memory: &ClientMemory,
     log: &CallLog,
 ) -> Result<Reply, Failed> {
-    let mut request = read(switch, row, request, unread).await?;
+    let mut request = read(switch, row, request, memory).await?;
     request.deadline = log.deadline();
     log.received(request.body.len());
     log.note_pod(&request.message());
@@ -136,11 +136,11 @@ async fn read(
     switch: &Switch,
     row: &'static Row,
     request: Box<http::Request<IncomingBody>>,
-    unread: &Budget,
+    memory: &ClientMemory,
 ) -> Result<Request, Status> {
     let (head, body) = request.into_parts();
     let limit = switch.max_message.saturating_add(frames::FRAME_HEADER);
-    let read = switch.memory.read(&head.headers, body, limit);
+    let read = memory.requests.read(&head.headers, body, limit);
     let body = match tokio::time::timeout(REQUEST_LIMIT, read).await {
         Ok(Ok(whole)) => whole.body,
         Ok(Err(why)) => return Err(no_request(&switch.counts, row, switch.max_message, &why)),
@@ -155,7 +155,8 @@ async fn read(
         headers: head.headers,
         body,
         live: switch.live(),
-        unread: unread.clone(),
+        user: memory.user,
+        unread: memory.unread.clone(),
         deadline: None,
     })
 }

@@ -104,17 +104,17 @@ pub fn request_too_large(rpc: &str, limit: usize) -> Status {
     ))
 }
 
-/// The requests in flight leave no memory for this request.
+/// The requests in flight of the connection, of its user or of all clients leave no memory for this request.
 pub fn no_memory_for_request(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "{rpc}: the requests in flight use all memory for requests ({limit} bytes); try again later"
+        "{rpc}: the requests in flight use all memory for requests that this client may use ({limit} bytes); try again later"
     ))
 }
 
 /// The backend's other replies leave no memory for this reply.
 pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "backend {backend:?} ({socket}): its replies use all memory for replies of one backend ({limit} bytes); try again later"
+        "backend {backend:?} ({socket}): its replies use all memory for such replies of one backend ({limit} bytes); try again later"
     ))
 }
 
@@ -140,12 +140,17 @@ pub fn unfinished_request(rpc: &str, limit: Duration) -> Status {
 /// The merged reply is larger than `max_message`, so the kubelet would reject the reply.
 pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> Status {
     let total: usize = sizes.iter().map(|(_, size)| size).sum();
+    let largest = sizes.iter().max_by_key(|(_, size)| size);
+    let largest = largest.map(|(backend, size)| {
+        format!("; the largest part is that of backend {backend:?}, {size} bytes")
+    });
+    let largest = largest.unwrap_or_default();
     let parts: Vec<_> = sizes
         .iter()
         .map(|(backend, size)| format!("{backend} {size}"))
         .collect();
     Status::resource_exhausted(format!(
-        "{rpc}: the merged reply has {total} bytes, more than max_message ({limit}); by backend: {}",
+        "{rpc}: the merged reply has {total} bytes, more than max_message ({limit}){largest}; by backend: {}",
         parts.join(", ")
     ))
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod fallback;
 pub(crate) mod images;
+mod large;
 pub mod merge;
 pub(crate) mod probe;
 pub mod status;
@@ -27,6 +28,7 @@ use crate::codec::cri;
 use crate::codec::protobuf::Malformed;
 use crate::errors;
 use crate::fanout::fallback::Part;
+use crate::fanout::large::Answered;
 use crate::forward;
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::forward::short;
@@ -37,11 +39,14 @@ use crate::ownership::{BackendId, MOST, Mark, Owners};
 use crate::rpc::filter::{filter, first_of_each};
 use crate::rpc::{self, Items, Join, Lacking, List};
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner};
+use crate::switch::learn::{Asked, Learner, readable};
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, labels};
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
+
+/// Why a part of the only backend that criswitch must merge or change cannot be used.
+const UNREADABLE: &str = "clients cannot decode its reply";
 
 /// The result of one backend, for a call that goes to several backends.
 #[derive(Debug)]
@@ -55,6 +60,9 @@ pub(crate) struct BackendResult {
 pub(crate) enum Share {
     /// The backend's own message.
     Own(Readable),
+    /// The backend's own message, asked for at this moment. It is larger than the backend's equal share of
+    /// `max_message`, and criswitch has not learned it: it is used only if the merged reply has room for it.
+    Large(Readable, Asked),
     /// The backend lacks the RPC, which is its answer, and is omitted.
     Lacking(Failed),
     /// The backend's answer cannot be used, for this reason. The message has its cached items; without a message the
@@ -77,7 +85,7 @@ impl Parts {
     /// Adds a part. Returns its message; `None` if the backend is omitted.
     pub(crate) fn add(&mut self, share: Share) -> Option<Readable> {
         let (message, why) = match share {
-            Share::Own(message) => {
+            Share::Own(message) | Share::Large(message, _) => {
                 self.is_any_own = true;
                 return Some(message);
             }
@@ -209,16 +217,12 @@ pub(crate) async fn send_alone(
 }
 
 /// Joins `messages` as `join` says.
-fn joined(switch: &Switch, join: &Join, messages: &[Bytes]) -> Result<Vec<Bytes>, Malformed> {
+fn joined(join: &Join, messages: &[Bytes]) -> Result<Vec<Bytes>, Malformed> {
     Ok(match join {
         Join::Concat => messages.to_vec(),
         Join::Distinct(keys) => vec![merge::distinct(messages, keys)?],
         Join::Images => vec![merge::images(messages)?],
-        Join::Descriptors => {
-            let union = labels::union(messages)?;
-            labels::give_descriptors(&switch.given, &switch.live(), &union);
-            vec![union]
-        }
+        Join::Descriptors => vec![labels::union(messages)?],
     })
 }
 
@@ -256,7 +260,11 @@ pub(crate) fn windows(counts: &Counts, call: &Call, streams: usize) -> Result<Re
 /// Sends `call`, which goes to several backends, to one of them, and reads the reply. A read that fails is sent again
 /// without the client's metadata, which may be the cause.
 pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status> {
-    let ask = |headers| async move { backend.ask(call.row, &headers, call.body.clone()).await };
+    let ask = |headers| async move {
+        backend
+            .ask(call.user, call.row, &headers, call.body.clone())
+            .await
+    };
     let answer = ask(call.merged_headers()).await;
     let code = answer.as_ref().map_or_else(Status::code, Answer::code);
     match call.may_be_due_to_metadata(code) {
@@ -281,9 +289,9 @@ async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(asked).await
 }
 
-/// Sends `call` to all `backends`, and merges their parts into one reply. A part that cannot be used is replaced (see [`fallback`]); the
-/// call fails if nothing can replace it, or if no backend's own answer can be used. A backend is omitted only if the
-/// RPC allows it.
+/// Sends `call` to all `backends`, and merges their parts into one reply. A part that cannot be used is replaced (see
+/// [`fallback`]), also one that is too large (see [`large`]); the call fails if nothing can replace it, or if no
+/// backend's own answer can be used. A backend is omitted only if the RPC allows it.
 pub(crate) async fn merge(
     switch: &Switch,
     call: &Call,
@@ -292,7 +300,8 @@ pub(crate) async fn merge(
 ) -> Result<Unsent, Failed> {
     let begun = switch.owners().mark();
     let before = switch.owners().changes();
-    let shares = backends.iter().map(|backend| async move {
+    let equal_share = switch.max_message / backends.len().max(1);
+    let answered = backends.iter().map(|backend| async move {
         let mut reply = None;
         let part = Part {
             switch,
@@ -300,17 +309,18 @@ pub(crate) async fn merge(
             how,
             backend,
         };
-        let own = own_share(part, &mut reply);
+        let own = own_share(part, equal_share, &mut reply);
         let share = fallback::with_replacement(part, own).await?;
-        Ok::<_, Failed>((share, reply))
+        Ok::<_, Failed>(Answered { part, share, reply })
     });
+    let answered = join_all(answered).await.into_iter();
+    let mut answered = answered.collect::<Result<Vec<_>, _>>()?;
+    large::settle(&mut answered)?;
     let mut messages = Vec::with_capacity(backends.len());
     let mut passed = Vec::new();
     let mut parts = Parts::default();
-    let shares = join_all(shares).await;
     let has_changed = switch.owners().changes() != before;
-    for (backend, share) in backends.iter().zip(shares) {
-        let (share, reply) = share?;
+    for (backend, Answered { share, reply, .. }) in backends.iter().zip(answered) {
         if let Some(message) = parts.add(share) {
             let (message, moved) = match has_changed {
                 true => part_again(switch, call, backend, (begun, reply), message)?,
@@ -395,9 +405,13 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Asks `backend` for its part of a merged reply, and learns from the reply. Sets `reply` to the reply that was
-/// learned, and the moment when criswitch asked for it.
-async fn own_share(part: Part<'_>, reply: &mut Option<(Readable, Asked)>) -> Result<Share, Failed> {
+/// Asks the backend for its part of a merged reply, and learns from the reply unless it is larger than `equal_share`.
+/// Sets `reply` to the reply that was learned, and the moment when criswitch asked for it.
+async fn own_share(
+    part: Part<'_>,
+    equal_share: usize,
+    reply: &mut Option<(Readable, Asked)>,
+) -> Result<Share, Failed> {
     let Part {
         switch,
         call,
@@ -409,19 +423,40 @@ async fn own_share(part: Part<'_>, reply: &mut Option<(Readable, Asked)>) -> Res
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
-            let mut learned = Learner::new(switch, backend, asked).learn(call, &message);
-            let readable = learned.readable.take();
-            let (own, _) = act(switch, backend, learned)?;
-            let readable =
-                readable.ok_or_else(|| backend.bad_reply("clients cannot decode its reply"))?;
-            *reply = Some((readable.clone(), asked));
-            Ok(Share::Own(readable.rewritten(own)))
+            if message.len() <= equal_share {
+                return learned_share(part, &message, asked, reply);
+            }
+            let list = call.listing().map(|listing| listing.list);
+            let message = readable(&switch.live(), list, backend, &message)?;
+            let message = message.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
+            Ok(Share::Large(message, asked))
         }
         Code::Unimplemented if may_lack(&switch.owners(), how, backend.id) => {
             Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
         }
         _ => Err(named(backend, answer)),
     }
+}
+
+/// Learns from `message`, the backend's part of a merged reply.
+fn learned_share(
+    part: Part<'_>,
+    message: &Bytes,
+    asked: Asked,
+    reply: &mut Option<(Readable, Asked)>,
+) -> Result<Share, Failed> {
+    let Part {
+        switch,
+        call,
+        backend,
+        ..
+    } = part;
+    let mut learned = Learner::new(switch, backend, asked).learn(call, message);
+    let readable = learned.readable.take();
+    let (own, _) = act(switch, backend, learned)?;
+    let readable = readable.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
+    *reply = Some((readable.clone(), asked));
+    Ok(Share::Own(readable.rewritten(own)))
 }
 
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.
@@ -447,11 +482,14 @@ fn one_message(
         .into_iter()
         .map(|(_, message)| message.into())
         .collect();
-    let joined = joined(switch, join, &bytes);
+    let joined = joined(join, &bytes);
     let merged = joined.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
     let limit = switch.max_message;
     if merged.iter().map(Bytes::len).sum::<usize>() > limit {
         return Err(errors::reply_too_large(call.row.name, limit, &sizes).into());
+    }
+    if let (Join::Descriptors, [union]) = (join, merged.as_slice()) {
+        labels::give_descriptors(&switch.given, &switch.live(), union);
     }
     Ok(reply::of_message(merged))
 }

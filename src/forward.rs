@@ -31,7 +31,7 @@ pub(crate) async fn create(
     let wire = backend.wire().await?;
     creating.sent();
     let (asked, headers) = (Asked::now(&switch.owners()), call.reading_headers());
-    let sent = backend.ask_over(wire, call.row, &headers, call.body.clone());
+    let sent = backend.ask_over(wire, call.user, call.row, &headers, call.body.clone());
     let answer = backend.patiently(call.row, sent).await?;
     backend.nudges.answered.notify_waiters();
     let made = answer.code() == Code::Ok;
@@ -76,7 +76,7 @@ async fn pass_learned(
 ) -> Result<Unsent, Failed> {
     let (asked, changes) = (Asked::now(&switch.owners()), backend.status_changes());
     let (headers, body) = (call.reading_headers(), call.body.clone());
-    let answer = backend.ask(call.row, &headers, body).await?;
+    let answer = backend.ask(call.user, call.row, &headers, body).await?;
     keep_status(switch, call, backend, &answer, changes);
     learned(switch, call, backend, asked, answer).await
 }
@@ -92,7 +92,7 @@ async fn pass_as_it_is(
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
         let changes = backend.status_changes();
-        let answer = backend.ask(row, headers, body).await?;
+        let answer = backend.ask(call.user, row, headers, body).await?;
         note(call, backend, &answer);
         keep_status(switch, call, backend, &answer, changes);
         return Ok(reply::of_answer(answer).into());

@@ -92,11 +92,13 @@
 //!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`,
 //!    `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
 //! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a
-//!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read) the list has
-//!    its cached items; without them the list fails. An error passes only if no backend has an answer that can be used.
+//!    backend whose answer cannot be used (it is silent, returns an error, or its reply cannot be read or is too large)
+//!    the list has its cached items; without them the list fails. An error passes only if no backend has an answer that
+//!    can be used.
 //!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`,
 //!    `a_late_list_is_served_from_cache_and_the_next_one_at_once`,
-//!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`
+//!    `an_error_of_one_backend_is_replaced_by_its_cached_part_and_named_until_it_answers`,
+//!    `the_largest_part_of_a_list_that_is_too_large_is_served_from_cache_and_named`
 //! 3. A call that creates goes to one backend. It is sent once, and once more only if the backend has certainly not
 //!    processed it. A call for an id goes only to the owner of the id.
 //!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`,

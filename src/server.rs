@@ -49,7 +49,7 @@ type Closed = (Reason, &'static str);
 
 const SLOW: Closed = (
     Reason::Slow,
-    "it has more unread replies than any other connection, and the memory for unread replies is full",
+    "it leaves more replies unread than other connections of its user, and the memory for unread replies is full",
 );
 
 const SILENT: Closed = (
@@ -240,7 +240,7 @@ async fn converse(
         () = last_chance(&switch.ending) => return Ok(()),
     };
     admission.note_preface(place);
-    let unread = switch.unread.share();
+    let unread = switch.unread.share(place.user);
     let (stream, flooded) = CountedIo::of_client(stream, preface);
     let ended = tokio::select! {
         ended = connection(stream, switch, place.user, unread.clone()) => ended,

@@ -28,7 +28,7 @@ use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::call::ending::Ending;
 use crate::config::{BackendConfig, Config};
-use crate::limits::budget::{Budget, Shares};
+use crate::limits::budget::{Requests, Shares};
 use crate::limits::places::{AdminLimits, CallLimits};
 use crate::ownership::lookup::Question;
 use crate::ownership::{BackendIds, Owners};
@@ -92,7 +92,7 @@ pub struct Switch {
     /// The limits on calls of the admin service in flight.
     pub(crate) admin_calls: AdminLimits,
     /// Memory for requests in flight.
-    pub memory: Budget,
+    pub requests: Requests,
     /// Memory for replies that clients have not read yet.
     pub unread: Shares,
 }
@@ -129,7 +129,7 @@ impl Switch {
             owners: Mutex::default(),
             calls: CallLimits::default(),
             admin_calls: AdminLimits::default(),
-            memory: Budget::for_messages(max_message),
+            requests: Requests::new(max_message),
             unread: Shares::for_unread(max_message),
             reload_queue: ReloadQueue::new(ids),
             live: watch::Sender::new(Arc::new(Live::first(config, &kept, |row| {

@@ -310,6 +310,10 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("Of these, calls of users other", limits::OTHERS_CALLS),
         ("Calls of the [admin service]", limits::MAX_ADMIN_CALLS),
         (
+            "Bytes of all requests in flight",
+            limits::budget::SMALL >> 10,
+        ),
+        (
             "The path of a socket",
             criswitch::config::address::MAX_PATH_BYTES,
         ),

@@ -18,6 +18,7 @@ use crate::codec::grpc::GRPC_ENCODING;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
+use crate::limits::places::User;
 use crate::rpc::{List, ROWS, Row};
 use crate::telemetry::counters::code_name;
 
@@ -109,15 +110,21 @@ impl Backend {
         Ok(response)
     }
 
-    /// Sends one call and reads the whole reply.
+    /// Sends one call of a client of `user` and reads the whole reply.
     ///
     /// # Errors
     /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message` or does not
     /// fit in memory.
-    pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
+    pub async fn ask(
+        &self,
+        user: User,
+        row: &Row,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, Status> {
         let asked = async {
             let wire = self.wire().await?;
-            self.ask_over(wire, row, headers, body).await
+            self.ask_over(wire, user, row, headers, body).await
         };
         let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
@@ -131,11 +138,13 @@ impl Backend {
     pub async fn ask_over(
         &self,
         wire: Wire,
+        user: User,
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
-        self.read_over(wire, row, headers, body, &self.memory).await
+        let memory = self.memory.of(user, row);
+        self.read_over(wire, row, headers, body, memory).await
     }
 
     /// Sends a call that criswitch makes itself. The call goes over `wire` if `wire` is given, even before the backend
@@ -150,13 +159,14 @@ impl Backend {
         body: Bytes,
     ) -> Result<Answer, Status> {
         let headers = own_headers();
+        let memory = self.own.of(User::Own, row);
         if let Some(wire) = wire {
             let wire = wire.clone();
-            return self.read_over(wire, row, &headers, body, &self.own).await;
+            return self.read_over(wire, row, &headers, body, memory).await;
         }
         let asked = async {
             let wire = self.wire().await?;
-            self.read_over(wire, row, &headers, body, &self.own).await
+            self.read_over(wire, row, &headers, body, memory).await
         };
         let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();

@@ -13,6 +13,7 @@ use crate::codec::grpc;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, Reservation};
+use crate::limits::places::User;
 use crate::rpc::Row;
 
 /// Splits a backend's stream into messages. An HTTP/2 data frame may end anywhere in a message.
@@ -28,15 +29,16 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Sends a client's call and returns the stream of reply messages.
+    /// Sends a call of a client of `user` and returns the stream of reply messages.
     pub(crate) async fn open(
         backend: &Backend,
+        user: User,
         row: &'static Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Messages, Status> {
         let response = backend.call(row, headers, body).await?;
-        Ok(Messages::of(row, response, &backend.memory))
+        Ok(Messages::of(row, response, backend.memory.of(user, row)))
     }
 
     /// Sends a call of criswitch itself and returns the stream of reply messages.
@@ -44,7 +46,7 @@ impl Messages {
         let response = backend
             .call(row, &own_headers(), frames::frame(&[]))
             .await?;
-        Ok(Messages::of(row, response, &backend.own))
+        Ok(Messages::of(row, response, backend.own.of(User::Own, row)))
     }
 
     /// The messages of `response`. The bytes of an incomplete message count towards `memory`.
@@ -69,7 +71,7 @@ impl Messages {
             head,
             body: None,
             buffer: BytesMut::new(),
-            held: backend.memory.held(),
+            held: backend.memory.all().held(),
             trailers,
         }
     }

@@ -21,6 +21,7 @@ use criswitch::codec::frames;
 use criswitch::compatibility::{Program, RuntimeKind};
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
+use criswitch::limits::places::User;
 use criswitch::ownership::{BackendId, BackendIds};
 use criswitch::platform::users::UserId;
 use criswitch::rpc::{self, ROWS, Row};
@@ -353,7 +354,13 @@ async fn ask_if_lacking(
     request: Bytes,
 ) -> Option<&'static str> {
     let answer = backend
-        .ask_over(wire.clone(), row, &own_headers(), frames::frame(&request))
+        .ask_over(
+            wire.clone(),
+            User::Own,
+            row,
+            &own_headers(),
+            frames::frame(&request),
+        )
         .await
         .ok()?;
     let lacks = match answer.code() {
@@ -474,7 +481,9 @@ async fn send(
 ) -> anyhow::Result<Answer> {
     let body = frames::frame(&request.encode_to_vec());
     let headers = own_headers();
-    Ok(backend.ask_over(wire.clone(), row, &headers, body).await?)
+    Ok(backend
+        .ask_over(wire.clone(), User::Own, row, &headers, body)
+        .await?)
 }
 
 fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {

@@ -1,6 +1,6 @@
 //! Replaces a backend's part of a merged reply that cannot be used, because the backend does not answer, returns an
-//! error, or sends a reply that criswitch cannot read: by its cached list, or by nothing if the call may omit the
-//! backend.
+//! error, or sends a reply that criswitch cannot read or that is too large: by its cached list, or by nothing if the
+//! call may omit the backend.
 
 use std::time::Duration;
 
@@ -39,25 +39,19 @@ pub(crate) async fn with_replacement(
     part: Part<'_>,
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
-    let Part { call, backend, .. } = part;
-    let share = part.own_or_cached(own).await;
-    if call.asks_for_all() {
-        match &share {
-            // Whether a stream succeeds is known only at its end.
-            Ok(Share::Own(_)) if call.row.streams() => {}
-            Ok(Share::Own(_)) => backend.record.note_answer(call.row, None),
-            Ok(Share::Replaced(_, why)) if why.is_silence() => {}
-            Ok(Share::Replaced(_, why)) => backend
-                .record
-                .note_answer(call.row, Some(&why.code_and_text())),
-            Err(why) if part.is_acted_on(why) => {}
-            Err(why) => backend
-                .record
-                .note_answer(call.row, Some(&why.code_and_text())),
-            Ok(Share::Lacking(_)) => {}
-        }
-    }
-    share
+    part.noted(part.own_or_cached(own).await)
+}
+
+/// A backend's part of a merged reply: `answered`, which is known already. If it cannot be used, cached items or an
+/// omission replace it.
+///
+/// # Errors
+/// The error in `answered` if nothing can replace it, or if clients act on its code.
+pub(crate) fn or_replacement(
+    part: Part<'_>,
+    answered: Result<Share, Failed>,
+) -> Result<Share, Failed> {
+    part.noted(part.usable(answered))
 }
 
 /// The part of `backend` in the merged reply to `call`.
@@ -70,6 +64,27 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// Records whether the backend's answer can be used, if the call asks for all items.
+    fn noted(self, share: Result<Share, Failed>) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let note = |failed: Option<&Failed>| {
+            let failed = failed.map(Failed::code_and_text);
+            backend.record.note_answer(call.row, failed.as_deref());
+        };
+        match &share {
+            _ if !call.asks_for_all() => {}
+            // Whether a stream succeeds is known only at its end, and whether a large part can be used only when all
+            // backends have answered.
+            Ok(Share::Own(_)) if call.row.streams() => {}
+            Ok(Share::Large(..) | Share::Lacking(_)) => {}
+            Ok(Share::Own(_)) => note(None),
+            Ok(Share::Replaced(_, why)) if why.is_silence() => {}
+            Err(why) if self.is_acted_on(why) => {}
+            Ok(Share::Replaced(_, why)) | Err(why) => note(Some(why)),
+        }
+        share
+    }
+
     async fn own_or_cached(
         self,
         own: impl Future<Output = Result<Share, Failed>>,
@@ -106,11 +121,17 @@ impl Part<'_> {
                 }
             }
         };
+        self.usable(answered)
+    }
+
+    /// The part in `answered`. If it cannot be used, its replacement.
+    fn usable(self, answered: Result<Share, Failed>) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
         let why = match answered {
             Err(why) if !self.is_acted_on(&why) => why,
             answered => return answered,
         };
-        let share = replaced(why)?;
+        let share = self.replacement(why)?;
         // The connection may stay open although the backend is silent. So the session repeats the call in the
         // background: the reply shows that the backend answers again.
         if let Share::Replaced(_, why) = &share

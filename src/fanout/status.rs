@@ -29,6 +29,7 @@ use crate::config::wording::span;
 use crate::errors;
 use crate::fanout;
 use crate::gate::Readable;
+use crate::limits::places::User;
 use crate::rpc;
 use crate::rpc::fields::{
     runtime_handler, runtime_handler_features, status_request, status_response,
@@ -76,7 +77,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     let others = live.backends.iter().filter(|other| other.id != default.id);
     let ((said, answer), others) = join(
         default_status(call, default),
-        join_all(others.map(ask_status)),
+        join_all(others.map(|other| ask_status(other, call.user))),
     )
     .await;
     act(switch, default, Learned::of_status())?;
@@ -138,7 +139,7 @@ pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
 /// reply, because clients ask for the version first, even before calls that do not need the backend.
 pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
     let headers = call.reading_headers();
-    let answer = backend.ask(call.row, &headers, call.body.clone());
+    let answer = backend.ask(call.user, call.row, &headers, call.body.clone());
     let known = backend.record.known().version;
     if known.is_empty() {
         return Ok(reply::of_answer(answer.await?));
@@ -181,9 +182,9 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
 
 /// The status of a backend other than the default backend: the current one, else the last known one and why the backend
 /// does not answer.
-async fn ask_status(backend: &Arc<Backend>) -> StatusAnswer {
+async fn ask_status(backend: &Arc<Backend>, user: User) -> StatusAnswer {
     let headers = own_headers();
-    let asked = backend.ask(&rpc::STATUS, &headers, frames::frame(&[]));
+    let asked = backend.ask(user, &rpc::STATUS, &headers, frames::frame(&[]));
     match request_status(backend, asked).await {
         Ok((said, _)) => said,
         Err(silent) => last_known(backend, silent),

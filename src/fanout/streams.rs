@@ -26,7 +26,7 @@ use crate::fanout::fallback::{self, Part};
 use crate::fanout::{self, Parts, Share, merge};
 use crate::gate::{Joined, Readable};
 use crate::limits::STREAM_WINDOW;
-use crate::limits::budget::{Reservation, Unread};
+use crate::limits::budget::{Budget, Reservation, Unread};
 use crate::ownership::{MOST, Mark};
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{Items, Join, Lacking, List, Row};
@@ -66,7 +66,7 @@ pub(crate) fn interleave(
     let seen = Arc::default();
     let feeds = backends.into_iter().map(|backend| {
         let feed = Feed {
-            unlearned: backend.memory.limit(),
+            unlearned: backend.memory.all().limit(),
             unread: MOST,
             whole: StreamedList::Kept(Joined::default(), call.unread.held()),
             switch: Arc::clone(switch),
@@ -142,7 +142,7 @@ fn pieces(list: &Bytes) -> Vec<Bytes> {
 /// calls.
 pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, row).await?;
-    let limit = backend.own.limit();
+    let limit = backend.own.all().limit();
     let mut left = limit;
     let mut unread = MOST;
     while let Some(message) = messages.next(backend).await? {
@@ -402,7 +402,8 @@ impl Feed {
     /// Opens the backend's stream and reads its first message. `None` for a stream without messages.
     async fn open_with(&self, headers: &HeaderMap) -> Result<(Messages, Option<Bytes>), Failed> {
         let (row, body) = (self.call.row, self.call.body.clone());
-        let mut messages = Messages::open(&self.backend, row, headers, body).await?;
+        let mut messages =
+            Messages::open(&self.backend, self.call.user, row, headers, body).await?;
         match messages.next(&self.backend).await? {
             Some(first) => Ok((messages, Some(first))),
             None => Ok((Messages::ended(&self.backend), None)),
@@ -419,7 +420,7 @@ impl Feed {
     /// Reads the rest of a stream before any message passes, because the last one failed: once a message has passed,
     /// cached items cannot replace the stream any more.
     async fn whole(&self, mut messages: Messages, first: Bytes) -> Result<Readable, Failed> {
-        let mut held = self.backend.memory.held();
+        let mut held = self.memory().held();
         let (mut whole, mut unread) = (Joined::default(), MOST);
         let mut next = Some(first);
         while let Some(message) = next {
@@ -506,7 +507,7 @@ impl Feed {
             return Ok(message.rewritten(shown));
         }
         let left = self.unlearned.checked_sub(message.len());
-        let limit = self.backend.memory.limit();
+        let limit = self.backend.memory.all().limit();
         self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;
         self.whole.add(&message, self.backend.max_message);
         let learned = self.learner().learn_part(list, &message);
@@ -540,7 +541,7 @@ impl Feed {
     }
 
     fn settle_whole(&mut self, list: List, messages: Option<Readable>) -> Result<(), Status> {
-        let mut held = self.backend.memory.held();
+        let mut held = self.memory().held();
         let kept = messages.filter(|messages| held.grow(messages.len()).is_ok());
         match kept.map(|messages| messages.holding(held)) {
             Some(messages) if list.is_stats() => {
@@ -554,6 +555,11 @@ impl Feed {
             None => self.settle_unkept(list)?,
         }
         Ok(())
+    }
+
+    /// The memory for lists of the backend that the client asked for.
+    fn memory(&self) -> &Budget {
+        self.backend.memory.of(self.call.user, self.call.row)
     }
 
     fn learner(&self) -> Learner<'_> {

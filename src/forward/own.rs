@@ -13,7 +13,7 @@ use crate::codec::frames;
 use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner, keep_stats, readable};
+use crate::switch::learn::{Asked, Learner, has_room, keep_stats, readable};
 
 /// The lists that show owners. Pods come first, because a container is learned with its pod.
 const LISTS: [(List, &Row); 2] = [
@@ -95,22 +95,33 @@ impl<'a> OwnCalls<'a> {
         Ok(())
     }
 
-    /// Lists the pods or containers, and caches the list.
+    /// Lists the pods or containers, and caches the list. A list for which merged lists have no room does not show that
+    /// the answers of the backend can be used again.
     ///
     /// # Errors
     /// The status of the call.
     pub(crate) async fn list_kind(self, list: List, row: &'static Row) -> Result<(), Status> {
         let listed = self.ask_for_list(list, row).await;
-        note(self.backend, row, &listed.clone().map_err(Failed::from));
-        listed
+        if !matches!(listed, Ok(false)) {
+            let noted = listed.as_ref().map(drop);
+            note(
+                self.backend,
+                row,
+                &noted.map_err(|why| Failed::from(why.clone())),
+            );
+        }
+        listed.map(drop)
     }
 
-    async fn ask_for_list(self, list: List, row: &'static Row) -> Result<(), Status> {
+    /// Returns whether merged lists have room for the list.
+    async fn ask_for_list(self, list: List, row: &'static Row) -> Result<bool, Status> {
         let (asked, answer) = self.ask(row).await?;
         let message = self.backend.message(&answer)?;
+        let has_room = has_room(&self.switch.live(), list, self.backend, message.len());
         let learner = Learner::new(self.switch, self.backend, asked);
         let learned = learner.learn_whole(list, &message);
-        act(self.switch, self.backend, learned).map(drop)
+        act(self.switch, self.backend, learned)?;
+        Ok(has_room)
     }
 
     /// Lists the images and caches the list.

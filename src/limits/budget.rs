@@ -1,10 +1,15 @@
 //! Counts the bytes of messages in memory. A message counts until its last part is dropped.
 //!
-//! All requests share one budget. Each backend has three budgets: for replies to clients, for answers to criswitch's
-//! own questions, and for events. Replies that clients have not read yet have a budget that the connections share
-//! ([`Shares`]). So clients and backends cannot use up each other's memory, and clients cannot use up the memory that
-//! criswitch needs itself. Every body that is read counts in a budget.
+//! All requests share one budget, of which users and connections have parts ([`Requests`]). Each backend has three
+//! budgets: for replies to clients and for answers to criswitch's own questions ([`Replies`]), and for events. Replies
+//! that clients have not read yet have a budget that the connections share ([`Shares`]). So clients and backends cannot
+//! use up each other's memory, and clients cannot use up the memory that criswitch needs itself. Every body that is read
+//! counts in a budget.
+//!
+//! A part of a budget is a budget too. Its bytes also count in the whole.
 
+mod replies;
+mod requests;
 mod shares;
 
 use std::sync::Arc;
@@ -17,7 +22,10 @@ use http_body_util::BodyExt;
 use tonic::Status;
 
 use crate::codec::frames;
+use crate::limits::places::User;
 
+pub use replies::Replies;
+pub use requests::Requests;
 use shares::MemoryShare;
 pub use shares::Shares;
 
@@ -27,6 +35,9 @@ const LEAST: usize = 128 << 20;
 const MESSAGES: usize = 8;
 /// The divisor for one backend's unread events: they may take 1 / 4 of a budget for messages.
 const EVENTS_PART: usize = 4;
+/// A message of at most this many bytes, with its headers, is small. Large messages have separate budgets, so that they
+/// never block small ones.
+pub const SMALL: usize = 64 << 10;
 /// The largest buffer, in bytes, that is allocated for a message before its bytes arrive: the rest of a long message
 /// may never come.
 const MOST_RESERVED: usize = 1 << 20;
@@ -49,8 +60,30 @@ pub struct Budget(Arc<Pool>);
 struct Pool {
     used: AtomicUsize,
     limit: usize,
-    /// Set if this budget is one connection's part of [`Shares`].
-    share: Option<MemoryShare>,
+    whole: Whole,
+    /// The budget for reservations of more than [`SMALL`] bytes; `None` if they count in this budget too.
+    large: Option<Budget>,
+}
+
+/// The budget of which a budget is a part.
+#[derive(Debug)]
+enum Whole {
+    /// The budget is no part of another one.
+    Itself,
+    Budget(Budget),
+    /// The budget is one connection's part of [`Shares`].
+    Shares(MemoryShare),
+}
+
+/// The memory of one client's connection.
+#[derive(Clone, Debug)]
+pub struct ClientMemory {
+    /// The client's user.
+    pub user: User,
+    /// For its requests in flight.
+    pub requests: Budget,
+    /// For the replies that the client has not read yet.
+    pub unread: Budget,
 }
 
 /// A part of a [`Budget`], released on drop.
@@ -97,12 +130,23 @@ impl Budget {
     }
 
     fn of(limit: usize) -> Budget {
-        Budget::new(limit, None)
+        Budget::new(limit, Whole::Itself, None)
     }
 
-    fn new(limit: usize, share: Option<MemoryShare>) -> Budget {
+    fn new(limit: usize, whole: Whole, large: Option<Budget>) -> Budget {
         let used = AtomicUsize::new(0);
-        Budget(Arc::new(Pool { used, limit, share }))
+        Budget(Arc::new(Pool {
+            used,
+            limit,
+            whole,
+            large,
+        }))
+    }
+
+    /// A part of this budget with this limit. Reservations of more than [`SMALL`] bytes count in `large`, if it is
+    /// given.
+    fn part(&self, limit: usize, large: Option<Budget>) -> Budget {
+        Budget::new(limit, Whole::Budget(self.clone()), large)
     }
 
     /// The bytes in use.
@@ -113,18 +157,20 @@ impl Budget {
     fn take(&self, bytes: usize) -> Result<(), Unread> {
         let before = self.used();
         self.add(bytes)?;
-        let Some(share) = &self.0.share else {
-            return Ok(());
+        let taken = match &self.0.whole {
+            Whole::Itself => Ok(()),
+            Whole::Budget(whole) => whole.take(bytes),
+            Whole::Shares(share) => share.take(self, before, bytes),
         };
-        share
-            .take(self, before, bytes)
-            .inspect_err(|_| self.subtract(bytes))
+        taken.inspect_err(|_| self.subtract(bytes))
     }
 
     fn give_back(&self, bytes: usize) {
         self.subtract(bytes);
-        if let Some(share) = &self.0.share {
-            share.give_back(bytes);
+        match &self.0.whole {
+            Whole::Itself => {}
+            Whole::Budget(whole) => whole.give_back(bytes),
+            Whole::Shares(share) => share.give_back(bytes),
         }
     }
 
@@ -188,13 +234,22 @@ impl Reservation {
         self.bytes
     }
 
-    /// Reserves `bytes` more.
+    /// Reserves `bytes` more. A reservation that becomes larger than [`SMALL`] moves to the budget for large ones.
     ///
     /// # Errors
     /// [`Unread::NoMemory`]; nothing is added then.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Unread> {
-        self.memory.take(bytes)?;
-        self.bytes += bytes;
+        let sum = self.bytes.saturating_add(bytes);
+        let large = self.memory.0.large.clone().filter(|_| sum > SMALL);
+        match large {
+            None => self.memory.take(bytes)?,
+            Some(large) => {
+                large.take(sum)?;
+                self.memory.give_back(self.bytes);
+                self.memory = large;
+            }
+        }
+        self.bytes = sum;
         Ok(())
     }
 

@@ -56,13 +56,20 @@ pub(crate) fn take<'l>(
     Ok(Places { permits })
 }
 
-/// The kind of a client's user. The limits are stricter for [`User::Other`].
+/// The user of a client. The limits are stricter for [`User::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// Root, or the user that criswitch runs as. The kubelet's calls come from such a user.
     Own,
-    /// Any other user.
-    Other,
+    /// Any other user, by its number.
+    Other(u32),
+}
+
+impl User {
+    /// Whether the user is neither root nor the user that criswitch runs as.
+    pub(crate) fn is_other(self) -> bool {
+        self != User::Own
+    }
 }
 
 /// The limits on calls in flight, of all clients.
@@ -97,7 +104,7 @@ impl CallLimits {
     /// If a limit has no free permit: that limit.
     pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &CountLimit> {
         let long = row.is_long.then_some(&self.long);
-        let others = (user == User::Other).then_some(&self.others);
+        let others = user.is_other().then_some(&self.others);
         take([Some(&self.all), long, others].into_iter().flatten())
     }
 }
@@ -130,7 +137,7 @@ impl AdminLimits {
     /// # Errors
     /// If a limit has no free permit: that limit.
     pub(crate) fn place(&self, user: User) -> Result<Places, &CountLimit> {
-        let others = (user == User::Other).then_some(&self.others);
+        let others = user.is_other().then_some(&self.others);
         take([Some(&self.all), others].into_iter().flatten())
     }
 }
@@ -164,7 +171,7 @@ mod tests {
     fn calls_of_other_users_leave_places_for_all_calls_of_the_kubelet() {
         let limits = CallLimits::default();
         for row in [&LIST_PODS, &EVENTS] {
-            let (others, reached) = fill(&limits, row, User::Other);
+            let (others, reached) = fill(&limits, row, User::Other(1));
             assert_eq!((others.len(), reached), (OTHERS_CALLS, OTHERS_CALLS));
             let (long, _) = fill(&limits, &EVENTS, User::Own);
             assert!(long.len() >= RESERVED_CALLS, "{}", long.len());
@@ -174,7 +181,7 @@ mod tests {
     #[test]
     fn admin_calls_of_other_users_leave_places_for_root() {
         let limits = AdminLimits::default();
-        let others: Vec<_> = std::iter::from_fn(|| limits.place(User::Other).ok()).collect();
+        let others: Vec<_> = std::iter::from_fn(|| limits.place(User::Other(1)).ok()).collect();
         assert_eq!(others.len(), OTHERS_ADMIN_CALLS);
         let own: Vec<_> = std::iter::from_fn(|| limits.place(User::Own).ok()).collect();
         assert_eq!(own.len(), MAX_ADMIN_CALLS - OTHERS_ADMIN_CALLS);
@@ -186,7 +193,7 @@ mod tests {
         let limits = CallLimits::default();
         let (long, _) = fill(&limits, &EVENTS, User::Own);
         for _ in 0..MAX_CALLS {
-            assert!(limits.place(&EVENTS, User::Other).is_err());
+            assert!(limits.place(&EVENTS, User::Other(1)).is_err());
         }
         drop(long);
         assert_eq!(fill(&limits, &LIST_PODS, User::Own).0.len(), MAX_CALLS);

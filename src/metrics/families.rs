@@ -101,7 +101,7 @@ pub const FAMILIES: &[FamilyRow] = &[
         }
     }),
     gauge("criswitch_request_held_bytes", &[], "Bytes of requests that criswitch holds in memory.", |seen, out| {
-        out.add(&[], seen.switch.memory.used() as f64);
+        out.add(&[], seen.switch.requests.used() as f64);
     }),
     gauge("criswitch_unread_reply_bytes", &[],
         "Bytes of replies that clients have not read yet, including the room that is reserved for open streams.", |seen, out| {

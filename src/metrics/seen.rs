@@ -78,7 +78,9 @@ impl Seen<'_> {
                             .is_some(),
                         )
                     }),
-                    held: backend.memory.used() + backend.own.used() + backend.events.used(),
+                    held: backend.memory.all().used()
+                        + backend.own.all().used()
+                        + backend.events.used(),
                     calls: sorted(backend.calls.all()),
                 }
             })

@@ -36,7 +36,7 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 pub(crate) struct ConnectionPlace {
     peer: Option<Peer>,
-    /// Whether the client's user is root or criswitch's own, or another user.
+    /// The client's user.
     pub(crate) user: User,
     /// `None` after a new client has taken the place.
     places: Mutex<Option<Places>>,
@@ -97,7 +97,7 @@ impl Admission {
         let silent = self.silent.lock();
         let mut silent = silent.iter().filter_map(Weak::upgrade);
         let freed = silent.find_map(|it| {
-            let may_take = user == User::Own || it.user == User::Other;
+            let may_take = !user.is_other() || it.user.is_other();
             let places = it.places.lock().take_if(|its| may_take && its.has(limit))?;
             it.taken.notify_one();
             Some(places)
@@ -116,8 +116,9 @@ impl Admission {
         if peer.is_own() {
             return Some((User::Own, vec![&self.all]));
         }
-        let user = self.users.get(&peer.uid?)?;
-        Some((User::Other, vec![user, &self.others, &self.all]))
+        let uid = peer.uid?;
+        let user = self.users.get(&uid)?;
+        Some((User::Other(uid), vec![user, &self.others, &self.all]))
     }
 
     fn turn_away(&self, peer: Option<Peer>, limit: Option<usize>, cause: &str) {

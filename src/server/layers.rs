@@ -16,7 +16,7 @@ use crate::codec::grpc::GRPC_TIMEOUT;
 use crate::dispatch;
 use crate::errors;
 use crate::http2::IncomingBody;
-use crate::limits::budget::Budget;
+use crate::limits::budget::{Budget, ClientMemory};
 use crate::limits::places::{Places, User};
 use crate::rpc::{self, Row};
 use crate::switch::Switch;
@@ -26,20 +26,21 @@ use crate::telemetry::counters::Reason;
 #[derive(Debug)]
 pub(super) struct Client {
     switch: Arc<Switch>,
-    /// Says which limits apply to the client.
-    user: User,
-    /// Memory for the replies that the client has not read yet.
-    unread: Budget,
+    memory: ClientMemory,
     admin: AdminCalls,
 }
 
 impl Client {
     pub(super) fn new(switch: Arc<Switch>, user: User, unread: Budget) -> Client {
         let admin = AdminCalls::new(&switch, user, &unread);
+        let requests = switch.requests.share(user);
         Client {
             switch,
-            user,
-            unread,
+            memory: ClientMemory {
+                user,
+                requests,
+                unread,
+            },
             admin,
         }
     }
@@ -76,7 +77,7 @@ async fn limited(
     row: &'static Row,
     request: Box<http::Request<IncomingBody>>,
 ) -> Reply {
-    match client.switch.calls.place(row, client.user) {
+    match client.switch.calls.place(row, client.memory.user) {
         Ok(place) => logged(client, row, request, place).await,
         Err(limit) => {
             client.switch.counts.reject(Reason::Calls);
@@ -110,7 +111,7 @@ async fn counted(
 ) -> Reply {
     let reply = in_time(client, row, request, log).await;
     let counts = &client.switch.counts;
-    let (reply, place) = reply::counted(reply, place, row, &client.unread, counts);
+    let (reply, place) = reply::counted(reply, place, row, &client.memory.unread, counts);
     match place {
         Some(place) => reply::holding(reply, place),
         None => reply,
@@ -132,8 +133,8 @@ async fn in_time(
     }
     let deadline = log.deadline().zip(log.timeout());
     let mut cut = client.switch.ending.cut(row.name, deadline);
-    let (switch, unread) = (Arc::clone(&client.switch), client.unread.clone());
-    let served = dispatch::serve(switch, row, request, unread, Arc::clone(&log));
+    let (switch, memory) = (Arc::clone(&client.switch), client.memory.clone());
+    let served = dispatch::serve(switch, row, request, memory, Arc::clone(&log));
     tokio::select! {
         biased;
         reply = Box::pin(served) => deadline::cut_short(reply, cut),

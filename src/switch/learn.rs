@@ -2,6 +2,7 @@
 //! returns what else has to happen.
 
 use std::slice;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -184,7 +185,7 @@ impl<'a> Learner<'a> {
     /// Caches a complete list, and forgets the items that the list lacks.
     pub(crate) fn keep_whole(mut self, list: List, message: Readable) -> Learned {
         self.count_mislabelled(list, &message);
-        self.backend.keep_list(list, self.asked.snapshot(message));
+        self.keep(list, self.asked.snapshot(message));
         self.settle(list)
     }
 
@@ -283,7 +284,7 @@ impl<'a> Learner<'a> {
         let message = self.list(list, reply)?;
         self.learned.readable.clone_from(&readable);
         if let Some(readable) = readable {
-            backend.keep_list(list, self.asked.snapshot(readable));
+            self.keep(list, self.asked.snapshot(readable));
         }
         self.count_mislabelled(list, reply);
         self.forget_missing(list);
@@ -302,6 +303,13 @@ impl<'a> Learner<'a> {
                 .learn(|known| known.lists.learned(list, reply, changes));
         }
         Ok(message)
+    }
+
+    /// Caches a complete list; keeps the last one instead if merged lists have no room for this one.
+    fn keep(&self, list: List, snapshot: Snapshot) {
+        if has_room(&self.view.live, list, self.backend, snapshot.message.len()) {
+            self.backend.keep_list(list, snapshot);
+        }
     }
 
     fn part(&mut self, list: List, message: &Bytes) -> Result<Option<Bytes>, Status> {
@@ -448,7 +456,7 @@ impl<'a> Learner<'a> {
     fn add_created(&mut self, list: List, id: &str, call: &Call) {
         let backend = self.backend;
         if let Ok(item) = listed::created(list, id, &call.message()) {
-            let mut held = backend.memory.held();
+            let mut held = backend.memory.all().held();
             let item = Readable::item(list, &item).ok();
             let item = item.filter(|item| held.grow(item.len()).is_ok());
             let item = item.map(|item| item.holding(held));
@@ -491,6 +499,22 @@ pub(crate) fn readable(
         Err(_) if live.is_alone() => Ok(None),
         Err(fault) => Err(backend.bad_reply(&fault)),
     }
+}
+
+/// Whether merged lists have room for `size` bytes of `backend`: its equal share of `max_message`, and more if the cached
+/// lists of the other backends leave it. Several backends may list one image, so their lists of images need less room
+/// together, and count as fitting.
+pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) -> bool {
+    let joined = live.joined();
+    let cached = |other: &Arc<Backend>| {
+        let last = |known: &mut Known| known.lists.get(list).map(|it| it.message.len());
+        other.record.learn(last).unwrap_or(0)
+    };
+    let others = joined.iter().filter(|other| other.id != backend.id);
+    let limit = backend.max_message;
+    list.kind().is_none()
+        || size <= limit / joined.len().max(1)
+        || size + others.map(cached).sum::<usize>() <= limit
 }
 
 /// Learns the names of the pod in a request, if the request has the pod's configuration.

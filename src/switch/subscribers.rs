@@ -134,8 +134,8 @@ impl Subscribers {
         }
     }
 
-    /// Waits until `fits` returns `true` because subscribers have read events of `backend`, at most for [`LAG_LIMIT`].
-    /// Then cuts off the subscribers with unread events of `backend`, and tries `fits` once more.
+    /// Waits until `fits` succeeds because subscribers have read events of `backend`, at most for [`LAG_LIMIT`]. Then
+    /// cuts off the subscriber with the most unread bytes of `backend`, and further ones until `fits` succeeds.
     pub(crate) async fn make_room<E>(
         &self,
         backend: BackendId,
@@ -153,8 +153,32 @@ impl Subscribers {
         if tokio::time::timeout(LAG_LIMIT, has_room).await.is_ok() {
             return Ok(());
         }
-        self.cut_off(|unread| unread.events.iter().any(|(of, _)| *of == backend));
-        fits()
+        loop {
+            match fits() {
+                Err(full) if !self.cut_off_largest(backend) => return Err(full),
+                Err(_) => {}
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// Cuts off the subscriber with the most unread bytes of `backend`. Returns whether there is one.
+    fn cut_off_largest(&self, backend: BackendId) -> bool {
+        let queues = self.queues.lock();
+        let sizes = queues.iter().map(|queue| {
+            let unread = queue.unread.lock();
+            let its = unread.events.iter().filter(|(of, _)| *of == backend);
+            (its.map(|(_, event)| event.len()).sum::<usize>(), queue)
+        });
+        let Some((_, largest)) = sizes
+            .filter(|(size, _)| *size > 0)
+            .max_by_key(|(size, _)| *size)
+        else {
+            return false;
+        };
+        self.change(largest, UnreadEvents::cut_off);
+        largest.added.notify_one();
+        true
     }
 
     /// Ends the streams of all subscribers, after their unread events.

@@ -15,6 +15,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use serde_json::Value as Json;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -181,7 +182,11 @@ pub struct RawReply {
 
 impl RawClient {
     pub async fn connect(socket: &Path) -> RawClient {
-        let stream = sockets::connect(socket).await.unwrap();
+        RawClient::over(sockets::connect(socket).await.unwrap()).await
+    }
+
+    /// A client over `stream`, whose other end criswitch serves.
+    pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> RawClient {
         let (client, connection) = http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(1 << 20)
             .handshake(TokioIo::new(stream))

@@ -62,7 +62,7 @@ pub use odd_ids::{ODD_IDS, long_ids, odd_ids};
 pub use thief::{STOLEN, thief};
 pub use too_large::too_large;
 pub use trailers_only::{fine_without_a_message, refused_in_headers};
-pub use unfinished::unfinished;
+pub use unfinished::{LONG_LIST, unfinished, unfinished_beside_a_long_list};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub type Reply = Response<Body>;

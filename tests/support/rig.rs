@@ -8,13 +8,15 @@ use std::time::Instant;
 use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
 use criswitch::config::address::Address;
-use criswitch::server::Listener;
+use criswitch::limits::places::User;
+use criswitch::server::{self, Listener};
 use criswitch::store::file_work::FileWork;
 use criswitch::store::{Boot, Directories, Store};
 use criswitch::switch::Switch;
 use criswitch::switch::reload::Outcome;
 use criswitch::telemetry::counters::Reason;
 use tempfile::TempDir;
+use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Status;
@@ -184,6 +186,16 @@ impl Rig {
     pub fn unread(&self) -> usize {
         let running = self.switch.as_ref().expect("criswitch is not running");
         running.switch.unread.used()
+    }
+
+    /// Connects a client of `user` over a pipe in memory.
+    pub fn connect_as(&self, user: User) -> DuplexStream {
+        let running = self.switch.as_ref().expect("criswitch is not running");
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let switch = Arc::clone(&running.switch);
+        let unread = switch.unread.share(user);
+        tokio::spawn(server::connection(theirs, switch, user, unread));
+        ours
     }
 
     /// The problems that criswitch found in the saved state at its start.

@@ -1,5 +1,6 @@
-//! A memory budget that connections share. When the budget is full, the connection that holds the most is closed and
-//! loses its share.
+//! A memory budget that connections share. When the budget is full, a connection of the user that holds the most is
+//! closed and loses its share: the connection that holds the most. Root and criswitch's own user never lose a share to
+//! another user.
 //!
 //! A reply counts here until its client has read it. Clients that read their replies hold little, so only a client that
 //! leaves replies unread loses its share.
@@ -10,7 +11,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Budget, Pool, Unread};
+use super::{Budget, Pool, Unread, Whole};
+use crate::limits::places::User;
 
 /// The divisor for all unread replies together: they may take 1 / 2 of a backend's budget for replies. The rest stays
 /// free for replies that clients read.
@@ -34,6 +36,7 @@ struct SharedMemory {
 #[derive(Debug)]
 pub(super) struct MemoryShare {
     of: Shares,
+    user: User,
     /// Whether the share was revoked. The bytes of a revoked share no longer count in the shared budget.
     lost: AtomicBool,
     loses: Notify,
@@ -51,14 +54,15 @@ impl Shares {
         Shares(Arc::new(SharedMemory { all, one, shares }))
     }
 
-    /// The share of a new connection.
-    pub fn share(&self) -> Budget {
+    /// The share of a new connection of `user`.
+    pub fn share(&self, user: User) -> Budget {
         let share = MemoryShare {
             of: self.clone(),
+            user,
             lost: AtomicBool::new(false),
             loses: Notify::new(),
         };
-        let memory = Budget::new(self.0.one, Some(share));
+        let memory = Budget::new(self.0.one, Whole::Shares(share), None);
         let mut shares = self.0.shares.lock();
         shares.retain(|room| room.strong_count() > 0);
         shares.push(Arc::downgrade(&memory.0));
@@ -75,20 +79,38 @@ impl Shares {
         self.0.all.limit()
     }
 
-    /// Revokes the largest share other than `mine`, if it holds more than `than` bytes. Returns whether a share was
-    /// revoked. The connection of a revoked share is closed, and the bytes of the share count as free at once.
+    /// Revokes the share other than `mine` that comes last in this order, if it comes after `mine`, of which `than`
+    /// bytes count: root and criswitch's own user come before other users, then the user that holds less, then the share
+    /// that holds less. Returns whether a share was revoked. The connection of a revoked share is closed, and the bytes
+    /// of the share count as free at once.
     fn take_away(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
-        let others = rooms.filter(|one| !Arc::ptr_eq(&one.0, &mine.0) && !one.is_lost());
-        let larger = others.filter(|one| one.used() > than);
-        let Some(largest) = larger.max_by_key(Budget::used) else {
+        let is_mine = |one: &Budget| Arc::ptr_eq(&one.0, &mine.0);
+        let held = rooms.filter_map(|one| {
+            let user = one.share().filter(|share| !share.is_lost())?.user;
+            let used = if is_mine(&one) { than } else { one.used() };
+            Some((one, user, used))
+        });
+        let held: Vec<_> = held.collect();
+        let of_user = |user: User| {
+            let its = held.iter().filter(|(_, of, _)| *of == user);
+            its.map(|(_, _, used)| used).sum::<usize>()
+        };
+        let order =
+            |(_, user, used): &(Budget, User, usize)| (user.is_other(), of_user(*user), *used);
+        let own = held.iter().find(|(one, ..)| is_mine(one)).map(order);
+        let others = held
+            .iter()
+            .filter(|(one, _, used)| !is_mine(one) && *used > 0);
+        let later = others.filter(|other| Some(order(other)) > own);
+        let Some((last, _, used)) = later.max_by_key(|other| order(other)) else {
             return false;
         };
-        if let Some(share) = &largest.0.share {
+        if let Some(share) = last.share() {
             share.lost.store(true, Ordering::Relaxed);
             share.loses.notify_one();
-            self.0.all.subtract(largest.used());
+            self.0.all.subtract(*used);
         }
         true
     }
@@ -123,14 +145,17 @@ impl MemoryShare {
 impl Budget {
     /// Waits until this share is revoked; for ever if the budget is not a share.
     pub(crate) async fn lost(&self) {
-        match &self.0.share {
+        match self.share() {
             Some(share) => share.loses.notified().await,
             None => std::future::pending().await,
         }
     }
 
-    fn is_lost(&self) -> bool {
-        self.0.share.as_ref().is_some_and(MemoryShare::is_lost)
+    fn share(&self) -> Option<&MemoryShare> {
+        match &self.0.whole {
+            Whole::Shares(share) => Some(share),
+            Whole::Itself | Whole::Budget(_) => None,
+        }
     }
 }
 
@@ -156,8 +181,8 @@ mod tests {
         for max_message in [1, 16 << 20, 1 << 30] {
             let replies = Budget::for_messages(max_message).limit();
             let unread = Shares::for_unread(max_message);
-            assert!(unread.share().limit() > max_message);
-            assert!(unread.share().limit() < unread.limit());
+            assert!(unread.share(User::Own).limit() > max_message);
+            assert!(unread.share(User::Own).limit() < unread.limit());
             assert!(replies - unread.limit() >= 4 * max_message);
         }
     }
@@ -165,7 +190,7 @@ mod tests {
     #[test]
     fn a_share_is_limited_and_gives_back_to_the_whole() {
         let whole = Shares::of(100, 50);
-        let share = whole.share();
+        let share = whole.share(User::Own);
         let one = held(&share, 50).unwrap();
         assert!(matches!(held(&share, 1), Err(Unread::NoMemory(50))));
         assert_eq!(whole.used(), 50);
@@ -176,7 +201,7 @@ mod tests {
     #[test]
     fn a_full_memory_takes_the_largest_share_away() {
         let whole = Shares::of(100, 50);
-        let [large, small, reads] = [(); 3].map(|()| whole.share());
+        let [large, small, reads] = [(); 3].map(|()| whole.share(User::Own));
         let first = held(&large, 50).unwrap();
         let second = held(&small, 40).unwrap();
         let third = held(&reads, 20).unwrap();
@@ -193,13 +218,13 @@ mod tests {
     #[test]
     fn a_share_takes_nothing_from_smaller_ones() {
         let whole = Shares::of(100, 50);
-        let shares = [(); 3].map(|()| whole.share());
+        let shares = [(); 3].map(|()| whole.share(User::Own));
         let all: Vec<_> = shares.iter().map(|one| held(one, 33).unwrap()).collect();
         assert!(matches!(held(&shares[0], 10), Err(Unread::NoMemory(100))));
         assert!(!shares.iter().any(is_lost));
         assert_eq!((whole.used(), shares[0].used()), (99, 33));
         // An empty share may revoke several larger shares.
-        let reads = whole.share();
+        let reads = whole.share(User::Own);
         assert!(held(&reads, 50).is_ok());
         assert_eq!(shares.iter().filter(|one| is_lost(one)).count(), 2);
         drop(all);
@@ -209,13 +234,43 @@ mod tests {
     #[test]
     fn any_number_of_slow_connections_leaves_room_for_one_that_reads() {
         let whole = Shares::of(1000, 500);
-        let slow: Vec<_> = (0..100).map(|_| whole.share()).collect();
+        let slow: Vec<_> = (0..100).map(|_| whole.share(User::Own)).collect();
         let mut kept = Vec::new();
         for share in &slow {
             kept.extend(std::iter::from_fn(|| held(share, 10).ok()).take(100));
         }
         for _ in 0..10 {
-            assert!(held(&whole.share(), 500).is_ok());
+            assert!(held(&whole.share(User::Own), 500).is_ok());
         }
+    }
+
+    #[test]
+    fn root_loses_no_share_to_another_user_and_takes_theirs() {
+        let whole = Shares::of(100, 50);
+        let (root, other) = (whole.share(User::Own), whole.share(User::Other(1)));
+        let of_root = held(&root, 50).unwrap();
+        let of_other = held(&other, 50).unwrap();
+        let later = whole.share(User::Other(2));
+        assert!(held(&later, 20).is_ok() && is_lost(&other) && !is_lost(&root));
+        drop(of_other);
+        let small = held(&later, 10).unwrap();
+        let second = whole.share(User::Own);
+        assert!(held(&second, 50).is_ok() && is_lost(&later) && !is_lost(&root));
+        drop((of_root, small));
+        assert_eq!(whole.used(), 0);
+    }
+
+    /// A user with many small shares does not take the larger share of a user that holds less.
+    #[test]
+    fn the_user_that_holds_the_most_loses() {
+        let whole = Shares::of(100, 50);
+        let many = [(); 7].map(|()| whole.share(User::Other(1)));
+        let _small: Vec<_> = many.iter().map(|one| held(one, 10).unwrap()).collect();
+        let reads = whole.share(User::Other(2));
+        let _read = held(&reads, 30).unwrap();
+        assert!(held(&whole.share(User::Other(1)), 10).is_ok());
+        assert!(!is_lost(&reads));
+        assert!(held(&reads, 20).is_ok());
+        assert_eq!(many.iter().filter(|one| is_lost(one)).count(), 2);
     }
 }

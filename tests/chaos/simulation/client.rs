@@ -73,7 +73,7 @@ impl Client {
         tasks: &mut JoinSet<()>,
     ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let unread = switch.unread.share();
+        let unread = switch.unread.share(User::Own);
         let connection = server::connection(theirs, Arc::clone(switch), User::Own, unread);
         served.spawn(async move {
             connection.await.ok();

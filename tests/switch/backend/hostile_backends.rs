@@ -2,6 +2,7 @@
 
 use criswitch::codec::cri;
 use criswitch::limits::MAX_CALLS;
+use criswitch::limits::places::User;
 use http_body_util::BodyExt;
 use prost::Message;
 use tokio::task::JoinSet;
@@ -12,7 +13,7 @@ use crate::faults::{state_of, until_state};
 use crate::logged::Logged;
 use crate::session::events::{events, next};
 use crate::support::misbehaving::*;
-use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
+use crate::support::{PATIENCE, RawClient, RawReply, Rig, Sim, frame, frame_raw};
 use crate::wait::until;
 
 /// A good runtime and a bad one behind one criswitch. The bad one has just begun to misbehave.
@@ -164,14 +165,40 @@ async fn criswitchs_own_lists_have_memory_while_replies_to_clients_use_all_memor
         let (client, request) = (client.clone(), request.clone());
         begun.spawn(async move { client.call(&path("ContainerStatus"), &[], request).await });
     }
-    // The memory for replies holds eight of the ten replies, so criswitch rejects two.
-    for _ in 0..2 {
+    // The memory for large replies that are no lists holds three of the ten replies, so criswitch rejects seven.
+    for _ in 0..7 {
         let reply = begun.join_next().await.unwrap().unwrap();
         assert!(text_of(&reply).contains("all memory"), "{reply:?}");
     }
     let unknown = beside.rig.stop_pod("unknown").await;
     assert!(unknown.is_ok(), "{unknown:?}");
     beside.others_are_unharmed().await;
+}
+
+/// Ten clients wait for large replies, such as those of `ExecSync`. A list of the same backend is neither rejected nor
+/// served from cache.
+#[tokio::test]
+async fn a_list_of_a_backend_has_memory_while_its_other_replies_use_all_of_theirs() {
+    for user in [User::Own, User::Other(1000)] {
+        let beside = beside(unfinished_beside_a_long_list).await;
+        let request = frame(&cri::ContainerStatusRequest {
+            container_id: CONTAINER.to_owned(),
+            verbose: false,
+        });
+        let client = RawClient::over(beside.rig.connect_as(user)).await;
+        let mut begun = JoinSet::new();
+        for _ in 0..10 {
+            let (client, request) = (client.clone(), request.clone());
+            begun.spawn(async move { client.call(&path("ContainerStatus"), &[], request).await });
+        }
+        let rejected = begun.join_next().await.unwrap().unwrap();
+        assert!(text_of(&rejected).contains("all memory"), "{rejected:?}");
+        let reply = list(&beside.rig).await;
+        assert_eq!(ids(&reply).len(), 2);
+        assert!(reply.body.len() > LONG_LIST, "{user:?}: served from cache");
+        let failing = state_of(&beside.rig, "bad").await["failingRpcs"].to_string();
+        assert!(!failing.contains("ListContainers"), "{failing}");
+    }
 }
 
 /// Reads the stream of containers to its end. Each frame must come in time. Returns the code.

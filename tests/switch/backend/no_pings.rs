@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use criswitch::backend::own_headers;
 use criswitch::codec::frames;
+use criswitch::limits::places::User;
 use criswitch::rpc;
 use tokio::io::DuplexStream;
 use tonic::Code;
@@ -34,7 +35,7 @@ async fn a_backend_is_never_pinged_even_after_an_idle_hour() {
     tokio::spawn(connection);
     for _ in 0..3 {
         let (headers, body) = (own_headers(), frames::frame(b""));
-        let asked = backend.ask_over(wire.clone(), &rpc::VERSION, &headers, body);
+        let asked = backend.ask_over(wire.clone(), User::Own, &rpc::VERSION, &headers, body);
         assert_eq!(asked.await.unwrap().code(), Code::Ok);
         // The clock is paused, so this takes no time.
         tokio::time::sleep(Duration::from_secs(3600)).await;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use criswitch::backend::own_headers;
 use criswitch::codec::frames;
+use criswitch::limits::places::User;
 use criswitch::rpc;
 use tokio::io::DuplexStream;
 use tonic::{Code, Status};
@@ -35,7 +36,7 @@ async fn call(times: usize, error: [u8; 4]) -> (Result<Code, Status>, usize) {
     let (wire, connection) = backend.connect().await.unwrap();
     tokio::spawn(connection);
     let (headers, body) = (own_headers(), frames::frame(b""));
-    let asked = backend.ask_over(wire, &rpc::RUN_POD_SANDBOX, &headers, body);
+    let asked = backend.ask_over(wire, User::Own, &rpc::RUN_POD_SANDBOX, &headers, body);
     let result = asked.await.map(|answer| answer.code());
     (result, calls.load(Ordering::Relaxed))
 }

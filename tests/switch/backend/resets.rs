@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use criswitch::backend::own_headers;
 use criswitch::codec::frames;
+use criswitch::limits::places::User;
 use criswitch::rpc;
 use http::HeaderValue;
 use tokio::io::DuplexStream;
@@ -72,7 +73,7 @@ async fn status(error: u32, at: At) -> Status {
     tokio::spawn(connection);
     let mut headers = own_headers();
     headers.insert("grpc-timeout", HeaderValue::from_static("20m"));
-    let asked = backend.ask_over(wire, &rpc::VERSION, &headers, frames::frame(b""));
+    let asked = backend.ask_over(wire, User::Own, &rpc::VERSION, &headers, frames::frame(b""));
     asked.await.unwrap_err()
 }
 

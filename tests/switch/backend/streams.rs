@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use criswitch::backend::wire::Wire;
 use criswitch::backend::{Backend, own_headers};
 use criswitch::codec::frames;
+use criswitch::limits::places::User;
 use criswitch::rpc;
 use futures_util::FutureExt;
 use tokio::io::DuplexStream;
@@ -23,7 +24,7 @@ const NONE_AFTER_FIRST: [u8; 8] = [0, 0, 0, 1, 0, 0, 0, 0];
 /// A Version call's result.
 async fn version(backend: &Backend, wire: &Wire) -> Result<Code, String> {
     let (headers, body) = (own_headers(), frames::frame(b""));
-    let asked = backend.ask_over(wire.clone(), &rpc::VERSION, &headers, body);
+    let asked = backend.ask_over(wire.clone(), User::Own, &rpc::VERSION, &headers, body);
     let asked = asked.await.map(|answer| answer.code());
     asked.map_err(|failed| failed.message().to_owned())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use criswitch::backend::own_headers;
 use criswitch::codec::frames;
+use criswitch::limits::places::User;
 use criswitch::rpc;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -119,6 +120,7 @@ async fn a_call_succeeds_while_its_backend_answers_very_many_others_after_their_
     let ask = || {
         backend.ask_over(
             connected.clone(),
+            User::Own,
             &rpc::VERSION,
             &headers,
             frames::frame(b""),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use criswitch::codec::cri;
+use criswitch::limits::places::User;
 use criswitch::limits::{ADMIN_LIMIT, MAX_CALLS, MAX_CONNECTIONS, REQUEST_LIMIT};
 use criswitch::platform::connect::Stream;
 use criswitch::server::PREFACE_LIMIT;
@@ -17,13 +18,13 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::calls::{part, path, send, text_of};
 use crate::http2::PREFACE;
-use crate::support::{PATIENCE, RawReply, Rig, Sim, connect, frame, frame_raw};
+use crate::support::{PATIENCE, RawClient, RawReply, Rig, Sim, connect, frame, frame_raw};
 use crate::wait::until;
 
 /// The number of calls in flight on one connection, fewer than criswitch allows.
@@ -38,7 +39,10 @@ struct Unfinished {
 
 impl Unfinished {
     async fn connect(socket: &Path) -> Unfinished {
-        let stream = connect(socket).await.unwrap();
+        Unfinished::over(connect(socket).await.unwrap()).await
+    }
+
+    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Unfinished {
         let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .unwrap();
@@ -139,24 +143,73 @@ async fn calls_beyond_the_limit_of_all_clients_are_rejected_until_others_have_en
 #[tokio::test]
 async fn requests_that_need_too_much_memory_are_rejected_and_small_requests_succeed() {
     let rig = start().await;
-    let mut client = Unfinished::connect(&rig.socket).await;
-    // The limit of 128 MiB holds eight of these messages, and little more.
+    // The limit of 96 MiB for large requests holds six of these messages, and little more.
     let large = Bytes::from(vec![0; 15 << 20]);
-    for _ in 0..9 {
+    let mut clients = Vec::new();
+    for _ in 0..7 {
+        let mut client = Unfinished::connect(&rig.socket).await;
         client.begin(large.clone());
+        clients.push(client);
     }
-    assert_eq!(client.code().await, "8", "ResourceExhausted");
-    assert_eq!(rig.rejected(Reason::Memory), 1);
+    until(async || rig.rejected(Reason::Memory) == 1).await;
     assert_eq!(list(&rig).await.code(), Code::Ok);
-    let large = frame_raw(&part(100, large.to_vec()));
-    let rejected = send(&rig, "ListContainers", large.clone()).await;
+    let whole = frame_raw(&part(100, large.to_vec()));
+    let rejected = send(&rig, "ListContainers", whole.clone()).await;
     assert!(text_of(&rejected).contains("all memory"), "{rejected:?}");
-    drop(client);
+    drop(clients);
     until(async || {
-        let reply = send(&rig, "ListContainers", large.clone()).await;
+        let reply = send(&rig, "ListContainers", whole.clone()).await;
         reply.code() == Code::Ok
     })
     .await;
+}
+
+/// A connection holds at most 24 MiB of large requests.
+#[tokio::test]
+async fn unfinished_requests_of_one_connection_take_no_memory_from_other_connections() {
+    let rig = start().await;
+    let mut client = Unfinished::connect(&rig.socket).await;
+    let large = Bytes::from(vec![0; 15 << 20]);
+    for _ in 0..8 {
+        client.begin(large.clone());
+    }
+    for _ in 1..8 {
+        assert_eq!(client.code().await, "8", "ResourceExhausted");
+    }
+    assert_eq!(rig.rejected(Reason::Memory), 7);
+    let whole = frame_raw(&part(100, large.to_vec()));
+    let reply = send(&rig, "ListContainers", whole).await;
+    assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
+}
+
+/// A user with 16 connections leaves requests unfinished that need more memory than all requests may take.
+#[tokio::test]
+async fn unfinished_requests_of_a_user_take_no_memory_from_root_or_another_user() {
+    const CONNECTIONS: usize = 16;
+    // The memory of one user holds at most 32 MiB of large requests, and at most 11 MiB of small ones.
+    for (calls, bytes, most) in [(10, 1 << 20, 32 << 20), (60, 60 << 10, 11 << 20)] {
+        let rig = start().await;
+        let begun = Bytes::from(vec![0; bytes]);
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut client = Unfinished::over(rig.connect_as(User::Other(1000))).await;
+            (0..calls).for_each(|_| client.begin(begun.clone()));
+            clients.push(client);
+        }
+        let rejected = (CONNECTIONS * calls - most / bytes) as u64;
+        until(async || rig.rejected(Reason::Memory) >= rejected).await;
+        assert_eq!(
+            list(&rig).await.code(),
+            Code::Ok,
+            "{bytes}: root's small request"
+        );
+        let largest = frame_raw(&part(100, vec![0; 15 << 20]));
+        let reply = send(&rig, "ListContainers", largest.clone()).await;
+        assert_eq!(reply.code(), Code::Ok, "{bytes}: {}", text_of(&reply));
+        let other = RawClient::over(rig.connect_as(User::Other(1001))).await;
+        let reply = other.call(&path("ListContainers"), &[], largest).await;
+        assert_eq!(reply.code(), Code::Ok, "{bytes}: {}", text_of(&reply));
+    }
 }
 
 #[tokio::test]
@@ -258,7 +311,13 @@ async fn headers_beyond_the_limit_are_rejected() {
 
 /// A client that accepts one byte of each reply, and more only when the test reads it.
 pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
-    let stream = connect(socket).await.unwrap();
+    sipping_over(connect(socket).await.unwrap()).await
+}
+
+/// Like [`sipping`], over `stream`.
+pub async fn sipping_over(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> SendRequest<Full<Bytes>> {
     let (client, connection) = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(1)
         .handshake(TokioIo::new(stream))

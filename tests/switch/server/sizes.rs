@@ -5,7 +5,8 @@ use criswitch::telemetry::counters::Reason;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
-use crate::faults::{names, state_of};
+use crate::calls::send_directly;
+use crate::faults::{names, state_of, until_state};
 use crate::support::{Rig, Sim, frame_raw};
 
 const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
@@ -91,7 +92,7 @@ async fn a_request_far_above_the_limit_is_rejected_before_its_end() {
 }
 
 #[tokio::test]
-async fn a_merged_reply_may_reach_the_limit_and_above_it_the_error_has_every_backends_size() {
+async fn a_merged_reply_may_reach_the_limit() {
     let rig = small().await;
     let half = SMALL_LIMIT / 2;
     for sim in &rig.sims {
@@ -100,22 +101,97 @@ async fn a_merged_reply_may_reach_the_limit_and_above_it_the_error_has_every_bac
     let reply = rig.raw(LIST_PODS, &[], frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
     assert_eq!(reply.messages()[0].len(), SMALL_LIMIT);
+}
 
-    rig.sim("kata")
-        .append_raw("ListPodSandbox", filler(half + 1));
+/// Makes each pod in the lists of a backend `bytes` larger.
+fn grow(rig: &Rig, backend: &str, bytes: usize) {
+    let sim = rig.sim(backend);
+    sim.append_to_items("ListPodSandbox", filler(bytes));
+}
+
+/// The names of the pods in a list.
+async fn listed(rig: &Rig) -> Vec<String> {
+    let pods = rig.pods().await.unwrap();
+    names(&pods).into_iter().map(str::to_owned).collect()
+}
+
+/// The failing RPCs of a backend in the daemon's state.
+async fn failing(rig: &Rig, backend: &str) -> String {
+    state_of(rig, backend).await["failingRpcs"].to_string()
+}
+
+/// A pod of each backend. The part of kata has just become too large beside that of runc, which is within its share.
+async fn too_large_beside_runc() -> Rig {
+    let rig = small().await;
+    rig.run_pod("runc", "first").await;
+    rig.run_pod("kata", "web").await;
+    grow(&rig, "runc", 3000);
+    assert_eq!(listed(&rig).await, ["first", "web"]);
+    grow(&rig, "kata", SMALL_LIMIT - 2000);
+    rig
+}
+
+#[tokio::test]
+async fn the_largest_part_of_a_list_that_is_too_large_is_served_from_cache_and_named() {
+    let rig = too_large_beside_runc().await;
+    for _ in 0..2 {
+        assert_eq!(listed(&rig).await, ["first", "web"]);
+    }
+    for part in ["ResourceExhausted", "max_message", "backend \\\"kata\\\""] {
+        let failing = failing(&rig, "kata").await;
+        assert!(failing.contains(part), "no {part} in {failing}");
+    }
+    assert_eq!(failing(&rig, "runc").await, "[]");
+    rig.run_pod("runc", "second").await;
+    rig.run_pod("kata", "third").await;
+    assert_eq!(listed(&rig).await, ["first", "second", "third", "web"]);
+    grow(&rig, "kata", 100);
+    assert_eq!(listed(&rig).await.len(), 4);
+    assert_eq!(failing(&rig, "kata").await, "[]");
+}
+
+#[tokio::test]
+async fn a_list_that_is_too_large_is_not_cached_when_its_backend_is_back() {
+    let rig = too_large_beside_runc().await;
+    let kata = rig.sim("kata");
+    kata.stop().await;
+    until_state(&rig, "kata", "down").await;
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(listed(&rig).await, ["first", "web"]);
+}
+
+/// The part of runc grows within its share, so only the part of kata can be too large.
+#[tokio::test]
+async fn a_list_without_room_for_a_cached_part_fails_and_names_its_backend_with_all_sizes() {
+    let rig = small().await;
+    rig.run_pod("runc", "first").await;
+    rig.run_pod("kata", "web").await;
+    grow(&rig, "kata", 40 << 10);
+    assert_eq!(listed(&rig).await, ["first", "web"]);
+    grow(&rig, "runc", 30 << 10);
     let rejected = rig.pods().await.unwrap_err();
     assert_eq!(rejected.code(), Code::ResourceExhausted);
-    let sizes = [format!("runc {half}"), format!("kata {}", half + 1)];
     let limit = SMALL_LIMIT.to_string();
-    for part in [
+    let mut parts = vec![
         "ListPodSandbox",
         "max_message",
         &limit,
-        &sizes[0],
-        &sizes[1],
-    ] {
+        "that of backend \"kata\"",
+    ];
+    let mut sizes = Vec::new();
+    for sim in &rig.sims {
+        let reply = send_directly(sim, "ListPodSandbox", frame_raw(b"")).await;
+        sizes.push(format!("{} {}", sim.name(), reply.messages()[0].len()));
+    }
+    parts.extend(sizes.iter().map(String::as_str));
+    for part in parts {
         assert!(rejected.message().contains(part), "no {part} in {rejected}");
     }
+    assert_eq!(failing(&rig, "runc").await, "[]");
+    grow(&rig, "runc", 100);
+    assert_eq!(listed(&rig).await, ["first", "web"]);
+    assert_eq!(failing(&rig, "kata").await, "[]");
 }
 
 #[tokio::test]
@@ -125,7 +201,7 @@ async fn one_backends_part_of_a_list_above_the_limit_is_served_from_cache_and_na
     rig.sim("kata")
         .append_raw("ListPodSandbox", filler(SMALL_LIMIT + 1));
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
-    let failing = state_of(&rig, "kata").await["failingRpcs"].to_string();
+    let failing = failing(&rig, "kata").await;
     let socket = rig.sim("kata").socket().display().to_string();
     for part in ["kata", &socket, "ResourceExhausted", "max_message"] {
         assert!(failing.contains(part), "{failing}");

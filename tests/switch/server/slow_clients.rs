@@ -1,6 +1,7 @@
 //! Clients that do not read their replies: the memory that they hold is limited, and other clients are unaffected.
 
 use bytes::Bytes;
+use criswitch::limits::places::User;
 use criswitch::limits::{MAX_CALLS, STREAM_WINDOW};
 use criswitch::platform::connect::Stream;
 use criswitch::telemetry::counters::Reason;
@@ -15,7 +16,7 @@ use tonic::{Code, Status};
 use crate::calls::{part, path, send};
 use crate::faults::{node, until_state};
 use crate::http2::{PREFACE, SETTINGS, call_of, encoded};
-use crate::server::hostile_clients::sipping;
+use crate::server::hostile_clients::{sipping, sipping_over};
 use crate::support::{Rig, Sim, connect, frame_raw};
 use crate::wait::until;
 
@@ -96,6 +97,32 @@ async fn slow_connections_block_neither_other_clients_nor_the_reconnection_of_th
     rig.stop_pod(&pod).await.unwrap();
     drop(kept);
     until(async || rig.unread() == 0).await;
+}
+
+/// Many connections of another user leave replies unread, each fewer than the connection of root.
+#[tokio::test]
+async fn unread_replies_of_another_user_cost_no_connection_of_root() {
+    let rig = node(
+        "list_timeout = \"1m\"",
+        [Sim::new("runc"), Sim::new("kata")],
+    )
+    .await;
+    rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    let large = part(100, vec![0; LARGE]);
+    rig.sim("kata").append_raw("ListContainers", large);
+    let root = sipping(&rig.socket).await;
+    let kept = begin(&root, "ListContainers", 20).await;
+    assert_eq!(rejected(&kept), 0);
+    let mut others = Vec::new();
+    for _ in 0..12 {
+        let client = sipping_over(rig.connect_as(User::Other(1000))).await;
+        others.push((begin(&client, "ListContainers", 6).await, client));
+    }
+    assert!(rig.unread() > ALL / 2, "{}", rig.unread());
+    assert_eq!(lists(&rig).await, Code::Ok);
+    assert_eq!(rig.rejected(Reason::Slow), 0);
+    assert_eq!(rejected(&begin(&root, "ListContainers", 1).await), 0);
 }
 
 /// With one backend criswitch merges nothing, and forwards replies as they arrive.

@@ -17,6 +17,8 @@ const EVENTS: usize = 4000;
 /// backend's replies.
 const LARGE: usize = 80;
 const TEXT: usize = 2 << 20;
+/// Twice as many events of this size exceed the limit for the events of one backend, and so many do not.
+const EACH: usize = 10;
 
 type Events = Streaming<cri::ContainerEventResponse>;
 
@@ -88,6 +90,36 @@ async fn large_unread_events_affect_neither_lists_nor_subscribers_that_read() {
     assert_eq!(rig.containers().await.unwrap().len(), 1);
     let read = until_cut_off(&mut unread).await;
     assert!(read < LARGE, "{read}");
+    assert_eq!(rig.rejected(Reason::Unread), 1);
+}
+
+/// Two subscribers do not read. The memory for events is full, and only the one with more unread bytes is cut off.
+#[tokio::test]
+async fn only_the_subscriber_with_the_most_unread_bytes_is_cut_off() {
+    let rig = runc_and_kata().await;
+    let pod = rig.run_pod("kata", "web").await;
+    let kata = rig.sim("kata");
+    kata.add_image(IMAGE);
+    let mut config = container_in(&Default::default(), "main", IMAGE);
+    config
+        .annotations
+        .insert("text".to_owned(), "x".repeat(TEXT));
+    let container = rig.create_from(&pod, config).await.unwrap();
+    let mut reads = listening(&rig).await;
+    let mut first = another(&rig).await;
+    let mut second = None;
+    for at in 0..2 * EACH {
+        if at == EACH {
+            second = Some(another(&rig).await);
+        }
+        kata.report(&container, &pod);
+        next(&mut reads).await.unwrap();
+    }
+    until_cut_off(&mut first).await;
+    let mut second = second.unwrap();
+    for _ in 0..EACH {
+        next(&mut second).await.unwrap();
+    }
     assert_eq!(rig.rejected(Reason::Unread), 1);
 }
 
