@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -95,14 +95,16 @@ pub struct Backend {
     pub(crate) nudges: Arc<Nudges>,
     /// Whether merged calls include the backend.
     joined: AtomicBool,
+    /// How often criswitch has forgotten the backend on request.
+    forgets: watch::Sender<u64>,
     /// The first lists after a start wait for the backend until this time. `None` if lists do not wait for it.
     awaited: Mutex<Option<Instant>>,
     /// The time until which criswitch waits for the backend's first `Status` reply.
     report_by: Instant,
 }
 
-/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `answered`
-/// and `left`, which reach only tasks that are waiting for them.
+/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for
+/// `answered`, which reaches only tasks that are waiting for it.
 #[derive(Debug, Default)]
 pub(crate) struct Nudges {
     /// A call needs a connection, and none is open.
@@ -111,8 +113,6 @@ pub(crate) struct Nudges {
     pub(crate) suspected: Notify,
     /// The backend has answered a call that its session did not send.
     pub(crate) answered: Notify,
-    /// Merged calls omit the backend from now on.
-    pub(crate) left: Notify,
     /// The backend did not answer a merged call in time. The session repeats the call in the background.
     pub(crate) missed: Notify,
     /// The backend did not answer a short read in time. The session repeats the read in the background.
@@ -153,6 +153,7 @@ impl Backend {
             files: FileWork::default(),
             disk_work: FileWork::default(),
             joined: AtomicBool::new(false),
+            forgets: watch::Sender::default(),
             awaited: Mutex::default(),
             report_by: Instant::now() + REPORT_WAIT,
             saving: Saving::default(),
@@ -184,13 +185,30 @@ impl Backend {
         self.record.learn(Known::forget);
         self.statuses.lock().clear();
         *self.awaited.lock() = None;
-        self.nudges.left.notify_waiters();
+        self.forgets.send_modify(|forgets| *forgets += 1);
     }
 
     /// Whether merged calls include the backend. A backend that was added by a reload is omitted until criswitch has
     /// listed its pods.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
+    }
+
+    /// How often criswitch has forgotten the backend on request.
+    pub(crate) fn forgets(&self) -> u64 {
+        *self.forgets.borrow()
+    }
+
+    /// Whether the reply to a call teaches owners and may be cached. `forgets` is the value of [`Backend::forgets`] when
+    /// the call was sent. A backend that merged calls omit must own nothing: another backend may list the same item,
+    /// and the lists of that backend would lack the item.
+    pub(crate) fn teaches(&self, forgets: u64) -> bool {
+        self.has_joined() && self.forgets() == forgets
+    }
+
+    /// Waits until criswitch forgets the backend.
+    async fn is_forgotten(&self) {
+        self.forgets.subscribe().changed().await.ok();
     }
 
     /// Makes the first lists after a start wait for the backend, at most until `by`.
@@ -210,7 +228,7 @@ impl Backend {
         if let Some(by) = by {
             tokio::select! {
                 () = self.connection.ready() => {}
-                () = self.nudges.left.notified() => {}
+                () = self.is_forgotten() => {}
                 () = tokio::time::sleep_until(by.min(latest)) => {}
             }
         }
@@ -359,7 +377,7 @@ impl Backend {
     }
 
     /// Runs `asked`, a call of `row`, to its end, or until the row's [`Patience`] ends it. If `asked` takes longer than
-    /// `list_timeout`, the session probes the backend.
+    /// `list_timeout`, the session probes the backend. A call that creates ends as soon as the backend is forgotten.
     ///
     /// # Errors
     /// `Unavailable` if the call ends without an answer, else the error of `asked`.
@@ -368,6 +386,17 @@ impl Backend {
         row: &Row,
         asked: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
+        let limit = match row.patience {
+            Patience::Short | Patience::Read => Duration::ZERO,
+            Patience::Change => CHANGE_LIMIT,
+            Patience::Create => {
+                return tokio::select! {
+                    biased;
+                    status = self.forgotten() => Err(status.into()),
+                    ended = asked => ended,
+                };
+            }
+        };
         let mut asked = std::pin::pin!(asked);
         let unwatched = UNWATCHED.min(self.list_timeout());
         if let Ok(ended) = tokio::time::timeout(unwatched, &mut asked).await {
@@ -376,18 +405,13 @@ impl Backend {
         tokio::select! {
             biased;
             ended = asked => ended,
-            status = self.given_up(row.patience, unwatched) => Err(status.into()),
+            status = self.given_up(limit, unwatched) => Err(status.into()),
         }
     }
 
-    /// Completes when a call with this patience, which has taken the time `taken`, ends without an answer. Makes the
-    /// session probe the backend each `list_timeout` of the call.
-    async fn given_up(&self, patience: Patience, taken: Duration) -> Status {
-        let limit = match patience {
-            Patience::Short | Patience::Read => Duration::ZERO,
-            Patience::Change => CHANGE_LIMIT,
-            Patience::Create => return self.forgotten(taken).await,
-        };
+    /// Completes when a call that has taken the time `taken` ends without an answer: the backend has been unresponsive
+    /// for `limit`. Makes the session probe the backend each `list_timeout` of the call.
+    async fn given_up(&self, limit: Duration, taken: Duration) -> Status {
         let mut link = self.connection.changes();
         let is_unresponsive = |now: &Link| matches!(now.state, State::Unresponsive(..));
         let mut wait = self.list_timeout().saturating_sub(taken);
@@ -408,15 +432,13 @@ impl Backend {
 
     /// Completes when the backend is forgotten: no later list or call would find what the call creates. Meanwhile makes
     /// the session probe the backend.
-    async fn forgotten(&self, taken: Duration) -> Status {
-        let mut left = std::pin::pin!(self.nudges.left.notified());
-        let mut wait = self.list_timeout().saturating_sub(taken);
+    async fn forgotten(&self) -> Status {
+        let mut forgotten = std::pin::pin!(self.is_forgotten());
         loop {
             tokio::select! {
-                () = &mut left => return errors::gone_backend(),
-                () = tokio::time::sleep(wait) => self.nudges.suspected.notify_one(),
+                () = &mut forgotten => return errors::gone_backend(),
+                () = tokio::time::sleep(self.list_timeout()) => self.nudges.suspected.notify_one(),
             }
-            wait = self.list_timeout();
         }
     }
 

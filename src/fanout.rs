@@ -418,7 +418,7 @@ async fn own_share(
         how,
         backend,
     } = part;
-    let asked = Asked::now(&switch.owners());
+    let asked = Asked::now(&switch.owners(), backend);
     let answer = ask(call, backend).await?;
     match answer.code() {
         Code::Ok => {

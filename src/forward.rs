@@ -30,7 +30,10 @@ pub(crate) async fn create(
     // Get the connection first: a call that cannot be sent creates no pod.
     let wire = backend.wire().await?;
     creating.sent();
-    let (asked, headers) = (Asked::now(&switch.owners()), call.reading_headers());
+    let (asked, headers) = (
+        Asked::now(&switch.owners(), backend),
+        call.reading_headers(),
+    );
     let sent = backend.ask_over(wire, call.user, call.row, &headers, call.body.clone());
     let answer = backend.patiently(call.row, sent).await?;
     backend.nudges.answered.notify_waiters();
@@ -74,7 +77,10 @@ async fn pass_learned(
     call: &Call,
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    let (asked, changes) = (Asked::now(&switch.owners()), backend.status_changes());
+    let (asked, changes) = (
+        Asked::now(&switch.owners(), backend),
+        backend.status_changes(),
+    );
     let (headers, body) = (call.reading_headers(), call.body.clone());
     let answer = backend.ask(call.user, call.row, &headers, body).await?;
     keep_status(switch, call, backend, &answer, changes);

@@ -25,8 +25,8 @@ use bytes::Bytes;
 
 use crate::rpc::Kind;
 use entries::{
-    Entries, Entry, Evidence, Ids, WholeLists, claim, claims, copies, count, is_full, is_of, learn,
-    of, own, settle, with_prefix,
+    Entries, Entry, Evidence, Ids, WholeLists, claim, claims, copies, count, is_full, is_of, items,
+    learn, of, own, settle, with_prefix,
 };
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
@@ -222,6 +222,14 @@ impl Owners {
             (learned.own, learned.dropped) = self.without_others(kind, backend, list, asked)?;
         }
         Ok(learned)
+    }
+
+    /// Checks that [`Owners::learn`] can learn from this encoded list reply.
+    ///
+    /// # Errors
+    /// If the list is malformed or too large.
+    pub fn check(list: &[u8]) -> Result<(), Unlearned> {
+        items(list).map(drop)
     }
 
     /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and

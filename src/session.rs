@@ -169,7 +169,6 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
             made_ready = until_answered(|| sync::make_ready(own)) => match made_ready {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
-                    backend.join();
                     backend.set(State::Ready(wire.clone()));
                     tokio::select! {
                         biased;

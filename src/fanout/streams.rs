@@ -72,10 +72,10 @@ pub(crate) fn interleave(
             switch: Arc::clone(switch),
             call: call.clone(),
             shows: [&backend].into_iter().collect(),
+            asked: Asked::now(&switch.owners(), &backend),
             backend,
             how,
             instead,
-            asked: Asked::now(&switch.owners()),
             together: Some(Arc::clone(&together)),
             messages: None,
             seen: if has_owners {

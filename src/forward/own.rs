@@ -1,5 +1,6 @@
 //! Calls that criswitch makes itself, for the lists and stats of a backend.
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -13,7 +14,7 @@ use crate::codec::frames;
 use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner, has_room, keep_stats, readable};
+use crate::switch::learn::{Asked, Learner, check_first, has_room, keep_stats, readable};
 
 /// The lists that show owners. Pods come first, because a container is learned with its pod.
 const LISTS: [(List, &Row); 2] = [
@@ -93,6 +94,29 @@ impl<'a> OwnCalls<'a> {
             self.list_kind(list, row).await?;
         }
         Ok(())
+    }
+
+    /// Requests the first lists of a backend that has not joined. Learns nothing until [`FirstLists::join`].
+    ///
+    /// # Errors
+    /// The status of the first call that failed.
+    pub(crate) async fn first_lists(self) -> Result<FirstLists, Status> {
+        let mut lists = Vec::new();
+        for (list, row) in LISTS {
+            let listed = self.first_list(list, row).await;
+            let noted = listed.as_ref().map(drop);
+            note(self.backend, row, &noted.map_err(|why| Failed::from(why.clone())));
+            let (asked, message) = listed?;
+            lists.push((list, asked, message));
+        }
+        Ok(FirstLists(lists))
+    }
+
+    async fn first_list(self, list: List, row: &'static Row) -> Result<(Asked, Bytes), Status> {
+        let (asked, answer) = self.ask(row).await?;
+        let message = self.backend.message(&answer)?;
+        check_first(list, self.backend, &message)?;
+        Ok((asked, message))
     }
 
     /// Lists the pods or containers, and caches the list. A list for which merged lists have no room does not show that
@@ -181,9 +205,32 @@ impl<'a> OwnCalls<'a> {
 
     /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.
     async fn ask(self, row: &'static Row) -> Result<(Asked, Answer), Status> {
-        let asked = Asked::now(&self.switch.owners());
+        let asked = Asked::now(&self.switch.owners(), self.backend);
         let body = frames::frame(&[]);
         Ok((asked, self.backend.ask_own(self.wire, row, body).await?))
+    }
+}
+
+/// The first complete lists of pods and containers of a backend that has not joined. They are learned together, at the
+/// moment when merged calls begin to include the backend. Otherwise the backend would own items that are in no merged
+/// list, although another backend lists them too.
+pub(crate) struct FirstLists(Vec<(List, Asked, Bytes)>);
+
+impl FirstLists {
+    /// Includes the backend in merged calls, and learns and caches the lists.
+    ///
+    /// # Errors
+    /// If a list cannot be learned.
+    pub(crate) fn join(self, switch: &Switch, backend: &Backend) -> Result<(), Status> {
+        backend.join();
+        for (list, asked, message) in self.0 {
+            let learned = Learner::new(switch, backend, asked).learn_whole(list, &message);
+            act(switch, backend, learned)?;
+        }
+        if switch.live().backend(backend.id).is_ok() {
+            switch.question.listed(backend.id);
+        }
+        Ok(())
     }
 }
 

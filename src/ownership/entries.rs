@@ -296,7 +296,7 @@ fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
 }
 
 /// The items of a list, with their ids.
-fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
+pub(super) fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
     let mut items = Vec::new();
     for field in protobuf::fields(list) {
         let field = field?;

@@ -17,7 +17,7 @@ use crate::backend::wire::Wire;
 use crate::call::Failed;
 use crate::codec::{cri, frames, protobuf};
 use crate::fanout::{status, streams};
-use crate::forward::own::{self, OwnCalls, unless_silent};
+use crate::forward::own::{self, FirstLists, OwnCalls, unless_silent};
 use crate::gate::Readable;
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
@@ -34,11 +34,12 @@ const LIST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_VERSION: usize = 64 << 10;
 
 /// Makes a connection to `backend` ready: requests its version, lists its pods and containers, compares its cgroup
-/// driver, sends it the runtime configuration, and requests its status.
+/// driver, sends it the runtime configuration, and requests its status. Then the backend has joined.
 ///
 /// # Errors
 /// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration does
-/// not reach the backend. In spite of any other failure the backend becomes ready.
+/// not reach the backend, or if the backend is forgotten meanwhile. In spite of any other failure the backend becomes
+/// ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {
         switch,
@@ -46,11 +47,13 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
         wire,
     } = own;
     backend.record.connected();
+    let forgets = backend.forgets();
     version(backend, wire).await?;
     let listed = list(own).await;
+    let is_there = || switch.live().backend(backend.id).is_ok();
     match &listed {
-        Ok(()) if switch.live().backend(backend.id).is_ok() => switch.question.listed(backend.id),
-        Ok(()) => {}
+        Ok(None) if backend.teaches(forgets) && is_there() => switch.question.listed(backend.id),
+        Ok(_) => {}
         // One bad container may fail or delay a list for good. The cached lists have the pods, and the backend may still
         // answer calls for them.
         Err(_) if has_cached_lists(backend) => {
@@ -85,7 +88,13 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
         backend.nudges.owed.notify_one();
         Ok(())
     })?;
-    if listed.is_ok() {
+    if backend.forgets() != forgets {
+        return Err(backend.unavailable("criswitch forgot it while it became ready"));
+    }
+    if let Ok(first) = listed {
+        if let Some(first) = first {
+            first.join(switch, backend)?;
+        }
         // From now on criswitch serves fresh lists instead of the cached ones.
         backend.record.caught_up();
         backend.was_listed();
@@ -94,23 +103,26 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
 }
 
 /// Lists the pods and containers of a backend. If there are cached lists, repeats lists that fail, but only for
-/// [`LISTS_MAY_FAIL`].
+/// [`LISTS_MAY_FAIL`]. Returns the lists of a backend that has not joined: they are not learned yet.
 ///
 /// # Errors
 /// The error of the last list, or `Unavailable` if there are cached lists and a list has no answer.
-async fn list(own: OwnCalls<'_>) -> Result<(), Status> {
+async fn list(own: OwnCalls<'_>) -> Result<Option<FirstLists>, Status> {
     let backend = own.backend;
+    if !backend.has_joined() {
+        return own.first_lists().await.map(Some);
+    }
     let end = Instant::now() + LISTS_MAY_FAIL;
     loop {
         let listed = own.list();
         if !has_cached_lists(backend) {
-            return listed.await;
+            return listed.await.map(|()| None);
         }
         let listed = tokio::time::timeout_at(end, listed).await;
         let cause = || format!("it did not answer its lists within {LISTS_MAY_FAIL:?}");
         let listed = listed.unwrap_or_else(|_| Err(backend.unavailable(&cause())));
         if listed.is_ok() || Instant::now() >= end {
-            return listed;
+            return listed.map(|()| None);
         }
         tokio::time::sleep(LIST_PAUSE).await;
     }

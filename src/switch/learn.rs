@@ -34,14 +34,17 @@ pub(crate) struct Asked {
     pub mark: Mark,
     /// The time of the clock at the moment.
     pub at: Instant,
+    /// [`Backend::forgets`] of the backend that got the call.
+    pub forgets: u64,
 }
 
 impl Asked {
-    /// Returns the current moment. Call this before a call is sent, and pass the result on with the reply.
-    pub(crate) fn now(owners: &Owners) -> Asked {
+    /// Returns the current moment. Call this before a call is sent to `backend`, and pass the result on with the reply.
+    pub(crate) fn now(owners: &Owners, backend: &Backend) -> Asked {
         Asked {
             mark: owners.mark(),
             at: Instant::now(),
+            forgets: backend.forgets(),
         }
     }
 
@@ -134,20 +137,26 @@ impl Learned {
     }
 }
 
-/// Learns from a reply of `backend`.
+/// Learns from a reply of `backend`. A backend teaches owners only while merged calls include it: nothing is learned or
+/// cached from a backend that has not joined or was removed, nor from a call that was sent before the backend was
+/// forgotten. The reply still passes to the client, without the items of other backends.
 pub(crate) struct Learner<'a> {
     view: View<'a>,
     pod_requests: &'a Mutex<PodRequests>,
     backend: &'a Backend,
     asked: Asked,
+    teaches: bool,
     learned: Learned,
 }
 
 impl<'a> Learner<'a> {
     /// Learns from the reply to a call that was sent to `backend` at `asked`.
     pub(crate) fn new(switch: &'a Switch, backend: &'a Backend, asked: Asked) -> Learner<'a> {
+        let view = View::of(switch);
+        let is_removed = view.live.backend(backend.id).is_err();
         Learner {
-            view: View::of(switch),
+            teaches: backend.teaches(asked.forgets) && !is_removed,
+            view,
             pod_requests: &switch.pod_requests,
             backend,
             asked,
@@ -184,8 +193,10 @@ impl<'a> Learner<'a> {
 
     /// Caches a complete list, and forgets the items that the list lacks.
     pub(crate) fn keep_whole(mut self, list: List, message: Readable) -> Learned {
-        self.count_mislabelled(list, &message);
-        self.keep(list, self.asked.snapshot(message));
+        if self.teaches {
+            self.count_mislabelled(list, &message);
+            self.keep(list, self.asked.snapshot(message));
+        }
         self.settle(list)
     }
 
@@ -266,6 +277,10 @@ impl<'a> Learner<'a> {
 
     fn whole(&mut self, list: List, reply: &Bytes) -> Result<Option<Bytes>, Status> {
         let backend = self.backend;
+        if !self.teaches {
+            self.learned.readable = readable(&self.view.live, Some(list), backend, reply)?;
+            return self.list(list, reply);
+        }
         let changes = self.view.owners.changes();
         if let Some(kind) = list.kind()
             && let Some(repeated) = backend
@@ -333,8 +348,8 @@ impl<'a> Learner<'a> {
     fn own_items(&mut self, kind: Kind, message: &Bytes) -> Result<Option<Bytes>, Status> {
         let (backend, owners) = (self.backend, &mut self.view.owners);
         let bad = |unlearned: Unlearned| backend.bad_reply(&unlearned.to_string());
-        if self.view.live.backend(backend.id).is_err() {
-            // Nothing is learned from a removed backend, but its items may have passed to another backend.
+        if !self.teaches {
+            // The items may have passed to another backend.
             let own = owners.own(kind, backend.id, message, self.asked.mark);
             return own.map_err(bad);
         }
@@ -355,9 +370,6 @@ impl<'a> Learner<'a> {
     /// Learns that the backend has created the container `id` in `pod`.
     fn created_container(&mut self, call: &Call, id: &str, pod: &str) -> Result<(), Status> {
         log::note_id(Kind::Container, id);
-        if self.view.live.backend(self.backend.id).is_err() {
-            return Ok(());
-        }
         let message = call.message();
         let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
         self.own_container(id, (pod, label.ok().flatten()))?;
@@ -374,6 +386,9 @@ impl<'a> Learner<'a> {
     ) -> Result<&'r str, Status> {
         let id = created(self.backend, reply, path)?;
         log::note_id(Kind::Pod, id);
+        if !self.teaches {
+            return Ok(id);
+        }
         let (backend, asked) = (self.backend.id, self.asked.mark);
         let owned = self.view.owners.own_pod(id, backend, names.clone(), asked);
         self.owned(owned)?;
@@ -381,6 +396,9 @@ impl<'a> Learner<'a> {
     }
 
     fn own_container(&mut self, id: &str, pod: (&str, Option<&str>)) -> Result<(), Status> {
+        if !self.teaches {
+            return Ok(());
+        }
         let (backend, asked) = (self.backend.id, self.asked.mark);
         let owned = self.view.owners.own_container(id, backend, pod, asked);
         self.owned(owned)
@@ -410,6 +428,9 @@ impl<'a> Learner<'a> {
 
     fn forget_missing(&mut self, list: List) {
         let backend = self.backend;
+        if !self.teaches {
+            return;
+        }
         if let Some(kind) = list.kind() {
             let owners = &mut self.view.owners;
             let changed = owners.settle(kind, backend.id, self.asked.mark);
@@ -455,6 +476,9 @@ impl<'a> Learner<'a> {
     /// request; the backend's next list has all fields.
     fn add_created(&mut self, list: List, id: &str, call: &Call) {
         let backend = self.backend;
+        if !self.teaches {
+            return;
+        }
         if let Ok(item) = listed::created(list, id, &call.message()) {
             let mut held = backend.memory.all().held();
             let item = Readable::item(list, &item).ok();
@@ -517,6 +541,16 @@ pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) 
         || size + others.map(cached).sum::<usize>() <= limit
 }
 
+/// Checks that a list of a backend that has not joined can be learned, cached and merged.
+///
+/// # Errors
+/// `Internal` if clients cannot decode the list, or if it has more items than any backend can have.
+pub(crate) fn check_first(list: List, backend: &Backend, reply: &Bytes) -> Result<(), Status> {
+    let fault = Readable::list(list, reply).err();
+    let fault = fault.or_else(|| Owners::check(reply).err().map(|it| it.to_string()));
+    fault.map_or(Ok(()), |fault| Err(backend.bad_reply(&fault)))
+}
+
 /// Learns the names of the pod in a request, if the request has the pod's configuration.
 pub(crate) fn learn_names(owners: &mut Owners, request: &Request, target: &Target) {
     if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, request.row.pod_config()) {
@@ -526,6 +560,9 @@ pub(crate) fn learn_names(owners: &mut Owners, request: &Request, target: &Targe
 
 /// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
 pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
+    if !backend.teaches(asked.forgets) {
+        return;
+    }
     let snapshot = asked.snapshot(stats);
     // Metric descriptors are saved on disk, other stats are not.
     backend.learn_saved(|known| {

@@ -296,6 +296,7 @@ impl Restored<'_> {
             LastKnown::Empty => (Some(Bytes::new()), Instant::now()),
             _ => return,
         };
+        self.backend.join();
         if let Some(pods) = pods {
             self.restore_list(List::Pods, pods, at);
         }
@@ -346,7 +347,7 @@ impl Restored<'_> {
         let Restored { switch, backend } = self;
         let asked = Asked {
             at,
-            ..Asked::now(&switch.owners())
+            ..Asked::now(&switch.owners(), backend)
         };
         let restored = Readable::list(list, &message).and_then(|message| {
             let learned = Learner::new(switch, backend, asked).learn_list(list, &message);

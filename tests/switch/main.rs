@@ -134,7 +134,7 @@ mod session {
 }
 
 mod switch {
-    mod forget;
+    pub mod forget;
     mod handlers;
     #[cfg(unix)] // Windows has no signals.
     mod restart;

@@ -11,6 +11,7 @@ use crate::faults::{directly, names, node, state_of, until_state};
 use crate::questions::settled;
 use crate::session::events::{listening, next};
 use crate::support::{Client, Rig, Sim};
+use crate::switch::forget::{forget, forgotten_during};
 use crate::switch::saved_state::state_file;
 use crate::topology::reloads::{reload, table};
 use crate::wait::until;
@@ -58,6 +59,42 @@ async fn a_pod_of_a_forgotten_backend_is_listed_after_a_restart_without_the_back
     rig.sim("gvisor").stop().await;
     rig.restart_switch().await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+#[tokio::test]
+async fn a_list_has_a_pod_of_a_forgotten_backend_that_lists_pods_again_but_not_containers() {
+    let rig = twins().await;
+    let kata = rig.sim("kata");
+    let pod = directly(kata).run_pod("", "web").await.unwrap();
+    stopped(&rig, "kata").await;
+    forget(&rig, "kata").await.unwrap();
+    kata.hold("ListContainers");
+    kata.start();
+    kata.until_held("ListContainers").await;
+    let copy = directly(rig.sim("gvisor")).run_pod("", "web").await;
+    assert_eq!(copy.unwrap(), pod);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+/// kata answers a list of pods only after it was forgotten.
+async fn answered_when_forgotten<L>(rpc: &str, list: impl FnOnce(Client) -> L)
+where
+    L: Future<Output = Vec<cri::PodSandbox>>,
+{
+    let rig = twins().await;
+    let kata = rig.sim("kata");
+    let pod = directly(kata).run_pod("", "web").await.unwrap();
+    forgotten_during(&rig, rpc, list(Client::clone(&rig))).await;
+    let copy = directly(rig.sim("gvisor")).run_pod("", "web").await;
+    assert_eq!(copy.unwrap(), pod);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+#[tokio::test]
+async fn a_list_has_a_pod_that_a_forgotten_backend_reports_in_answer_to_an_older_call() {
+    let unary = async |client: Client| client.pods().await.unwrap();
+    answered_when_forgotten("ListPodSandbox", unary).await;
+    answered_when_forgotten("StreamPodSandboxes", streamed_pods).await;
 }
 
 /// gvisor creates a pod, and kata lists its id before gvisor has answered. Returns the state of kata at that moment.

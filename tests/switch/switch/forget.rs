@@ -1,17 +1,48 @@
 //! A backend that is forgotten on request: omitted from lists until it answers. A backend that answers is not
 //! forgotten.
 
+use std::time::Duration;
+
 use criswitch::codec::admin::ForgetRequest;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
-use crate::faults::{hung, names, node, runc_and_kata, state_of, until_state, wake};
+use crate::faults::{hang, hung, names, node, runc_and_kata, state_of, until_state, wake};
 use crate::kubelet::Kubelet;
+use crate::questions::settled;
 use crate::support::{Client, IMAGE, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
 
-async fn forget(rig: &Rig, name: &str) -> Result<(), Status> {
+/// More than `list_timeout`, the longest time that a backend with lists takes to become ready.
+const BECOMES_READY: Duration = Duration::from_millis(2500);
+/// The time from the beginning of a hang until criswitch has noticed the hang: after `list_timeout`, criswitch probes the
+/// backend for 3 s.
+const NOTICED: Duration = Duration::from_millis(5100);
+/// Less than a second before [`NOTICED`].
+const NEARLY_NOTICED: Duration = Duration::from_millis(4500);
+
+/// Has criswitch forget kata, which hangs, in the first second of this `call`. After that kata answers calls of `rpc`.
+pub async fn forgotten_during<C: Future>(rig: &Rig, rpc: &str, call: C) -> C::Output {
+    let kata = rig.sim("kata");
+    hang(kata);
+    // This call takes long, and so causes the probe.
+    let probed = rig.try_run("kata", "first");
+    let call = async {
+        tokio::time::sleep(NEARLY_NOTICED).await;
+        kata.forget_calls();
+        call.await
+    };
+    let forgotten = async {
+        tokio::time::sleep(NOTICED).await;
+        assert_eq!(kata.calls(rpc).len(), 1, "{rpc}");
+        forget(rig, "kata").await.unwrap();
+        kata.release(rpc);
+    };
+    tokio::join!(probed, call, forgotten).1
+}
+
+pub async fn forget(rig: &Rig, name: &str) -> Result<(), Status> {
     let backend = name.to_owned();
     let forgotten = rig.admin().forget(ForgetRequest { backend }).await;
     forgotten.map(drop)
@@ -88,6 +119,40 @@ async fn a_create_fails_whose_backend_was_forgotten_and_removed_meanwhile() {
     let failed = created.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     assert!(failed.message().contains("was removed"), "{failed}");
+}
+
+/// No later list or call finds what such a call creates, however short before the hang was noticed it was sent.
+#[tokio::test]
+async fn a_create_fails_whose_backend_is_forgotten_in_the_first_second_of_the_call() {
+    let rig = runc_and_kata().await;
+    settled(&rig).await;
+    let call = rig.try_run("kata", "boxed");
+    let created = forgotten_during(&rig, "RunPodSandbox", call).await;
+    let failed = created.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(failed.message().contains("was removed"), "{failed}");
+}
+
+#[tokio::test]
+async fn a_backend_that_is_forgotten_while_it_becomes_ready_is_omitted_until_it_is_listed_again() {
+    let rig = runc_and_kata().await;
+    rig.run("runc", "plain").await;
+    rig.run("kata", "boxed").await;
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    // criswitch asks for the status after the lists.
+    kata.hold("Status");
+    kata.start();
+    kata.until_held("Status").await;
+    forget(&rig, "kata").await.unwrap();
+    kata.hold_all("ListPodSandbox");
+    kata.release("Status");
+    kata.forget_calls();
+    tokio::time::sleep(BECOMES_READY).await;
+    let listed = tokio::time::timeout(PATIENCE, rig.pods()).await;
+    assert_eq!(names(&listed.unwrap().unwrap()), ["plain"]);
+    kata.release("ListPodSandbox");
+    wait::until(async || rig.pods().await.unwrap().len() == 2).await;
 }
 
 #[tokio::test]
