@@ -153,8 +153,9 @@ pub struct Backend {
     /// The number of merged replies that omitted the backend.
     #[prost(uint64, tag = "22")]
     pub replies_omitted: u64,
-    /// The number of pods and containers that this backend lists now although another backend owns them, and of ready pods
-    /// with the uid of a pod that another backend created through criswitch.
+    /// The number of pods and containers that this backend lists now although another backend owns them, of ready pods with
+    /// the uid of a pod that another backend created through criswitch, and of containers with the uid label of another
+    /// backend's pod.
     #[prost(uint64, tag = "23")]
     pub claimed_items: u64,
     /// The number of the backend's list items, stats and events that criswitch dropped because another backend owns the

@@ -1,5 +1,6 @@
-//! What a call to a backend has from its client, and whether the client may be the cause of a failure. Only this file
-//! decides that for the calls of clients. The calls that criswitch makes itself have nothing from a client.
+//! The headers and the deadline that a call to a backend has from its client, and whether the client may be the cause of
+//! a failure. Only this file decides that for the calls of clients. The calls that criswitch makes itself have nothing
+//! from a client.
 
 use std::time::Duration;
 
@@ -95,9 +96,9 @@ impl Request {
 }
 
 impl Call {
-    /// Like [`Passed`]; `None` if the call asks for only some items.
-    pub(crate) fn passed(&self) -> Option<Passed> {
-        self.asks_for_all().then(|| Passed {
+    /// Like [`PassedCall`]; `None` if the call asks for only some items.
+    pub(crate) fn passed(&self) -> Option<PassedCall> {
+        self.asks_for_all().then(|| PassedCall {
             row: self.row,
             deadline: self.deadline,
             has_metadata: self.metadata().next().is_some(),
@@ -107,13 +108,13 @@ impl Call {
 
 /// A call for all items that its only backend gets as the client sent it, with the client's metadata and deadline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passed {
+pub(crate) struct PassedCall {
     pub(crate) row: &'static Row,
     deadline: Option<Instant>,
     has_metadata: bool,
 }
 
-impl Passed {
+impl PassedCall {
     /// Records whether the backend's `answer` can be used. If not, and if the client may be the cause, criswitch asks
     /// again itself, and records that answer.
     pub(crate) fn note(self, backend: &Backend, answer: &Answer) {
@@ -121,7 +122,7 @@ impl Passed {
         self.note_code(backend, answer.code(), failed.as_deref());
     }
 
-    /// Like [`Passed::note`], for a call that failed without an answer that can be used.
+    /// Like [`PassedCall::note`], for a call that failed without an answer that can be used.
     pub(crate) fn note_failed(self, backend: &Backend, why: &Failed) {
         self.note_code(backend, why.code(), Some(&why.code_and_text()));
     }

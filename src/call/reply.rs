@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::unsaved::Unsaved;
-use crate::call::fault::Passed;
+use crate::call::fault::PassedCall;
 use crate::codec::frames;
 use crate::codec::grpc::ok_trailers;
 use crate::errors;
@@ -155,7 +155,7 @@ pub(crate) fn passed(
     response: http::Response<IncomingBody>,
     backend: Arc<Backend>,
     list: Option<List>,
-    whole: Option<Passed>,
+    whole: Option<PassedCall>,
 ) -> Reply {
     let (head, inner) = response.into_parts();
     let mut body = PassedBody {

@@ -90,7 +90,7 @@ fn replace_empty(payload: &mut [u8], flags: u8, field: Range<usize>) {
 }
 
 /// The authority in the payload of a HEADERS frame.
-fn authority(payload: &[u8], flags: u8) -> Option<Field> {
+fn authority(payload: &[u8], flags: u8) -> Option<HeaderField> {
     let mut fields = PayloadFields { payload, at: 0 };
     if flags & PADDED != 0 {
         // The padding is at the end.
@@ -108,7 +108,7 @@ fn authority(payload: &[u8], flags: u8) -> Option<Field> {
 }
 
 /// A field of a payload.
-struct Field {
+struct HeaderField {
     field: Range<usize>,
     /// The value of a literal; else empty.
     value: Range<usize>,
@@ -132,7 +132,7 @@ impl PayloadFields<'_> {
         Some(*byte)
     }
 
-    fn field(&mut self) -> Option<Field> {
+    fn field(&mut self) -> Option<HeaderField> {
         let begin = self.at;
         let first = self.byte()?;
         let is_kept = (0x40..0x80).contains(&first);
@@ -141,7 +141,7 @@ impl PayloadFields<'_> {
             0x20..0x40 | 0x80.. => {
                 let bits = if first < 0x80 { 5 } else { 7 };
                 let number = self.integer(first, bits)?;
-                return Some(Field {
+                return Some(HeaderField {
                     field: begin..self.at,
                     value: self.at..self.at,
                     is_coded: false,
@@ -160,7 +160,7 @@ impl PayloadFields<'_> {
             name => name == AUTHORITY,
         };
         let (is_coded, value) = self.string()?;
-        Some(Field {
+        Some(HeaderField {
             field: begin..self.at,
             value,
             is_coded,

@@ -105,7 +105,11 @@ impl<'a> OwnCalls<'a> {
         for (list, row) in LISTS {
             let listed = self.first_list(list, row).await;
             let noted = listed.as_ref().map(drop);
-            note(self.backend, row, &noted.map_err(|why| Failed::from(why.clone())));
+            note(
+                self.backend,
+                row,
+                &noted.map_err(|why| Failed::from(why.clone())),
+            );
             let (asked, message) = listed?;
             lists.push((list, asked, message));
         }

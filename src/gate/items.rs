@@ -117,8 +117,8 @@ fn size_fault(list: List, item: &[u8]) -> Option<String> {
         .then(|| format!("has {keys} label keys; the limit is {MOST_LABEL_KEYS}"))
 }
 
-/// What is wrong with the maps at these paths of a decoded message, as the end of a sentence. prost reads a map of a
-/// wrong wire type, and Go does not.
+/// The fault of the maps at these paths of a decoded message, as the end of a sentence. prost reads a map of a wrong wire
+/// type, and Go does not.
 pub(super) fn map_fault(message: &[u8], maps: &[Path]) -> Option<String> {
     maps.iter()
         .find_map(|path| match protobuf::all_bytes(message, path) {

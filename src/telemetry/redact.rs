@@ -1,8 +1,8 @@
 //! Removes credentials from texts from outside, such as the error of a runtime: the user, the password and the query of
 //! each URL, and the values of headers and keys whose names say that they are secret.
 //!
-//! Such texts quote URLs and JSON with the escapes of Go, JSON and URLs, so a text is read as [`Letter`]s. What may be a
-//! credential is removed.
+//! Such texts quote URLs and JSON with the escapes of Go, JSON and URLs, so a text is read as [`Letter`]s. A part that
+//! may be a credential is removed.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -34,7 +34,7 @@ const PROSE: [&str; 6] = [
 ];
 /// The algorithms of digests. `@` and a digest follow the name of an image.
 const DIGESTS: [&str; 3] = ["sha256:", "sha384:", "sha512:"];
-/// What may follow the quote at the end of a string.
+/// The characters that may follow the quote at the end of a string.
 const AFTER_STRING: &str = ",:;.)}]>\\&\"'`";
 
 /// The text without the credentials in it.

@@ -13,7 +13,7 @@ use http_body::{Frame, SizeHint};
 use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::call::fault::Passed;
+use crate::call::fault::PassedCall;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors;
 use crate::http2::IncomingBody;
@@ -28,7 +28,7 @@ pub(super) struct PassedBody {
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
     /// The call, if the body has all items of its list.
-    pub(super) whole: Option<Passed>,
+    pub(super) whole: Option<PassedCall>,
     /// Whether the status has arrived. If the body ends without a status, that is an error.
     pub(super) ended: bool,
 }

@@ -39,7 +39,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let mut said = Vec::new();
     for backend in BACKENDS.iter() {
         let status = Bytes::from(messages::message(u, "StatusResponse")?);
-        // What the gate rejects does not come to the merge.
+        // A status that the gate rejects does not come to the merge.
         said.push(StatusAnswer {
             backend: Arc::clone(backend),
             status: Readable::status(&status).unwrap_or_default(),
