@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, text_of};
-use crate::faults::{hang, runc_and_kata};
+use crate::faults::{directly, hang, runc_and_kata};
 use crate::support::{
     IMAGE, RawReply, Rig, container_config, frame, frame_raw, image_spec, pod_config,
 };
@@ -24,6 +24,8 @@ const IN_TIME: Duration = Duration::from_millis(2100);
 
 /// An image that no container uses.
 const UNUSED: &str = "unused:1";
+/// An image that a pod gets before its first container, so that criswitch does not remove it.
+const PULLED: &str = "pulled:1";
 
 /// A fault of the backend kata.
 #[derive(Clone, Copy, Debug)]
@@ -189,18 +191,26 @@ impl Node {
             "ImageStatus" => frame(&cri::ImageStatusRequest {
                 image: Some(cri::ImageSpec {
                     annotations: pod_config(&self.name.borrow()).annotations,
-                    ..image_spec(UNUSED)
+                    ..image_spec(PULLED)
                 }),
                 verbose: false,
             }),
             "PullImage" => frame(&cri::PullImageRequest {
-                image: Some(image_spec(UNUSED)),
+                image: Some(image_spec(PULLED)),
                 auth: None,
                 sandbox_config: Some(pod_config(&self.name.borrow())),
             }),
-            "RemoveImage" => frame(&cri::RemoveImageRequest {
-                image: Some(image_spec(UNUSED)),
-            }),
+            "RemoveImage" => {
+                let unused = cri::PullImageRequest {
+                    image: Some(image_spec(UNUSED)),
+                    ..Default::default()
+                };
+                let runc = directly(self.rig.sim("runc"));
+                runc.images().pull_image(unused).await.unwrap();
+                frame(&cri::RemoveImageRequest {
+                    image: Some(image_spec(UNUSED)),
+                })
+            }
             _ => match ID_CALLS.iter().find(|call| call.rpc == rpc) {
                 Some(call) => call.request(call.pick(&pod, &container)),
                 None => frame_raw(b""),
