@@ -430,7 +430,6 @@ async fn a_burst_of_events_disconnects_no_client_that_reads() {
     }
 }
 
-#[cfg(unix)] // Wine needs an hour for the many pauses of the reader.
 #[tokio::test]
 async fn events_without_a_pause_disconnect_no_client_that_reads_and_delay_no_other_backend() {
     let beside = beside(endless_events).await;

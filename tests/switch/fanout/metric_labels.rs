@@ -268,7 +268,6 @@ async fn label_keys_stay_the_same_after_a_restart() {
     }
 }
 
-#[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
 #[tokio::test]
 async fn descriptors_asked_for_while_a_backend_is_down_change_no_label_keys() {
     let rig = two(&["id", "name"], &["name", "id"]).await;

@@ -108,7 +108,6 @@ fn items(reply: &RawReply) -> Vec<u8> {
 }
 
 /// The test compares the bytes of each item, so it also detects a change within an item.
-#[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
 #[tokio::test]
 async fn cached_lists_are_filtered_as_the_runtime_filters_them() {
     for death in ["dead", "hung"] {

@@ -67,7 +67,6 @@ async fn a_backend_whose_lists_hang_after_a_connect_serves_its_pods_with_its_cac
     wait::until(async || state_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
 }
 
-#[cfg(unix)] // On Windows each millisecond of the paused clock takes as long as on a real one.
 #[tokio::test]
 async fn a_backend_whose_lists_fail_after_a_connect_serves_its_pods_with_its_cached_lists() {
     let mut rig = runc_and_kata().await;
