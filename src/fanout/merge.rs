@@ -54,7 +54,7 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
 const LARGEST_IMAGE: u64 = i64::MAX as u64;
 
 /// Merges image lists so that each id occurs once. The merged image has the tags and digests of all its copies. Its size
-/// is the sum of the sizes of its copies, because the kubelet removes all of them; it is at most [`LARGEST_IMAGE`]. The
+/// is the sum of the sizes of its copies, because the kubelet removes all of them; it is at most `LARGEST_IMAGE`. The
 /// image is pinned only if all copies are pinned: otherwise one store could keep the image in the other stores.
 ///
 /// # Errors

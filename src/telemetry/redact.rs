@@ -1,7 +1,7 @@
 //! Removes credentials from texts from outside, such as the error of a runtime: the user, the password and the query of
 //! each URL, and the values of headers and keys whose names say that they are secret.
 //!
-//! Such texts quote URLs and JSON with the escapes of Go, JSON and URLs, so a text is read as [`Letter`]s. A part that
+//! Such texts quote URLs and JSON with the escapes of Go, JSON and URLs, so a text is read as `Letter`s. A part that
 //! may be a credential is removed.
 
 use std::borrow::Cow;
