@@ -68,7 +68,14 @@ image_id() {
   equal "rows of $BUSYBOX" 1 "$(cri images -o json | jq "[.images[] | select(.repoTags | index(\"$BUSYBOX\"))] | length")"
   ids=$(cri images -o json | jq -r '.images[].id' | sort)
   equal "ids" "$(uniq <<<"$ids")" "$ids"
-  equal "rows by name" "$(crictl_at 2 images "$BUSYBOX")" "$(cri images "$BUSYBOX")"
+  equal "names and ids" "$(crictl_at 2 images "$BUSYBOX" | awk '{print $1, $2, $3}')" \
+    "$(cri images "$BUSYBOX" | awk '{print $1, $2, $3}')"
+  equal "size" $(($(size_of crictl_at 1) + $(size_of crictl_at 2))) "$(size_of cri)"
+}
+
+# size_of COMMAND...: the size of the image in the list of images that this crictl shows, in bytes.
+size_of() {
+  "$@" images -o json | jq "[.images[] | select(.repoTags | index(\"$BUSYBOX\")).size | tonumber] | add"
 }
 
 @test "images lists an image that only one containerd has" {
