@@ -18,7 +18,7 @@ use crate::codec::protobuf::{self, Path};
 use crate::errors;
 use crate::gate::Readable;
 use crate::ownership::{
-    Changed, Claim, LONGEST_ID, LearnedList, Mark, Owned, Owners, PodNames, Unlearned,
+    Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owned, Owners, PodNames, Unlearned,
 };
 use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
@@ -507,13 +507,18 @@ impl<'a> Learner<'a> {
 /// unchanged.
 ///
 /// # Errors
-/// `Internal` if clients cannot decode the reply, and other backends have items.
+/// `Internal` if the reply has more items than any backend can have, or if clients cannot decode it. With one backend only
+/// the latter is no error.
 pub(crate) fn readable(
     live: &Live,
     list: Option<List>,
     backend: &Backend,
     reply: &Bytes,
 ) -> Result<Option<Readable>, Status> {
+    let shows_owners = list.is_some_and(|list| list.kind().is_some());
+    if !shows_owners && protobuf::fields(reply).nth(MOST).is_some() {
+        return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+    }
     let read = match list {
         Some(list) => Readable::list(list, reply),
         None => Readable::disks(reply),
