@@ -202,13 +202,14 @@ async fn request_status(
     {
         return Err(late(backend));
     }
+    let forgets = backend.forgets();
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
     let answer = asked.unwrap_or_else(|_| {
         // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
         backend.record.miss(&rpc::STATUS);
         Err(late(backend))
     })?;
-    let status = keep_status(backend, &backend.message(&answer)?)?;
+    let status = keep_status(backend, forgets, &backend.message(&answer)?)?;
     let said = StatusAnswer {
         backend: Arc::clone(backend),
         status,
@@ -217,12 +218,17 @@ async fn request_status(
     Ok((said, answer))
 }
 
-/// Caches a status if clients can read it, because the merged status has parts of it. Returns the status, without the
-/// info of a verbose one if clients cannot read that.
+/// Caches a status if clients can read it, because the merged status has parts of it. `forgets` is the value of
+/// [`Backend::forgets`] when the status was requested: a forgotten status is not cached again. Returns the status,
+/// without the info of a verbose one if clients cannot read that.
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.
-pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<Readable, Status> {
+pub(crate) fn keep_status(
+    backend: &Backend,
+    forgets: u64,
+    status: &Bytes,
+) -> Result<Readable, Status> {
     let kept = merged::without_info(status);
     let kept = kept.map_err(|fault| backend.malformed(&fault))?;
     if let Some(cause) = merged::oversized(&kept) {
@@ -232,7 +238,9 @@ pub(crate) fn keep_status(backend: &Backend, status: &Bytes) -> Result<Readable,
     let has_info = kept.len() != status.len();
     let whole = has_info.then(|| Readable::status(status).ok()).flatten();
     let usable = whole.unwrap_or_else(|| kept.clone());
-    backend.learn_saved(|known| known.say_status(kept));
+    if backend.forgets() == forgets {
+        backend.learn_saved(|known| known.say_status(kept));
+    }
     Ok(usable)
 }
 

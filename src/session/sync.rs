@@ -197,10 +197,11 @@ async fn first_status(own: OwnCalls<'_>) -> Result<(), Status> {
         backend,
         wire,
     } = own;
+    let forgets = backend.forgets();
     let answer = backend
         .ask_own(wire, &rpc::STATUS, frames::frame(&[]))
         .await?;
-    status::keep_status(backend, &backend.message(&answer)?)?;
+    status::keep_status(backend, forgets, &backend.message(&answer)?)?;
     act(switch, backend, Learned::of_status()).map(drop)
 }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use criswitch::codec::admin::ForgetRequest;
+use serde_json::json;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
@@ -149,6 +150,8 @@ async fn a_backend_that_is_forgotten_while_it_becomes_ready_is_omitted_until_it_
     kata.release("Status");
     kata.forget_calls();
     tokio::time::sleep(BECOMES_READY).await;
+    // The Status that criswitch had asked for before is forgotten, too.
+    assert_eq!(state_of(&rig, "kata").await["conditions"], json!([]));
     let listed = tokio::time::timeout(PATIENCE, rig.pods()).await;
     assert_eq!(names(&listed.unwrap().unwrap()), ["plain"]);
     kata.release("ListPodSandbox");
