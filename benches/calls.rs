@@ -10,15 +10,17 @@ use bytes::Bytes;
 use criswitch::backend::connect::Dialer;
 use criswitch::call::log::CallLog;
 use criswitch::call::reply;
-use criswitch::codec::cri;
-use criswitch::codec::grpc;
-use criswitch::codec::protobuf;
-use criswitch::config::Config;
+use criswitch::gate::Readable;
 use criswitch::metrics;
-use criswitch::ownership::{BackendIds, Owners, PodNames};
-use criswitch::rpc::{Kind, LIST_CONTAINERS, ROWS};
+use criswitch::ownership::{Owners, PodNames};
 use criswitch::switch::Switch;
 use criswitch::telemetry::counters::Counts;
+use criswitch_config::BackendIds;
+use criswitch_config::Config;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::grpc;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::{Kind, LIST_CONTAINERS, List, ROWS};
 use divan::{Bencher, black_box};
 use http::HeaderMap;
 use prost::Message;
@@ -137,6 +139,33 @@ fn a_call_begun_and_ended(bencher: Bencher) {
 
 /// Measures the time to make the metrics page, because calls wait during that time. There are four backends with 5000
 /// containers together, and one counted call of each RPC.
+/// The reading of a list of 16 MiB that has changed. No other call goes on meanwhile.
+mod a_list_of_16_mib {
+    use super::*;
+
+    fn largest() -> Bytes {
+        list(0, (16 << 20) / list(0, 100).len() * 100)
+    }
+
+    #[divan::bench]
+    fn read_by_the_gate(bencher: Bencher) {
+        let list = largest();
+        bencher.bench(|| Readable::list(List::Containers, &list).unwrap().len());
+    }
+
+    #[divan::bench]
+    fn learned(bencher: Bencher) {
+        let list = largest();
+        let (mut owners, mut ids) = (Owners::default(), BackendIds::default());
+        let backend = ids.issue();
+        bencher.bench_local(|| {
+            owners
+                .learn(Kind::Container, backend, &list, Owners::default().mark())
+                .unwrap();
+        });
+    }
+}
+
 #[divan::bench]
 fn a_page_of_metrics(bencher: Bencher) {
     let directory = tempfile::tempdir().unwrap();

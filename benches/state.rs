@@ -29,11 +29,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use criswitch_config::Config;
+use criswitch_cri::codec::cri;
+
 use cargo_bench::Wanted;
 use clap::Parser;
 use criswitch::backend::connect::Dialer;
-use criswitch::codec::cri;
-use criswitch::config::Config;
 use criswitch::server::Listener;
 use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;

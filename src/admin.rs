@@ -10,6 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_cri::codec::admin::admin_server::{Admin, AdminServer};
+use criswitch_cri::codec::admin::{
+    ForgetRequest, ForgetResponse, GetStateRequest, PlanReloadRequest, PlanReloadResponse,
+    ReloadRequest, ReloadResponse, State, WatchStateRequest,
+};
+use criswitch_cri::codec::{frames, grpc};
 use futures_util::StreamExt;
 use futures_util::stream;
 use http_body::Frame;
@@ -23,12 +29,6 @@ use tonic::{Request, Response, Status};
 use tower::Service;
 
 use crate::call::reply::{self, Body, Reply};
-use crate::codec::admin::admin_server::{Admin, AdminServer};
-use crate::codec::admin::{
-    ForgetRequest, ForgetResponse, GetStateRequest, PlanReloadRequest, PlanReloadResponse,
-    ReloadRequest, ReloadResponse, State, WatchStateRequest,
-};
-use crate::codec::{frames, grpc};
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
@@ -279,7 +279,7 @@ mod tests {
     #[cfg(unix)]
     use crate::backend::connect::Dialer;
     #[cfg(unix)]
-    use crate::config::Config;
+    use criswitch_config::Config;
 
     #[cfg(unix)] // A pipe has another path.
     #[tokio::test]

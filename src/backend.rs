@@ -31,6 +31,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use criswitch_config::BackendConfig;
+use criswitch_config::address::Address;
+use criswitch_config::wording::span;
+use criswitch_cri::rpc::{List, Patience, Row};
+use criswitch_platform::file_work::FileWork;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -44,13 +49,8 @@ use crate::backend::state::{Failing, Link, State};
 use crate::backend::statuses::Statuses;
 use crate::backend::unsaved::Saving;
 use crate::backend::wire::{Driver, Wire};
-use crate::config::BackendConfig;
-use crate::config::address::Address;
-use crate::config::wording::span;
 use crate::errors;
 use crate::limits::budget::{Budget, Replies};
-use crate::rpc::{List, Patience, Row};
-use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
 
 /// How long criswitch waits for the first report of handlers by a backend with `auto_register`. Meanwhile no backend

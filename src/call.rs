@@ -15,6 +15,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch_cri::codec::{frames, protobuf};
+use criswitch_cri::rpc::Row;
 use http::HeaderMap;
 use tokio::time::Instant;
 use tonic::Status;
@@ -24,10 +26,8 @@ pub(crate) use lesson::{Lesson, Listing, pod_names};
 
 use crate::backend::Contribution;
 use crate::backend::unsaved::Unsaved;
-use crate::codec::{frames, protobuf};
 use crate::limits::budget::Budget;
 use crate::limits::places::User;
-use crate::rpc::Row;
 use crate::topology::Live;
 
 /// A request that criswitch has read completely.

@@ -38,12 +38,13 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use criswitch_config::address::Address;
+use criswitch_config::{Config, DEFAULT_PATH, Problems};
+use criswitch_platform::service;
+
 use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use criswitch::config::address::Address;
-use criswitch::config::{Config, DEFAULT_PATH, Problems};
-use criswitch::platform::service;
 use output::{Encoding, ListOutput, Output};
 use running::{NotRunning, Running};
 use terminal::Shown;

@@ -7,6 +7,8 @@ mod resolve;
 
 use std::sync::Arc;
 
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc::Row;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::Status;
@@ -15,7 +17,6 @@ use crate::call::log::CallLog;
 use crate::call::plan::{self, Plan};
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Request};
-use crate::codec::frames;
 use crate::errors;
 use crate::fanout::images::{self, find, remove};
 use crate::fanout::{self, probe, status, streams};
@@ -23,7 +24,6 @@ use crate::forward;
 use crate::http2::IncomingBody;
 use crate::limits::REQUEST_LIMIT;
 use crate::limits::budget::{ClientMemory, Unread};
-use crate::rpc::Row;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, learn, subscribers};

@@ -6,18 +6,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch_config::address::Address;
+use criswitch_config::{Handler, Table};
+use criswitch_cri::codec::frames::BadFrame;
+use criswitch_cri::codec::grpc;
+use criswitch_cri::codec::protobuf::Malformed;
+use criswitch_cri::rpc::Kind;
+use criswitch_platform::file_work::FILE_LIMIT;
 use h2::Reason;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::codec::frames::BadFrame;
-use crate::codec::grpc;
-use crate::codec::protobuf::Malformed;
-use crate::config::address::Address;
-use crate::config::{Handler, Table};
-use crate::rpc::Kind;
-use crate::store::file_work::FILE_LIMIT;
 use crate::telemetry::redact::without_credentials;
 
 /// The ASCII characters that gRPC encodes in a `grpc-message`.

@@ -6,6 +6,7 @@ pub(crate) mod short;
 
 use std::sync::Arc;
 
+use criswitch_cri::rpc::Patience;
 use tonic::Code;
 
 use crate::backend::Backend;
@@ -13,7 +14,6 @@ use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
 use crate::errors;
-use crate::rpc::Patience;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner};

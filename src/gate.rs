@@ -11,13 +11,13 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 
 use bytes::{Bytes, BytesMut};
+use criswitch_cri::codec::protobuf::Path;
+use criswitch_cri::codec::{cri, protobuf};
+use criswitch_cri::rpc::List;
+use criswitch_cri::rpc::fields::{ITEMS, maps};
 use prost::{DecodeError, Message};
 
-use crate::codec::protobuf::Path;
-use crate::codec::{cri, protobuf};
 use crate::limits::budget::Reservation;
-use crate::rpc::List;
-use crate::rpc::fields::{ITEMS, maps};
 
 pub use items::{MOST_DESCRIPTORS, MOST_LABEL_KEYS, MOST_PAIRS};
 

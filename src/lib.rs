@@ -34,23 +34,14 @@
 //!
 //! # Code map
 //!
-//! A module uses only modules above it; `tests/layers.rs` checks this.
+//! Below the modules are the crates `criswitch-config`, `criswitch-cri` and `criswitch-platform`. A module uses only
+//! these and modules above it; `tests/layers.rs` checks this.
 //!
 //! - [`version`]: the version, commit, CRI version and target of this build
-//! - [`platform`]: the differences between operating systems: addresses, sockets, users, files, signals, the service
-//!   manager
-//! - [`codec`]: bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the
-//!   probe and tests
-//! - [`rpc`]: `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the
-//!   CRI's field numbers by name
 //! - [`telemetry`]: the log's queue, limits on repeated log lines, counters, trace ids
 //! - [`store`]: the state files for the next start; file work off the thread that serves calls
 //! - [`ownership`]: which backend owns a pod or container; pods, `removals` and `creations`; the pod of a request by
 //!   uid or names (`pod_names`); one query to all backends for several unknown ids (`lookup`)
-//! - [`compatibility`]: the pods that a kind of runtime cannot run: the table of known limits, for `criswitch explain`
-//!   and `criswitch manifests --policy`
-//! - [`config`]: `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every
-//!   problem; `watch` reports changed files
 //! - [`errors`]: every status that criswitch makes itself
 //! - [`limits`]: the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and
 //!   calls, `streams` calls on the connections to a backend, `flood` frames
@@ -140,9 +131,6 @@ use tokio::task::JoinSet;
 pub mod admin;
 pub mod backend;
 pub mod call;
-pub mod codec;
-pub mod compatibility;
-pub mod config;
 pub mod dispatch;
 pub mod errors;
 pub mod fanout;
@@ -153,8 +141,6 @@ pub mod limits;
 pub mod metrics;
 pub mod node_labels;
 pub mod ownership;
-pub mod platform;
-pub mod rpc;
 pub mod server;
 mod session;
 pub mod store;

@@ -13,6 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_config::MetricsListen;
+use criswitch_platform::file_work::{FileWork, NO_ANSWER};
+use criswitch_platform::listen::{Acceptor, BindError, Bound};
+use criswitch_platform::passed::{Opened, PassedError, PassedSocket, Purpose};
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -23,13 +27,9 @@ use prometheus::{TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::config::MetricsListen;
 use crate::errors::error_chain;
 use crate::limits::flood::Io;
-use crate::platform::listen::{Acceptor, BindError, Bound};
-use crate::platform::passed::{Opened, PassedError, PassedSocket, Purpose};
 use crate::server::AcceptFailures;
-use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
 
 pub use families::{FAMILIES, FamilyRow, MetricKind};

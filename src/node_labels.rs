@@ -5,12 +5,12 @@ mod file;
 
 use std::collections::BTreeMap;
 
+use criswitch_config::kubernetes::is_name;
+use criswitch_config::{Handler, Table};
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::state::Failing;
-use crate::config::kubernetes::is_name;
-use crate::config::{Handler, Table};
 use crate::fanout::status;
 use crate::topology::Live;
 

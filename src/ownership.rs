@@ -3,7 +3,6 @@
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
 //! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
 
-mod backend_id;
 mod creations;
 mod entries;
 mod learned;
@@ -22,8 +21,9 @@ mod uids;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_cri::rpc::Kind;
 
-use crate::rpc::Kind;
 use entries::{
     Entries, Entry, Evidence, Ids, WholeLists, claim, claims, copies, count, is_full, is_of, items,
     learn, of, own, settle, with_prefix,
@@ -31,9 +31,6 @@ use entries::{
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
 
-#[cfg(test)]
-pub(crate) use backend_id::ids;
-pub use backend_id::{BackendId, BackendIds};
 pub use creations::{Creation, Creations};
 pub use learned::{Claim, LearnedList, Owned, Unlearned};
 pub use names::{PodNames, hash_of_annotations};
@@ -524,4 +521,15 @@ impl Owners {
             Kind::Container => count(&self.containers, backend),
         }
     }
+}
+
+/// Ids for tests.
+#[cfg(test)]
+pub(crate) mod ids {
+    use criswitch_config::BackendId;
+
+    pub(crate) const A: BackendId = BackendId::new(0);
+    pub(crate) const B: BackendId = BackendId::new(1);
+    pub(crate) const C: BackendId = BackendId::new(2);
+    pub(crate) const D: BackendId = BackendId::new(3);
 }

@@ -10,28 +10,28 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch_config::address::Address;
+use criswitch_platform::connect::Stream;
+use criswitch_platform::listen::{Acceptor, SocketFile};
+use criswitch_platform::users::UserId;
+use criswitch_platform::{Peer, users};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::call::ending::Ending;
-use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::limits::places::User;
-use crate::platform::connect::Stream;
-use crate::platform::listen::{Acceptor, SocketFile};
-use crate::platform::users::UserId;
-use crate::platform::{Peer, users};
 use crate::server::admission::{Admission, ConnectionPlace};
 use crate::server::layers::Client;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
-pub use crate::platform::listen::{BindError, Bound};
-pub use crate::platform::passed::{Passed, PassedError, PassedSocket};
+pub use criswitch_platform::listen::{BindError, Bound};
+pub use criswitch_platform::passed::{Passed, PassedError, PassedSocket};
 
 /// The wait after a failed accept. The most likely cause of the failure is that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

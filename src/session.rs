@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc::{self, Row};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -23,13 +25,11 @@ use crate::backend::known::{Absence, Known};
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
-use crate::codec::frames;
 use crate::errors::error_chain;
 use crate::fanout::fallback;
 use crate::forward::own::OwnCalls;
 use crate::forward::short;
 use crate::limits::flood;
-use crate::rpc::{self, Row};
 use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::Reason;
 

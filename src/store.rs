@@ -23,7 +23,6 @@
 //! unknown. In each case it uses all files, even if the register lacks their backends.
 
 mod file;
-pub mod file_work;
 mod lock;
 pub mod replace;
 mod saved;
@@ -36,11 +35,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use criswitch_config::Directories;
+use criswitch_platform::file_work::FileWork;
+use criswitch_platform::{files, process, remove};
 use parking_lot::Mutex;
 use prost::Message;
 
-use crate::platform::{files, process, remove};
-use crate::store::file_work::FileWork;
 use file::{Fault, Lasts};
 pub use lock::{InUse, Lock};
 use saved::Register;
@@ -50,15 +50,6 @@ const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
 /// The mode of the directories.
 const MODE: u32 = 0o700;
-
-/// The directories of the state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directories {
-    /// The directory for state of one boot: the files of backends.
-    pub runtime: PathBuf,
-    /// The directory for state that outlives the boot: the register.
-    pub state: PathBuf,
-}
 
 /// Identifies this boot of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,11 +129,9 @@ enum OnDisk {
     Other,
 }
 
-impl Directories {
-    fn make(&self) -> io::Result<()> {
-        files::make_directories(&self.runtime, MODE)?;
-        files::make_directories(&self.state, MODE)
-    }
+fn make_directories(directories: &Directories) -> io::Result<()> {
+    files::make_directories(&directories.runtime, MODE)?;
+    files::make_directories(&directories.state, MODE)
 }
 
 impl Boot {
@@ -161,7 +150,7 @@ impl Store {
     /// [`Found::problems`].
     pub fn open(directories: Directories, boot: Boot) -> (Store, Found) {
         let mut problems = Vec::new();
-        if let Err(error) = directories.make() {
+        if let Err(error) = make_directories(&directories) {
             let (runtime, state) = (directories.runtime.display(), directories.state.display());
             problems.push(format!(
                 "cannot create the directories {runtime} and {state} for the state: {error}"
@@ -300,7 +289,7 @@ impl Store {
     fn replace(&self, path: &Path, content: &[u8], at: SystemTime, lasts: Lasts) -> io::Result<()> {
         let replace = || file::replace(path, content, at, lasts);
         replace().or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => self.directories.make().and_then(|()| replace()),
+            io::ErrorKind::NotFound => make_directories(&self.directories).and_then(|()| replace()),
             _ => Err(error),
         })
     }

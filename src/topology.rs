@@ -8,14 +8,14 @@ pub(crate) mod undo;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use criswitch_config::address::Identities;
+use criswitch_config::{BackendConfig, Config, Handler, Table};
+use criswitch_config::{BackendId, BackendIds};
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::config::address::Identities;
-use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::errors;
-use crate::ownership::{BackendId, BackendIds};
 use auto_register::{AutoRegisteredHandler, Disputed};
 
 /// How many bytes of a backend's name stay before the suffix "-old" and a number, because a name has at most 63 bytes.

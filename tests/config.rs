@@ -42,9 +42,10 @@ mod shipped;
 
 use std::sync::Arc;
 
+use criswitch_config::Config;
+
 use config_files::ConfigFiles;
 use criswitch::backend::connect::Dialer;
-use criswitch::config::Config;
 use criswitch::switch::Switch;
 use expect_test::Expect;
 

@@ -1,10 +1,10 @@
 //! Merged replies whose encoding is valid protobuf, but unlike that of any known runtime.
 
 use bytes::Bytes;
-use criswitch::codec::cri;
 use criswitch::fanout::merge;
-use criswitch::rpc::List;
-use criswitch::rpc::filter::filter;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::List;
+use criswitch_cri::rpc::filter::filter;
 use prost::Message;
 
 fn image(tag: &[u8]) -> Bytes {

@@ -20,9 +20,10 @@ mod release;
 #[path = "readme/words.rs"]
 mod words;
 
-use criswitch::compatibility::{Effect, FAMILIES as FIELDS, Family, LIMITS, Limit, RuntimeKind};
 use criswitch::metrics::{FAMILIES, MetricKind};
-use criswitch::rpc::ROWS;
+use criswitch_advice::{Effect, FAMILIES as FIELDS, Family, LIMITS, Limit};
+use criswitch_config::RuntimeKind;
+use criswitch_cri::rpc::ROWS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 /// The size limit of README.md, in bytes, so that it stays readable.
@@ -65,7 +66,7 @@ fn documents() -> Vec<String> {
 /// The table of RPCs. RPCs that differ in their names only share a row.
 fn table() -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
-    for words in ROWS.iter().map(criswitch::rpc::Row::words) {
+    for words in ROWS.iter().map(criswitch_cri::rpc::Row::words) {
         let (_, name) = words.rpc.split_once('/').unwrap();
         let (goes_to, key, reply) = (words.goes_to, words.key, words.reply);
         let (unknown_id, optional) = (words.unknown_id, words.optional);
@@ -259,7 +260,7 @@ fn unit_mib(name: &str) -> usize {
 
 #[test]
 fn memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_more() {
-    let mut keys = criswitch::config::KEYS.iter();
+    let mut keys = criswitch_config::KEYS.iter();
     let key = keys.find(|key| key.name == "max_message").unwrap();
     assert_eq!(key.default, Some("16MiB"));
     let most = criswitch::limits::budget::most(16 << 20, 4) >> 20;
@@ -272,7 +273,7 @@ fn memory_high_of_the_unit_is_the_sum_of_all_limits_and_memory_max_is_a_quarter_
 #[test]
 fn every_module_with_a_log_level_is_documented() {
     let chapter = shipped("docs/architecture.md");
-    for module in criswitch::config::MODULES {
+    for module in criswitch_config::MODULES {
         assert!(chapter.contains(&format!("`{module}`")), "{module}");
     }
 }
@@ -284,8 +285,8 @@ fn the_keys_that_need_a_restart_are_in_the_table_of_reloads() {
         .lines()
         .find(|line| line.ends_with("these keys need a restart |"));
     let row = row.unwrap();
-    for key in criswitch::config::KEYS {
-        let needs_restart = key.applies == criswitch::config::Applies::Restart;
+    for key in criswitch_config::KEYS {
+        let needs_restart = key.applies == criswitch_config::Applies::Restart;
         let listed = row.contains(&format!("`{}`", key.name));
         assert_eq!(listed, needs_restart, "{}", key.name);
     }
@@ -315,7 +316,7 @@ fn the_documented_limits_are_those_of_the_constants() {
         ),
         (
             "The path of a socket",
-            criswitch::config::address::MAX_PATH_BYTES,
+            criswitch_config::address::MAX_PATH_BYTES,
         ),
         ("Handlers in a `Status`", gate::MOST_HANDLERS),
         ("Metric descriptors of a backend", gate::MOST_DESCRIPTORS),
@@ -531,7 +532,7 @@ fn sources(folder: &Path) -> String {
 /// for a variable part.
 #[test]
 fn the_texts_that_troubleshooting_explains_are_printed() {
-    let sources = sources(&at("src"));
+    let sources = sources(&at("src")) + &sources(&at("crates"));
     let chapter = shipped("docs/troubleshooting.md");
     let headings = chapter
         .lines()
@@ -567,7 +568,7 @@ fn the_documented_configurations_load() {
         ("docs/getting-started.md", "the example needs:\n", 2),
     ] {
         fs::write(&path, block_after(document, words)).unwrap();
-        let config = criswitch::config::Config::load(&path).unwrap();
+        let config = criswitch_config::Config::load(&path).unwrap();
         assert_eq!(config.table.handlers.len(), handlers, "{document}");
     }
 }

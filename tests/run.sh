@@ -27,7 +27,7 @@ SCHEDULES=1000000
 # A step that installs Debian packages needs `root`. A new step or check states its lane and its minutes here.
 STEPS="
 toolchain     all,nightly go           0.1  check_toolchain
-formatting    quick,all   -            0.1  cargo fmt --check
+formatting    quick,all   -            0.1  cargo fmt --all --check
 lints         all         -            1.5  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 quick-tests   quick       network      4    quick_tests
 oldest-rust   all         network      2    check_oldest_rust
@@ -48,7 +48,7 @@ package       all,nightly root,go      8    test_package
 comparison    all         root,go      3    benches/compare/run.sh --smoke
 begin-windows all         root,network 0.1  begin_windows
 runtimes      all         root,go      13   test_runtimes
-windows       all         root,network 6    test_windows
+windows       all,nightly root,network 6    test_windows
 demo          all         -            1.5  cargo run --quiet --locked -p criswitch-demo -- --once
 simulation    nightly     -            30   simulate_long
 fuzzing       nightly     network      50   tests/fuzz/run.sh

@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use criswitch::rpc::fields;
-use criswitch::rpc::{
+use criswitch_cri::rpc::fields;
+use criswitch_cri::rpc::{
     self, Filter, Goes, HandlerPaths, ImageRule, Kind, Lacking, List, Merge, ROWS, Row, Then,
 };
 use prost_types::field_descriptor_proto::{Label, Type};

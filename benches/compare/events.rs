@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, Bytes, BytesMut};
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use h2::{RecvStream, SendStream};
 use prost::Message;
 use tokio::time::interval;

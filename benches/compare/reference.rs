@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::Message;
 
 use crate::client::{FRAME_HEADER, Round, nanoseconds_since};

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::Message;
 
 use crate::events;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use http_body_util::BodyExt;
 use prost::Message;
 use tokio::task::JoinSet;

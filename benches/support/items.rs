@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 
 use crate::support::{container_in, pod_config};
 

@@ -1,5 +1,8 @@
 //! Makes the messages of the admin service that have the state of the daemon.
 
+use criswitch_config::wording::{self, AUTO_REGISTERED};
+use criswitch_cri::codec::admin;
+use criswitch_cri::rpc::{Kind, List};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::Status;
@@ -8,13 +11,10 @@ use crate::backend::Backend;
 use crate::backend::facts::{self, Condition};
 use crate::backend::known::Failure;
 use crate::backend::state::State;
-use crate::codec::admin;
-use crate::config::wording::{self, AUTO_REGISTERED};
 use crate::fanout::fallback;
 use crate::fanout::status;
 use crate::node_labels::NodeLabels;
 use crate::ownership::Owners;
-use crate::rpc::{Kind, List};
 use crate::switch::Switch;
 use crate::switch::reload::{self, Outcome, Reloads};
 use crate::switch::saved::{self, BRIEF_WAIT};

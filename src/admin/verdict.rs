@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use strum::AsRefStr;
 
-use crate::codec::admin::{Backend, FailingRpc, State};
-use crate::config::wording::{ago, failing_rpc, span};
+use criswitch_config::wording::{ago, failing_rpc, span};
+use criswitch_cri::codec::admin::{Backend, FailingRpc, State};
 
 /// The cause that is shown for a backend that has not answered since criswitch started.
 const NO_ANSWER: &str = "no answer yet";

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use criswitch_config::wording::span;
+use criswitch_cri::rpc::{self, Merge, ROWS, Row};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
@@ -15,9 +17,7 @@ use crate::backend::failed::Failed;
 use crate::backend::known::{Absence, Failure, Known};
 use crate::backend::late_reads::LateReads;
 use crate::backend::settings::Settings;
-use crate::config::wording::span;
 use crate::errors;
-use crate::rpc::{self, Merge, ROWS, Row};
 use crate::telemetry::log_limit::{Recovery, RepeatedFailures};
 
 /// The most metrics of one backend for which criswitch logs omitted samples.
@@ -375,9 +375,10 @@ fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_config::BackendConfig;
+    use criswitch_config::address::Address;
+
     use super::*;
-    use crate::config::BackendConfig;
-    use crate::config::address::Address;
     use crate::ownership::ids;
 
     #[test]

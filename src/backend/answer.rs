@@ -1,15 +1,15 @@
 //! A backend's unary reply, read to its end.
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
+use criswitch_cri::rpc::Row;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::percent_decode;
 use tonic::Code;
 
 use crate::backend::facts;
-use crate::codec::frames;
-use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::errors;
-use crate::rpc::Row;
 use crate::telemetry::counters::code_name;
 
 /// The data of a reply.

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::grpc::GRPC_ENCODING;
+use criswitch_cri::rpc::{List, ROWS, Row};
 use http::{HeaderMap, HeaderValue, Uri, header};
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -13,13 +16,10 @@ use super::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::repeat::Repeat;
 use crate::backend::wire::Wire;
-use crate::codec::frames;
-use crate::codec::grpc::GRPC_ENCODING;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
 use crate::limits::places::User;
-use crate::rpc::{List, ROWS, Row};
 use crate::telemetry::counters::code_name;
 
 /// The URI of each RPC, by the name of the RPC. No two RPCs have the same name.
@@ -61,7 +61,7 @@ impl Backend {
     ///
     /// # Errors
     /// `Unavailable` if the backend cannot be reached, dies before it answers, or becomes unresponsive
-    /// ([`Patience`](crate::rpc::Patience)); the code of `errors::of_http2` if it resets the call; `Internal` if it does not speak gRPC.
+    /// ([`Patience`](criswitch_cri::rpc::Patience)); the code of `errors::of_http2` if it resets the call; `Internal` if it does not speak gRPC.
     pub async fn call(
         &self,
         row: &Row,

@@ -5,18 +5,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch_config::address::Address;
+use criswitch_platform::Server;
+use criswitch_platform::address::{file_id, socket_at};
+use criswitch_platform::connect::{self, Dialed};
+use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
 use crate::backend::wire::{Driver, Wire};
-use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::flood::{CountedIo, Flooded};
 use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
-use crate::platform::Server;
-pub(crate) use crate::platform::address::FileId;
-use crate::platform::address::{file_id, socket_at};
-use crate::platform::connect::{self, Dialed};
-use crate::store::file_work::{FileWork, NO_ANSWER};
+pub(crate) use criswitch_platform::address::FileId;
 
 /// How long criswitch remembers a cancelled call: an overloaded backend may still send the answer. h2 counts answers to
 /// forgotten calls as faults, and ends a connection after 1024 of them.

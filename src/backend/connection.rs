@@ -148,9 +148,10 @@ fn log_change(backend: &Settings, state: &State) {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_config::BackendConfig;
+    use criswitch_config::address::Address;
+
     use super::*;
-    use crate::config::BackendConfig;
-    use crate::config::address::Address;
     use crate::ownership::ids;
 
     #[tokio::test]

@@ -5,16 +5,16 @@
 use std::path::Path;
 use std::time::Duration;
 
+use criswitch_cri::codec::protobuf::{self, Malformed, Path as Fields};
+use criswitch_cri::rpc::fields::{
+    filesystem_identifier, filesystem_usage, image_fs_info_response, uint64_value,
+};
+use criswitch_platform::FreeSpace;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
-use crate::codec::protobuf::{self, Malformed, Path as Fields};
 use crate::gate::Readable;
-use crate::platform::FreeSpace;
-use crate::rpc::fields::{
-    filesystem_identifier, filesystem_usage, image_fs_info_response, uint64_value,
-};
 
 const IMAGE_FILESYSTEMS: Fields = &[image_fs_info_response::IMAGE_FILESYSTEMS];
 const MOUNTPOINT: Fields = &[filesystem_usage::FS_ID, filesystem_identifier::MOUNTPOINT];

@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{runtime_condition, runtime_status, status_response};
 use serde_json::Value as Json;
 
-use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
-use crate::rpc::fields::{runtime_condition, runtime_status, status_response};
 
 /// The conditions of a runtime that the kubelet requires to be true (cri-api). Other conditions are warnings, such as
 /// containerd's condition for deprecated features.

@@ -1,11 +1,11 @@
 //! How a call to backends fails: with criswitch's own status, or with a backend's reply.
 
+use criswitch_cri::codec::grpc;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::codec::grpc;
 use crate::errors;
 use crate::telemetry::counters::code_name;
 

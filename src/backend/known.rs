@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use criswitch_config::wording::failing_rpc;
+use criswitch_cri::rpc::{List, Row};
+use criswitch_platform::Server;
 use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
 use crate::backend::facts;
 use crate::backend::late_reads::LateReads;
 use crate::backend::lists::{Lists, Snapshot};
-use crate::config::wording::failing_rpc;
 use crate::gate::Readable;
-use crate::platform::Server;
-use crate::rpc::{List, Row};
 
 /// The fault of a backend that [has a cgroup driver of its own](Known::has_other_cgroup_driver).
 pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \
@@ -334,10 +334,10 @@ pub(crate) enum Report {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::codec::cri;
     use prost::Message;
 
     use super::*;
-    use crate::codec::cri;
 
     #[test]
     fn a_runtime_that_was_not_ready_before_a_restart_is_not_ready_after_it() {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::rpc::Row;
+use criswitch_cri::rpc::Row;
 
 /// The most unanswered requests of one RPC that criswitch repeats at once. Each takes a stream of the connection.
 const MOST_REPEATED: usize = 16;
@@ -126,8 +126,9 @@ impl LateReads {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::rpc::{CONTAINER_STATUS, POD_STATUS};
+
     use super::*;
-    use crate::rpc::{CONTAINER_STATUS, POD_STATUS};
 
     const A: Bytes = Bytes::from_static(b"a");
     const B: Bytes = Bytes::from_static(b"b");

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use criswitch_cri::codec::protobuf::{self, Edit};
+use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
+use criswitch_cri::rpc::{List, StateChange};
 use tokio::time::Instant;
 
-use crate::codec::protobuf::{self, Edit};
 use crate::gate::{Joined, Readable};
 use crate::ownership::Mark;
-use crate::rpc::fields::{ITEMS, LISTED_ID};
-use crate::rpc::{List, StateChange};
 
 /// The most created items, and the most changed states, that criswitch adds to one cached list. A newer list replaces
 /// these additions, and the kubelet requests one every second.
@@ -259,8 +259,9 @@ impl Lists {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::codec::cri;
+
     use super::*;
-    use crate::codec::cri;
     use crate::ownership::Owners;
     use prost::Message;
 

@@ -1,9 +1,10 @@
 //! The user whose process serves a backend's socket, as the kernel reports it.
 
+use criswitch_config::wording;
+use criswitch_platform::Server;
+use criswitch_platform::users::{self, UserId};
+
 use super::Backend;
-use crate::config::wording;
-use crate::platform::Server;
-use crate::platform::users::{self, UserId};
 
 impl Backend {
     /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,

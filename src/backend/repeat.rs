@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 
-use crate::codec::frames::{self, FRAME_HEADER};
+use criswitch_cri::codec::frames::{self, FRAME_HEADER};
 
 /// A body that drops its data while the data repeats a cached message. At the first difference, the body returns the
 /// dropped data, and then all further data.

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch_config::BackendConfig;
+use criswitch_config::BackendId;
+use criswitch_config::address::Address;
+use criswitch_cri::codec::protobuf::Malformed;
+use criswitch_cri::rpc::Row;
+use criswitch_platform::users::UserId;
 use parking_lot::Mutex;
 use tonic::Status;
 
-use crate::codec::protobuf::Malformed;
-use crate::config::BackendConfig;
-use crate::config::address::Address;
 use crate::errors;
 use crate::limits::budget::Unread;
-use crate::ownership::BackendId;
-use crate::platform::users::UserId;
-use crate::rpc::Row;
 
 /// The row of a backend in the configuration.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ mod tests {
             "it is empty"
         );
         assert_eq!(
-            settings.timeout(&crate::rpc::LIST_PODS),
+            settings.timeout(&criswitch_cri::rpc::LIST_PODS),
             settings.list_timeout()
         );
     }

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use lru::LruCache;
 
-use crate::codec::protobuf;
-use crate::rpc::fields::{ITEMS, LISTED_ID, container, pod_sandbox};
-use crate::rpc::{Kind, List};
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, container, pod_sandbox};
+use criswitch_cri::rpc::{Kind, List};
 
 /// The most memory of one status beyond its bytes: its id, the entry, and the counter of its memory.
 const PER_STATUS: usize = 512;

@@ -1,6 +1,9 @@
 //! Splits a backend's stream into messages.
 
 use bytes::{Bytes, BytesMut};
+use criswitch_cri::codec::frames::{self, BadFrame};
+use criswitch_cri::codec::grpc;
+use criswitch_cri::rpc::Row;
 use http::HeaderMap;
 use http_body_util::BodyExt;
 use tonic::{Code, Status};
@@ -8,13 +11,10 @@ use tonic::{Code, Status};
 use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::{Backend, own_headers};
-use crate::codec::frames::{self, BadFrame};
-use crate::codec::grpc;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, Reservation};
 use crate::limits::places::User;
-use crate::rpc::Row;
 
 /// Splits a backend's stream into messages. An HTTP/2 data frame may end anywhere in a message.
 pub(crate) struct Messages {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use criswitch_config::BackendId;
+use criswitch_cri::rpc::List;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tonic::Status;
 
 use super::Backend;
 use crate::backend::lists::Snapshot;
-use crate::ownership::BackendId;
-use crate::rpc::List;
 
 /// Numbers the changes of a backend's state, and records the number of the last saved change.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use criswitch_cri::codec::grpc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use h2::client::{Connection, SendRequest};
@@ -15,7 +16,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::codec::grpc;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::streams::{StreamQueue, StreamSlot, Streams};

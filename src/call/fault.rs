@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use criswitch_cri::rpc::Row;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
 use tonic::Code;
@@ -11,7 +12,6 @@ use tonic::Code;
 use super::{Call, Failed, Request};
 use crate::backend::answer::Answer;
 use crate::backend::{Backend, own_headers};
-use crate::rpc::Row;
 
 /// The time before a client's deadline at which criswitch stops waiting for a backend.
 const REPLY_MARGIN: Duration = Duration::from_millis(200);

@@ -1,12 +1,13 @@
 //! The facts that criswitch learns from the reply to a call. The RPC's row, the request and its target determine these
 //! facts before the call is sent.
 
+use criswitch_cri::codec::protobuf::{self, Field, Path};
+use criswitch_cri::rpc::fields::{FILTER, IMAGE_STATUS_HANDLERS, IMAGE_TEXTS, image_filter};
+use criswitch_cri::rpc::{Filter, Goes, HandlerPaths, Kind, List, StateChange, Then, UID_LABEL};
+
 use crate::call::Request;
 use crate::call::route::Target;
-use crate::codec::protobuf::{self, Field, Path};
 use crate::ownership::{PodNames, StartedWith};
-use crate::rpc::fields::{FILTER, IMAGE_STATUS_HANDLERS, IMAGE_TEXTS, image_filter};
-use crate::rpc::{Filter, Goes, HandlerPaths, Kind, List, StateChange, Then, UID_LABEL};
 
 /// The facts that criswitch learns from a successful reply.
 #[derive(Clone, Debug)]

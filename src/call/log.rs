@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use criswitch_config::BackendId;
+use criswitch_cri::codec::grpc::{self, GRPC_MESSAGE, GRPC_STATUS};
+use criswitch_cri::rpc::{self, Kind, LogRule, Row};
 use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
 use tokio::time::Instant;
@@ -20,10 +23,7 @@ use tracing::{Level, Span};
 
 use crate::backend::Backend;
 use crate::call::route::Target;
-use crate::codec::grpc::{self, GRPC_MESSAGE, GRPC_STATUS};
 use crate::errors;
-use crate::ownership::BackendId;
-use crate::rpc::{self, Kind, LogRule, Row};
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
 use crate::telemetry::rejections::Rejection;

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
+use criswitch_config::BackendId;
+use criswitch_config::Handler;
+use criswitch_cri::codec::{frames, protobuf};
+use criswitch_cri::rpc::fields::{CREATED_SPECS, RESTORED_SPECS};
+use criswitch_cri::rpc::{self, Goes, ImageRule, Items, Kind, Merge, Row, Silent, Then, Unknown};
 use tonic::Status;
 
 use crate::backend::Backend;
 use crate::call::reply::{self, Reply};
 use crate::call::route::{Stores, Target};
 use crate::call::{Call, Lesson, Request, lesson};
-use crate::codec::{frames, protobuf};
-use crate::config::Handler;
 use crate::errors;
-use crate::ownership::BackendId;
-use crate::rpc::fields::{CREATED_SPECS, RESTORED_SPECS};
-use crate::rpc::{self, Goes, ImageRule, Items, Kind, Merge, Row, Silent, Then, Unknown};
 
 /// The plan of a call.
 pub(crate) enum Plan {

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::grpc::ok_trailers;
+use criswitch_cri::rpc::{List, LogRule, Row};
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body as _, Frame};
@@ -20,12 +23,9 @@ use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::unsaved::Unsaved;
 use crate::call::fault::PassedCall;
-use crate::codec::frames;
-use crate::codec::grpc::ok_trailers;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{self, Budget};
-use crate::rpc::{List, LogRule, Row};
 use crate::telemetry::counters::{Counts, Reason};
 use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 
@@ -236,12 +236,12 @@ pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
 #[cfg(test)]
 mod tests {
 
+    use criswitch_cri::codec::grpc::{GRPC_STATUS, trailers};
+    use criswitch_cri::rpc;
     use futures_util::stream;
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::codec::grpc::{GRPC_STATUS, trailers};
-    use crate::rpc;
 
     /// Counts `reply`. Returns the reply and the memory that it counts towards.
     fn counting(reply: Reply, is_whole: bool) -> (Reply, Budget) {

@@ -4,10 +4,12 @@
 //! The key of a request is the name of the pod, container, handler or image in it. A request with a malformed key has
 //! no target: criswitch rejects the request and does not guess.
 
-use crate::codec::protobuf::{self, Malformed, Path};
-use crate::config::{Handler, Table};
-use crate::ownership::{BackendId, Named, Owner, Owners, PodNames, hash_of_annotations};
-use crate::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
+use criswitch_config::BackendId;
+use criswitch_config::{Handler, Table};
+use criswitch_cri::codec::protobuf::{self, Malformed, Path};
+use criswitch_cri::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
+
+use crate::ownership::{Named, Owner, Owners, PodNames, hash_of_annotations};
 
 /// The target of a request.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use criswitch::config::{Config, MetricsListen};
 use criswitch::errors::error_chain;
-use criswitch::platform::connect::dial;
-use criswitch::platform::write_new;
+use criswitch_config::{Config, MetricsListen};
+use criswitch_platform::connect::dial;
+use criswitch_platform::write_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

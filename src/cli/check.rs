@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use criswitch::backend::facts::RUNTIME_READY;
-use criswitch::config::wording::{self, counted};
-use criswitch::config::{Config, Handler, KEYS, Problems, Table, duration_text, keys};
-use criswitch::platform::service;
-use criswitch::store::{self, Boot, Directories};
+use criswitch::store::{self, Boot};
 use criswitch::switch::saved;
+use criswitch_config::Directories;
+use criswitch_config::wording::{self, counted};
+use criswitch_config::{Config, Handler, KEYS, Problems, Table, duration_text, keys};
+use criswitch_platform::service;
 use serde_json::{Value, json};
 
 use super::columns::columns;

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Command;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, CompletionCandidate, Shell};
-use criswitch::config::{Config, DEFAULT_PATH, Table};
+use criswitch_config::{Config, DEFAULT_PATH, Table};
 
 use super::CONFIG_VARIABLE;
 

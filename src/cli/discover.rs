@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
-use criswitch::config::address::Address;
-use criswitch::config::{BackendConfig, Config, DEFAULT_PATH};
-use criswitch::ownership::BackendIds;
-use criswitch::platform::{users, write_new};
+use criswitch_config::BackendIds;
+use criswitch_config::address::Address;
+use criswitch_config::{BackendConfig, Config, DEFAULT_PATH};
+use criswitch_platform::{users, write_new};
 
 use super::node;
 use super::output::Output;

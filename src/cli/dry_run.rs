@@ -1,7 +1,7 @@
 //! `criswitch reload --dry-run`: shows the changes that a reload would make, and changes nothing.
 
-use criswitch::codec::admin::{Changes, PlanReloadResponse, Undo};
-use criswitch::config::problem::lines;
+use criswitch_config::problem::lines;
+use criswitch_cri::codec::admin::{Changes, PlanReloadResponse, Undo};
 
 use super::Verdict;
 use super::terminal::{self, Shown};

@@ -13,12 +13,12 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
-use criswitch::codec::admin::{Backend, Handler as Row, State};
-use criswitch::codec::cri::PodSandbox;
-use criswitch::compatibility::RuntimeKind;
-use criswitch::config::wording::AUTO_REGISTERED;
-use criswitch::config::{Config, Handler, Problems, Table};
-use criswitch::ownership::BackendId;
+use criswitch_config::BackendId;
+use criswitch_config::RuntimeKind;
+use criswitch_config::wording::AUTO_REGISTERED;
+use criswitch_config::{Config, Handler, Problems, Table};
+use criswitch_cri::codec::admin::{Backend, Handler as Row, State};
+use criswitch_cri::codec::cri::PodSandbox;
 use serde_json::Value;
 
 use super::consequences;

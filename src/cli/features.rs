@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use criswitch::compatibility::{LIMITS, Limit};
-use criswitch::config::{Handler, Table};
+use criswitch_advice::{LIMITS, Limit};
+use criswitch_config::{Handler, Table};
 use serde_json::{Value, json};
 
 use super::probe::{Probe, Probed, probe_of};

@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use criswitch::admin::verdict;
-use criswitch::codec::admin::{Backend, State};
+use criswitch_cri::codec::admin::{Backend, State};
 
 use super::running::{self, Running};
 use super::{Daemon, Verdict, block_on, complete, pods, print, terminal};

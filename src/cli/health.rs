@@ -1,8 +1,8 @@
 //! The first line of `criswitch status`: the verdict on the node, and what to do.
 
 use criswitch::admin::verdict::{Level, NodeVerdict};
-use criswitch::codec::admin::{Problem, State};
-use criswitch::config::wording::counted;
+use criswitch_config::wording::counted;
+use criswitch_cri::codec::admin::{Problem, State};
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};

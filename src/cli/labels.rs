@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use criswitch::codec::admin::NodeLabels;
 use criswitch::node_labels::{self, feature_file};
+use criswitch_cri::codec::admin::NodeLabels;
 use serde_json::json;
 
 use super::output::Output;

@@ -4,10 +4,10 @@ use std::fmt;
 use std::io::{self, IsTerminal};
 use std::panic::PanicHookInfo;
 
-use criswitch::config::{LogConfig, LogFormat, LogLevels};
 use criswitch::errors::without_numbers;
-use criswitch::platform::process;
 use criswitch::telemetry::log_queue::{LogQueue, LogWriter};
+use criswitch_config::{LogConfig, LogFormat, LogLevels};
+use criswitch_platform::process;
 use serde_json::{Map, Value};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
@@ -65,7 +65,10 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 /// Logs only criswitch's lines. Calls carry secrets, and h2 and hyper log frames and headers at TRACE.
 fn targets(levels: &LogLevels) -> Targets {
     let modules = levels.modules.iter();
-    let modules = modules.map(|(module, level)| (format!("criswitch::{module}"), *level));
+    // A module is one of the daemon, or a crate.
+    let modules = modules.flat_map(|(module, level)| {
+        ["criswitch::", "criswitch_"].map(|place| (format!("{place}{module}"), *level))
+    });
     Targets::new()
         .with_target("criswitch", levels.all)
         .with_targets(modules)

@@ -12,8 +12,8 @@ use clap::Command;
 use clap::builder::Resettable;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
-use criswitch::config::Key;
-use criswitch::config::keys::{TABLES, of_table};
+use criswitch_config::Key;
+use criswitch_config::keys::{TABLES, of_table};
 
 use super::USAGE;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
-use criswitch::config::{Config, Handler, Table, Toleration};
 use criswitch::node_labels::handler_key;
-use criswitch::platform::paths::NODE_LABELS;
+use criswitch_config::{Config, Handler, Table, Toleration};
+use criswitch_platform::paths::NODE_LABELS;
 use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;

@@ -26,8 +26,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use criswitch::config::Config;
-use criswitch::config::address::Address;
+use criswitch_config::Config;
+use criswitch_config::address::Address;
 use serde::Serialize;
 use serde_json::{Value, json};
 

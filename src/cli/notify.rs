@@ -9,11 +9,11 @@ use std::time::Duration;
 use std::{io, thread};
 
 use criswitch::backend::state::State;
-use criswitch::config::wording::counted;
 use criswitch::ownership::Owners;
-use criswitch::platform::service::{self, NotifyState};
 use criswitch::switch::Switch;
 use criswitch::topology::Live;
+use criswitch_config::wording::counted;
+use criswitch_platform::service::{self, NotifyState};
 
 /// The limit on messages that the service manager has not read yet. Further messages are dropped.
 const UNREAD: usize = 16;

@@ -1,8 +1,8 @@
 //! `-o`: the output formats of the commands.
 
 use clap::{Args, ValueEnum};
-use criswitch::codec::admin::Problem;
-use criswitch::config::{self, Problems};
+use criswitch_config::Problems;
+use criswitch_cri::codec::admin::Problem;
 use serde_json::{Value as Json, json};
 
 use super::terminal::Shown;
@@ -133,7 +133,10 @@ pub(super) fn failure(error: &anyhow::Error) -> Json {
     let Some(problems) = error.downcast_ref::<Problems>() else {
         return json!({ "problems": [problem(&format!("{error:#}"))] });
     };
-    let shown: Vec<_> = problems.iter().map(config::Problem::message).collect();
+    let shown: Vec<_> = problems
+        .iter()
+        .map(criswitch_config::Problem::message)
+        .collect();
     json!({ "moreProblems": problems.len().saturating_sub(shown.len()), "problems": shown })
 }
 

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use criswitch::codec::admin::State;
-use criswitch::codec::cri::{PodSandbox, PodSandboxState};
-use criswitch::config::wording::span;
+use criswitch_config::wording::span;
+use criswitch_cri::codec::admin::State;
+use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;

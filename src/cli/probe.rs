@@ -12,19 +12,19 @@ use criswitch::backend::connect::Dialer;
 use criswitch::backend::facts;
 use criswitch::backend::wire::Wire;
 use criswitch::backend::{Backend, own_headers};
-use criswitch::codec::cri::{
+use criswitch::limits::places::User;
+use criswitch_config::address::Address;
+use criswitch_config::{BackendConfig, Config, Handler, Table};
+use criswitch_config::{BackendId, BackendIds};
+use criswitch_config::{Program, RuntimeKind};
+use criswitch_cri::codec::cri::{
     ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, RuntimeCondition,
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
     StatusResponse, VersionRequest, VersionResponse,
 };
-use criswitch::codec::frames;
-use criswitch::compatibility::{Program, RuntimeKind};
-use criswitch::config::address::Address;
-use criswitch::config::{BackendConfig, Config, Handler, Table};
-use criswitch::limits::places::User;
-use criswitch::ownership::{BackendId, BackendIds};
-use criswitch::platform::users::UserId;
-use criswitch::rpc::{self, ROWS, Row};
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc::{self, ROWS, Row};
+use criswitch_platform::users::UserId;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;

@@ -5,10 +5,10 @@ use std::path::{self, Path};
 
 use anyhow::bail;
 use clap::Args;
-use criswitch::codec::admin::{
+use criswitch_config::problem::lines;
+use criswitch_cri::codec::admin::{
     PlanReloadResponse, Problem, Problems, ReloadResponse, State, reload,
 };
-use criswitch::config::{self, problem::lines};
 use serde_json::{Value as Json, json};
 
 use super::output::Output;
@@ -71,7 +71,7 @@ async fn ask<T>(
     let running = daemon.connect().await;
     let running = running.map_err(|error| match daemon.socket {
         // Problems of the files need no context.
-        _ if error.is::<config::Problems>() => error,
+        _ if error.is::<criswitch_config::Problems>() => error,
         Some(_) => error.context(failed.to_owned()),
         None => error.context(format!(
             "{failed} (if you changed `listen`, restart criswitch or set `listen` back)"

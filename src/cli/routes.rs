@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use criswitch::rpc::ROWS;
+use criswitch_cri::rpc::ROWS;
 
 use serde_json::{Value as Json, json};
 

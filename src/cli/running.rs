@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use criswitch::backend::connect::Dialer;
-use criswitch::codec::admin::admin_client::AdminClient;
-use criswitch::codec::admin::{
+use criswitch_config::BackendConfig;
+use criswitch_config::BackendIds;
+use criswitch_config::address::Address;
+use criswitch_cri::codec::admin::admin_client::AdminClient;
+use criswitch_cri::codec::admin::{
     Backend, ForgetRequest, GetStateRequest, PlanReloadRequest, PlanReloadResponse, ReloadRequest,
     ReloadResponse, State,
 };
-use criswitch::codec::cri::image_service_client::ImageServiceClient;
-use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
-use criswitch::codec::cri::{
+use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
+use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
+use criswitch_cri::codec::cri::{
     Container, ContainerStatus, ContainerStatusRequest, ListContainersRequest,
     ListPodSandboxRequest, PodSandbox, StatusRequest, StatusResponse, VersionRequest,
     VersionResponse,
 };
-use criswitch::config::BackendConfig;
-use criswitch::config::address::Address;
-use criswitch::ownership::BackendIds;
-use criswitch::platform::service::QUERY;
-use criswitch::platform::users::KEY;
+use criswitch_platform::service::QUERY;
+use criswitch_platform::users::KEY;
 use http::Uri;
 use tonic::{Code, Response, Status};
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
-use criswitch::config::watch::{Fingerprint, Watch};
-use criswitch::config::{Config, Problems};
-use criswitch::platform::process::{self, Hangup};
-use criswitch::platform::service::{self, NotifyState};
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::{Switch, reload, saved};
 use criswitch::version::BUILD;
+use criswitch_config::watch::{Fingerprint, Watch};
+use criswitch_config::{Config, Problems};
+use criswitch_platform::process::{self, Hangup};
+use criswitch_platform::service::{self, NotifyState};
 
 use super::Verdict;
 use super::log::{self, Log};

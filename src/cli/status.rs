@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use criswitch::admin::verdict::list_problems;
 use criswitch::backend::facts::NEEDED;
-use criswitch::codec::admin::{Backend, Configuration, Handler, Rejection, Reload, State, reload};
-use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
-use criswitch::config::address::Address;
-use criswitch::config::wording::{ago, counted, place, removal, span};
 use criswitch::fanout::status::BACKENDS_READY;
+use criswitch_config::address::Address;
+use criswitch_config::wording::{ago, counted, place, removal, span};
+use criswitch_cri::codec::admin::{
+    Backend, Configuration, Handler, Rejection, Reload, State, reload,
+};
+use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};

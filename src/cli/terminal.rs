@@ -5,9 +5,9 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
-use criswitch::config::wording::counted;
 use criswitch::errors::without_numbers;
-use criswitch::platform::process::size_of;
+use criswitch_config::wording::counted;
+use criswitch_platform::process::size_of;
 use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
 

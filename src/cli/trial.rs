@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
-use criswitch::codec::admin::{Backend, Handler, State};
-use criswitch::compatibility::RuntimeKind;
-use criswitch::config::address::Address;
-use criswitch::config::{Config, duration_text};
-use criswitch::platform::process::interrupt;
-use criswitch::platform::usage::Machine;
-use criswitch::platform::{Kernel, KernelReport, kernel};
+use criswitch_config::RuntimeKind;
+use criswitch_config::address::Address;
+use criswitch_config::{Config, duration_text};
+use criswitch_cri::codec::admin::{Backend, Handler, State};
+use criswitch_platform::process::interrupt;
+use criswitch_platform::usage::Machine;
+use criswitch_platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;

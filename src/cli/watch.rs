@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::config::Problems;
+use criswitch_config::Problems;
 
 use super::output::{Encoding, failure};
 use super::terminal::{self, Shown};

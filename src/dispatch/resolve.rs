@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use criswitch_config::BackendId;
+use criswitch_cri::rpc::{Kind, Patience};
 use tonic::Status;
 
 use crate::backend::Backend;
@@ -11,8 +13,7 @@ use crate::call::{Request, log};
 use crate::errors;
 use crate::fanout::fallback;
 use crate::forward::own;
-use crate::ownership::{BackendId, may_be_short};
-use crate::rpc::{Kind, Patience};
+use crate::ownership::may_be_short;
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;

@@ -4,6 +4,10 @@
 
 use std::time::Duration;
 
+use criswitch_config::BackendId;
+use criswitch_config::duration_text;
+use criswitch_cri::rpc::filter::{filter, without_inside};
+use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
 use tonic::{Code, Status};
 
 use crate::backend::known::Failure;
@@ -11,13 +15,10 @@ use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
 use crate::backend::{Backend, Replaced};
 use crate::call::{Call, Failed, Listing};
-use crate::config::duration_text;
 use crate::fanout::Share;
 use crate::gate::Readable;
+use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
-use crate::ownership::{BackendId, Owners};
-use crate::rpc::filter::{filter, without_inside};
-use crate::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
 use crate::switch::view::View;
 use crate::switch::{Switch, cached};
 use crate::topology::Live;

@@ -7,6 +7,12 @@ mod stores;
 
 use std::sync::Arc;
 
+use criswitch_config::BackendId;
+use criswitch_cri::codec::{frames, protobuf};
+use criswitch_cri::rpc;
+use criswitch_cri::rpc::fields::{
+    CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, LISTED_ID,
+};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tonic::Code;
@@ -14,14 +20,10 @@ use tonic::Code;
 use crate::backend::Backend;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Lesson, named};
-use crate::codec::{frames, protobuf};
 use crate::errors;
 use crate::fanout::{self, BackendResult};
 use crate::forward;
 use crate::forward::short;
-use crate::ownership::BackendId;
-use crate::rpc;
-use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::Switch;
 use crate::switch::pod_requests::{self, PodRequests};
 use stores::Stored;

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use bytes::{BufMut, Bytes, BytesMut};
 use foldhash::fast::RandomState;
 
-use crate::codec::protobuf::{self, Malformed, Path};
-use crate::rpc::fields::{ITEMS, LISTED_ID, image};
+use criswitch_cri::codec::protobuf::{self, Malformed, Path};
+use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, image};
 
 /// Concatenates `messages`. If several items have the same string at one of `keys`, keeps only the first of these
 /// items. Drops all items of a keyed field that the first message lacks: otherwise the first item would not be the first

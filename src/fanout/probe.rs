@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use criswitch_cri::codec::frames;
 use futures_util::future::join_all;
 use tonic::Code;
 
 use crate::backend::Backend;
 use crate::backend::known::Known;
 use crate::call::{Call, Failed, named};
-use crate::codec::frames;
 use crate::errors;
 
 /// The answer to `call`, whose id is empty. It is always an error, because no pod or container has an empty id:

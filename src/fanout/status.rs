@@ -11,6 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_config::wording::span;
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc;
+use criswitch_cri::rpc::fields::{
+    runtime_handler, runtime_handler_features, status_request, status_response,
+};
 use futures_util::future::{join, join_all};
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
@@ -23,17 +30,10 @@ use crate::backend::state::Failing;
 use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
-use crate::codec::frames;
-use crate::codec::protobuf;
-use crate::config::wording::span;
 use crate::errors;
 use crate::fanout;
 use crate::gate::Readable;
 use crate::limits::places::User;
-use crate::rpc;
-use crate::rpc::fields::{
-    runtime_handler, runtime_handler_features, status_request, status_response,
-};
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;

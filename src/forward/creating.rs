@@ -1,10 +1,11 @@
 //! Records calls that create pods. Until criswitch has read the reply, the backend may have a pod that criswitch does
 //! not know.
 
+use criswitch_config::BackendId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::ownership::{BackendId, Creation, Owners};
+use crate::ownership::{Creation, Owners};
 
 /// A guard for a call in flight that creates a pod. Dropping the guard records the end of the call.
 #[derive(Debug)]

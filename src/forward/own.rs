@@ -1,6 +1,8 @@
 //! Calls that criswitch makes itself, for the lists and stats of a backend.
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc::{self, List, Row};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -10,8 +12,6 @@ use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, Contribution};
 use crate::call::Failed;
-use crate::codec::frames;
-use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, check_first, has_room, keep_stats, readable};

@@ -8,6 +8,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch_cri::codec::{frames, protobuf};
+use criswitch_cri::rpc::fields::{
+    CONTAINER_STATUS_HANDLERS, ITEMS, LISTED_ID, POD_STATUS_HANDLERS, REQUESTED_ID, VERBOSE_STATUS,
+    container, pod_sandbox,
+};
+use criswitch_cri::rpc::{Kind, List, Row};
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
@@ -16,13 +22,7 @@ use crate::backend::known::Known;
 use crate::backend::statuses::ItemStatus;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
-use crate::codec::{frames, protobuf};
 use crate::ownership::Owner;
-use crate::rpc::fields::{
-    CONTAINER_STATUS_HANDLERS, ITEMS, LISTED_ID, POD_STATUS_HANDLERS, REQUESTED_ID, VERBOSE_STATUS,
-    container, pod_sandbox,
-};
-use crate::rpc::{Kind, List, Row};
 use crate::switch::Switch;
 use crate::switch::view::View;
 

@@ -3,15 +3,15 @@
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
+use criswitch_cri::codec::protobuf::Path;
+use criswitch_cri::codec::{cri, protobuf};
+use criswitch_cri::rpc::fields::{ITEMS, maps, metric_descriptor};
+use criswitch_cri::rpc::{List, filter};
 use foldhash::quality::RandomState;
 use prost::{DecodeError, Message};
 
-use crate::codec::protobuf::Path;
-use crate::codec::{cri, protobuf};
 use crate::errors;
 use crate::ownership::{MOST, Unlearned};
-use crate::rpc::fields::{ITEMS, maps, metric_descriptor};
-use crate::rpc::{List, filter};
 
 /// The most metric descriptors of a backend. Each merged reply with metrics looks at the descriptors of all backends.
 pub const MOST_DESCRIPTORS: usize = 4096;

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames;
 use http::HeaderMap;
 use http_body::Body;
 use http_body_util::BodyExt;
 use tonic::Status;
 
-use crate::codec::frames;
 use crate::limits::places::User;
 
 pub use replies::Replies;

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, BufStream, ReadBuf};
 use tokio::time::Instant;
 
-use crate::codec::hpack::{self, SEARCHED};
+use criswitch_cri::codec::hpack::{self, SEARCHED};
 
 /// The length in bytes of the HTTP/2 preface, which a client sends first.
 pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();

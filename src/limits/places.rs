@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use criswitch_cri::rpc::Row;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{MAX_ADMIN_CALLS, MAX_CALLS, OTHERS_ADMIN_CALLS, OTHERS_CALLS, RESERVED_CALLS};
-use crate::rpc::Row;
 
 /// A limit on how many connections or calls exist at once.
 #[derive(Debug)]
@@ -144,8 +144,9 @@ impl AdminLimits {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::rpc::{EVENTS, LIST_PODS};
+
     use super::*;
-    use crate::rpc::{EVENTS, LIST_PODS};
 
     /// Takes all free permits, and returns them with the limit that was reached.
     fn fill(limits: &CallLimits, row: &Row, user: User) -> (Vec<Places>, usize) {

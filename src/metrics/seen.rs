@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use criswitch_config::BackendId;
+use criswitch_cri::rpc::List;
+use criswitch_platform::ProcessStats;
+
 use crate::backend::known::Known;
 use crate::backend::state::Link;
 use crate::fanout::fallback;
-use crate::ownership::BackendId;
-use crate::platform::ProcessStats;
-use crate::rpc::List;
 use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::{Calls, Rpc};
 use crate::topology::Live;

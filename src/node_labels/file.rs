@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch_platform::file_work::FileWork;
+use criswitch_platform::remove;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
@@ -15,8 +17,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{NodeLabels, feature_file};
-use crate::platform::remove;
-use crate::store::file_work::FileWork;
 use crate::store::replace::{self, Access};
 use crate::switch::Switch;
 
@@ -24,7 +24,7 @@ use crate::switch::Switch;
 const LOOKS_APART: Duration = Duration::from_secs(1);
 /// The time between two attempts to write the file.
 const RETRY: Duration = Duration::from_secs(30);
-/// The error if the file takes longer than [`crate::store::file_work::FILE_LIMIT`].
+/// The error if the file takes longer than [`criswitch_platform::file_work::FILE_LIMIT`].
 const NO_ANSWER: &str = "its file system does not answer";
 /// node-feature-discovery runs as a different user, and must be able to read the file.
 const MODE: u32 = 0o644;

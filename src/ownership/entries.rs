@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use foldhash::fast::RandomState;
 
 use super::{BackendId, Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owner, Unlearned};
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::fields::{ITEMS, LISTED_ID};
 
 /// All entries of one kind, by id.
 pub(super) type Entries<T> = HashMap<String, Entry<T>, RandomState>;

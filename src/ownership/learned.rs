@@ -1,9 +1,9 @@
 //! The results of learning from a reply.
 
 use bytes::Bytes;
+use criswitch_cri::codec::protobuf::Malformed;
 
 use super::{BackendId, Changed, LONGEST_ID, MOST};
-use crate::codec::protobuf::Malformed;
 
 /// A backend listed or returned an id that another backend owns. The owner keeps the id.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use crate::ownership::BackendId;
+use criswitch_config::BackendId;
 
 /// The most queries that run at once. While this many run, further calls share the next query. It begins when one of
 /// the running queries ends: at the latest after the longest `list_timeout` of all backends.

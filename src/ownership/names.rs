@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use criswitch_cri::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
+use criswitch_cri::rpc::fields::{pod_sandbox, pod_sandbox_config, pod_sandbox_metadata};
+use criswitch_cri::rpc::{SEEN_ANNOTATION, UID_LABEL};
+
 use super::shapes::short;
 use super::{Mark, StartedWith};
-use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
-use crate::rpc::fields::{pod_sandbox, pod_sandbox_config, pod_sandbox_metadata};
-use crate::rpc::{SEEN_ANNOTATION, UID_LABEL};
 
 /// The handler of a listed pod.
 const HANDLER: &[u32] = &[pod_sandbox::RUNTIME_HANDLER];

@@ -3,14 +3,14 @@
 use std::cell::OnceCell;
 use std::hash::Hasher;
 
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::UID_LABEL;
+use criswitch_cri::rpc::fields::{container, pod_sandbox};
 use fnv::FnvHasher;
 
 use super::entries::{Entries, Shape};
 use super::uids::UidRanks;
 use super::{BackendId, Entry, LONGEST_ID, PodNames};
-use crate::codec::protobuf;
-use crate::rpc::UID_LABEL;
-use crate::rpc::fields::{container, pod_sandbox};
 
 /// The pod of a container.
 #[derive(Debug)]

@@ -168,11 +168,12 @@ impl StartedWith {
 mod tests {
     use std::time::Duration;
 
+    use criswitch_cri::codec::protobuf;
+    use criswitch_cri::rpc::Kind;
+
     use super::super::ids::{A, B};
     use super::super::{Mark, Owners};
     use super::*;
-    use crate::codec::protobuf;
-    use crate::rpc::Kind;
 
     /// Returns owners that have learned a list of pods from backend 0. `pods` has the id and the handler of each pod.
     fn listed(pods: &[(&str, &str)]) -> Owners {

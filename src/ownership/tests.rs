@@ -1,9 +1,10 @@
 //! Tests of learning from lists, for cases that the fuzz targets' model of the owners does not cover.
 
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::UID_LABEL;
+
 use super::ids::{A, B, C, D};
 use super::*;
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::UID_LABEL;
 
 /// Encodes a list of containers. `list` has the id and the pod of each container.
 fn containers(list: &[(&str, &str)]) -> Vec<u8> {

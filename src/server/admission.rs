@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
+use criswitch_platform::Peer;
 use fnv::FnvHashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::limits::places::{self, CountLimit, Places, User};
 use crate::limits::{MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
-use crate::platform::Peer;
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
@@ -151,10 +151,10 @@ fn ids(peer: Option<Peer>) -> (Option<u32>, Option<i32>) {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_platform::users::{self, ROOT};
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::platform::users::{self, ROOT};
 
     const OTHER: u32 = 1_000_000;
 

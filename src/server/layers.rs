@@ -7,18 +7,18 @@ mod logged;
 use std::pin::pin;
 use std::sync::Arc;
 
+use criswitch_cri::codec::grpc::GRPC_TIMEOUT;
+use criswitch_cri::rpc::{self, Row};
 use http::header::CONTENT_TYPE;
 
 use crate::admin::AdminCalls;
 use crate::call::log::CallLog;
 use crate::call::reply::{self, Reply};
-use crate::codec::grpc::GRPC_TIMEOUT;
 use crate::dispatch;
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, ClientMemory};
 use crate::limits::places::{Places, User};
-use crate::rpc::{self, Row};
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 

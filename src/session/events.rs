@@ -14,6 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{
+    EVENT_CONTAINERS, EVENT_HANDLERS, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
+    container_status_response, pod_sandbox_status, pod_sandbox_status_response,
+};
+use criswitch_cri::rpc::{self, Kind};
 use parking_lot::Mutex;
 use tonic::{Code, Status};
 
@@ -22,18 +30,11 @@ use crate::backend::answer::Answer;
 use crate::backend::state::State;
 use crate::backend::stream::Messages;
 use crate::call::Failed;
-use crate::codec::frames;
-use crate::codec::protobuf::{self, Malformed};
 use crate::forward::own::{self, OwnCalls};
 use crate::forward::short;
 use crate::gate::Readable;
 use crate::limits::budget::Unread;
-use crate::ownership::{BackendId, Owners};
-use crate::rpc::fields::{
-    EVENT_CONTAINERS, EVENT_HANDLERS, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
-    container_status_response, pod_sandbox_status, pod_sandbox_status_response,
-};
-use crate::rpc::{self, Kind};
+use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::subscribers::Subscribers;
 use crate::switch::view::View;

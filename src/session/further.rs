@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use criswitch_config::address::Address;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -11,7 +12,6 @@ use super::pause;
 use crate::backend::Backend;
 use crate::backend::connect::{FileId, OpenConnection};
 use crate::backend::wire::Wire;
-use crate::config::address::Address;
 use crate::limits::flood::Flooded;
 use crate::limits::streams::MAX_FURTHER_CONNECTIONS;
 use crate::switch::Switch;

@@ -4,6 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_cri::codec::{cri, frames, protobuf};
+use criswitch_cri::rpc::fields::{linux_runtime_configuration, runtime_config_response};
+use criswitch_cri::rpc::{self, List, Merge, Row};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::time::Instant;
@@ -15,12 +18,9 @@ use crate::backend::facts;
 use crate::backend::known::WRONG_CGROUP_DRIVER;
 use crate::backend::wire::Wire;
 use crate::call::Failed;
-use crate::codec::{cri, frames, protobuf};
 use crate::fanout::{status, streams};
 use crate::forward::own::{self, FirstLists, OwnCalls, unless_silent};
 use crate::gate::Readable;
-use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
-use crate::rpc::{self, List, Merge, Row};
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
 use crate::topology::Live;

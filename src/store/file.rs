@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use bytes::{Buf, Bytes};
+use criswitch_platform::{create_new, files, is_absence};
 use twox_hash::XxHash3_64;
 
 use super::replace::replace_with;
-use crate::platform::{create_new, files, is_absence};
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.

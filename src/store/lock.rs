@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::path::PathBuf;
 
-use super::Directories;
-use crate::platform::files;
+use criswitch_platform::files;
+
+use criswitch_config::Directories;
 
 /// Keeps the directories locked for this process until this value is dropped.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl Lock {
     /// Another process has locked a directory.
     pub fn of(directories: &Directories) -> Result<Lock, InUse> {
         // If a directory cannot be created, `Store::open` reports the reason.
-        directories.make().ok();
+        super::make_directories(directories).ok();
         let both = [&directories.runtime, &directories.state];
         let paths: BTreeSet<_> = both.into_iter().flat_map(fs::canonicalize).collect();
         let mut locked = Vec::new();

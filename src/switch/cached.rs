@@ -1,11 +1,12 @@
 //! Filters the cached lists of a backend: removes items that the backend no longer owns.
 
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::filter::filter;
+use criswitch_cri::rpc::{Kind, List};
+
 use crate::backend::Backend;
-use crate::codec::protobuf;
 use crate::gate::Readable;
 use crate::ownership::Owners;
-use crate::rpc::filter::filter;
-use crate::rpc::{Kind, List};
 
 /// Returns the items of the cached list `message` that `backend` still owns and that match the filter of `request`.
 /// Returns `None` if the list is malformed, or lacks items that clients may have seen.

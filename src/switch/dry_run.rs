@@ -1,9 +1,10 @@
 //! The changes that a reload would make now. Changes nothing: no backend connects, no state is saved, no outcome is
 //! remembered.
 
-use crate::codec::admin::{Changes, Problem, Undo};
-use crate::config::Config;
-use crate::config::address::Identities;
+use criswitch_config::Config;
+use criswitch_config::address::Identities;
+use criswitch_cri::codec::admin::{Changes, Problem, Undo};
+
 use crate::switch::{Switch, reload};
 use crate::topology::diff;
 use crate::topology::undo::undo;
@@ -25,7 +26,7 @@ impl ReloadPlan {
     /// Whether the reload would change anything. A rejected reload changes nothing.
     pub(crate) fn would_change(&self) -> bool {
         let changes = self.changes.as_ref().filter(|_| self.problems.is_empty());
-        changes.is_some_and(|changes| !changes.has_only_warnings())
+        changes.is_some_and(|changes| !diff::has_only_warnings(changes))
     }
 }
 

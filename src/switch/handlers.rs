@@ -10,6 +10,14 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use criswitch_config::BackendId;
+use criswitch_config::{NamesOfHandlers, Table};
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::protobuf::{self, Edit, Malformed};
+use criswitch_cri::rpc::fields::{
+    LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
+};
+use criswitch_cri::rpc::{self, HandlerPaths, Kind, List};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -21,14 +29,7 @@ use crate::backend::Backend;
 use crate::backend::wire::Wire;
 use crate::call::route::Target;
 use crate::call::{Request, log};
-use crate::codec::frames;
-use crate::codec::protobuf::{self, Edit, Malformed};
-use crate::config::{NamesOfHandlers, Table};
-use crate::ownership::{BackendId, Owner, Owners, StartedWith, Unasked};
-use crate::rpc::fields::{
-    LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
-};
-use crate::rpc::{self, HandlerPaths, Kind, List};
+use crate::ownership::{Owner, Owners, StartedWith, Unasked};
 use crate::topology::Live;
 
 /// The most requests for pods' handlers in flight to one backend.
@@ -271,8 +272,9 @@ fn reported(reply: &[u8]) -> Result<Option<String>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::codec::protobuf::{MAP_KEY, MAP_VALUE};
+
     use super::*;
-    use crate::codec::protobuf::{MAP_KEY, MAP_VALUE};
 
     fn in_info(info: &str) -> Option<String> {
         let pair = protobuf::with_string(

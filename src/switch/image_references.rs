@@ -1,8 +1,8 @@
 //! Compares the names of an image in different image stores: ids with and without `sha256:`, and references without a
 //! tag or registry. Does no I/O.
 
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::fields::{LISTED_ID, image};
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{LISTED_ID, image};
 
 /// The prefix of image ids in containerd. Image ids in CRI-O have no prefix.
 const ALGORITHM: &str = "sha256:";

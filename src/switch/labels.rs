@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_cri::rpc::List;
 use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
 use crate::errors;
-use crate::ownership::BackendId;
-use crate::rpc::List;
 use crate::switch::view::View;
 use crate::topology::Live;
 

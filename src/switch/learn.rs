@@ -5,6 +5,9 @@ use std::slice;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch_cri::codec::protobuf::{self, Path};
+use criswitch_cri::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD};
+use criswitch_cri::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
@@ -14,14 +17,11 @@ use crate::backend::known::Known;
 use crate::backend::lists::Snapshot;
 use crate::call::route::Target;
 use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
-use crate::codec::protobuf::{self, Path};
 use crate::errors;
 use crate::gate::Readable;
 use crate::ownership::{
     Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owned, Owners, PodNames, Unlearned,
 };
-use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD};
-use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use crate::switch::pod_requests::{self, PodRequests};
 use crate::switch::view::View;
 use crate::switch::{Switch, listed, urls};

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::List;
-use crate::rpc::fields::{
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::List;
+use criswitch_cri::rpc::fields::{
     CONTAINER_IMAGE, CONTAINER_LABELS, CONTAINER_POD, RUN_HANDLER, container, container_config,
     create_container_request, pod_sandbox, pod_sandbox_config, run_pod_sandbox_request,
 };
@@ -89,10 +89,10 @@ pub(crate) fn created(list: List, id: &str, request: &[u8]) -> Result<Bytes, Mal
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::codec::cri;
     use prost::Message;
 
     use super::*;
-    use crate::codec::cri;
 
     fn metadata() -> cri::PodSandboxMetadata {
         cri::PodSandboxMetadata {

@@ -6,14 +6,14 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use criswitch_config::BackendId;
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::SEEN_ANNOTATION;
+use criswitch_cri::rpc::fields::IMAGE_REFERENCE;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::call::Call;
-use crate::codec::protobuf::{self, Malformed};
-use crate::ownership::BackendId;
-use crate::rpc::SEEN_ANNOTATION;
-use crate::rpc::fields::IMAGE_REFERENCE;
 use crate::switch::image_references::{is_called, with_tag};
 
 /// The most "absent" answers that are remembered. A node has a few hundred containers.

@@ -6,17 +6,19 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use criswitch_config::address::{Address, Identities};
+use criswitch_config::{Applies, Config, KEYS, Problems, Table, problem};
+use criswitch_config::{BackendId, BackendIds};
+use criswitch_cri::codec::admin::{self, Changes};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backend::Backend;
-use crate::codec::admin::{self, Changes};
-use crate::config::address::{Address, Identities};
-use crate::config::{Applies, Config, KEYS, Problems, Table, problem};
+use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
-use crate::ownership::{BackendId, BackendIds, Owners};
 use crate::switch::Switch;
 use crate::topology::auto_register::Disputed;
+use crate::topology::diff;
 use crate::topology::{Live, Next};
 
 /// The most outcomes that are remembered.
@@ -132,7 +134,8 @@ impl Reloads {
     }
 
     fn remember(&mut self, outcome: &Outcome) {
-        let changes = |outcome: &Outcome| outcome.result.as_ref().ok().map(|it| !it.is_empty());
+        let changes =
+            |outcome: &Outcome| outcome.result.as_ref().ok().map(|it| !diff::is_empty(it));
         let has_changed = self.last.as_ref().and_then(changes) == Some(true);
         if !(has_changed && changes(outcome) == Some(false)) {
             self.last = Some(outcome.clone());
@@ -247,7 +250,7 @@ pub(super) fn changes(question: &Question, owners: &Owners, before: &Live, next:
         |id| owned_by(question, owners, id),
         |backend: &Backend| next.name_of(backend),
     );
-    Changes::between(before, &next.live, owns, name_of)
+    diff::between(before, &next.live, owns, name_of)
 }
 
 /// Replaces the table `before` by `after`.
@@ -298,7 +301,7 @@ pub(crate) fn auto_register(switch: &Switch) {
         |id| owned_by(&switch.question, &switch.owners(), id),
         |backend: &Backend| backend.name().to_string(),
     );
-    let changes = Changes::between(&before, &after, owns, name_of);
+    let changes = diff::between(&before, &after, owns, name_of);
     tracing::info!(%changes, "the handlers that backends report have changed");
     switch.set_live(after);
 }

@@ -8,21 +8,22 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use criswitch_config::BackendIds;
+use criswitch_config::address::Address;
+use criswitch_config::{BackendConfig, Config};
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
+use criswitch_cri::rpc::{Kind, List};
+use criswitch_platform::process;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::backend::state::State;
 use crate::backend::unsaved::{SaveResult, Unsaved};
-use crate::codec::protobuf;
-use crate::config::address::Address;
-use crate::config::{BackendConfig, Config};
 use crate::gate::Readable;
+use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
-use crate::ownership::{BackendIds, Owners};
-use crate::platform::process;
-use crate::rpc::fields::{ITEMS, LISTED_ID};
-use crate::rpc::{Kind, List};
 use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::learn::{Asked, Learner};
 use crate::switch::{Switch, cached, labels};
@@ -30,7 +31,7 @@ use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
-/// The error if the state's file system takes longer than [`crate::store::file_work::FILE_LIMIT`].
+/// The error if the state's file system takes longer than [`criswitch_platform::file_work::FILE_LIMIT`].
 const NO_ANSWER: &str = "the file system of the state does not answer";
 /// The largest runtime configuration that is saved, in bytes. A runtime configuration has only the network of the
 /// node's pods.

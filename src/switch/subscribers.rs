@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_cri::codec::{frames, grpc};
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use http_body::Frame;
@@ -17,10 +19,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::call::reply::{self, Reply};
-use crate::codec::{frames, grpc};
 use crate::errors;
 use crate::gate::Readable;
-use crate::ownership::BackendId;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 

@@ -3,10 +3,10 @@
 //! HTTPS.
 
 use bytes::Bytes;
+use criswitch_cri::codec::protobuf::{self, Edit};
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::codec::protobuf::{self, Edit};
 
 /// The error text. It does not show the URL, because the path of the URL is a credential.
 const INCOMPLETE: &str = "the URL of its streaming server has neither a scheme nor a host, so no client can connect; \

@@ -6,15 +6,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::{self, LISTED_CONTAINERS, LISTED_IMAGES, LISTED_PODS};
+use criswitch_cri::rpc::filter::{first_of_each, without_inside};
+use criswitch_cri::rpc::{HandlerPaths, Kind, List};
 use parking_lot::MutexGuard;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::codec::protobuf;
 use crate::ownership::{MOST, Owners, Unlearned};
-use crate::rpc::fields::{self, LISTED_CONTAINERS, LISTED_IMAGES, LISTED_PODS};
-use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{HandlerPaths, Kind, List};
 use crate::switch::labels::KnownFits;
 use crate::switch::{Switch, handlers, labels};
 use crate::topology::Live;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use criswitch_config::BackendId;
+use criswitch_config::{Handler, Table, is_label};
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::{runtime_handler, status_response};
+
 use crate::backend::known::Report;
-use crate::codec::protobuf;
-use crate::config::{Handler, Table, is_label};
-use crate::ownership::BackendId;
-use crate::rpc::fields::{runtime_handler, status_response};
 
 /// The most handlers registered for one backend; a runtime has a dozen at most.
 const MOST: usize = 256;

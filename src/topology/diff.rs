@@ -1,169 +1,157 @@
 //! The changes of a reload: handlers and backends that are added, removed and moved. Does no I/O.
 
-use std::fmt;
+use criswitch_config::BackendId;
+use criswitch_config::wording::{self, counted};
+use criswitch_config::{Applies, Config, Handler, KEYS, Key};
+use criswitch_cri::codec::admin::{Changes, Moved, Retiring};
 
 use crate::backend::Backend;
-use crate::codec::admin::{Changes, Moved, Retiring};
-use crate::config::wording::{self, counted};
-use crate::config::{Applies, Config, Handler, KEYS, Key};
-use crate::ownership::BackendId;
 use crate::topology::Live;
 
 /// The line for a reload without changes.
 const NOTHING: &str = "nothing changed";
 
-impl Retiring {
-    fn lines(&self) -> Vec<String> {
-        let name = &self.name;
-        let owns = match (self.pods, self.containers) {
-            (Some(pods), Some(containers)) => {
-                let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
-                format!("which owns {pods} and {containers}")
-            }
-            _ => "whose pods are unknown until criswitch has listed it".to_owned(),
-        };
-        let line = format!("backend retiring: {name}, {owns}");
-        let removal = self.unnamed.then(|| wording::removal(name));
-        [line].into_iter().chain(removal).collect()
-    }
+fn retiring_lines(retiring: &Retiring) -> Vec<String> {
+    let name = &retiring.name;
+    let owns = match (retiring.pods, retiring.containers) {
+        (Some(pods), Some(containers)) => {
+            let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
+            format!("which owns {pods} and {containers}")
+        }
+        _ => "whose pods are unknown until criswitch has listed it".to_owned(),
+    };
+    let line = format!("backend retiring: {name}, {owns}");
+    let removal = retiring.unnamed.then(|| wording::removal(name));
+    [line].into_iter().chain(removal).collect()
 }
 
-impl Changes {
-    /// Whether the reload changed nothing and caused no warning.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lines == [NOTHING]
-    }
+/// Whether the reload changed nothing and caused no warning.
+pub(crate) fn is_empty(changes: &Changes) -> bool {
+    changes.lines == [NOTHING]
+}
 
-    /// Whether the reload changed nothing. A warning is not a change.
-    pub(crate) fn has_only_warnings(&self) -> bool {
-        let without = Changes {
-            warnings: Vec::new(),
-            lines: Vec::new(),
-            ..self.clone()
-        };
-        without == Changes::default()
-    }
+/// Whether the reload changed nothing. A warning is not a change.
+pub(crate) fn has_only_warnings(changes: &Changes) -> bool {
+    let without = Changes {
+        warnings: Vec::new(),
+        lines: Vec::new(),
+        ..changes.clone()
+    };
+    without == Changes::default()
+}
 
-    /// The changes from `before` to `after`. `owns` counts the pods and containers of a backend; `None` if they were
-    /// never listed. `name_of` returns the name of a backend after the changes.
-    pub(crate) fn between(
-        before: &Live,
-        after: &Live,
-        owns: impl Fn(BackendId) -> Option<(u64, u64)>,
-        name_of: impl Fn(&Backend) -> String,
-    ) -> Changes {
-        let mut changes = Changes::of_handlers(before, after, &name_of);
-        for backend in &after.backends {
-            let name = name_of(backend);
-            if let Some(from) = lost_name(before, after, backend).filter(|from| *from != name) {
-                changes.backends_renamed.push(Moved {
-                    name: from.clone(),
-                    from,
-                    to: name.clone(),
+/// The changes from `before` to `after`. `owns` counts the pods and containers of a backend; `None` if they were
+/// never listed. `name_of` returns the name of a backend after the changes.
+pub(crate) fn between(
+    before: &Live,
+    after: &Live,
+    owns: impl Fn(BackendId) -> Option<(u64, u64)>,
+    name_of: impl Fn(&Backend) -> String,
+) -> Changes {
+    let mut changes = of_handlers(before, after, &name_of);
+    for backend in &after.backends {
+        let name = name_of(backend);
+        if let Some(from) = lost_name(before, after, backend).filter(|from| *from != name) {
+            changes.backends_renamed.push(Moved {
+                name: from.clone(),
+                from,
+                to: name.clone(),
+            });
+        }
+        match before.backend(backend.id) {
+            Err(_) => changes.backends_added.push(name),
+            Ok(_) if is_left(before, after, backend.id) => {
+                let (pods, containers) = owns(backend.id).unzip();
+                changes.backends_retiring.push(Retiring {
+                    name,
+                    pods,
+                    containers,
+                    unnamed: !after.names(backend.id),
                 });
             }
-            match before.backend(backend.id) {
-                Err(_) => changes.backends_added.push(name),
-                Ok(_) if is_left(before, after, backend.id) => {
-                    let (pods, containers) = owns(backend.id).unzip();
-                    changes.backends_retiring.push(Retiring {
-                        name,
-                        pods,
-                        containers,
-                        unnamed: !after.names(backend.id),
-                    });
-                }
-                Ok(_) => {}
-            }
+            Ok(_) => {}
         }
-        let gone = before
-            .backends
-            .iter()
-            .filter(|backend| after.backend(backend.id).is_err());
-        changes.backends_removed = gone.map(|backend| name_of(backend)).collect();
-        changes.settings = other_settings(&before.config, &after.config);
-        let notes = after.config.notes.iter();
-        let new_notes = notes.filter(|note| !before.config.notes.contains(note));
-        changes.warnings = other_cgroup_driver(before, after, &name_of)
-            .into_iter()
-            .chain(new_notes.cloned())
-            .collect();
-        changes.lines = changes.in_words();
-        changes
     }
-
-    fn of_handlers(before: &Live, after: &Live, name_of: &impl Fn(&Backend) -> String) -> Changes {
-        let mut changes = Changes::default();
-        for row in &after.table.handlers {
-            match before
-                .table
-                .handlers
-                .iter()
-                .find(|old| old.name == row.name)
-            {
-                None => changes.handlers_added.push(row.name.clone()),
-                Some(old)
-                    if (old.backend, &old.backend_handler)
-                        != (row.backend, &row.backend_handler) =>
-                {
-                    changes.handlers_moved.push(Moved {
-                        name: row.name.clone(),
-                        from: place(before, old, name_of),
-                        to: place(after, row, name_of),
-                    });
-                }
-                Some(_) => {}
-            }
-        }
-        let removed = before.table.handlers.iter().map(|row| &row.name);
-        let removed = removed.filter(|name| after.table.handler(name).is_none());
-        changes.handlers_removed = removed.cloned().collect();
-        let (old, new) = (&before.table.default, &after.table.default);
-        changes.default_handler = (old.name != new.name).then(|| Moved {
-            name: "default_handler".to_owned(),
-            from: old.name.clone(),
-            to: new.name.clone(),
-        });
-        changes
-    }
-
-    /// A line for each change.
-    fn in_words(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let all = |what: &str, names: &[String]| -> Vec<String> {
-            names.iter().map(|name| format!("{what} {name}")).collect()
-        };
-        lines.extend(all("handler added:", &self.handlers_added));
-        lines.extend(all("handler removed:", &self.handlers_removed));
-        for Moved { from, to, .. } in &self.backends_renamed {
-            lines.push(format!(
-                "backend renamed: {from} is now {to}, because the name {from} has another socket"
-            ));
-        }
-        for Moved { name, from, to } in &self.handlers_moved {
-            lines.push(format!("handler moved: {name} from {from} to {to}"));
-        }
-        if let Some(Moved { from, to, .. }) = &self.default_handler {
-            lines.push(format!("default_handler changed: from {from} to {to}"));
-        }
-        lines.extend(all("backend added:", &self.backends_added));
-        lines.extend(self.backends_retiring.iter().flat_map(Retiring::lines));
-        lines.extend(all("backend removed:", &self.backends_removed));
-        if !self.settings.is_empty() {
-            lines.push(format!("settings changed: {}", self.settings.join(", ")));
-        }
-        lines.extend(self.warnings.iter().cloned());
-        if lines.is_empty() {
-            lines.push(NOTHING.to_owned());
-        }
-        lines
-    }
+    let gone = before
+        .backends
+        .iter()
+        .filter(|backend| after.backend(backend.id).is_err());
+    changes.backends_removed = gone.map(|backend| name_of(backend)).collect();
+    changes.settings = other_settings(&before.config, &after.config);
+    let notes = after.config.notes.iter();
+    let new_notes = notes.filter(|note| !before.config.notes.contains(note));
+    changes.warnings = other_cgroup_driver(before, after, &name_of)
+        .into_iter()
+        .chain(new_notes.cloned())
+        .collect();
+    changes.lines = in_words(&changes);
+    changes
 }
 
-impl fmt::Display for Changes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines.join("; "))
+fn of_handlers(before: &Live, after: &Live, name_of: &impl Fn(&Backend) -> String) -> Changes {
+    let mut changes = Changes::default();
+    for row in &after.table.handlers {
+        match before
+            .table
+            .handlers
+            .iter()
+            .find(|old| old.name == row.name)
+        {
+            None => changes.handlers_added.push(row.name.clone()),
+            Some(old)
+                if (old.backend, &old.backend_handler) != (row.backend, &row.backend_handler) =>
+            {
+                changes.handlers_moved.push(Moved {
+                    name: row.name.clone(),
+                    from: place(before, old, name_of),
+                    to: place(after, row, name_of),
+                });
+            }
+            Some(_) => {}
+        }
     }
+    let removed = before.table.handlers.iter().map(|row| &row.name);
+    let removed = removed.filter(|name| after.table.handler(name).is_none());
+    changes.handlers_removed = removed.cloned().collect();
+    let (old, new) = (&before.table.default, &after.table.default);
+    changes.default_handler = (old.name != new.name).then(|| Moved {
+        name: "default_handler".to_owned(),
+        from: old.name.clone(),
+        to: new.name.clone(),
+    });
+    changes
+}
+
+/// A line for each change.
+fn in_words(changes: &Changes) -> Vec<String> {
+    let mut lines = Vec::new();
+    let all = |what: &str, names: &[String]| -> Vec<String> {
+        names.iter().map(|name| format!("{what} {name}")).collect()
+    };
+    lines.extend(all("handler added:", &changes.handlers_added));
+    lines.extend(all("handler removed:", &changes.handlers_removed));
+    for Moved { from, to, .. } in &changes.backends_renamed {
+        lines.push(format!(
+            "backend renamed: {from} is now {to}, because the name {from} has another socket"
+        ));
+    }
+    for Moved { name, from, to } in &changes.handlers_moved {
+        lines.push(format!("handler moved: {name} from {from} to {to}"));
+    }
+    if let Some(Moved { from, to, .. }) = &changes.default_handler {
+        lines.push(format!("default_handler changed: from {from} to {to}"));
+    }
+    lines.extend(all("backend added:", &changes.backends_added));
+    lines.extend(changes.backends_retiring.iter().flat_map(retiring_lines));
+    lines.extend(all("backend removed:", &changes.backends_removed));
+    if !changes.settings.is_empty() {
+        lines.push(format!("settings changed: {}", changes.settings.join(", ")));
+    }
+    lines.extend(changes.warnings.iter().cloned());
+    if lines.is_empty() {
+        lines.push(NOTHING.to_owned());
+    }
+    lines
 }
 
 /// Returns a warning if the backend that now answers for the node has a different cgroup driver from the backend that

@@ -1,6 +1,7 @@
 //! Which changes of a reload a later reload with the old files undoes. Does no I/O.
 
-use crate::codec::admin::{Changes, Moved, Retiring, Undo};
+use criswitch_cri::codec::admin::{Changes, Moved, Retiring, Undo};
+
 use crate::topology::Live;
 
 /// For each change from `before` to `after`, the state after a reload with the old files.

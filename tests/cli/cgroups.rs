@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use criswitch::platform::usage::Machine;
-use criswitch::platform::{PodUsage, Usage};
+use criswitch_platform::usage::Machine;
+use criswitch_platform::{PodUsage, Usage};
 use tempfile::TempDir;
 
 /// The ids of a pod and of its container.

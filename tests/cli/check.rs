@@ -119,7 +119,7 @@ fn check_prints_the_schema_for_editors() {
     let output = command(&["check", "--schema"]).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty());
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(schema, criswitch::config::keys::schema());
+    assert_eq!(schema, criswitch_config::keys::schema());
 }
 
 #[test]

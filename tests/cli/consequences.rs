@@ -129,7 +129,7 @@ async fn an_rpc_that_a_backend_lacks_is_shown_whatever_the_runtime() {
 #[tokio::test]
 async fn check_names_all_rpcs_that_a_backend_lacks_and_fails_for_those_that_every_runtime_must_have()
  {
-    use criswitch::rpc::ROWS;
+    use criswitch_cri::rpc::ROWS;
     for row in ROWS {
         let node = Node::new()
             .with(CONTAINERD, containerd(["runc"]))

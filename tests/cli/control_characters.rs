@@ -1,6 +1,6 @@
 //! The commands' output and the daemon's log contain no control characters, even if names of backends and clients do.
 
-use criswitch::codec::cri::RuntimeCondition;
+use criswitch_cri::codec::cri::RuntimeCondition;
 use tonic::Status;
 
 use crate::reload::Node;

@@ -1,6 +1,6 @@
 //! The configuration that `criswitch discover` prints for simulated runtimes on real sockets.
 
-use criswitch::codec::cri::{
+use criswitch_cri::codec::cri::{
     CgroupDriver, RuntimeCondition, RuntimeFeatures, RuntimeHandlerFeatures,
 };
 use expect_test::expect;

@@ -1,6 +1,6 @@
 //! `criswitch explain -f`: which handlers of a node can run the pods of a YAML file.
 
-use criswitch::codec::cri::RuntimeHandlerFeatures;
+use criswitch_cri::codec::cri::RuntimeHandlerFeatures;
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 use tempfile::TempDir;

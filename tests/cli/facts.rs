@@ -1,6 +1,6 @@
 //! Facts that the replies of a runtime show: the daemon, the labels, `check --probe` and `discover` report the same.
 
-use criswitch::codec::cri::CgroupDriver::Systemd;
+use criswitch_cri::codec::cri::CgroupDriver::Systemd;
 use serde_json::json;
 
 use crate::reload::Node;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use criswitch::codec::cri::VersionRequest;
+use criswitch_cri::codec::cri::VersionRequest;
 
 use crate::logged_daemon::LoggedDaemon;
 use crate::main_file;

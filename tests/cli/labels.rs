@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use criswitch::codec::cri::RuntimeHandlerFeatures;
+use criswitch_cri::codec::cri::RuntimeHandlerFeatures;
 use expect_test::expect;
 use serde_json::{Value as Json, json};
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, PipeReader};
 use std::process::Child;
 
-use criswitch::codec::cri::{ContainerStatusRequest, RunPodSandboxRequest};
+use criswitch_cri::codec::cri::{ContainerStatusRequest, RunPodSandboxRequest};
 
 use crate::config_files::native;
 use crate::processes;

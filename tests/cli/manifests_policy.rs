@@ -1,6 +1,7 @@
 //! `criswitch manifests --policy`: the admission policies for kubectl.
 
-use criswitch::compatibility::{Effect, LIMITS, RuntimeKind};
+use criswitch_advice::{Effect, LIMITS};
+use criswitch_config::RuntimeKind;
 use expect_test::{expect, expect_file};
 use serde_json::Value;
 use strum::VariantNames;

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use criswitch::codec::cri::VersionRequest;
+use criswitch_cri::codec::cri::VersionRequest;
 use tonic::Code;
 
 use crate::logged_daemon::LoggedDaemon;

@@ -1,6 +1,6 @@
 //! `criswitch check --node` on simulated machines.
 
-use criswitch::codec::cri::CgroupDriver;
+use criswitch_cri::codec::cri::CgroupDriver;
 use expect_test::expect;
 use serde_json::json;
 

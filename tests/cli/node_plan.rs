@@ -352,7 +352,7 @@ async fn the_age_of_a_pod_of_the_future_is_not_known() {
 
 #[tokio::test]
 async fn a_backend_that_is_down_or_has_a_different_cgroup_driver_is_named() {
-    let cgroupfs = containerd().cgroup_driver(criswitch::codec::cri::CgroupDriver::Cgroupfs);
+    let cgroupfs = containerd().cgroup_driver(criswitch_cri::codec::cri::CgroupDriver::Cgroupfs);
     let machine = running(&cgroupfs).await;
     finds(&machine, UNKNOWN, expect![[r#"
         refused cgroup-driver: /var/lib/kubelet/config.yaml: the kubelet's cgroup driver is systemd, the default backend's is cgroupfs; try cgroupDriver: cgroupfs

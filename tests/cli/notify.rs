@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
-use criswitch::codec::cri::VersionRequest;
+use criswitch_cri::codec::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
 use crate::logged_daemon::LoggedDaemon;

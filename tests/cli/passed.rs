@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use criswitch::codec::cri::VersionRequest;
+use criswitch_cri::codec::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
 use crate::serve::{Daemon, one_backend};

@@ -1,6 +1,6 @@
 //! `criswitch check --probe` with simulated runtimes.
 
-use criswitch::codec::cri::{CgroupDriver, RuntimeCondition, RuntimeHandlerFeatures};
+use criswitch_cri::codec::cri::{CgroupDriver, RuntimeCondition, RuntimeHandlerFeatures};
 use expect_test::{Expect, expect};
 use serde_json::json;
 use tempfile::TempDir;

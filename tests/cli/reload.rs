@@ -48,7 +48,7 @@ impl Node {
     /// Starts the daemon, and waits until the default backend has answered.
     pub(crate) async fn start(head: &str) -> Node {
         let node = Node::start_as(head, |serve| serve).await;
-        let version = criswitch::codec::cri::VersionRequest::default;
+        let version = criswitch_cri::codec::cri::VersionRequest::default;
         let mut runtime = node.client().runtime();
         let answered = async { while runtime.version(version()).await.is_err() {} };
         let answered = tokio::time::timeout(PATIENCE, answered).await;

@@ -1,7 +1,7 @@
 //! `criswitch reload --dry-run` shows what a reload would change, and changes nothing.
 
-use criswitch::codec::admin::admin_server::{Admin, AdminServer};
-use criswitch::codec::admin::{
+use criswitch_cri::codec::admin::admin_server::{Admin, AdminServer};
+use criswitch_cri::codec::admin::{
     Configuration, ForgetRequest, ForgetResponse, GetStateRequest, PlanReloadRequest,
     PlanReloadResponse, ReloadRequest, ReloadResponse, State, WatchStateRequest,
 };

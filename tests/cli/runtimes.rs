@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use criswitch::config::Config;
+use criswitch_config::Config;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::Message;
 use tonic::Code;
 

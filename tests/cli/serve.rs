@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-use criswitch::codec::cri::VersionRequest;
+use criswitch_cri::codec::cri::VersionRequest;
 
 use crate::config_files::{ConfigFiles, native};
 use crate::processes;

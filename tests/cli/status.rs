@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use criswitch::codec::cri::{
+use criswitch_cri::codec::cri::{
     ListContainerStatsRequest, ListMetricDescriptorsRequest, ListPodSandboxStatsRequest,
     PodSandboxStatusRequest, RuntimeCondition,
 };

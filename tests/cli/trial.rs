@@ -1,6 +1,6 @@
 //! `criswitch try`: its steps, the isolation that it reports, and its failures.
 
-use criswitch::codec::cri::{ExecSyncResponse, RunPodSandboxRequest};
+use criswitch_cri::codec::cri::{ExecSyncResponse, RunPodSandboxRequest};
 use serde_json::{Value as Json, json};
 use tonic::Status;
 

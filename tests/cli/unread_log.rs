@@ -4,8 +4,8 @@
 use std::io::{BufRead, BufReader, PipeReader};
 use std::process::{Child, Command};
 
-use criswitch::codec::cri::StatusRequest;
 use criswitch::telemetry::log_queue::LOG_QUEUE_BYTES;
+use criswitch_cri::codec::cri::StatusRequest;
 
 use crate::config_files::ConfigFiles;
 use crate::serve::one_backend;

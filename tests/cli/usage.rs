@@ -78,7 +78,7 @@ fn routes_shows_every_rpc_once_with_its_route() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     assert_eq!(
         outcome.stdout.lines().count(),
-        1 + criswitch::rpc::ROWS.len()
+        1 + criswitch_cri::rpc::ROWS.len()
     );
     expect![[r#"
         RPC                                       GOES TO                                                               KEY                                                      UNKNOWN ID     OPTIONAL  REPLY

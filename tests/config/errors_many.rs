@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use criswitch::config::Problems;
+use criswitch_config::Problems;
 
 use crate::config_files::ConfigFiles;
 use crate::odd_files::load_in_time;

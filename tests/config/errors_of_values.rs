@@ -1,6 +1,6 @@
 //! Single values that are invalid.
 
-use criswitch::config::Config;
+use criswitch_config::Config;
 use expect_test::{Expect, expect};
 
 use crate::config_files::ConfigFiles;

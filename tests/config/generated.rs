@@ -4,8 +4,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use criswitch::config::keys::{TABLES, of_table};
-use criswitch::config::{Applies, Key};
+use criswitch_config::keys::{TABLES, of_table};
+use criswitch_config::{Applies, Key};
 
 const WIDTH: usize = 120;
 /// In the shipped file, the example rows of handlers and backends begin at this line. They are not generated.
@@ -74,7 +74,7 @@ fn the_shipped_file_has_every_key_as_the_table_has_it() {
 #[cfg(unix)] // The shipped files have the keys of Unix.
 #[test]
 fn the_documentation_names_the_keys_that_need_a_restart() {
-    let keys = criswitch::config::KEYS.iter();
+    let keys = criswitch_config::KEYS.iter();
     let keys = keys.filter(|key| key.applies == Applies::Restart);
     let names: Vec<String> = keys.map(|key| format!("`{}`", key.name)).collect();
     let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/live-change.md");
@@ -110,7 +110,7 @@ fn the_documentation_has_every_key_as_the_table_has_it() {
         let head = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n";
         format!("## {title}\n\n{head}{}", rows.concat())
     });
-    assert_eq!(keys, criswitch::config::KEYS.len());
+    assert_eq!(keys, criswitch_config::KEYS.len());
     let made = sections.join("\n");
     assert_file("docs/configuration.md", |text| {
         let (before, _) = text.split_once("<!-- keys -->\n").unwrap();
@@ -126,7 +126,7 @@ fn names(table: &serde_json::Value) -> Vec<&str> {
 
 #[test]
 fn the_schema_has_every_key_in_its_table_and_no_other() {
-    let schema = criswitch::config::keys::schema();
+    let schema = criswitch_config::keys::schema();
     let row = |table: &str| schema["properties"][table]["additionalProperties"]["anyOf"][1].clone();
     let handler = row("handlers");
     for (table, found) in [

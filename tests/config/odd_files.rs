@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use criswitch::config::{Config, Problems};
+use criswitch_config::{Config, Problems};
 use expect_test::expect;
 #[cfg(unix)]
 use rustix::fs::{CWD, FileType, Mode, mknodat};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::config::{LogFormat, Table};
+use criswitch_config::{LogFormat, Table};
 use expect_test::expect;
 use tracing::level_filters::LevelFilter;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use criswitch::config::{Config, DEFAULT_LISTEN};
+use criswitch_config::{Config, DEFAULT_LISTEN};
 use expect_test::expect;
 
 use crate::config_files::{ConfigFiles, portable};

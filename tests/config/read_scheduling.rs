@@ -1,6 +1,6 @@
 //! The fields of a row for its RuntimeClass.
 
-use criswitch::config::{Operator, Scheduling, TaintEffect, Toleration};
+use criswitch_config::{Operator, Scheduling, TaintEffect, Toleration};
 
 use crate::load;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use criswitch::config::{Config, KEYS, Key};
+use criswitch_config::{Config, KEYS, Key};
 use expect_test::expect;
 
 fn shipped(path: &str) -> PathBuf {

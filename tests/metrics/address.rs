@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
-use criswitch::config::Config;
 use criswitch::metrics;
 use criswitch::switch::Switch;
+use criswitch_config::Config;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;

@@ -1,6 +1,6 @@
 //! The memory of a backend's replies and cached lists, in the metrics.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::encoding;
 
 use crate::page::{Page, rig, until};

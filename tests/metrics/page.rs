@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use criswitch::platform::connect::Stream;
+use criswitch_platform::connect::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::support::{PATIENCE, Rig, Sim, connect};
@@ -29,7 +29,7 @@ pub const REAL: &str = "..";
 
 /// Sends `ImageFsInfo`, as the kubelet does.
 pub async fn ask_for_disks(rig: &Rig) {
-    let request = criswitch::codec::cri::ImageFsInfoRequest {};
+    let request = criswitch_cri::codec::cri::ImageFsInfoRequest {};
     rig.images().image_fs_info(request).await.unwrap();
 }
 

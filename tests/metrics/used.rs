@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use criswitch::codec::cri;
 use criswitch::metrics::{FAMILIES, MetricKind};
+use criswitch_cri::codec::cri;
 use serde_json::Value as Json;
 
 use crate::page::{Page, REAL, ask_for_disks, rig};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use criswitch::codec::cri;
 use criswitch::metrics::FAMILIES;
-use criswitch::rpc::ROWS;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::ROWS;
 use tonic::{Code, Status};
 
 use crate::page::{Page, REAL, ask_for_disks, rig, text, until};

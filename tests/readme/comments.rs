@@ -26,8 +26,9 @@ const USUAL: [&str; 4] = [
 ];
 
 /// Folders and files with comments.
-const WITH_COMMENTS: [&str; 12] = [
+const WITH_COMMENTS: [&str; 13] = [
     "src",
+    "crates",
     "tests",
     "benches",
     "config",

@@ -82,7 +82,7 @@ fn words(text: &str) -> String {
 
 #[test]
 fn names_use_plain_words() {
-    let files: Vec<_> = ["src", "tests", "benches"]
+    let files: Vec<_> = ["src", "crates", "tests", "benches"]
         .iter()
         .flat_map(|folder| sources(&at(folder)))
         .collect();

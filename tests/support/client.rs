@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use criswitch::codec::admin;
-use criswitch::codec::admin::admin_client::AdminClient;
-use criswitch::codec::cri;
-use criswitch::codec::cri::image_service_client::ImageServiceClient;
-use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
+use criswitch_cri::codec::admin;
+use criswitch_cri::codec::admin::admin_client::AdminClient;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
+use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 
 /// A pod in the namespace `default`; its uid follows from its name.
 pub fn pod_config(name: &str) -> cri::PodSandboxConfig {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use criswitch::platform::connect::{self, Stream};
+use criswitch_platform::connect::{self, Stream};
 
 #[cfg(unix)]
 pub use unix::*;
@@ -78,9 +78,9 @@ mod windows {
     use std::path::{Path, PathBuf};
     use std::time::Instant;
 
-    use criswitch::platform::address;
-    use criswitch::platform::connect::Stream;
-    use criswitch::platform::listen::{Acceptor, Bound};
+    use criswitch_platform::address;
+    use criswitch_platform::connect::Stream;
+    use criswitch_platform::listen::{Acceptor, Bound};
 
     use crate::support::PATIENCE;
 

@@ -1,8 +1,8 @@
 //! The admin service: the state of criswitch and its changes, within limits.
 
 use bytes::Bytes;
-use criswitch::codec::admin::{ForgetRequest, GetStateRequest, State, WatchStateRequest};
 use criswitch::limits::{MAX_ADMIN_CALLS, MAX_ADMIN_REQUEST};
+use criswitch_cri::codec::admin::{ForgetRequest, GetStateRequest, State, WatchStateRequest};
 use http::Request;
 use http_body::Body;
 use http_body_util::Full;

@@ -2,9 +2,9 @@
 //! on each of them.
 
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::rpc::Kind::{self, Container, Pod};
-use criswitch::rpc::{self, ROWS};
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::Kind::{self, Container, Pod};
+use criswitch_cri::rpc::{self, ROWS};
 use percent_encoding::percent_decode_str;
 use prost::encoding;
 use tonic::Code;

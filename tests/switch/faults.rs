@@ -1,7 +1,7 @@
 //! Backends that hang and recover, and the state that criswitch reports for them.
 
-use criswitch::codec::cri;
-use criswitch::rpc::ROWS;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::ROWS;
 use serde_json::Value as Json;
 
 use crate::support::{PATIENCE, Rig, Sim, clock};

@@ -1,8 +1,8 @@
 //! The kubelet's image calls for a container, in the kubelet's order: it looks up the image with the pod's annotations,
 //! pulls the image for the pod, asks for the image's user without naming the pod, and creates the container.
 
-use criswitch::codec::cri;
-use criswitch::rpc::SEEN_ANNOTATION;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::SEEN_ANNOTATION;
 use tonic::Status;
 
 use crate::support::{Rig, Sim, container_config, image_spec, pod_config};

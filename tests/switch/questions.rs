@@ -31,7 +31,7 @@ pub async fn settled(rig: &Rig) {
     }
     // This call goes to all backends, so they are ready when it returns.
     rig.runtime()
-        .list_container_stats(criswitch::codec::cri::ListContainerStatsRequest { filter: None })
+        .list_container_stats(criswitch_cri::codec::cri::ListContainerStatsRequest { filter: None })
         .await
         .unwrap();
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use criswitch::config::watch::{Fingerprint, PERIOD, Watch};
+use criswitch_config::watch::{Fingerprint, PERIOD, Watch};
 use tempfile::TempDir;
 use tokio::time::timeout;
 

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 
-use criswitch::config::watch::PERIOD;
+use criswitch_config::watch::PERIOD;
 use tokio::time::{Instant, interval};
 
 use crate::site::{PLAIN, Site};

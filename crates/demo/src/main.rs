@@ -14,9 +14,10 @@ mod show;
 use std::path::Path;
 use std::process::ExitCode;
 
+use criswitch_cri::codec::admin::{GetStateRequest, ReloadRequest, reload};
+
 use anyhow::{Context, Result, bail, ensure};
 use criswitch::admin::verdict::{Level, NodeVerdict};
-use criswitch::codec::admin::{GetStateRequest, ReloadRequest, reload};
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,7 +1,7 @@
 //! The output of the demo, at most 80 columns wide.
 
 use criswitch::admin::verdict::NodeVerdict;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Status;
 
 use super::Ran;

@@ -1,14 +1,14 @@
 //! The pod of a call as an operator knows it: the namespace, name and uid.
 
 use bytes::Bytes;
-
-use crate::backend::Backend;
-use crate::codec::protobuf;
-use crate::errors;
-use crate::rpc::fields::{
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::{
     ITEMS, LISTED_ID, RUN_HANDLER, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
 };
-use crate::rpc::{self, Kind, List, Row};
+use criswitch_cri::rpc::{self, Kind, List, Row};
+
+use crate::backend::Backend;
+use crate::errors;
 
 /// The names of a pod. Each name is cut, because a client may send names of any length.
 #[derive(Debug, Default)]

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use criswitch_cri::codec::grpc::{GRPC_STATUS, trailers};
+use criswitch_cri::rpc::List;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 
@@ -14,11 +16,9 @@ use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::fault::PassedCall;
-use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors;
 use crate::http2::IncomingBody;
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
-use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
 
 /// A backend's body that criswitch forwards without reading it. If the backend breaks off, the body ends with an error

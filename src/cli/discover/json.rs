@@ -1,6 +1,6 @@
 //! The discovered runtimes as JSON.
 
-use criswitch::config::Config;
+use criswitch_config::Config;
 use serde_json::{Value, json};
 
 use super::Discovered;

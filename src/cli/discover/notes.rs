@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use criswitch::backend::facts::NEEDED;
-use criswitch::config::wording;
+use criswitch_config::wording;
 
 use super::Discovered;
 use super::plan::ConfigPlan;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use criswitch::config::address::Address;
-use criswitch::platform::address::{Inode, socket_at};
-use criswitch::platform::{is_absence, paths};
+use criswitch_config::address::Address;
+use criswitch_platform::address::{Inode, socket_at};
+use criswitch_platform::{is_absence, paths};
 
 /// The largest length of a DNS label, in characters.
 const MAX_LABEL: usize = 63;

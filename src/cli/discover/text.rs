@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use criswitch::config::DEFAULT_LISTEN;
-use criswitch::config::address::Address;
+use criswitch_config::DEFAULT_LISTEN;
+use criswitch_config::address::Address;
 use textwrap::{Options, WordSplitter};
 use toml::Value;
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use criswitch::compatibility::{Fact, Facts};
-use criswitch::config::Handler;
+use criswitch_advice::{Fact, Facts};
+use criswitch_config::Handler;
 
 use super::NodeFacts;
 use crate::cli::probe::Runtime;

@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use criswitch::compatibility::{self, Effect, Judgement, LimitFinding};
-use criswitch::config::Handler;
-use criswitch::config::wording::counted;
+use criswitch_advice::{Effect, Judgement, LimitFinding};
+use criswitch_config::Handler;
+use criswitch_config::wording::counted;
 use serde_json::{Value, json};
 
 use super::manifest::{Manifest, Manifests, Skipped};
@@ -228,7 +228,7 @@ fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
         handler: row.name.clone(),
         backend: backend.to_owned(),
         kind,
-        judgement: compatibility::judge(&pod.pod, kind.map(|it| it.kind), &facts),
+        judgement: criswitch_advice::judge(&pod.pod, kind.map(|it| it.kind), &facts),
         missing,
         is_misspelt: !pod.unknown_fields.is_empty(),
         unknown,

@@ -1,10 +1,10 @@
 //! `criswitch explain HANDLER`: the row, the backend, its features, its limits and its pods.
 
-use criswitch::codec::admin::{Backend, Handler as Row, Rejection, State, reload};
-use criswitch::codec::cri::PodSandboxState;
-use criswitch::compatibility::{LIMITS, Limit};
-use criswitch::config::Handler;
-use criswitch::config::wording::{AUTO_REGISTERED, counted};
+use criswitch_advice::{LIMITS, Limit};
+use criswitch_config::Handler;
+use criswitch_config::wording::{AUTO_REGISTERED, counted};
+use criswitch_cri::codec::admin::{Backend, Handler as Row, Rejection, State, reload};
+use criswitch_cri::codec::cri::PodSandboxState;
 use serde::Serialize;
 use serde_json::{Value, json};
 

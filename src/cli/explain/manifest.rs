@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use criswitch::compatibility::{self, Is, Test, UnknownField};
-use criswitch::config::problem::near;
+use criswitch_advice::{Is, Test, UnknownField};
+use criswitch_config::problem::near;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -253,7 +253,7 @@ impl Manifest {
             containers.is_some_and(|all| !all.is_empty()),
             "{kind} {name:?} has no containers in {prefix}spec.containers"
         );
-        let mut unknown_fields = compatibility::unknown_fields(pod, near);
+        let mut unknown_fields = criswitch_advice::unknown_fields(pod, near);
         // A pod template of a custom resource may have more fields than a pod.
         unknown_fields.retain(|field| object.is_built_in() || field.near.is_some());
         for field in &mut unknown_fields {
@@ -311,7 +311,7 @@ fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
         fields: STRINGS,
         is: Is::OneOf(&[]),
     };
-    let tests: Vec<_> = compatibility::tests().chain([strings]).collect();
+    let tests: Vec<_> = criswitch_advice::tests().chain([strings]).collect();
     let is = Is::Present;
     let found = tests.iter().flat_map(|test| {
         let present = Test { is, ..*test }.fields(pod);

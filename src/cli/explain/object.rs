@@ -1,7 +1,7 @@
 //! An object of a manifest: its pod templates, what its pods may have besides, and the fields at a wrong place.
 
-use criswitch::compatibility::{self, UnknownField};
-use criswitch::config::problem::near;
+use criswitch_advice::UnknownField;
+use criswitch_config::problem::near;
 use serde_json::Value;
 
 /// The workloads of Kubernetes with a pod template, each with the path of the template.
@@ -187,8 +187,8 @@ pub(super) fn misplaced(object: &Value, path: &str) -> Vec<UnknownField> {
         let keys = at(object, place).and_then(Value::as_object);
         let keys = keys.into_iter().flatten().map(|(key, _)| key);
         // A Job has a field of this name too.
-        let keys =
-            keys.filter(|key| compatibility::is_pod_field(key) && *key != "activeDeadlineSeconds");
+        let keys = keys
+            .filter(|key| criswitch_advice::is_pod_field(key) && *key != "activeDeadlineSeconds");
         keys.map(move |key| UnknownField {
             name: format!("{place}{}{key}", dot(place)),
             near: Some(format!("{path}{}spec.{key}", dot(path))),

@@ -1,9 +1,9 @@
 //! `criswitch explain ID` and `NAMESPACE/NAME`: the backend of a pod and the reason, or why the pod was rejected.
 
 use anyhow::{anyhow, bail};
-use criswitch::codec::admin::{Handler as Row, Rejection, State};
-use criswitch::codec::cri::{PodSandbox, PodSandboxMetadata};
 use criswitch::telemetry::rejections::MOST;
+use criswitch_cri::codec::admin::{Handler as Row, Rejection, State};
+use criswitch_cri::codec::cri::{PodSandbox, PodSandboxMetadata};
 use serde_json::{Value, json};
 
 use super::Answers;

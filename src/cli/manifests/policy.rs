@@ -2,8 +2,9 @@
 
 use std::iter;
 
-use criswitch::compatibility::{Effect, LIMITS, Limit, RuntimeKind};
-use criswitch::config::{Handler, Table};
+use criswitch_advice::{Effect, LIMITS, Limit};
+use criswitch_config::RuntimeKind;
+use criswitch_config::{Handler, Table};
 use serde_json::{Value, json};
 
 /// The version of the objects.

@@ -10,10 +10,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use criswitch::codec::admin::State;
-use criswitch::config::address::Address;
-use criswitch::config::specification::Tries;
-use criswitch::platform::remove;
+use criswitch_config::address::Address;
+use criswitch_config::specification::Tries;
+use criswitch_cri::codec::admin::State;
+use criswitch_platform::remove;
 use serde::{Deserialize, Serialize};
 
 use super::changes::moment;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use criswitch::config::specification::{Mode, Specification};
-use criswitch::platform::kernel;
+use criswitch_config::specification::{Mode, Specification};
+use criswitch_platform::kernel;
 use serde_json::json;
 
 use super::actions::{self, Runner, Work};

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use criswitch::platform::{Attributes, create_new, files, process, remove};
 use criswitch::store::replace::{hidden, replace_with};
+use criswitch_platform::{Attributes, create_new, files, process, remove};
 use serde::{Deserialize, Serialize};
 
 use super::root::Root;

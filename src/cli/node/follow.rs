@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use criswitch::platform::{kernel, process, remove};
 use criswitch::store::replace::replace_with;
+use criswitch_platform::{kernel, process, remove};
 use tokio::time::sleep;
 
 use super::root::Root;

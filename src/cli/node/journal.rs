@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
-use criswitch::platform::{create_new, files, remove};
+use criswitch_platform::{create_new, files, remove};
 use serde::{Deserialize, Serialize};
 
 use super::actions::{Action, Actions, Runner, Work};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use criswitch::config::address::Address;
-use criswitch::config::specification::Specification;
-use criswitch::config::wording::counted;
-use criswitch::config::{Config, DEFAULT_PATH, Problems};
-use criswitch::platform::kernel;
+use criswitch_config::address::Address;
+use criswitch_config::specification::Specification;
+use criswitch_config::wording::counted;
+use criswitch_config::{Config, DEFAULT_PATH, Problems};
+use criswitch_platform::kernel;
 use serde_json::{Value, json};
 
 use super::checks::{self, Check};

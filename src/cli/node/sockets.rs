@@ -4,8 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use criswitch::config::{BackendConfig, Config};
-use criswitch::platform::{files, users};
+use criswitch_config::{BackendConfig, Config};
+use criswitch_platform::{files, users};
 
 use super::unit::Unit;
 use super::{Finding, Root, report, same};

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use criswitch::config::specification::Tries;
-use criswitch::config::{DEFAULT_LISTEN, DEFAULT_PATH};
-use criswitch::platform::files;
+use criswitch_config::specification::Tries;
+use criswitch_config::{DEFAULT_LISTEN, DEFAULT_PATH};
+use criswitch_platform::files;
 use serde::Serialize;
 
 use super::changes::New;
@@ -223,7 +223,7 @@ fn verify(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     if !has(before, "restart") {
         return Vec::new();
     }
-    let limit = criswitch::config::duration_text(facts.specification.kubelet_timeout);
+    let limit = criswitch_config::duration_text(facts.specification.kubelet_timeout);
     let what = format!("the kubelet is healthy within {limit}, and all that ran still runs");
     action(facts, "kubelet", what)
 }

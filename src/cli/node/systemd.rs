@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use criswitch::platform::connect::{Stream, dial};
-use criswitch::platform::service;
+use criswitch_platform::connect::{Stream, dial};
+use criswitch_platform::service;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use criswitch::platform::remove;
+use criswitch_platform::remove;
 use tokio::time::sleep;
 
 use super::changes::{make_directories, missing};

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use criswitch::config::address::Address;
-use criswitch::config::specification::Tries;
+use criswitch_config::address::Address;
+use criswitch_config::specification::Tries;
 use serde::Deserialize;
 
 use crate::cli::program::within;
@@ -99,7 +99,7 @@ impl TryResult {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use criswitch::codec::cri::{
+    use criswitch_cri::codec::cri::{
         ListContainersResponse, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata,
     };
     use h2::server::SendResponse;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use criswitch::codec::cri::{Container, ContainerState, PodSandbox, PodSandboxState};
-use criswitch::config::address::Address;
+use criswitch_config::address::Address;
+use criswitch_cri::codec::cri::{Container, ContainerState, PodSandbox, PodSandboxState};
 
 use crate::cli::block_on;
 use crate::cli::running::{Running, is_of_signal};

@@ -211,7 +211,7 @@ fn millicores(cpu: Duration, time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use criswitch::platform::{PodUsage, ProcessUsage, Usage};
+    use criswitch_platform::{PodUsage, ProcessUsage, Usage};
 
     use super::super::measure::Idle;
     use super::*;

@@ -1,6 +1,6 @@
 //! The image of a trial's container: one that the handler's backend has, or the one that the user names.
 
-use criswitch::codec::cri::{
+use criswitch_cri::codec::cri::{
     Image, ImageFilter, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest,
 };
 

@@ -1,8 +1,8 @@
 //! The isolation of a pod, concluded from the kernel that its container sees, and the isolation that the kind or the
 //! name of a handler promises.
 
-use criswitch::compatibility::RuntimeKind;
-use criswitch::platform::{Kernel, KernelReport};
+use criswitch_config::RuntimeKind;
+use criswitch_platform::{Kernel, KernelReport};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use criswitch::codec::cri::ImageSpec;
-use criswitch::platform::usage::Machine;
-use criswitch::platform::{KernelReport, PodUsage, kernel};
+use criswitch_cri::codec::cri::ImageSpec;
+use criswitch_platform::usage::Machine;
+use criswitch_platform::{KernelReport, PodUsage, kernel};
 use tokio::time::Instant;
 
 use super::call::TryFailure;
@@ -179,7 +179,7 @@ fn agree(one: f64, other: f64, window: Duration) -> bool {
 mod tests {
     use std::cell::RefCell;
 
-    use criswitch::platform::Usage;
+    use criswitch_platform::Usage;
 
     use super::*;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 use criswitch::admin::verdict::is_ready;
-use criswitch::codec::cri::{
+use criswitch_cri::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
     LinuxPodSandboxConfig, LinuxSandboxSecurityContext, ListPodSandboxRequest, NamespaceMode,
@@ -19,7 +19,7 @@ use criswitch::codec::cri::{
     PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest,
     RunPodSandboxResponse, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
 };
-use criswitch::platform::kernel;
+use criswitch_platform::kernel;
 use tokio::task::JoinHandle;
 use tonic::Code;
 

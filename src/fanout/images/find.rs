@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc;
+use criswitch_cri::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use parking_lot::Mutex;
 
 use super::stores::{ImageProperties, StoreAnswer, Stored, Wait, agree};
@@ -9,12 +12,9 @@ use crate::backend::Backend;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::route::Stores;
 use crate::call::{Call, Failed};
-use crate::codec::protobuf;
 use crate::errors;
 use crate::fanout::images::stores;
 use crate::forward;
-use crate::rpc;
-use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::pod_requests::{self, PodRequests};
 use crate::switch::{Switch, image_references};
 

@@ -11,6 +11,9 @@
 use std::slice;
 use std::sync::Arc;
 
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image, image_spec};
+use criswitch_cri::rpc::{self, List};
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
@@ -19,13 +22,10 @@ use crate::backend::answer::Answer;
 use crate::backend::{Backend, Contribution};
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed};
-use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
 use crate::fanout::images::{self, find};
 use crate::fanout::{self, BackendResult};
 use crate::forward::own::OwnCalls;
-use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image, image_spec};
-use crate::rpc::{self, List};
 use crate::switch::{Switch, image_references};
 
 /// Why an image is not removed from a store whose containers are unknown.

@@ -5,6 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{
+    IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
+    int64_value,
+};
+use criswitch_cri::rpc::{self, List};
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
@@ -12,14 +18,8 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
-use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
 use crate::fanout;
-use crate::rpc::fields::{
-    IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
-    int64_value,
-};
-use crate::rpc::{self, List};
 use crate::switch::image_references;
 use crate::topology::Live;
 

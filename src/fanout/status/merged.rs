@@ -5,15 +5,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use criswitch_config::Table;
+use criswitch_cri::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
+use criswitch_cri::rpc::fields::{
+    runtime_condition, runtime_handler, runtime_status, status_response,
+};
 use serde_json::Value as Json;
 
 use super::{BACKENDS_READY, StatusAnswer};
 use crate::backend::facts::{Condition, NEEDED, conditions};
 use crate::backend::known::{Known, WRONG_CGROUP_DRIVER};
-use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
-use crate::config::Table;
 use crate::fanout::merge;
-use crate::rpc::fields::{runtime_condition, runtime_handler, runtime_status, status_response};
 
 /// The largest `Status` of a backend, without its info, in bytes.
 const LONGEST_STATUS: usize = 64 << 10;

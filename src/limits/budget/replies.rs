@@ -1,8 +1,9 @@
 //! The memory for the replies of one backend, and its parts.
 
+use criswitch_cri::rpc::Row;
+
 use super::{Budget, MESSAGES};
 use crate::limits::places::User;
-use crate::rpc::Row;
 
 /// How many of [`MESSAGES`] parts of the memory two kinds of replies may take: all replies to users other than root and
 /// criswitch's own user, and the large replies to calls that are no lists, such as `ExecSync`. So two parts are left for
@@ -67,8 +68,9 @@ impl Replies {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::rpc::{LIST_PODS, POD_STATUS};
+
     use super::*;
-    use crate::rpc::{LIST_PODS, POD_STATUS};
 
     const OTHER: User = User::Other(1);
 

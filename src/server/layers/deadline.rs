@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use criswitch_cri::codec::grpc::trailers;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 
 use crate::call::ending::Cut;
 use crate::call::reply::{self, Body, FramePoll, Reply};
-use crate::codec::grpc::trailers;
 
 /// Makes `reply` end with the status of `cut` if `cut` completes before the reply does.
 pub(super) fn cut_short(reply: Reply, cut: Cut) -> Reply {
@@ -75,12 +75,12 @@ mod tests {
     use std::future::ready;
     use std::time::Duration;
 
+    use criswitch_cri::codec::grpc::GRPC_STATUS;
     use futures_util::stream;
 
     use super::*;
     use crate::call::ending::Ending;
     use crate::call::reply::of_frames;
-    use crate::codec::grpc::GRPC_STATUS;
 
     #[tokio::test]
     async fn a_reply_whose_frames_are_always_ready_ends_at_the_shutdown_timeout() {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use criswitch_cri::codec::grpc::GRPC_STATUS;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
 use crate::call::log::CallLog;
 use crate::call::reply::{Body, FramePoll, Reply};
-use crate::codec::grpc::GRPC_STATUS;
 
 /// Updates the log line and the counters of a call until its reply ends.
 pub(super) fn logged(reply: Reply, log: Arc<CallLog>) -> Reply {

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::fields::LISTED_ID;
+use criswitch_cri::rpc::{Kind, List};
 
 use super::synthesized::{gone_pod, removed_pod};
 use crate::backend::Backend;
-use crate::codec::protobuf;
-use crate::ownership::{BackendId, Mark, Owners};
-use crate::rpc::fields::LISTED_ID;
-use crate::rpc::{Kind, List};
+use crate::ownership::{Mark, Owners};
 use crate::switch::Switch;
 use crate::switch::view::View;
 

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::fields::{
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{
     container_event_response, pod_sandbox, pod_sandbox_metadata, pod_sandbox_status,
 };
 

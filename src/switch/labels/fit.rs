@@ -6,8 +6,8 @@ use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::protobuf::{self, Edit, Malformed};
-use crate::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
+use criswitch_cri::codec::protobuf::{self, Edit, Malformed};
+use criswitch_cri::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 
 /// By metric: the label keys, in the order of the label values in the metric's samples.
 #[derive(Debug, Default)]
@@ -259,10 +259,10 @@ fn with_values(metric: &[u8], values: &[&[u8]]) -> Result<Bytes, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::codec::cri;
     use prost::Message;
 
     use super::*;
-    use crate::codec::cri;
 
     fn descriptors(keys: &[&str]) -> Vec<Bytes> {
         let list = cri::ListMetricDescriptorsResponse {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::codec::protobuf::{self, Malformed};
-use crate::rpc::fields::{ITEMS, metric_descriptor};
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{ITEMS, metric_descriptor};
 
 /// Merges replies to `ListMetricDescriptors` so that each metric occurs once: with its first descriptor, and after the
 /// label keys of that descriptor those that only later descriptors have. Keeps every other field unchanged.
@@ -46,10 +46,10 @@ pub fn union(replies: &[Bytes]) -> Result<Bytes, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_cri::codec::cri::{ListMetricDescriptorsResponse, MetricDescriptor};
     use prost::Message;
 
     use super::*;
-    use crate::codec::cri::{ListMetricDescriptorsResponse, MetricDescriptor};
 
     fn described(all: &[(&str, &[&str])]) -> ListMetricDescriptorsResponse {
         let descriptor = |(name, keys): &(&str, &[&str])| MetricDescriptor {

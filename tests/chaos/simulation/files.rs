@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use criswitch::config::{Config, Problems};
+use criswitch_config::{Config, Problems};
 use fastrand::Rng;
 
 /// The number of runtimes, including runtimes that are named in no file.

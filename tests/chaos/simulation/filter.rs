@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use bytes::{Bytes, BytesMut};
-use criswitch::codec::cri;
-use criswitch::codec::protobuf;
-use criswitch::rpc::{Kind, Row};
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::{Kind, Row};
 use prost::Message;
 
 use super::truth::{Moment, Thing};

@@ -11,7 +11,8 @@ mod time;
 
 use std::fmt;
 
-use criswitch::rpc::{self, Goes, ImageRule, Kind, Merge, Unknown};
+use criswitch_cri::rpc::{self, Goes, ImageRule, Kind, Merge, Unknown};
+
 use criswitch::switch::Switch;
 pub use time::overdue;
 use tokio::time::Instant;

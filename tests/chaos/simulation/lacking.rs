@@ -1,6 +1,6 @@
 //! RPCs that a runtime lacks, for example because the runtime is older than the RPC.
 
-use criswitch::rpc::Row;
+use criswitch_cri::rpc::Row;
 use fastrand::Rng;
 
 /// RPCs that came into the CRI together. A runtime lacks all RPCs of a group, or none.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use criswitch::config::{Handler, Table};
+use criswitch_config::{Handler, Table};
 use fastrand::Rng;
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use criswitch::rpc::{Goes, ROWS, Row};
+use criswitch_cri::rpc::{Goes, ROWS, Row};
 use fastrand::Rng;
 use tonic::Code;
 

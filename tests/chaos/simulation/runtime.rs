@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::frames;
-use criswitch::codec::protobuf;
-use criswitch::rpc::{self, Goes, Kind, Row};
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::{self, Goes, Kind, Row};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;

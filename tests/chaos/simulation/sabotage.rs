@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use criswitch::codec::admin::Changes;
-use criswitch::codec::{frames, protobuf};
-use criswitch::config::{Config, Problems};
 use criswitch::ownership::PodNames;
-use criswitch::rpc::{Goes, ImageRule, Kind, Unknown};
 use criswitch::switch::Switch;
+use criswitch_config::{Config, Problems};
+use criswitch_cri::codec::admin::Changes;
+use criswitch_cri::codec::{frames, protobuf};
+use criswitch_cri::rpc::{Goes, ImageRule, Kind, Unknown};
 use tokio::time::Instant;
 use tonic::Code;
 

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use criswitch::codec::admin::Changes;
-use criswitch::config::address::Address;
-use criswitch::config::{Config, Handler, Table};
-use criswitch::ownership::BackendId;
-use criswitch::rpc::Kind;
 use criswitch::switch::Switch;
 use criswitch::topology::Live;
+use criswitch_config::BackendId;
+use criswitch_config::address::Address;
+use criswitch_config::{Config, Handler, Table};
+use criswitch_cri::codec::admin::Changes;
+use criswitch_cri::rpc::Kind;
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;

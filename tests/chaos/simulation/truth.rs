@@ -10,7 +10,7 @@ mod thing;
 
 use std::time::Duration;
 
-use criswitch::rpc::{Kind, List, Row};
+use criswitch_cri::rpc::{Kind, List, Row};
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;

@@ -10,11 +10,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
-use criswitch::config::Config;
-use criswitch::config::address::Address;
-use criswitch::rpc::{Kind, Row};
 use criswitch::server;
 use criswitch::switch::{Switch, forget};
+use criswitch_config::Config;
+use criswitch_config::address::Address;
+use criswitch_cri::rpc::{Kind, Row};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::Client;

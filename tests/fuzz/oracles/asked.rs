@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use criswitch::codec::cri;
-use criswitch::rpc::{Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::{Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 
 use super::messages::decode;
 use super::projection::{self, Unreadable};

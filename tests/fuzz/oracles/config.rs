@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use arbitrary::Unstructured;
-use criswitch::config::{Config, Problems, Scheduling, duration_text};
-use criswitch::platform::users;
+use criswitch_config::{Config, Problems, Scheduling, duration_text};
+use criswitch_platform::users;
 
 use super::native::native;
 

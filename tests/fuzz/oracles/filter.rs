@@ -5,9 +5,9 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::rpc::List;
-use criswitch::rpc::filter;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::List;
+use criswitch_cri::rpc::filter;
 use prost::Message;
 
 use super::lists::keeps_order;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use bytes::{Buf, Bytes, BytesMut};
-use criswitch::codec::frames::{self, BadFrame, FRAME_HEADER};
-use criswitch::codec::protobuf;
+use criswitch_cri::codec::frames::{self, BadFrame, FRAME_HEADER};
+use criswitch_cri::codec::protobuf;
 
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);

@@ -2,9 +2,9 @@
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::codec::cri;
 use criswitch::gate::Readable;
-use criswitch::rpc::List;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::List;
 
 use super::messages;
 

@@ -2,9 +2,9 @@
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::codec::protobuf;
 use criswitch::fanout::merge;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf;
 use prost::Message;
 
 use super::messages;

@@ -6,12 +6,13 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::codec::protobuf;
 use criswitch::fanout::merge;
-use criswitch::ownership::{BackendId, BackendIds, Owner, Owners};
-use criswitch::rpc::{self, Join, Kind, Merge};
+use criswitch::ownership::{Owner, Owners};
 use criswitch::switch::labels::union;
+use criswitch_config::{BackendId, BackendIds};
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::{self, Join, Kind, Merge};
 use prost::Message;
 
 use super::messages;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use arbitrary::{Result, Unstructured};
-use criswitch::rpc::{ROWS, Row, SEEN_ANNOTATION, UID_LABEL};
+use criswitch_cri::rpc::{ROWS, Row, SEEN_ANNOTATION, UID_LABEL};
 use prost::Message;
 use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,

@@ -4,9 +4,10 @@
 use std::collections::{BTreeSet, HashSet};
 
 use arbitrary::{Result, Unstructured};
-use criswitch::codec::cri;
-use criswitch::ownership::{BackendId, Claim, Mark, Named, Owner, Owners, PodNames};
-use criswitch::rpc::{Kind, SEEN_ANNOTATION};
+use criswitch::ownership::{Claim, Mark, Named, Owner, Owners, PodNames};
+use criswitch_config::BackendId;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::{Kind, SEEN_ANNOTATION};
 use prost::Message;
 
 use super::messages;
@@ -323,11 +324,11 @@ impl Model {
         });
         let own: Vec<_> = own.map(|(id, _)| id.as_str()).collect();
         let shown = learned.own.as_deref().unwrap_or(list);
-        let items = criswitch::codec::protobuf::all_bytes(shown, &[1])
+        let items = criswitch_cri::codec::protobuf::all_bytes(shown, &[1])
             .unwrap()
             .into_iter();
         let shown: Vec<_> = items
-            .map(|item| criswitch::codec::protobuf::string(item, &[1]).unwrap())
+            .map(|item| criswitch_cri::codec::protobuf::string(item, &[1]).unwrap())
             .collect();
         assert_eq!(shown, own);
         Ok(())

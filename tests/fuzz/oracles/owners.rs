@@ -3,7 +3,7 @@
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Target, Unroutable};
 use criswitch::ownership::{Owner, PodNames};
-use criswitch::rpc::Kind;
+use criswitch_cri::rpc::Kind;
 
 use super::messages::{self, WORDS};
 use super::model::{ALL, Model};

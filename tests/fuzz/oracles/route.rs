@@ -6,9 +6,10 @@ use std::sync::LazyLock;
 
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Stores, Target, Unroutable};
-use criswitch::config::Config;
-use criswitch::ownership::{BackendId, Named};
-use criswitch::rpc::{self, Kind, Row};
+use criswitch::ownership::Named;
+use criswitch_config::BackendId;
+use criswitch_config::Config;
+use criswitch_cri::rpc::{self, Kind, Row};
 
 use super::asked::{self, Asked};
 use super::messages;

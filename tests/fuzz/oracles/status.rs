@@ -6,10 +6,10 @@ use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch::backend::Backend;
 use criswitch::backend::connect::Dialer;
-use criswitch::codec::cri;
-use criswitch::config::Handler;
 use criswitch::fanout::status::{self, StatusAnswer};
 use criswitch::gate::Readable;
+use criswitch_config::Handler;
+use criswitch_cri::codec::cri;
 use prost::Message;
 use tonic::Status;
 

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::codec::protobuf::{self, Edit};
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf::{self, Edit};
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 

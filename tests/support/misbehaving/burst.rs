@@ -1,6 +1,6 @@
 //! A burst with more events than criswitch's queue for listeners holds, and events without an end.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::{StreamExt, stream};
 use http_body::Frame;
 

@@ -2,7 +2,7 @@
 //!
 //! A runtime that recovers from a panic during a call sends such a reply and keeps the connection open.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::stream;
 use http_body::Frame;
 

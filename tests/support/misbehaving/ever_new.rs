@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::{StreamExt, stream};
 use http_body::Frame;
 

@@ -2,8 +2,8 @@
 //!
 //! criswitch uses ids as keys, and writes them to logs, errors and JSON.
 
-use criswitch::codec::cri;
 use criswitch::ownership::LONGEST_ID;
+use criswitch_cri::codec::cri;
 
 use super::{Reply, containers, fine};
 

@@ -4,7 +4,7 @@
 //! Without protection, this backend would get the registry credentials of the other backend's pod, and set the user of
 //! the pod's containers. The kubelet would take the other backend's pod for deleted.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::{StreamExt, stream};
 use http_body::Frame;
 

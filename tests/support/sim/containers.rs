@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use criswitch::codec::cri::{self, ContainerEventType, ContainerState, PodSandboxState};
+use criswitch_cri::codec::cri::{self, ContainerEventType, ContainerState, PodSandboxState};
 use tonic::Status;
 
 use super::ids::{Miss, find};

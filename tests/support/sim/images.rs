@@ -1,7 +1,7 @@
 //! The image store of a simulated runtime. Every reference can be pulled. Nothing is downloaded.
 
-use criswitch::codec::cri;
-use criswitch::codec::cri::image_service_server::ImageService;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::cri::image_service_server::ImageService;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Status};
 

@@ -1,6 +1,6 @@
 //! Pods of a simulated runtime.
 
-use criswitch::codec::cri::{self, ContainerEventType, PodSandboxState};
+use criswitch_cri::codec::cri::{self, ContainerEventType, PodSandboxState};
 use serde_json::json;
 use tonic::Status;
 

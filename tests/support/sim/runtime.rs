@@ -1,7 +1,7 @@
 //! The RuntimeService of a simulated runtime: each RPC is one call into the store.
 
-use criswitch::codec::cri;
-use criswitch::codec::cri::runtime_service_server::RuntimeService;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::cri::runtime_service_server::RuntimeService;
 use futures_util::StreamExt;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::codegen::BoxStream;

@@ -6,9 +6,9 @@ use std::convert::Infallible;
 use std::error::Error;
 
 use bytes::Bytes;
-use criswitch::codec::cri::image_service_server::{self, ImageServiceServer};
-use criswitch::codec::cri::runtime_service_server::RuntimeServiceServer;
-use criswitch::platform::connect::Stream;
+use criswitch_cri::codec::cri::image_service_server::{self, ImageServiceServer};
+use criswitch_cri::codec::cri::runtime_service_server::RuntimeServiceServer;
+use criswitch_platform::connect::Stream;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;

@@ -1,6 +1,6 @@
 //! The settings of a simulated runtime: its name, handlers, features and format of replies.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 
 /// The replies in which a runtime shows the handlers of its pods.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The stats and metrics of a simulated runtime. The numbers depend only on the ids, except for the processor time in
 //! stats and its timestamp: these grow, because crictl computes a rate from two samples.
 
-use criswitch::codec::cri::{self, ContainerState, PodSandboxState};
+use criswitch_cri::codec::cri::{self, ContainerState, PodSandboxState};
 
 use super::containers::Container;
 use super::pods::Pod;

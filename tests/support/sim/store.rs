@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tokio::sync::broadcast;
 use tonic::Status;
 

@@ -1,8 +1,8 @@
 //! A misbehaving backend makes only the calls fail that need this backend.
 
-use criswitch::codec::cri;
 use criswitch::limits::MAX_CALLS;
 use criswitch::limits::places::User;
+use criswitch_cri::codec::cri;
 use http_body_util::BodyExt;
 use prost::Message;
 use tokio::task::JoinSet;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use criswitch::backend::Backend;
 use criswitch::backend::connect::Dialer;
-use criswitch::codec::frames;
-use criswitch::config::BackendConfig;
-use criswitch::config::address::Address;
-use criswitch::ownership::BackendId;
+use criswitch_config::BackendConfig;
+use criswitch_config::BackendId;
+use criswitch_config::address::Address;
+use criswitch_cri::codec::frames;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use crate::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, header};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use criswitch::backend::own_headers;
-use criswitch::codec::frames;
 use criswitch::limits::places::User;
-use criswitch::rpc;
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc;
 use tokio::io::DuplexStream;
 use tonic::{Code, Status};
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use criswitch::backend::own_headers;
-use criswitch::codec::frames;
 use criswitch::limits::places::User;
-use criswitch::rpc;
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc;
 use http::HeaderValue;
 use tokio::io::DuplexStream;
 use tonic::{Code, Status};

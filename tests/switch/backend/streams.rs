@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use criswitch::backend::wire::Wire;
 use criswitch::backend::{Backend, own_headers};
-use criswitch::codec::frames;
 use criswitch::limits::places::User;
-use criswitch::rpc;
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc;
 use futures_util::FutureExt;
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;

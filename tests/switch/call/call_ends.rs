@@ -1,6 +1,6 @@
 //! A call's end decides the level of its log line. The line of a failed change names its pod.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::path;

@@ -1,6 +1,6 @@
 //! The log lines of a call have the call's id and trace.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 
 use crate::calls::path;
 use crate::faults::{runc_and_kata, until_state};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::rpc::ROWS;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::ROWS;
 use tonic::{Code, Status};
 
 use crate::calls::{holds, text_of};

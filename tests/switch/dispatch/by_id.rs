@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use criswitch::rpc::{Goes, ROWS};
+use criswitch_cri::rpc::{Goes, ROWS};
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, path, send, stopped};

@@ -1,7 +1,7 @@
 //! Deadlines: criswitch passes a deadline to the only backend of a call, and enforces it whatever the backends do.
 
 use bytes::Bytes;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::faults::state_of;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use criswitch::codec::protobuf::put_bytes;
-use criswitch::rpc::{self, ROWS, Row};
+use criswitch_cri::codec::protobuf::put_bytes;
+use criswitch_cri::rpc::{self, ROWS, Row};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use rustix::time::{ClockId, clock_gettime};

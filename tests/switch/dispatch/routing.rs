@@ -1,6 +1,6 @@
 //! criswitch routes pods and containers by handler and owner, and forwards requests and replies unchanged.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::support::{Rig, Sim, frame_raw};

@@ -1,6 +1,6 @@
 //! Unreachable backends: calls for them fail at once, and calls for other backends succeed.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{Rig, Sim, sockets};

@@ -1,6 +1,6 @@
 //! Calls without a cached reply wait as long as the backend lives, and fail once a probe shows that it hangs.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::faults::{hang, node, status, until_state, wake};

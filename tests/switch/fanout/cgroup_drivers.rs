@@ -1,7 +1,7 @@
 //! Two cgroup drivers on a node: the kubelet uses the driver of the default backend, so pods of a backend with the
 //! other driver are in the wrong cgroups.
 
-use criswitch::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
+use criswitch_cri::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
 
 use crate::calls::stopped;
 use crate::faults::{backends_ready, runc_and_kata, state_of, status, until_state};
@@ -10,8 +10,8 @@ use crate::support::{Rig, Sim};
 use crate::topology::reloads::reload;
 
 async fn both(
-    runc: criswitch::codec::cri::CgroupDriver,
-    kata: criswitch::codec::cri::CgroupDriver,
+    runc: criswitch_cri::codec::cri::CgroupDriver,
+    kata: criswitch_cri::codec::cri::CgroupDriver,
 ) -> Rig {
     let sims = [("runc", runc), ("kata", kata)];
     let rig = Rig::start(sims.map(|(name, driver)| Sim::new(name).cgroup_driver(driver))).await;
@@ -66,7 +66,7 @@ async fn the_kubelet_gets_the_driver_in_the_configuration_of_a_default_backend_w
     });
     let rig = Rig::start([runc, Sim::new("kata").cgroup_driver(Cgroupfs)]).await;
     until_state(&rig, "runc", "ready").await;
-    let request = criswitch::codec::cri::RuntimeConfigRequest {};
+    let request = criswitch_cri::codec::cri::RuntimeConfigRequest {};
     let config = rig
         .runtime()
         .runtime_config(request)

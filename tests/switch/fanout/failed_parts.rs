@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::Message;
 use tonic::{Code, Status};
 
@@ -41,8 +41,8 @@ const MERGED: [(&str, Has); 13] = [
 /// The mark of kata's part in each reply.
 const MARK: &[u8] = b"\xc2\xb8\x02\x0apart-kata!";
 
-fn row(rpc: &str) -> &'static criswitch::rpc::Row {
-    let found = criswitch::rpc::ROWS.iter().find(|row| row.name == rpc);
+fn row(rpc: &str) -> &'static criswitch_cri::rpc::Row {
+    let found = criswitch_cri::rpc::ROWS.iter().find(|row| row.name == rpc);
     found.unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Lists narrowed to one pod or container go to its owner alone.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{By, Narrowed, assert_names_the_dead, holds, narrowed_to, send, stopped};

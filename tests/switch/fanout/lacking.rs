@@ -1,7 +1,7 @@
 //! Runtimes older than the CRI of criswitch: the effect of each missing RPC on merged replies.
 
-use criswitch::codec::cri;
-use criswitch::rpc::ROWS;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::ROWS;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, send};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 
 use crate::calls::{send, stopped};
 use crate::faults::{node, state_of, until_state};

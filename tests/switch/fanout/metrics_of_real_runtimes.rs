@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 
 use crate::faults::node;
 use crate::support::{Client, Rig, Sim};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::faults;

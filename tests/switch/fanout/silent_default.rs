@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::Message;
 use tokio::time::Instant;
 use tonic::Status;

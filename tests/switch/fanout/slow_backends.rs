@@ -126,7 +126,7 @@ async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let images = async || {
-        let request = criswitch::codec::cri::ListImagesRequest::default();
+        let request = criswitch_cri::codec::cri::ListImagesRequest::default();
         rig.images().list_images(request).await.map(drop)
     };
     images().await.unwrap();
@@ -167,7 +167,7 @@ async fn a_pod_created_while_a_list_hangs_is_never_missing() {
 async fn stats_that_are_not_cached_omit_a_late_backend_after_stats_timeout() {
     let rig = slow().await;
     rig.sim("kata").hold("ListPodSandboxStats");
-    let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
+    let request = criswitch_cri::codec::cri::ListPodSandboxStatsRequest::default();
     let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
     assert_eq!(stats.into_inner().stats.len(), 1);
 }
@@ -181,7 +181,7 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
     rig.run("kata", "boxed").await;
     let kata = rig.sim("kata");
     let stats = async || {
-        let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
+        let request = criswitch_cri::codec::cri::ListPodSandboxStatsRequest::default();
         let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
         stats.into_inner().stats.len()
     };
@@ -218,12 +218,12 @@ async fn hanging_pod_stats_do_not_affect_container_stats() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let pods = async || {
-        let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
+        let request = criswitch_cri::codec::cri::ListPodSandboxStatsRequest::default();
         let stats = rig.runtime().list_pod_sandbox_stats(request).await;
         stats.unwrap().into_inner().stats.len()
     };
     let containers = async || {
-        let request = criswitch::codec::cri::ListContainerStatsRequest::default();
+        let request = criswitch_cri::codec::cri::ListContainerStatsRequest::default();
         let stats = rig.runtime().list_container_stats(request).await;
         stats.unwrap().into_inner().stats.len()
     };

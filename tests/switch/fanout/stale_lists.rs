@@ -1,7 +1,7 @@
 //! Cached lists of pods and containers: complete, filtered as the runtime filters, limited in time.
 
 use bytes::Bytes;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{assert_names_the_dead, holds, part, send, stopped};
@@ -131,7 +131,7 @@ async fn cached_lists_are_filtered_as_the_runtime_filters_them() {
 
 /// The entries of a list, sorted: streams have no fixed order.
 fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
-    let fields = criswitch::codec::protobuf::fields(list).map(Result::unwrap);
+    let fields = criswitch_cri::codec::protobuf::fields(list).map(Result::unwrap);
     let mut items: Vec<_> = fields.map(|field| field.raw.to_vec()).collect();
     items.sort();
     items

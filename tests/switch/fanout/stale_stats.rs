@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::calls::{assert_names_the_dead, narrowed_to, narrowed_to_ids, part, send, stopped};
@@ -49,7 +49,7 @@ async fn all(rig: &Rig, rpc: &str) -> RawReply {
 /// The items of a list or stream, sorted: streams have no fixed order of messages.
 fn items(reply: &RawReply) -> Vec<Vec<u8>> {
     let messages = reply.messages().concat();
-    let fields = criswitch::codec::protobuf::fields(&messages).map(Result::unwrap);
+    let fields = criswitch_cri::codec::protobuf::fields(&messages).map(Result::unwrap);
     let mut items: Vec<_> = fields.map(|field| field.raw.to_vec()).collect();
     items.sort();
     items
@@ -62,7 +62,7 @@ fn sent(rig: &Rig, rpc: &str) -> Vec<Vec<u8>> {
     while body.len() > 5 {
         let length = u32::from_be_bytes(body[1..5].try_into().unwrap());
         let message = body.split_to(5 + usize::try_from(length).unwrap());
-        let fields = criswitch::codec::protobuf::fields(&message[5..]).map(Result::unwrap);
+        let fields = criswitch_cri::codec::protobuf::fields(&message[5..]).map(Result::unwrap);
         items.extend(fields.map(|field| field.raw.to_vec()));
     }
     items

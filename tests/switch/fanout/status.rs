@@ -1,7 +1,7 @@
 //! Status: the node's conditions, handlers and features, which the kubelet reads every few seconds.
 
-use criswitch::codec::cri;
-use criswitch::codec::protobuf;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf;
 use tonic::{Code, Status};
 
 use crate::support::{PATIENCE, Rig, Sim, frame};

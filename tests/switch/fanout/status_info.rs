@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use serde_json::{Value as Json, json};
 use tonic::Status;
 

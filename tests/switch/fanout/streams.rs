@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use criswitch::codec::{cri, protobuf};
+use criswitch_cri::codec::{cri, protobuf};
 use http_body_util::BodyExt;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
@@ -385,7 +385,7 @@ async fn a_stream_cancelled_by_its_client_ends_at_every_backend() {
 
 #[test]
 fn the_tests_know_every_stream_of_pods_and_containers() {
-    let rows = criswitch::rpc::ROWS.iter().filter(|row| row.streams());
+    let rows = criswitch_cri::rpc::ROWS.iter().filter(|row| row.streams());
     let names = rows
         .map(|row| row.name)
         .filter(|name| !["StreamImages", "GetContainerEvents"].contains(name));

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::rpc::{self, ROWS, Row};
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::{self, ROWS, Row};
 use tokio::time::Instant;
 use tonic::Code;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use criswitch::backend::CHANGE_LIMIT;
-use criswitch::codec::admin::ForgetRequest;
-use criswitch::codec::cri;
-use criswitch::rpc::{Patience, ROWS, Row};
+use criswitch_cri::codec::admin::ForgetRequest;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::{Patience, ROWS, Row};
 use tokio::time::Instant;
 use tonic::Code;
 

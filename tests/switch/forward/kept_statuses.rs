@@ -1,6 +1,6 @@
 //! The last status of a pod or container, which answers while its backend is away or late.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{send, stopped};

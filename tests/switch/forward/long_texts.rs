@@ -1,7 +1,7 @@
 //! criswitch forwards long texts of backends unchanged, and shortens them where it quotes them in texts of its own.
 
-use criswitch::codec::cri;
 use criswitch::errors::LONGEST_TEXT;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{send, text_of};

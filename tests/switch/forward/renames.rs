@@ -2,9 +2,9 @@
 //! else in a reply changes.
 
 use bytes::Bytes;
-use criswitch::codec::cri;
-use criswitch::codec::protobuf;
-use criswitch::rpc::ROWS;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::ROWS;
 use tokio_stream::StreamExt;
 use tonic::Code;
 

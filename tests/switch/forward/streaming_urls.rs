@@ -1,6 +1,6 @@
 //! URLs of streaming servers: a URL that begins with `//` gets the scheme `http`, and no other byte of a reply changes.
 
-use criswitch::codec::protobuf;
+use criswitch_cri::codec::protobuf;
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, part, text_of};

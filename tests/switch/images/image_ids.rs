@@ -3,7 +3,7 @@
 //! The kubelet may send the id of another backend. containerd's ids are `sha256:<hex>`, CRI-O's `<hex>`, and even two
 //! containerds may have different ids for one tag.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{Rig, Sim, container_config};

@@ -1,6 +1,6 @@
 //! ListImages over several image stores: one entry for each image, nothing lost.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::{StreamExt, TryStreamExt};
 use tonic::{Code, Status};
 
@@ -162,7 +162,7 @@ async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
         let list = direct.call(LIST_IMAGES, &[], frame_raw(b"")).await;
         let list = list.messages()[0].clone();
         // The merged list contains only images. Other fields in a newer runtime's reply describe that backend alone.
-        for field in criswitch::codec::protobuf::fields(&list).map(Result::unwrap) {
+        for field in criswitch_cri::codec::protobuf::fields(&list).map(Result::unwrap) {
             if field.number == 1 {
                 expected.extend_from_slice(field.raw);
             }

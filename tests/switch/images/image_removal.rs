@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 

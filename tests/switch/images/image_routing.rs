@@ -1,6 +1,6 @@
 //! Image calls go to the handler's backend, to the pod's backend, to the backends with the image, or to all backends.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{Rig, Sim, image_spec, pod_config};

@@ -1,6 +1,6 @@
 //! Images while a backend is silent: no image is reported absent, and a pull reports every failure.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;

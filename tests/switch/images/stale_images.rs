@@ -2,10 +2,10 @@
 //! pulled after criswitch cached the list.
 
 use criswitch::backend::lists::{Lists, Snapshot};
-use criswitch::codec::cri;
 use criswitch::gate::Readable;
 use criswitch::ownership::Owners;
-use criswitch::rpc::List;
+use criswitch_cri::codec::cri;
+use criswitch_cri::rpc::List;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 

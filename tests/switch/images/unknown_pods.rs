@@ -1,6 +1,6 @@
 //! Images of pods with annotations unknown to criswitch: the kubelet has restarted since it created the pods.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::calls::stopped;

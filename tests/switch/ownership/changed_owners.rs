@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use criswitch::codec::admin::ForgetRequest;
-use criswitch::codec::cri::{self, ContainerEventType};
+use criswitch_cri::codec::admin::ForgetRequest;
+use criswitch_cri::codec::cri::{self, ContainerEventType};
 
 use crate::calls::stopped;
 use crate::faults::{directly, names, node, state_of, until_state};

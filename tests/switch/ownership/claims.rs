@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
@@ -72,9 +72,10 @@ async fn times(rig: &Rig, rpc: &str, id: &str) -> usize {
     assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
     let mut times = 0;
     for message in reply.messages() {
-        for item in criswitch::codec::protobuf::all_bytes(&message, &[1]).unwrap() {
-            let of_stats = criswitch::codec::protobuf::string(item, &[1, 1]).unwrap_or_default();
-            let own = criswitch::codec::protobuf::string(item, &[1]).unwrap_or_default();
+        for item in criswitch_cri::codec::protobuf::all_bytes(&message, &[1]).unwrap() {
+            let of_stats =
+                criswitch_cri::codec::protobuf::string(item, &[1, 1]).unwrap_or_default();
+            let own = criswitch_cri::codec::protobuf::string(item, &[1]).unwrap_or_default();
             times += usize::from(of_stats == id || own == id);
         }
     }

@@ -1,6 +1,6 @@
 //! An id on two backends: the owner is never guessed, and the backend that created the id stays the owner.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};

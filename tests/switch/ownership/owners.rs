@@ -1,7 +1,7 @@
 //! Ownership of ids. criswitch learns it from replies and lists, drops it on removal, and asks all backends for an
 //! unknown id.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 

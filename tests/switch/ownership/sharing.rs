@@ -15,12 +15,12 @@ async fn runc_and_kata() -> Rig {
 
 /// Once this call returns, earlier calls on the same connection have been routed.
 async fn version(rig: &Rig) {
-    let request = criswitch::codec::cri::VersionRequest::default();
+    let request = criswitch_cri::codec::cri::VersionRequest::default();
     rig.runtime().version(request).await.unwrap();
 }
 
 async fn status(rig: &Rig, pod: &str) -> Code {
-    let request = criswitch::codec::cri::PodSandboxStatusRequest {
+    let request = criswitch_cri::codec::cri::PodSandboxStatusRequest {
         pod_sandbox_id: pod.to_owned(),
         verbose: false,
     };

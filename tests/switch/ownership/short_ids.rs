@@ -102,14 +102,14 @@ async fn a_short_id_of_a_pod_is_not_confused_with_that_of_a_container() {
     assert_eq!(status.id, plain);
     assert_eq!(
         status.state(),
-        criswitch::codec::cri::PodSandboxState::SandboxNotready
+        criswitch_cri::codec::cri::PodSandboxState::SandboxNotready
     );
     rig.stop("aa").await.unwrap();
     let container = rig.sim("kata").containers()[0].clone();
     assert_eq!(container.id, boxed);
     assert_eq!(
         container.state(),
-        criswitch::codec::cri::ContainerState::ContainerExited
+        criswitch_cri::codec::cri::ContainerState::ContainerExited
     );
 }
 

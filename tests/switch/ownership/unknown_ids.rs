@@ -1,6 +1,6 @@
 //! The reply of each call for an id that no backend has. criswitch never guesses an owner.
 
-use criswitch::rpc::ROWS;
+use criswitch_cri::rpc::ROWS;
 use tonic::Code;
 
 use crate::calls::{

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tempfile::TempDir;
 
 use crate::support::{Client, PATIENCE, Sim};

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use criswitch_cri::codec::cri;
+use criswitch_platform::connect::Stream;
 use futures_util::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tonic::Code;
@@ -12,9 +14,7 @@ use crate::http2::{
 };
 use crate::support::{PATIENCE, Rig, Sim, connect, frame, frame_raw};
 use crate::wait::until;
-use criswitch::codec::cri;
 use criswitch::limits::{MAX_CALLS, RESERVED_CALLS};
-use criswitch::platform::connect::Stream;
 
 /// The number of calls: more than HTTP/2 servers allow by default, and more than a kubelet has pods.
 const CALLS: usize = 1500;

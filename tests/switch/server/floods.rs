@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use criswitch::limits::flood::{CHEAP_BURST, SMALL_DATA};
-use criswitch::platform::connect::Stream;
 use criswitch::telemetry::counters::Reason;
+use criswitch_platform::connect::Stream;
 use tokio::io::{AsyncWrite, AsyncWriteExt, copy, sink, split};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use criswitch::backend::own_headers;
-use criswitch::codec::frames;
 use criswitch::limits::places::User;
-use criswitch::rpc;
+use criswitch_cri::codec::frames;
+use criswitch_cri::rpc;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::Notify;

@@ -4,12 +4,12 @@ use std::convert::Infallible;
 use std::path::Path;
 
 use bytes::Bytes;
-use criswitch::codec::cri;
 use criswitch::limits::places::User;
 use criswitch::limits::{ADMIN_LIMIT, MAX_CALLS, MAX_CONNECTIONS, REQUEST_LIMIT};
-use criswitch::platform::connect::Stream;
 use criswitch::server::PREFACE_LIMIT;
 use criswitch::telemetry::counters::Reason;
+use criswitch_cri::codec::cri;
+use criswitch_platform::connect::Stream;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use http::{Request, Response};

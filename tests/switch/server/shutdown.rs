@@ -1,14 +1,14 @@
 //! Shutdown: new calls fail, calls in flight finish, and no call delays the shutdown for longer than
 //! `shutdown_timeout`.
 
+use criswitch_cri::codec::cri;
+use criswitch_platform::connect::Stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::StreamExt;
 use tonic::Code;
 
 use crate::support::{Client, PATIENCE, Rig, Sim, connect, frame_raw};
 use crate::wait::until;
-use criswitch::codec::cri;
-use criswitch::platform::connect::Stream;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 /// A `shutdown_timeout` that is much longer than a test may take.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use criswitch::limits::places::User;
 use criswitch::limits::{MAX_CALLS, STREAM_WINDOW};
-use criswitch::platform::connect::Stream;
 use criswitch::telemetry::counters::Reason;
+use criswitch_platform::connect::Stream;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use criswitch::config::address::Address;
 use criswitch::server::{BindError, Listener};
+use criswitch_config::address::Address;
 use tempfile::TempDir;
 
 use crate::support::PATIENCE;

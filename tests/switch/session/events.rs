@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, Streaming};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::cri;
 use criswitch::limits::streams::MAX_FURTHER_CONNECTIONS;
+use criswitch_cri::codec::cri;
 use tokio::task::JoinSet;
 use tonic::Code;
 

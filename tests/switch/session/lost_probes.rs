@@ -4,7 +4,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::faults::{self, state_of, until_state};

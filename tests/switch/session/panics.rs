@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use criswitch::backend::connect::Dialer;
-use criswitch::config::Config;
-use criswitch::config::address::Address;
 use criswitch::keep_connected;
 use criswitch::switch::Switch;
+use criswitch_config::Config;
+use criswitch_config::address::Address;
 
 use crate::logged::Logged;
 use crate::support::sockets;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use criswitch::codec::cri::{self, ContainerEventType, PodSandboxState};
+use criswitch_cri::codec::cri::{self, ContainerEventType, PodSandboxState};
 use tonic::{Status, Streaming};
 
 use crate::calls::stopped;

@@ -1,6 +1,6 @@
 //! A backend that comes back: listed before it is ready, vanished pods forgotten, new pods known.
 
-use criswitch::rpc::Kind;
+use criswitch_cri::rpc::Kind;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, stopped};

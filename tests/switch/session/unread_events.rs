@@ -1,7 +1,7 @@
 //! A subscriber that does not read is cut off when its queue is full, and never affects other subscribers.
 
-use criswitch::codec::cri;
 use criswitch::telemetry::counters::Reason;
+use criswitch_cri::codec::cri;
 use tonic::{Code, Streaming};
 
 use crate::calls::stopped;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use criswitch::codec::admin::ForgetRequest;
+use criswitch_cri::codec::admin::ForgetRequest;
 use serde_json::json;
 use tonic::{Code, Status};
 

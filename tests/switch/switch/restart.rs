@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::codec::cri::GetEventsRequest;
+use criswitch_cri::codec::cri::GetEventsRequest;
 
 use crate::calls::{By, holds, narrowed_to, send};
 use crate::faults::{directly, names, node, runc_and_kata, until_state};

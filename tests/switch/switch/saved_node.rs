@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tokio::time::Instant;
 use tonic::Status;
 

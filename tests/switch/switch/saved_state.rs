@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tokio::time::Instant;
 use tonic::Code;
 

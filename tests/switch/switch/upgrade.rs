@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use tonic::Code;
 
 use crate::faults::{names, state_of};

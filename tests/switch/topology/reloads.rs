@@ -3,10 +3,10 @@
 #[cfg(unix)]
 use std::path::Path;
 
-use criswitch::codec::admin::{Changes, Moved, Retiring};
-use criswitch::codec::cri;
 #[cfg(unix)]
-use criswitch::config::{Applies, Config, KEYS, Key, KeyKind};
+use criswitch_config::{Applies, Config, KEYS, Key, KeyKind};
+use criswitch_cri::codec::admin::{Changes, Moved, Retiring};
+use criswitch_cri::codec::cri;
 use serde_json::Value as Json;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! A reload while calls are in flight: new backends that are not ready, and calls that wait for a removed backend.
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use serde_json::Value as Json;
 use tonic::{Code, Status};
 

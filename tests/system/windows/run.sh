@@ -22,11 +22,38 @@ SKIPPED=(
   rejected_lists_without_end_free_their_memory
   criswitchs_own_lists_have_memory_while_replies_to_clients_use_all_memory_for_replies
   requests_that_need_too_much_memory_are_rejected_and_small_requests_succeed
-  # Under Wine a step of the paused clock takes as long as on a real one, and these tests take many.
+  # Under Wine a step of the paused clock takes as long as on a real one, and these tests take an hour.
   events_without_a_pause_disconnect_no_client_that_reads_and_delay_no_other_backend
   cached_lists_are_filtered_as_the_runtime_filters_them
   descriptors_asked_for_while_a_backend_is_down_change_no_label_keys
   a_backend_whose_lists_fail_after_a_connect_serves_its_pods_with_its_cached_lists
+)
+# Tests of hangs and of long waits: each takes one to twenty minutes under Wine, for the same reason. Only the nightly lane
+# runs them.
+SLOW=(
+  backend::hostile_backends::a_streamed_list_without_end_is_ended
+  fanout::stats::stats_omit_a_hung_backend_at_once_until_it_answers
+  forward::kept_statuses::the_last_statuses_answer_while_a_backend_is_down_unresponsive_or_late
+  fanout::silent_default::an_unresponsive_backend_does_not_delay_status_and_is_named_with_that_cause
+  images::long_pulls::a_pull_into_every_store_is_not_sent_to_a_backend_that_hangs
+  images::silent_images::a_removal_from_every_store_fails_while_a_backend_hangs
+  images::image_removal::an_id_is_removed_while_a_backend_is_down_whose_cached_list_lacks_it
+  images::stale_images::images_stay_listed_while_a_backend_is_dead_or_hangs
+  images::image_removal::the_last_version_and_file_systems_of_a_hung_default_backend_answer_at_once
+  session::states::a_backend_that_hangs_from_the_start_is_connecting_until_a_probe_fails
+  dispatch::waits::a_call_that_changes_a_container_outlasts_a_short_stall_of_its_backend
+  fanout::stale_lists::no_list_is_served_from_cache_for_longer_than_stale_lists
+  session::states::a_backend_that_does_not_answer_a_probe_is_unresponsive_until_it_answers
+  session::resumed_events::events_of_other_backends_arrive_while_one_hangs_and_its_own_arrive_afterwards
+  session::returns::a_backend_whose_lists_hang_after_a_connect_serves_its_pods_with_its_cached_lists
+  backend::hostile_backends::a_list_of_a_backend_has_memory_while_its_other_replies_use_all_of_theirs
+  fanout::streams::messages_stay_whole_however_a_backend_splits_them
+  session::states::an_idle_backend_that_hangs_is_found_by_a_periodic_probe
+  session::unread_events::a_subscriber_that_does_not_read_is_cut_off_and_others_get_every_event
+  session::lost_probes::an_unresponsive_backend_is_probed_again_after_a_while
+  call::client_faults::the_only_backend_is_not_at_fault_for_a_client_that_it_rejects
+  session::lost_probes::a_list_that_is_lost_during_the_greeting_is_asked_for_again
+  fanout::failed_parts::an_item_that_clients_cannot_decode_reaches_no_client_and_its_backend_is_named
 )
 
 main() {
@@ -74,6 +101,7 @@ make_prefix() {
 # vain while other tests run. Wine replaces a file in two steps, so a test that reads a state file may find no file.
 run_tests() {
   local log name arguments=()
+  [ -n "${CRISWITCH_NIGHTLY:-}" ] || SKIPPED+=("${SLOW[@]}")
   for name in "${SKIPPED[@]}"; do arguments+=(--skip "$name"); done
   for round in 1 2 3; do
     log=$HERE/tests-$round.log
@@ -88,7 +116,7 @@ run_tests() {
 
 # A round that hangs ends, so that its output shows which tests ended.
 cargo_test() {
-  timeout 30m cargo test --quiet --locked --target "$TARGET" --no-fail-fast --lib --test switch --test merge --test table \
+  timeout 60m cargo test --quiet --locked --target "$TARGET" --no-fail-fast --lib --test switch --test merge --test table \
     --test interface --test corpora --test config --test metrics --test cli "$@"
 }
 
@@ -98,7 +126,7 @@ count_tests() {
   local ran skipped
   ran=$(sum_of passed failed)
   skipped=$(sum_of "filtered out")
-  echo "$ran tests ran, and $skipped were skipped because of Wine."
+  echo "$ran tests ran, and $skipped were skipped because Wine cannot run them or is too slow."
   only_for_unix | awk -F '\t' '
     { of[$2] += $1; all += $1 }
     END {

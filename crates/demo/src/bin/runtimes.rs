@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
+
 use support::{Client, IMAGE, Sim};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;

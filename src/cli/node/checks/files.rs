@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use criswitch::platform::WriteTarget;
+use criswitch_platform::WriteTarget;
 
 use crate::cli::node::Finding;
 use crate::cli::node::journal;

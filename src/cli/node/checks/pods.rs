@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use criswitch::codec::cri::{PodSandbox, PodSandboxState};
+use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 
 use super::kubelet::minor_version;
 use crate::cli::node::Finding;

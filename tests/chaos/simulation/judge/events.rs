@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-use criswitch::codec::protobuf;
-use criswitch::rpc::{self, Kind};
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::{self, Kind};
 
 use super::Asked;
 use crate::simulation::client::messages;

@@ -1,7 +1,7 @@
 //! Images: an image that one store lacks may be in another. A call that names a handler or a pod is for the store of
 //! that handler or pod only.
 
-use criswitch::rpc::{Goes, ImageRule, Kind};
+use criswitch_cri::rpc::{Goes, ImageRule, Kind};
 
 use super::Case;
 use crate::simulation::client::{CONTAINER_IMAGE, Call};

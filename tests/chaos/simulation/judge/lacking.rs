@@ -1,7 +1,7 @@
 //! RPCs that runtimes lack. A client must see no error if a fallback gives the same result, or if the replies of the
 //! other backends suffice.
 
-use criswitch::rpc::{self, Goes, ImageRule, Items, Join, Lacking, Merge, Row};
+use criswitch_cri::rpc::{self, Goes, ImageRule, Items, Join, Lacking, Merge, Row};
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::{cri, protobuf};
-use criswitch::rpc::{self, Kind, Merge};
+use criswitch_cri::codec::{cri, protobuf};
+use criswitch_cri::rpc::{self, Kind, Merge};
 use prost::Message;
 
 use super::Case;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use prost::Message;
 
 use super::Case;

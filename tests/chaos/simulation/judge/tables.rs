@@ -1,8 +1,8 @@
 //! The possible tables of a call, and the backends of the call. A table is possible if it applied between the call's
 //! start and the moment when criswitch had read the call.
 
-use criswitch::config::{Handler, Table};
-use criswitch::rpc::{Goes, ImageRule};
+use criswitch_config::{Handler, Table};
+use criswitch_cri::rpc::{Goes, ImageRule};
 
 use super::Case;
 use crate::simulation::client::Call;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Patience};
+use criswitch_cri::rpc::{Goes, ImageRule, Kind, Merge, Patience};
 use tonic::Code;
 
 use super::{Asked, Case};

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 
 use bytes::{Bytes, BytesMut};
-use criswitch::codec::cri;
-use criswitch::codec::protobuf;
-use criswitch::rpc::{Goes, Items, Join, Kind, List, Merge, Row, Then, Unknown};
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::{Goes, Items, Join, Kind, List, Merge, Row, Then, Unknown};
 use prost::Message;
 use tonic::Status;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::codec::frames;
+use criswitch_cri::codec::frames;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;

@@ -1,6 +1,6 @@
 //! Faults of a runtime, and pods that are created or removed at the runtime without criswitch.
 
-use criswitch::rpc::{self, Kind, Row};
+use criswitch_cri::rpc::{self, Kind, Row};
 
 use super::damage::Shown;
 use super::{Runtime, State};

@@ -1,8 +1,8 @@
 //! Sabotaged lists, which lack existing items or show removed items.
 
 use bytes::{Bytes, BytesMut};
-use criswitch::codec::protobuf::{self, Edit};
-use criswitch::rpc::Kind;
+use criswitch_cri::codec::protobuf::{self, Edit};
+use criswitch_cri::rpc::Kind;
 
 use crate::simulation::client::Reply;
 use crate::simulation::filter::Filter;

@@ -1,8 +1,8 @@
 //! Sabotage of the state on disk: files that the real criswitch never writes or would reject.
 
 use bytes::{Bytes, BytesMut};
-use criswitch::codec::protobuf;
-use criswitch::rpc::Kind;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::rpc::Kind;
 
 use super::Sabotage;
 use crate::simulation::disk::Disk;

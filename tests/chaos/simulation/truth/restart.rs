@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::rpc::{Kind, List};
+use criswitch_cri::rpc::{Kind, List};
 use tokio::time::Instant;
 
 use super::{Listing, Moment, START_WAIT, Thing, Truth, Updates};

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use criswitch::rpc::Kind;
+use criswitch_cri::rpc::Kind;
 
 use super::{Moment, Thing, Truth};
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::rpc::{Kind, SEEN_ANNOTATION};
+use criswitch_cri::rpc::{Kind, SEEN_ANNOTATION};
 
 use super::{CallId, Moment};
 use crate::simulation::filter::{APP, UID};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge};
+use criswitch_cri::rpc::{Goes, ImageRule, Kind, Merge};
 use tokio::time::Instant;
 
 use super::World;

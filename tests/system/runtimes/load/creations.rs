@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use criswitch::codec::cri;
+use criswitch_cri::codec::cri;
 use futures_util::FutureExt;
 use tokio::task::spawn_local;
 use tonic::{Code, Response, Status};

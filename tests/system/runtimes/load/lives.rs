@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use criswitch::codec::cri;
-use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use serde_json::{Value as Json, json};
 use tonic::transport::Channel;
 use tonic::{Response, Status};

@@ -19,8 +19,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use criswitch::codec::cri;
-use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
+use criswitch_cri::codec::cri;
+use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use futures_util::future::join;
 use serde_json::{Value as Json, json};
 use tokio::task::{LocalSet, spawn_local};

@@ -1,0 +1,442 @@
+//! The families of fields by which a pod reaches out of itself, and the kinds of runtime that are known to do what such
+//! a field asks for. A field of a family that neither these rules nor a known limit judges is reported as not judged.
+
+use serde_json::Value;
+
+use super::RuntimeKind;
+use super::paths::{GUEST_DEVICES, PLAIN_FILES, PRIVILEGED_TUN, SHARED};
+use super::table::{
+    ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BEYOND_GVISOR, BLOCK, EXPRESSIONS, FOR_LINUX,
+    FOR_WINDOWS, HOST_PATH, HOST_PROCESS, HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED,
+    OS_LABELS, OWN_TO_GVISOR, PLAIN, PRIVILEGED, PROPAGATION, RESOURCES, SANDBOXES, SECCOMP,
+    SECCOMP_ANNOTATIONS, SELECTOR, SELINUX, SYSCTLS, WINDOWS,
+};
+use super::test::{About, Is, Test, on};
+
+/// Fields of one sort.
+#[derive(Debug)]
+pub struct Family {
+    /// The name, for people.
+    pub title: &'static str,
+    /// The fields.
+    pub any: &'static [Test],
+    /// The kinds that do what any of the fields asks for.
+    all_works_in: &'static [RuntimeKind],
+    /// Further rules: the kinds that do what some of the fields ask for.
+    works: &'static [(&'static [RuntimeKind], About)],
+}
+
+/// Capabilities that a container has by default, and that gVisor and Kata Containers grant too. NET_RAW is not among
+/// them: gVisor drops it.
+const DEFAULT_CAPABILITIES: &[&str] = &[
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+/// All other capabilities of Linux.
+const CAPABILITIES: &[Test] = &[
+    on(ADDED, Is::OneOf(&["NET_RAW"])),
+    on(ADDED, Is::OneOf(BEYOND_GVISOR)),
+    on(ADDED, Is::OneOf(OWN_TO_GVISOR)),
+];
+/// Volumes that are ordinary directories for every runtime. hostPath is a family of its own.
+const EVERYDAY_VOLUMES: &[&str] = &[
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "hostPath",
+    "name",
+    "nfs",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
+/// The volumes that runc and crun are known to pass on: all except images, and except the types that newer versions of
+/// Kubernetes do not mount.
+const MOUNTED_VOLUMES: &[&str] = &[
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cinder",
+    "csi",
+    "fc",
+    "flexVolume",
+    "gcePersistentDisk",
+    "iscsi",
+    "portworxVolume",
+    "vsphereVolume",
+];
+/// CSI drivers that write ordinary files.
+const FILE_DRIVERS: &[&str] = &[
+    "csi.cert-manager.io",
+    "csi.spiffe.io.files",
+    "secrets-store.csi.k8s.io",
+];
+const CSI: &[&str] = &["spec.volumes[*].csi.driver"];
+/// Annotations that runtimes read.
+const RUNTIME_ANNOTATIONS: &[&str] = &[
+    "**.cri-o.io/**",
+    "**.crio.io**",
+    "**.noderesource.dev/**",
+    "**.nri.containerd.io/**",
+    "**.nri.io/**",
+    "**.resources.beta.kubernetes.io/**",
+    "cdi.k8s.io/**",
+    "dev.gvisor.**",
+    "io.containerd.**",
+    "io.katacontainers.**",
+    "io.kubernetes.cri-o.**",
+    "io.kubernetes.cri.**",
+    "module.wasm.image/**",
+    "org.systemd.property.**",
+    "run.oci.**",
+    "security.alpha.kubernetes.io/**sysctls",
+];
+
+const fn rule(any: &'static [Test]) -> About {
+    About {
+        any,
+        and: &[],
+        unless: &[],
+    }
+}
+
+const fn family(
+    title: &'static str,
+    any: &'static [Test],
+    all_works_in: &'static [RuntimeKind],
+) -> Family {
+    Family {
+        title,
+        any,
+        all_works_in,
+        works: &[],
+    }
+}
+
+impl Family {
+    const fn and(mut self, works: &'static [(&'static [RuntimeKind], About)]) -> Family {
+        self.works = works;
+        self
+    }
+
+    /// Whether the kind does what any of the fields asks for (true) or what some of them ask for (false); `None` if only
+    /// limits judge the fields for this kind.
+    pub fn works_in(&self, kind: RuntimeKind) -> Option<bool> {
+        let is_all = self.all_works_in.contains(&kind);
+        let is_some = self.works.iter().any(|(kinds, _)| kinds.contains(&kind));
+        (is_all || is_some).then_some(is_all)
+    }
+
+    /// The fields of the pod that a handler of this kind is known to support.
+    pub(super) fn works(&self, pod: &Value, kind: Option<RuntimeKind>) -> Vec<String> {
+        let is_in = |kinds: &[RuntimeKind]| kind.is_some_and(|kind| kinds.contains(&kind));
+        let whole = is_in(self.all_works_in).then_some(rule(self.any));
+        let parts = self.works.iter().filter(|(kinds, _)| is_in(kinds));
+        let rules = whole.into_iter().chain(parts.map(|(_, about)| *about));
+        rules
+            .flat_map(|about| about.fields(pod))
+            .map(|field| field.name)
+            .collect()
+    }
+}
+
+const fn requires(labels: &'static [(&'static str, Is)]) -> Test {
+    on(EXPRESSIONS, Is::All(labels))
+}
+
+/// Every family.
+#[rustfmt::skip] // A family is a few lines.
+pub const FAMILIES: &[Family] = &[
+    family("host namespaces", &[on(&["spec.hostNetwork", "spec.hostPID", "spec.hostIPC"], Is::True)], PLAIN)
+        .and(&[(WINDOWS, About { any: &[on(&["spec.hostNetwork"], Is::True)], and: &[on(HOST_PROCESS, Is::True)], unless: &[] })]),
+    family("user namespaces, recursive read-only mounts, supplemental groups and mount options", &[
+        on(&["spec.hostUsers"], Is::False),
+        on(&["spec.containers[*].volumeMounts[*].recursiveReadOnly"], Is::OneOf(&["Enabled"])),
+        on(&["spec.securityContext.supplementalGroupsPolicy"], Is::OneOf(&["Strict"])),
+        on(&["spec.containers[*].volumeMounts[*].bindMountOptions[*]"], Is::Present),
+    ], &[]),
+    family("privileged containers", &[on(PRIVILEGED, Is::True)], PLAIN),
+    family("HostProcess containers", &[on(HOST_PROCESS, Is::True)], WINDOWS),
+    family("added capabilities", &[on(ADDED, Is::NoneOf(DEFAULT_CAPABILITIES))], &[])
+        .and(&[(PLAIN, rule(CAPABILITIES)), (KATA, rule(CAPABILITIES))]),
+    family("hostPath volumes", &[on(HOST_PATH, Is::Present)], &[])
+        .and(&[
+            (PLAIN, rule(&[on(HOST_PATH, Is::HostPath(&SHARED)), on(HOST_PATH, Is::HostPath(&PRIVILEGED_TUN))])),
+            (SANDBOXES, rule(&[on(HOST_PATH, Is::HostPath(&PLAIN_FILES))])),
+            (KATA, rule(&[on(HOST_PATH, Is::HostPath(&GUEST_DEVICES))])),
+        ]),
+    family("CSI volumes and other volumes than everyday ones", &[on(&["spec.volumes[*]"], Is::OtherKey(EVERYDAY_VOLUMES))], &[])
+        .and(&[
+            (PLAIN, rule(&[on(&["spec.volumes[*]"], Is::Entry(MOUNTED_VOLUMES, &[]))])),
+            (SANDBOXES, rule(&[on(CSI, Is::OneOf(FILE_DRIVERS))])),
+        ]),
+    family("volumes in block mode", &[on(BLOCK, Is::Present)], &[RuntimeKind::Runc, RuntimeKind::Crun, RuntimeKind::Kata]),
+    family("mount propagation", &[on(PROPAGATION, Is::OneOf(&["Bidirectional", "HostToContainer"]))], PLAIN)
+        .and(&[(KATA, rule(&[on(PROPAGATION, Is::OneOf(&["HostToContainer"]))]))]),
+    family("devices and extended resources", &[
+        on(RESOURCES, Is::Entry(&["**/**"], &[])),
+        on(&["spec.containers[*].env[*]"], Is::All(&[("name", Is::OneOf(&["NVIDIA_VISIBLE_DEVICES"]))])),
+    ], PLAIN),
+    family("resource claims", &[
+        on(&["spec.resourceClaims[*].name"], Is::Present),
+        on(&["spec.containers[*].resources.claims[*].name"], Is::Present),
+    ], &[]),
+    family("huge pages", HUGE_PAGES, PLAIN),
+    family("sysctls", &[on(SYSCTLS, Is::Present)], &[])
+        .and(&[
+            (PLAIN, rule(&[on(SYSCTLS, Is::Sysctl(NAMESPACED, &[]))])),
+            (KATA, rule(&[on(SYSCTLS, Is::Sysctl(&["net.", "kernel.shm"], &[]))])),
+        ]),
+    family("operating system and architecture", &[
+        on(&["spec.os.name"], Is::Present),
+        on(SELECTOR, Is::Entry(OS_LABELS, &[])),
+        on(SELECTOR, Is::Entry(ARCHITECTURE_LABELS, &[])),
+        requires(&[("key", Is::OneOf(OS_LABELS))]),
+        requires(&[("key", Is::OneOf(ARCHITECTURE_LABELS))]),
+    ], &[])
+        .and(&[
+            (LINUX, rule(&[
+                on(&["spec.os.name"], Is::OneOf(&["linux"])),
+                on(SELECTOR, Is::Entry(OS_LABELS, &["linux"])),
+                FOR_LINUX,
+                requires(&[("key", Is::OneOf(OS_LABELS)), ("operator", Is::OneOf(&["NotIn"])), ("values", Is::Includes("windows"))]),
+            ])),
+            (WINDOWS, rule(&[
+                on(&["spec.os.name"], Is::OneOf(&["windows"])),
+                on(SELECTOR, Is::Entry(OS_LABELS, &["windows"])),
+                FOR_WINDOWS,
+                requires(&[("key", Is::OneOf(OS_LABELS)), ("operator", Is::OneOf(&["NotIn"])), ("values", Is::Includes("linux"))]),
+            ])),
+            (ANY, rule(&[
+                on(SELECTOR, Is::Entry(ARCHITECTURE_LABELS, &[ARCHITECTURE])),
+                requires(&[("key", Is::OneOf(ARCHITECTURE_LABELS)), ("operator", Is::OneOf(&["In"])), ("values", Is::Includes(ARCHITECTURE))]),
+            ])),
+        ]),
+    family("SELinux labels", &[on(SELINUX, Is::Present)], PLAIN),
+    family("AppArmor profiles of the node", LOCAL_APPARMOR, &[]),
+    family("seccomp profiles of the node", &[on(SECCOMP, Is::OneOf(&["Localhost"])), SECCOMP_ANNOTATIONS], PLAIN),
+    family("unmasked /proc", &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))], PLAIN),
+    family("annotations of runtimes", &[on(&["metadata.annotations"], Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),
+];
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+    use strum::VariantArray;
+
+    use super::*;
+    use crate::{Effect, Fact, Facts, judge};
+
+    fn container(part: Value) -> Value {
+        json!({ "spec": { "containers": [part] } })
+    }
+
+    fn volume(part: Value) -> Value {
+        json!({ "spec": { "volumes": [part], "containers": [{ "volumeMounts": [{ "name": "v" }] }] } })
+    }
+
+    /// A pod with only one field that reaches out of it, for each such field.
+    fn pods() -> Vec<(&'static str, Value)> {
+        let context = |context| container(json!({ "securityContext": context }));
+        let host_path = |path| volume(json!({ "name": "v", "hostPath": { "path": path } }));
+        let limits = |limits| container(json!({ "resources": { "limits": limits } }));
+        let added = |name| context(json!({ "capabilities": { "add": [name] } }));
+        let annotated = |key: &str, value: &str| json!({ "metadata": { "annotations": { key: value } }, "spec": {} });
+        let term = |term| json!({ "nodeSelectorTerms": [{ "matchExpressions": [term] }] });
+        let affinity =
+            term(json!({ "key": "kubernetes.io/os", "operator": "In", "values": ["linux"] }));
+        let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": affinity } });
+        let sysctl =
+            |name| json!({ "spec": { "securityContext": { "sysctls": [{ "name": name }] } } });
+        vec![
+            ("hostNetwork", json!({ "spec": { "hostNetwork": true } })),
+            ("hostPID", json!({ "spec": { "hostPID": true } })),
+            ("hostIPC", json!({ "spec": { "hostIPC": true } })),
+            ("hostUsers", json!({ "spec": { "hostUsers": false } })),
+            ("privileged", context(json!({ "privileged": true }))),
+            (
+                "hostProcess",
+                context(json!({ "windowsOptions": { "hostProcess": true } })),
+            ),
+            ("add NET_RAW", added("NET_RAW")),
+            ("add SYS_TIME", added("SYS_TIME")),
+            ("add unknown", added("CAP_NET_ADMIN")),
+            ("path of a socket", host_path("/run/a.sock")),
+            ("path of a device", host_path("/dev/kvm")),
+            ("path /dev/net/tun", host_path("/dev/net/tun")),
+            ("path /proc", host_path("/proc")),
+            ("path /etc/hosts", host_path("/etc/hosts")),
+            ("path with ..", host_path("/etc/../dev/kvm")),
+            (
+                "CSI volume",
+                volume(json!({ "name": "v", "csi": { "driver": "x.example" } })),
+            ),
+            (
+                "image volume",
+                volume(json!({ "name": "v", "image": { "reference": "x" } })),
+            ),
+            (
+                "volumeDevices",
+                container(json!({ "volumeDevices": [{ "devicePath": "/dev/x" }] })),
+            ),
+            (
+                "Bidirectional",
+                container(json!({ "volumeMounts": [{ "mountPropagation": "Bidirectional" }] })),
+            ),
+            (
+                "HostToContainer",
+                container(json!({ "volumeMounts": [{ "mountPropagation": "HostToContainer" }] })),
+            ),
+            ("extended resource", limits(json!({ "example.com/x": 1 }))),
+            ("huge pages", limits(json!({ "hugepages-2Mi": "4Mi" }))),
+            (
+                "resource claim",
+                json!({ "spec": { "resourceClaims": [{ "name": "x" }] } }),
+            ),
+            ("sysctl of the node", sysctl("vm.swappiness")),
+            ("unsafe sysctl", sysctl("net.core.somaxconn")),
+            ("safe sysctl", sysctl("net.ipv4.tcp_syncookies")),
+            (
+                "os windows",
+                json!({ "spec": { "os": { "name": "windows" } } }),
+            ),
+            (
+                "affinity to linux",
+                json!({ "spec": { "affinity": affinity } }),
+            ),
+            (
+                "selector of s390",
+                json!({ "spec": { "nodeSelector": { "kubernetes.io/arch": "s390" } } }),
+            ),
+            ("SELinux", context(json!({ "seLinuxOptions": {} }))),
+            (
+                "AppArmor",
+                context(json!({ "appArmorProfile": { "type": "Localhost" } })),
+            ),
+            (
+                "AppArmor annotation",
+                annotated(
+                    "container.apparmor.security.beta.kubernetes.io/c",
+                    "localhost/p",
+                ),
+            ),
+            (
+                "seccomp",
+                context(json!({ "seccompProfile": { "type": "Localhost" } })),
+            ),
+            (
+                "seccomp annotation",
+                annotated(
+                    "seccomp.security.alpha.kubernetes.io/pod",
+                    "runtime/default",
+                ),
+            ),
+            (
+                "procMount",
+                json!({ "spec": { "hostUsers": false, "containers": [{ "securityContext": { "procMount": "Unmasked" } }] } }),
+            ),
+            (
+                "runtime annotation",
+                annotated("io.katacontainers.config.runtime.x", "y"),
+            ),
+        ]
+    }
+
+    /// The worst that is known of a pod: a limit, an open limit, an unjudged field, or a rule
+    /// by which it works. It is silent if no family has the field.
+    fn verdict(pod: &Value, kind: Option<RuntimeKind>) -> &'static str {
+        let facts = Facts {
+            known: vec![(Fact::Selinux, false)],
+            ..Facts::default()
+        };
+        let judgement = judge(pod, kind, &facts);
+        let mut tests = FAMILIES.iter().flat_map(|family| family.any);
+        let is_in_family = tests.any(|test| !test.fields(pod).is_empty());
+        match judgement.findings.first() {
+            Some(found) if found.limit.effect == Effect::Fails => "no",
+            _ if !judgement.undecided.is_empty() => "depends",
+            _ if !judgement.not_judged.is_empty() => "unknown",
+            Some(_) => "less",
+            None if is_in_family => "works",
+            None => "silent",
+        }
+    }
+
+    #[test]
+    fn each_field_that_reaches_out_of_a_pod_has_an_answer_for_each_kind() {
+        let kinds = RuntimeKind::VARIANTS
+            .iter()
+            .copied()
+            .map(Some)
+            .chain([None]);
+        let mut shown = String::new();
+        for (name, pod) in pods() {
+            let verdicts = kinds
+                .clone()
+                .map(|kind| format!(" {:8}", verdict(&pod, kind)));
+            let line = format!("{name:20}{}", verdicts.collect::<String>());
+            shown += &format!("{}\n", line.trim_end());
+        }
+        expect![[r#"
+            hostNetwork          works    works    no       no       no       unknown
+            hostPID              works    works    less     less     no       unknown
+            hostIPC              works    works    less     less     no       unknown
+            hostUsers            depends  depends  depends  depends  depends  depends
+            privileged           works    works    less     depends  no       unknown
+            hostProcess          no       no       no       no       works    unknown
+            add NET_RAW          works    works    depends  works    less     unknown
+            add SYS_TIME         works    works    no       less     less     unknown
+            add unknown          unknown  unknown  unknown  unknown  less     unknown
+            path of a socket     works    works    depends  no       unknown  unknown
+            path of a device     no       no       no       no       unknown  unknown
+            path /dev/net/tun    unknown  unknown  no       no       unknown  unknown
+            path /proc           works    works    unknown  unknown  unknown  unknown
+            path /etc/hosts      works    works    works    works    unknown  unknown
+            path with ..         unknown  unknown  unknown  unknown  unknown  unknown
+            CSI volume           works    works    unknown  unknown  unknown  unknown
+            image volume         unknown  unknown  unknown  unknown  unknown  unknown
+            volumeDevices        works    works    no       works    no       unknown
+            Bidirectional        works    works    no       less     no       unknown
+            HostToContainer      works    works    unknown  works    no       unknown
+            extended resource    works    works    unknown  unknown  unknown  unknown
+            huge pages           works    works    less     unknown  no       unknown
+            resource claim       unknown  unknown  unknown  unknown  unknown  unknown
+            sysctl of the node   no       no       no       no       no       no
+            unsafe sysctl        depends  depends  depends  depends  depends  depends
+            safe sysctl          works    works    less     works    less     unknown
+            os windows           no       no       no       no       works    unknown
+            affinity to linux    works    works    works    works    no       unknown
+            selector of s390     unknown  unknown  unknown  unknown  unknown  unknown
+            SELinux              works    works    works    works    less     unknown
+            AppArmor             unknown  unknown  less     less     less     unknown
+            AppArmor annotation  unknown  unknown  less     less     unknown  unknown
+            seccomp              works    works    depends  less     less     unknown
+            seccomp annotation   less     less     less     less     less     less
+            procMount            depends  depends  depends  depends  depends  depends
+            runtime annotation   less     less     less     unknown  less     unknown
+        "#]]
+        .assert_eq(&shown);
+        assert!(!shown.contains("silent"), "{shown}");
+        let unused = FAMILIES.iter().filter(|family| {
+            let meets = |test: &Test| pods().iter().any(|(_, pod)| !test.fields(pod).is_empty());
+            !family.any.iter().any(meets)
+        });
+        assert_eq!(
+            unused.map(|family| family.title).collect::<Vec<_>>(),
+            [""; 0]
+        );
+    }
+}

@@ -1,0 +1,409 @@
+//! The pods that a kind of runtime cannot run, or runs without what they ask for. Pure data, and the checks on it.
+//!
+//! `table` has the known limits. `families` has every field by which a pod reaches out of itself, and what the kinds of
+//! runtime are known to do with it: a field that neither a limit nor a family judges is reported as not judged. `test`
+//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data.
+//! `criswitch explain`, `criswitch check --probe` and `criswitch manifests --policy` read the limits. Does no I/O.
+
+mod families;
+mod paths;
+mod schema;
+mod table;
+mod test;
+
+use criswitch_config::RuntimeKind;
+use serde_json::{Value, json};
+use strum::AsRefStr;
+
+pub use families::{FAMILIES, Family};
+pub use paths::HostPaths;
+pub use schema::{UnknownField, is_pod_field, tests, unknown_fields};
+pub use table::LIMITS;
+pub use test::{About, Is, PodField, Test};
+
+/// The effect of a limit on a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum Effect {
+    /// The pod does not start, or cannot do the work that the field is for.
+    Fails,
+    /// The pod runs, and the field has no effect or less effect.
+    Weakens,
+    /// The pod runs as it should. Some command for pods does not work.
+    Note,
+}
+
+/// A fact of a node or of a backend that decides whether a limit applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// The backend has the feature with this name in the CRI.
+    Feature(&'static str),
+    /// Privileged containers of the handler get no devices of the node.
+    PrivilegedWithoutHostDevices,
+    /// SELinux is enabled on this node and in the backend.
+    Selinux,
+    /// runsc has this flag.
+    RunscFlag(&'static str),
+    /// The kubelet allows the pod's unsafe sysctls.
+    UnsafeSysctls,
+    /// The question is about the node on which criswitch runs.
+    ThisNode,
+}
+
+/// The known facts. A fact that is missing is unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The features of the backend; `None` if they are unknown.
+    pub features: Option<Vec<&'static str>>,
+    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if they are unknown.
+    pub allowed_sysctls: Option<Vec<String>>,
+    /// All other facts.
+    pub known: Vec<(Fact, bool)>,
+}
+
+/// The place where a limit is documented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The title of the page or of the issue.
+    pub title: &'static str,
+    /// The address of the page or of the issue.
+    pub url: &'static str,
+}
+
+/// A known limit of some kinds of runtime.
+#[derive(Debug)]
+pub struct Limit {
+    /// The name of the limit: a DNS label.
+    pub id: &'static str,
+    /// The kinds of runtime with the limit. Empty if the limit only follows from a missing feature. A limit of all kinds
+    /// comes from the kubelet, and applies to handlers of an unknown kind too.
+    pub kinds: &'static [RuntimeKind],
+    /// The pods that the limit is about.
+    pub about: About,
+    /// The limit applies only if this fact has this value. If a backend reports its features, a feature decides for every
+    /// kind of runtime.
+    pub only_if: Option<(Fact, bool)>,
+    /// Whether the API server rejects these pods already when they are created.
+    pub is_of_api_server: bool,
+    /// The effect of the limit on these pods.
+    pub effect: Effect,
+    /// The reason in words for the author of the pod: a sentence.
+    pub reason: &'static str,
+    /// A way out for the author: a sentence.
+    pub remedy: &'static str,
+    /// Where the limit is documented.
+    pub source: Source,
+}
+
+/// A limit that is about a pod.
+#[derive(Debug)]
+pub struct LimitFinding {
+    /// The limit.
+    pub limit: &'static Limit,
+    /// The fields of the pod that the limit is about, such as `spec.containers[0].securityContext.privileged`.
+    pub fields: Vec<String>,
+}
+
+/// The knowledge about a pod in a handler.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    /// The limits that apply, the worst first.
+    pub findings: Vec<LimitFinding>,
+    /// The limits that apply or not, depending on an unknown fact.
+    pub undecided: Vec<LimitFinding>,
+    /// The fields that no rule judges for this kind of runtime, with their values.
+    pub not_judged: Vec<String>,
+}
+
+impl Fact {
+    /// The fact with this value, in words.
+    pub fn words(self, value: bool) -> String {
+        let not = if value { "" } else { "not " };
+        match self {
+            Fact::Feature(name) if value => format!("the backend has the feature {name}"),
+            Fact::Feature(name) => format!("the backend lacks the feature {name}"),
+            Fact::PrivilegedWithoutHostDevices => {
+                format!("privileged_without_host_devices is {value} for the handler")
+            }
+            Fact::Selinux => format!("SELinux is {not}enabled on the node and in the backend"),
+            Fact::RunscFlag(flag) if value => format!("runsc has the flag {flag}"),
+            Fact::RunscFlag(flag) => format!("runsc lacks the flag {flag}"),
+            Fact::UnsafeSysctls => {
+                format!("the sysctl is {not}in allowedUnsafeSysctls of the kubelet")
+            }
+            Fact::ThisNode => "the pod is for this node".to_owned(),
+        }
+    }
+}
+
+impl Facts {
+    /// The value of a fact; `None` if it is unknown.
+    pub fn get(&self, fact: Fact) -> Option<bool> {
+        let mut known = self.known.iter();
+        match fact {
+            Fact::Feature(name) => self.features.as_ref().map(|all| all.contains(&name)),
+            // `allows` has the sysctls to which this does not apply.
+            Fact::UnsafeSysctls => self.allowed_sysctls.as_ref().map(|_| false),
+            fact => known.find_map(|(known, value)| (*known == fact).then_some(*value)),
+        }
+    }
+
+    /// Whether the kubelet is known to allow this sysctl.
+    fn allows(&self, sysctl: &str) -> bool {
+        let name = sysctl.replace('/', ".");
+        let mut allowed = self.allowed_sysctls.iter().flatten();
+        allowed.any(
+            |allowed| match allowed.replace('/', ".").strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => name == *allowed,
+            },
+        )
+    }
+}
+
+impl Limit {
+    /// Whether the limit applies to a handler of this kind; `None` if it depends on an unknown fact.
+    pub fn applies(&self, kind: Option<RuntimeKind>, facts: &Facts) -> Option<bool> {
+        let is_of_kind =
+            self.is_of_kubelet() || kind.is_some_and(|kind| self.kinds.contains(&kind));
+        match self.only_if {
+            Some((fact @ Fact::Feature(_), needed)) => {
+                let known = facts.get(fact).map(|value| value == needed);
+                known.or(is_of_kind.then_some(true))
+            }
+            Some((fact, needed)) if is_of_kind => facts.get(fact).map(|value| value == needed),
+            _ => Some(is_of_kind),
+        }
+    }
+
+    /// Whether the kubelet enforces the limit, whatever the runtime is.
+    pub fn is_of_kubelet(&self) -> bool {
+        self.kinds == table::ANY
+    }
+
+    /// The feature without which the limit applies.
+    pub fn feature(&self) -> Option<&'static str> {
+        match self.only_if {
+            Some((Fact::Feature(name), _)) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The effect in a policy for handlers of the kinds of the limit; `None` if no policy has the limit. A policy is for
+    /// all nodes, so what depends on a handler's or kubelet's settings is a warning, and what depends on the node is
+    /// omitted.
+    pub fn policy(&self) -> Option<Effect> {
+        match (self.effect, self.only_if) {
+            _ if self.is_of_api_server => None,
+            (Effect::Note, _) | (_, Some((Fact::Selinux | Fact::ThisNode, _))) => None,
+            (_, Some((Fact::Feature(_), _))) if self.kinds.is_empty() => None,
+            (effect, None | Some((Fact::Feature(_), _))) => Some(effect),
+            _ => Some(Effect::Weakens),
+        }
+    }
+
+    /// The limit as JSON, with these names of fields.
+    pub fn json(&self, fields: impl IntoIterator<Item = impl Into<Value>>) -> Value {
+        json!({
+            "limit": self.id,
+            "effect": self.effect.as_ref(),
+            "fields": fields.into_iter().collect::<Value>(),
+            "onlyIf": self.only_if.map(|(fact, value)| fact.words(value)),
+            "reason": self.reason,
+            "remedy": self.remedy,
+            "source": { "title": self.source.title, "url": self.source.url },
+        })
+    }
+
+    /// The fields that the limit is about, as in the API's documentation.
+    pub fn field_names(&self) -> impl Iterator<Item = &'static str> {
+        let tests = self.about.any.iter().chain(self.about.and);
+        tests.flat_map(|test| test.fields.iter().copied())
+    }
+}
+
+/// Judges a pod for a handler of this kind: what is known not to work, and what is not known at all.
+pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement {
+    let mut judgement = Judgement::default();
+    let mut judged = Vec::new();
+    for limit in LIMITS {
+        let applies = limit.applies(kind, facts);
+        let is_about_kind =
+            limit.feature().is_some() || kind.is_some_and(|it| limit.kinds.contains(&it));
+        // A kubelet that admits the pod does not say what the runtime does with the field.
+        if applies == Some(false) && (limit.is_of_kubelet() || !is_about_kind) {
+            continue;
+        }
+        let mut fields = limit.about.fields(pod);
+        if let Some((Fact::UnsafeSysctls, _)) = limit.only_if {
+            fields.retain(|field| !facts.allows(field.value.as_str().unwrap_or_default()));
+        }
+        let fields: Vec<_> = fields.into_iter().map(|field| field.name).collect();
+        judged.extend(fields.iter().cloned());
+        let finding = (!fields.is_empty()).then_some(LimitFinding { limit, fields });
+        match applies {
+            Some(true) => judgement.findings.extend(finding),
+            Some(false) => {}
+            None => judgement.undecided.extend(finding),
+        }
+    }
+    judgement.findings.sort_by_key(|found| found.limit.effect);
+    for family in FAMILIES {
+        judged.extend(family.works(pod, kind));
+        let fields = family.any.iter().flat_map(|test| test.fields(pod));
+        let unknown = fields.filter(|field| !is_judged(&field.name, &judged));
+        judgement
+            .not_judged
+            .extend(unknown.map(|field| field.to_string()));
+    }
+    judgement
+}
+
+/// Whether a rule judged the field, or a part of it.
+fn is_judged(field: &str, judged: &[String]) -> bool {
+    judged.iter().any(|judged| {
+        let rest = judged.strip_prefix(field);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    })
+}
+
+impl std::fmt::Display for PodField<'_> {
+    /// Prints the name and, if it says more, the value.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = ["path", "driver", "key", "name"];
+        let text = self.value.as_str();
+        let mut texts = text.into_iter().chain(
+            parts
+                .iter()
+                .filter_map(|part| self.value.get(part)?.as_str()),
+        );
+        match texts.next() {
+            Some(text) => write!(f, "{} {text}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn limit(id: &str) -> &'static Limit {
+        LIMITS.iter().find(|limit| limit.id == id).unwrap()
+    }
+
+    #[test]
+    fn each_limit_has_a_field_a_reason_a_remedy_and_a_source() {
+        let mut ids = HashSet::new();
+        for limit in LIMITS {
+            let id = limit.id;
+            assert!(ids.insert(id), "{id} occurs twice");
+            let is_of_pod =
+                |field: &str| field.starts_with("spec.") || field.starts_with("metadata.");
+            assert!(limit.field_names().all(is_of_pod), "{id}");
+            assert!(limit.field_names().next().is_some(), "{id}");
+            for sentence in [limit.reason, limit.remedy] {
+                assert!(
+                    sentence.ends_with('.') && !sentence.contains('\n'),
+                    "{id}: {sentence}"
+                );
+            }
+            assert!(limit.source.url.starts_with("https://"), "{id}");
+            assert!(!limit.source.title.is_empty(), "{id}");
+            assert!(!limit.kinds.is_empty() || limit.feature().is_some(), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_a_feature_applies_to_any_kind_whose_backend_lacks_the_feature() {
+        let limit = limit("recursive-read-only");
+        let with = |features: &[&'static str]| Facts {
+            features: Some(features.to_vec()),
+            ..Facts::default()
+        };
+        assert_eq!(
+            limit.applies(Some(RuntimeKind::Runc), &with(&[])),
+            Some(true)
+        );
+        assert_eq!(limit.applies(None, &with(&[])), Some(true));
+        let has = with(&["recursive_read_only_mounts"]);
+        assert_eq!(limit.applies(Some(RuntimeKind::Gvisor), &has), Some(false));
+        let unknown = Facts::default();
+        assert_eq!(
+            limit.applies(Some(RuntimeKind::Gvisor), &unknown),
+            Some(true)
+        );
+        assert_eq!(limit.applies(Some(RuntimeKind::Runc), &unknown), None);
+        assert_eq!(limit.applies(None, &unknown), None);
+    }
+
+    #[test]
+    fn a_limit_that_depends_on_a_fact_applies_if_the_fact_is_known_to_be_so() {
+        let limit = limit("gvisor-host-sockets");
+        let flag = |value| Facts {
+            known: vec![(Fact::RunscFlag("host-uds"), value)],
+            ..Facts::default()
+        };
+        let gvisor = Some(RuntimeKind::Gvisor);
+        assert_eq!(limit.applies(gvisor, &flag(false)), Some(true));
+        assert_eq!(limit.applies(gvisor, &flag(true)), Some(false));
+        assert_eq!(limit.applies(gvisor, &Facts::default()), None);
+        assert_eq!(
+            limit.applies(Some(RuntimeKind::Runc), &Facts::default()),
+            Some(false)
+        );
+        let pod =
+            json!({ "spec": { "volumes": [{ "hostPath": { "path": "/run/docker.sock" } }] } });
+        let judgement = judge(&pod, gvisor, &flag(true));
+        assert!(judgement.findings.is_empty() && judgement.not_judged.is_empty());
+        let judgement = judge(&pod, gvisor, &Facts::default());
+        assert_eq!(judgement.undecided.len(), 1);
+    }
+
+    #[test]
+    fn a_limit_is_not_about_pods_that_meet_an_exception() {
+        let about = limit("windows-host-network").about;
+        let pod = |context: Value| {
+            json!({ "spec": {
+                "hostNetwork": true,
+                "containers": [{ "name": "web", "securityContext": context }],
+            }})
+        };
+        assert_eq!(about.fields(&pod(json!({}))).len(), 1);
+        let host_process = json!({ "windowsOptions": { "hostProcess": true } });
+        assert!(about.fields(&pod(host_process)).is_empty());
+        let cel = about.cel();
+        let (test, exception) = cel.split_once(" && ").unwrap();
+        assert_eq!(test, "object.spec.?hostNetwork.orValue(false)");
+        let pod = "!((object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false) || ";
+        assert!(exception.starts_with(pod), "{exception}");
+        assert!(exception.ends_with("))"), "{exception}");
+    }
+
+    #[test]
+    fn the_worst_finding_comes_first_and_a_field_without_a_rule_is_not_judged() {
+        let pod = json!({ "spec": {
+            "hostPID": true,
+            "containers": [{ "name": "web", "ports": [{ "containerPort": 80 }] }],
+            "volumes": [
+                { "name": "plugins", "hostPath": { "path": "/dev/fuse" } },
+                { "name": "data", "hostPath": { "path": "/var/lib/x" } },
+            ],
+        }});
+        let judgement = judge(&pod, Some(RuntimeKind::Gvisor), &Facts::default());
+        let effects = judgement.findings.iter().map(|found| found.limit.effect);
+        let effects: Vec<_> = effects.collect();
+        assert_eq!(effects, [Effect::Fails, Effect::Weakens, Effect::Note]);
+        assert_eq!(
+            judgement.not_judged,
+            ["spec.volumes[1].hostPath /var/lib/x"]
+        );
+        assert!(
+            judge(&pod, Some(RuntimeKind::Runc), &Facts::default())
+                .not_judged
+                .is_empty()
+        );
+    }
+}

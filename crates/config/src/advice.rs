@@ -1,0 +1,139 @@
+//! Warnings of `criswitch check` about valid settings that are probably mistakes.
+
+use std::path::{Path, PathBuf};
+
+use criswitch_platform::users;
+
+use super::{BackendConfig, Config, Origin, disk, keys, value};
+
+/// The largest message that the kubelet accepts, in bytes.
+const KUBELET_MESSAGE: usize = 16 << 20;
+
+impl Config {
+    /// One sentence, with file and line, for each valid setting that is probably a mistake.
+    pub fn advice(&self) -> Vec<String> {
+        let mut advice: Vec<_> = self.small_message().into_iter().collect();
+        advice.extend(self.no_stale_lists());
+        advice.extend(self.named_like_keys());
+        advice.extend(self.without_handlers());
+        advice.extend(self.unmapped_user());
+        advice.extend(self.labels_nowhere());
+        advice.extend(self.unread_files());
+        advice
+    }
+
+    fn small_message(&self) -> Option<String> {
+        let size = value::size(self.max_message);
+        let what = format!(
+            "max_message is {size}, and the kubelet accepts 16MiB: larger lists fail, for example on a node with many pods; try \"16MiB\""
+        );
+        (self.max_message < KUBELET_MESSAGE).then(|| self.at_key("max_message", &what))
+    }
+
+    fn no_stale_lists(&self) -> Vec<String> {
+        let why =
+            "while a backend does not answer, every list of the node fails; try \"unlimited\"";
+        if self.stale_lists.is_zero() {
+            return vec![self.at_key("stale_lists", &format!("stale_lists is 0s: {why}"))];
+        }
+        let backends = self.table.backends.iter();
+        let backends = backends.filter(|backend| backend.stale_lists.is_zero());
+        backends
+            .map(|backend| {
+                let what = format!("backend {:?} has stale_lists = \"0s\": {why}", backend.name);
+                at(backend.origin.as_ref(), &what)
+            })
+            .collect()
+    }
+
+    /// Warns about rows that have the name of a top-level key. A top-level key that is written below a `[table]`
+    /// becomes a row of that table.
+    fn named_like_keys(&self) -> Vec<String> {
+        let handlers = self.table.handlers.iter();
+        let handlers = handlers.map(|row| ("handler", &row.name, row.origin.as_ref()));
+        // A backend whose socket is written only in handler rows has the name and origin of the first of these rows.
+        let is_of_handler = |row: &&BackendConfig| {
+            let origin = row.origin.as_ref();
+            handlers
+                .clone()
+                .any(|(.., of_handler)| of_handler == origin)
+        };
+        let backends = self.table.backends.iter();
+        let backends = backends.filter(|row| !is_of_handler(row));
+        let backends = backends.map(|row| ("backend", &row.name, row.origin.as_ref()));
+        let rows = handlers.clone().chain(backends);
+        let rows = rows.filter(|(_, name, _)| keys::written("", name).is_some());
+        rows.map(|(kind, name, origin)| {
+            let what = format!("{kind} {name:?} has the name of a key; if the key is meant, move it above the first [table]");
+            at(origin, &what)
+        })
+        .collect()
+    }
+
+    fn without_handlers(&self) -> Vec<String> {
+        let has_row = |id| self.table.handlers.iter().any(|row| row.backend == id);
+        let backends = self.table.backends.iter();
+        let unused = backends.filter(|backend| !backend.auto_register && !has_row(backend.id));
+        unused
+            .map(|backend| {
+                let what = format!("backend {:?} has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended", backend.name);
+                at(backend.origin.as_ref(), &what)
+            })
+            .collect()
+    }
+
+    fn unmapped_user(&self) -> Option<String> {
+        let is_listed = self.allow_uids.iter().any(|user| users::is_unmapped(*user));
+        let what = "allow_uids has 65534, which is every user without an id in this user namespace; try the id of one user";
+        is_listed.then(|| self.at_key(users::KEY, what))
+    }
+
+    /// Warns if criswitch cannot write the file of the labels. Reads the disk.
+    fn labels_nowhere(&self) -> Option<String> {
+        let file = self.labels_file.as_deref()?;
+        let directory = file.parent()?;
+        let why = match directory.is_dir() {
+            _ if file.is_dir() => "which is a directory".to_owned(),
+            true => return None,
+            false => format!("and the directory {} does not exist", directory.display()),
+        };
+        let what = format!(
+            "labels_file is {}, {why}: criswitch cannot write the labels; try a file in an existing directory",
+            file.display()
+        );
+        Some(self.at_key("labels_file", &what))
+    }
+
+    /// Warns about files beside the drop-ins that are not drop-ins because of their names. Reads the disk.
+    fn unread_files(&self) -> Vec<String> {
+        let files = disk::not_drop_ins(&self.path.with_file_name("conf.d"));
+        let warn = |file: &PathBuf| {
+            // A file such as a.toml.bak is a copy of a drop-in: with a new name it would count twice.
+            let is_copy = Path::new(file.file_stem().unwrap_or_default()).extension()
+                == Some("toml".as_ref());
+            let hint = match is_copy {
+                true => "moving it to a different directory".to_owned(),
+                false => format!("renaming it to {}", file.with_extension("toml").display()),
+            };
+            format!(
+                "{}: criswitch does not read this file, because its name does not end in .toml; try {hint}",
+                file.display()
+            )
+        };
+        files.iter().map(warn).collect()
+    }
+
+    fn at_key(&self, key: &str, what: &str) -> String {
+        match self.places.get(key) {
+            Some(place) => format!("{place}: {what}"),
+            None => what.to_owned(),
+        }
+    }
+}
+
+fn at(origin: Option<&Origin>, what: &str) -> String {
+    match origin {
+        Some(origin) => format!("{origin}: {what}"),
+        None => what.to_owned(),
+    }
+}

@@ -1,0 +1,535 @@
+//! Checks whether the values in the files are valid and fit together, and builds a [`Config`] from them.
+//!
+//! Checking continues after a problem, and reports no problem that only follows from another.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use criswitch_platform::paths;
+use criswitch_platform::users::{self, UserId};
+
+use super::files::{self, ConfigFile};
+use super::keys::{self, Limits};
+use super::log::{self, LogConfig};
+use super::problem::{Place, Problems, nearest};
+use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
+use super::trust;
+use super::value::{self, Wrong};
+use super::{BackendConfig, Config, Handler, Scheduling, Table};
+use crate::RuntimeKind;
+use crate::address::{self, Address, Identity};
+use crate::metrics::MetricsListen;
+use crate::{BackendId, BackendIds};
+
+/// A socket for metrics.
+const METRICS_EXAMPLE: &str = "\"/run/criswitch/metrics.sock\"";
+
+/// Returns the configuration. If there are problems, adds all of them to `problems`; the result is then not used.
+pub(super) fn check(
+    files: &[ConfigFile],
+    written: &Written,
+    main: &Place,
+    problems: &mut Problems,
+) -> Option<Config> {
+    let mut check = Checker {
+        written,
+        main,
+        problems,
+        notes: Vec::new(),
+        ids: BackendIds::default(),
+    };
+    let listen = check.checked("listen", |text, _| value::listen(text));
+    let levels = check.checked("log.level", |text, _| log::levels(text));
+    let format = check.checked("log.format", |text, _| log::format(text));
+    let metrics = check.value("metrics.listen", super::metrics::listen);
+    let timeouts = Timeouts {
+        list: check.duration("list_timeout"),
+        stats: check.duration("stats_timeout"),
+        stale_lists: check.duration("stale_lists"),
+    };
+    let known = check.backends(listen.as_ref(), timeouts);
+    check.metrics_apart(metrics.as_ref(), listen.as_ref(), &known);
+    let table = check.table(&known);
+    // Every check runs before the first `?`, so that all problems are reported.
+    Some(Config {
+        shutdown_timeout: check.duration("shutdown_timeout"),
+        max_message: check
+            .checked("max_message", value::bytes)
+            .unwrap_or_default(),
+        start_wait: check.duration("start_wait"),
+        list_timeout: timeouts.list,
+        stats_timeout: timeouts.stats,
+        stale_lists: timeouts.stale_lists,
+        runtime_dir: check.value("runtime_dir", value::directory),
+        state_dir: check.value("state_dir", value::directory),
+        allow_uids: check.users(),
+        watch: check.value("watch", value::boolean),
+        labels_file: check.value("labels_file", value::labels_file),
+        labels_failed_after: check.duration("labels_failed_after"),
+        listen: listen?,
+        log: LogConfig {
+            levels: levels?,
+            format: format?,
+        },
+        metrics,
+        table: table?,
+        notes: check.notes,
+        places: written.places(),
+        path: main.path.to_path_buf(),
+        files: files.iter().map(ConfigFile::path).collect(),
+        hash: files::hash(files),
+    })
+}
+
+struct Checker<'a> {
+    written: &'a Written,
+    main: &'a Place,
+    problems: &'a mut Problems,
+    notes: Vec<String>,
+    ids: BackendIds,
+}
+
+/// The time limits of a backend, or the limits for all backends whose rows have none.
+#[derive(Clone, Copy)]
+struct Timeouts {
+    list: Duration,
+    stats: Duration,
+    stale_lists: Duration,
+}
+
+/// A backend that the files name. `socket` is `None` if the backend's socket is invalid.
+struct KnownBackend {
+    id: BackendId,
+    name: At<String>,
+    socket: Option<Address>,
+    identity: Option<Identity>,
+    /// Other names under `[backends]` whose socket is the same file.
+    aliases: Vec<String>,
+    timeouts: Timeouts,
+    auto_register: bool,
+    required: bool,
+    user: Option<UserId>,
+}
+
+struct FoundHandler {
+    name: At<String>,
+    backend: BackendConfig,
+    backend_handler: String,
+    kind: Option<RuntimeKind>,
+    scheduling: Scheduling,
+}
+
+impl Checker<'_> {
+    /// The value of a key; the type's default if the value is invalid. In that case a problem is recorded and no
+    /// `Config` is returned.
+    fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> T {
+        let value = self.checked(name, |text, _| parse(text));
+        value.unwrap_or_default()
+    }
+
+    fn duration(&mut self, name: &str) -> Duration {
+        self.checked(name, value::duration).unwrap_or_default()
+    }
+
+    fn checked<T>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let key = keys::KEYS.iter().find(|key| key.name == name)?;
+        match self.written.key(name) {
+            Some(row) => {
+                let text = row.value.as_ref()?.first()?;
+                self.parsed(text, |text| parse(text, &key.limits))
+            }
+            None => parse(key.default?, &key.limits).ok(),
+        }
+    }
+
+    fn parsed<T>(
+        &mut self,
+        text: &At<String>,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        text.parsed(parse, self.problems)
+    }
+
+    fn users(&mut self) -> Vec<UserId> {
+        let Some(row) = self.written.key(users::KEY) else {
+            return users::by_default();
+        };
+        let allowed = row.value.iter().flatten();
+        allowed
+            .filter_map(|user| self.parsed(user, value::user))
+            .collect()
+    }
+
+    fn backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<KnownBackend> {
+        let mut known = self.named_backends(listen, timeouts);
+        self.add_unnamed_backends(&mut known, listen, timeouts);
+        known
+    }
+
+    fn table(&mut self, known: &[KnownBackend]) -> Option<Table> {
+        let handlers = self.handlers(known);
+        let default = self.default()?;
+        arrange(handlers, known, &default)
+    }
+
+    fn named_backends(
+        &mut self,
+        listen: Option<&Address>,
+        timeouts: Timeouts,
+    ) -> Vec<KnownBackend> {
+        let mut known: Vec<KnownBackend> = Vec::new();
+        for row in &self.written.backends {
+            self.label("backend", &row.name);
+            let settings = row.value.as_ref();
+            let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
+            let identity = socket.as_ref().map(Address::identity);
+            if let Some(first) = same_socket(&mut known, identity.as_ref()) {
+                if first.socket != socket {
+                    // Two paths may be one socket only because of a symbolic link, which may be absent at the next
+                    // start. So a second path is a note and not an error.
+                    self.notes.push(alias_note(row, first));
+                    first.aliases.push(row.name.value.clone());
+                    continue;
+                }
+                self.second_name(row, first);
+            }
+            known.push(self.known(&row.name, socket, settings, timeouts));
+        }
+        known
+    }
+
+    fn known(
+        &mut self,
+        name: &At<String>,
+        socket: Option<Address>,
+        settings: Option<&BackendRow>,
+        all: Timeouts,
+    ) -> KnownBackend {
+        let mut own = |name| self.own(settings, name, value::duration);
+        let timeouts = Timeouts {
+            list: own("list_timeout").unwrap_or(all.list),
+            stats: own("stats_timeout").unwrap_or(all.stats),
+            stale_lists: own("stale_lists").unwrap_or(all.stale_lists),
+        };
+        let mut flag = |name| self.own(settings, name, |text, _| value::boolean(text));
+        let (auto_register, required) = (flag("auto_register"), flag("required"));
+        KnownBackend {
+            id: self.ids.issue(),
+            name: name.clone(),
+            identity: socket.as_ref().map(Address::identity),
+            aliases: Vec::new(),
+            socket,
+            timeouts,
+            auto_register: auto_register.unwrap_or_default(),
+            required: required.unwrap_or_default(),
+            user: self.own(settings, "user", |text, _| trust::user(text)),
+        }
+    }
+
+    /// The value of a backend's own field, or the field's default.
+    fn own<T>(
+        &mut self,
+        settings: Option<&BackendRow>,
+        name: &str,
+        parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let key = keys::written("backends", name)?;
+        match settings.and_then(|settings| settings.texts.get(name)) {
+            Some(text) => self.parsed(text, |text| parse(text, &key.limits)),
+            None => parse(key.default?, &key.limits).ok(),
+        }
+    }
+
+    /// Adds a backend for each socket that only handlers name. The backend gets the name of the first such handler.
+    fn add_unnamed_backends(
+        &mut self,
+        known: &mut Vec<KnownBackend>,
+        listen: Option<&Address>,
+        timeouts: Timeouts,
+    ) {
+        for row in &self.written.handlers {
+            let Some(text) = row.value.as_ref().and_then(written_socket) else {
+                continue;
+            };
+            let socket = self.socket(&text, listen);
+            if socket.is_none() || with_socket(known, socket.as_ref()).is_some() {
+                continue;
+            }
+            if let Some(other) = with_name(known, &row.name.value) {
+                self.name_clash(&text, other);
+            }
+            known.push(self.known(&row.name, socket, None, timeouts));
+        }
+    }
+
+    fn socket(&mut self, text: &At<String>, listen: Option<&Address>) -> Option<Address> {
+        let socket = self.parsed(text, value::address)?;
+        if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
+            let what = format!("{socket} is criswitch's own socket (\"listen\")");
+            self.problems
+                .report(&text.place, what, "the socket of a container runtime");
+        }
+        Some(socket)
+    }
+
+    fn handlers(&mut self, known: &[KnownBackend]) -> Vec<FoundHandler> {
+        if self.written.handlers.is_empty() && !self.written.partial {
+            let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
+            let hint = format!("[handlers] with a row such as runc = {:?}", paths::BACKEND);
+            self.problems.report(place, "no handler is defined", hint);
+        }
+        let rows = self.written.handlers.iter();
+        let found: Vec<_> = rows.filter_map(|row| self.handler(row, known)).collect();
+        self.second_classes(&found);
+        found
+    }
+
+    /// Reports each row whose RuntimeClass has the name of that of an earlier row.
+    fn second_classes(&mut self, rows: &[FoundHandler]) {
+        let mut first = HashMap::new();
+        for row in rows {
+            let class = row.scheduling.class.as_ref().unwrap_or(&row.name.value);
+            if let Some(earlier) = first.insert(class, &row.name) {
+                let what = format!(
+                    "the RuntimeClass of handler {:?} has the name {class:?}, as that of handler {:?} at {}",
+                    row.name.value, earlier.value, earlier.place
+                );
+                self.problems
+                    .report(&row.name.place, what, "a different class");
+            }
+        }
+    }
+
+    fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<FoundHandler> {
+        self.label("handler", &row.name);
+        let route = row.value.as_ref()?;
+        let kind = route.kind.as_ref();
+        let kind = kind.and_then(|text| self.parsed(text, value::kind));
+        let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
+        let same_name = || row.name.value.clone();
+        Some(FoundHandler {
+            name: row.name.clone(),
+            backend: backend.checked()?,
+            backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
+            kind,
+            scheduling: route.scheduling.clone(),
+        })
+    }
+
+    fn target<'k>(
+        &mut self,
+        handler: &str,
+        target: &At<RowTarget>,
+        known: &'k [KnownBackend],
+    ) -> Option<&'k KnownBackend> {
+        match &target.value {
+            RowTarget::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
+            RowTarget::Backend(name) => {
+                let backend = with_name(known, name);
+                if backend.is_none() && !self.written.partial {
+                    self.no_backend(handler, name, &target.place, known);
+                }
+                backend
+            }
+        }
+    }
+
+    /// Rejects a metrics socket at the path of `listen` or of a backend: binding it would replace that socket.
+    fn metrics_apart(
+        &mut self,
+        metrics: Option<&MetricsListen>,
+        listen: Option<&Address>,
+        known: &[KnownBackend],
+    ) {
+        let text = self.written.text("metrics.listen");
+        let (Some(MetricsListen::Socket(socket)), Some(text)) = (metrics, text) else {
+            return;
+        };
+        let what = if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
+            format!("{socket} is the socket for the CRI (\"listen\")")
+        } else if let Some(backend) = with_socket(known, Some(socket)) {
+            let (name, place) = (&backend.name.value, &backend.name.place);
+            format!("{socket} is the socket of the backend {name:?} at {place}")
+        } else {
+            return;
+        };
+        self.problems.report(&text.place, what, METRICS_EXAMPLE);
+    }
+
+    fn default(&mut self) -> Option<String> {
+        let Some(row) = self.written.key("default_handler") else {
+            if !self.written.partial {
+                let what =
+                    "\"default_handler\" is missing: the handler of pods without a RuntimeClass";
+                self.problems.report(self.main, what, self.default_hint());
+            }
+            return None;
+        };
+        let default = row.value.as_ref()?.first()?;
+        let handlers = &self.written.handlers;
+        let names = handlers.iter().map(|row| row.name.value.as_str());
+        let missing = !names.clone().any(|name| name == default.value);
+        if let (true, false, Some(hint)) = (
+            missing,
+            self.written.partial,
+            nearest(&default.value, names),
+        ) {
+            let what = format!(
+                "\"default_handler\" is {:?}, which is not in [handlers]",
+                default.value
+            );
+            self.problems.report(&default.place, what, hint);
+        }
+        Some(default.value.clone())
+    }
+
+    fn default_hint(&self) -> String {
+        let names = self.written.handlers.iter().map(|row| &*row.name.value);
+        let mut valid = names.filter(|name| value::label("", name).is_ok());
+        format!("default_handler = {:?}", valid.next().unwrap_or("runc"))
+    }
+
+    fn label(&mut self, kind: &str, name: &At<String>) {
+        if let Err(wrong) = value::label(kind, &name.value) {
+            self.problems.report(&name.place, wrong.what, wrong.hint);
+        }
+    }
+
+    fn second_name(&mut self, row: &DefinedKey<BackendRow>, first: &KnownBackend) {
+        let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
+        let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
+        self.problems
+            .report(&row.name.place, what, "one name for both");
+    }
+
+    fn name_clash(&mut self, socket: &At<String>, other: &KnownBackend) {
+        let (name, place) = (&other.name.value, &other.name.place);
+        let what = format!(
+            "this socket has no name, and its handler's name {name:?} is already the name of a different backend at \
+             {place}"
+        );
+        let hint = format!(
+            "a name for the socket under [backends], such as {name}-2 = {:?}",
+            socket.value
+        );
+        self.problems.report(&socket.place, what, hint);
+    }
+
+    fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[KnownBackend]) {
+        let names = known.iter().map(|backend| backend.name.value.as_str());
+        // The hint is computed lazily, because only problems that are shown need it and there may be thousands of rows.
+        let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
+            _ if keys::written("", handler).is_some() => {
+                write!(f, "the key {handler:?} above the first [table]")
+            }
+            _ if address::is_like(name) => write!(f, "socket = {name:?}"),
+            Some(name) => f.write_str(&name),
+            None => f.write_str("the path of its socket"),
+        });
+        self.problems
+            .report(place, format!("no backend is named {name:?}"), hint);
+    }
+}
+
+/// Builds the table with its backends in this order: the backend of the default handler, the other backends in the
+/// order of the handlers, backends without a handler.
+fn arrange(
+    mut handlers: Vec<FoundHandler>,
+    known: &[KnownBackend],
+    default: &str,
+) -> Option<Table> {
+    let mut backends: Vec<BackendConfig> = Vec::new();
+    let first = handlers.iter().filter(|row| row.name.value == default);
+    let mentioned = first.chain(&handlers).map(|row| row.backend.clone());
+    for backend in mentioned.chain(known.iter().filter_map(KnownBackend::checked)) {
+        if !backends.contains(&backend) {
+            backends.push(backend);
+        }
+    }
+    handlers.sort_by(|a, b| a.name.value.cmp(&b.name.value));
+    let handler = |row: FoundHandler| Handler {
+        backend: row.backend.id,
+        origin: Some(row.name.place.origin()),
+        name: row.name.value,
+        backend_handler: row.backend_handler,
+        kind: row.kind,
+        scheduling: row.scheduling,
+    };
+    let handlers: Vec<Handler> = handlers.into_iter().map(handler).collect();
+    Some(Table {
+        default: handlers.iter().find(|row| row.name == default)?.clone(),
+        backends,
+        handlers,
+    })
+}
+
+impl KnownBackend {
+    fn checked(&self) -> Option<BackendConfig> {
+        Some(BackendConfig {
+            id: self.id,
+            name: self.name.value.clone(),
+            socket: self.socket.clone()?,
+            list_timeout: self.timeouts.list,
+            stats_timeout: self.timeouts.stats,
+            stale_lists: self.timeouts.stale_lists,
+            auto_register: self.auto_register,
+            required: self.required,
+            user: self.user,
+            origin: Some(self.name.place.origin()),
+        })
+    }
+}
+
+fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBackend> {
+    let has = |backend: &&KnownBackend| {
+        backend.name.value == name || backend.aliases.iter().any(|alias| alias == name)
+    };
+    known.iter().find(has)
+}
+
+/// The note for the operator about a second name of a backend.
+fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
+    let (name, place) = (&row.name.value, &row.name.place);
+    let (first, first_place) = (&first.name.value, &first.name.place);
+    format!(
+        "{place}: the path of backend {name:?} is another path of the socket of {first:?} at {first_place}; criswitch uses one \
+         backend, {first:?}, for both names"
+    )
+}
+
+fn same_socket<'k>(
+    known: &'k mut [KnownBackend],
+    identity: Option<&Identity>,
+) -> Option<&'k mut KnownBackend> {
+    let is_it = |known: &Identity| identity.is_some_and(|identity| known.is(identity));
+    known
+        .iter_mut()
+        .find(|backend| backend.identity.as_ref().is_some_and(is_it))
+}
+
+fn with_socket<'k>(
+    known: &'k [KnownBackend],
+    socket: Option<&Address>,
+) -> Option<&'k KnownBackend> {
+    let identity = socket?.identity();
+    let is_it = |known: &Identity| known.is(&identity);
+    known
+        .iter()
+        .find(|backend| backend.identity.as_ref().is_some_and(is_it))
+}
+
+fn written_socket(route: &Route) -> Option<At<String>> {
+    let target = route.target.as_ref()?;
+    match &target.value {
+        RowTarget::Backend(_) => None,
+        RowTarget::Socket(text) => Some(At {
+            value: text.clone(),
+            place: target.place.clone(),
+        }),
+    }
+}

@@ -1,0 +1,52 @@
+//! The address that serves metrics: a Unix socket or a loopback address, because metrics are for this node only.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::value::{self, Wrong, wrong};
+use crate::address::{self, Address};
+
+const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix socket";
+
+/// The address that serves metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsListen {
+    /// A Unix socket in the file system.
+    Socket(Address),
+    /// A loopback address: only this node reaches it.
+    Loopback(SocketAddr),
+}
+
+/// Parses `metrics.listen`. Returns `None` for the empty text, which means no metrics.
+pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if address::is_like(text) {
+        return value::address(text).map(|socket| Some(MetricsListen::Socket(socket)));
+    }
+    let unlike = |_| {
+        let what = format!("{text:?} is neither an address with a port nor a socket's path");
+        wrong(what, EXAMPLE)
+    };
+    let address: SocketAddr = text.parse().map_err(unlike)?;
+    if !address.ip().is_loopback() {
+        let what =
+            format!("{address} is not a loopback address, and metrics are for this node only");
+        return Err(wrong(what, EXAMPLE));
+    }
+    if address.port() == 0 {
+        let what = format!("{address} has no fixed port: the port would change at each start");
+        return Err(wrong(what, EXAMPLE));
+    }
+    Ok(Some(MetricsListen::Loopback(address)))
+}
+
+impl fmt::Display for MetricsListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetricsListen::Socket(socket) => socket.fmt(f),
+            MetricsListen::Loopback(address) => address.fmt(f),
+        }
+    }
+}

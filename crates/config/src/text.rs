@@ -1,0 +1,469 @@
+//! Parses TOML into rows and texts, each with its file, line and column.
+//!
+//! Reports unknown keys, wrong types and duplicates. Validates only the scheduling of rows: `check` validates the other
+//! values.
+
+mod rows;
+mod scheduling;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::ops::Range;
+
+use criswitch_platform::users;
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue, Error};
+
+use super::files::ConfigFile;
+use super::foreign;
+use super::keys::{self, Key, KeyKind};
+use super::problem::{Place, Problems, nearest};
+use super::value::{self, Wrong};
+use crate::address;
+use crate::address::Address;
+
+pub(super) use rows::{BackendRow, Route, RowTarget};
+
+/// The limit on the rows of all tables together. A node has tens of rows. Each row is compared with all others, so
+/// thousands of rows would take long.
+const MOST_ROWS: usize = 2048;
+/// The parser's message for a duplicate key.
+const DUPLICATE: &str = "duplicate key";
+const TABLES: [&str; 4] = ["handlers", "backends", "log", "metrics"];
+
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+/// The contents of all files together, as written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The keys that occur once in a configuration. Each has one text, or a text for each element of its array.
+    pub(super) keys: Vec<DefinedKey<Vec<At<String>>>>,
+    pub(super) handlers: Vec<DefinedKey<Route>>,
+    pub(super) backends: Vec<DefinedKey<BackendRow>>,
+    /// The position of the first `[handlers]`, for problems of the whole table.
+    pub(super) handlers_at: Option<Place>,
+    /// Whether a part of the files was not read. A key or row that seems to be missing may be in that part.
+    pub(super) partial: bool,
+    pub(super) rows: usize,
+}
+
+/// A key that is defined once, at the top level or in a table, and its value.
+#[derive(Debug)]
+pub(super) struct DefinedKey<T> {
+    pub(super) name: At<String>,
+    /// `None` if the value's problem is already reported.
+    pub(super) value: Option<T>,
+}
+
+/// A key and its value in one file.
+struct KeyValue<'t> {
+    key: &'t str,
+    at: Place,
+    value: &'t DeValue<'t>,
+    value_at: Place,
+}
+
+struct Walk<'a> {
+    file: &'a ConfigFile,
+    written: &'a mut Written,
+    problems: &'a mut Problems,
+}
+
+impl Written {
+    /// Adds the contents of a file. For a file that is not TOML, reports only the syntax errors.
+    pub(super) fn read(&mut self, file: &ConfigFile, problems: &mut Problems) {
+        let (table, errors) = DeTable::parse_recoverable(&file.text);
+        if let Some((line, name)) = foreign::file(&file.text, errors.is_empty()) {
+            self.partial = true;
+            let what = format!("this is {name}, not criswitch's configuration");
+            let hint =
+                "criswitch discover, which writes a configuration for the runtimes of this node";
+            return problems.report(&file.start.at((line, 1)), what, hint);
+        }
+        if !errors.is_empty() {
+            self.partial = true;
+            return report_syntax(file, table.get_ref(), &errors, problems);
+        }
+        let mut walk = Walk {
+            file,
+            written: self,
+            problems,
+        };
+        walk.head(table.get_ref());
+    }
+
+    /// The first valid `listen` in the files, even if the files have other faults.
+    pub(super) fn listen(files: &[ConfigFile]) -> Option<Address> {
+        files.iter().find_map(|file| {
+            let (table, _) = DeTable::parse_recoverable(&file.text);
+            let text = table.get_ref().get("listen")?.get_ref().as_str()?;
+            value::listen(text).ok()
+        })
+    }
+
+    pub(super) fn key(&self, name: &str) -> Option<&DefinedKey<Vec<At<String>>>> {
+        self.keys.iter().find(|row| row.name.value == name)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&At<String>> {
+        self.key(name)?.value.as_ref()?.first()
+    }
+
+    pub(super) fn places(&self) -> BTreeMap<&'static str, Place> {
+        let keys = keys::KEYS.iter();
+        let places = keys.filter_map(|key| {
+            let place = match key.kind {
+                KeyKind::Users => &self.key(key.name)?.name.place,
+                _ => &self.text(key.name)?.place,
+            };
+            Some((key.name, place.clone()))
+        });
+        places.collect()
+    }
+}
+
+impl ConfigFile {
+    fn entries<'t>(&self, table: &'t DeTable<'t>) -> Vec<KeyValue<'t>> {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let entries = entries.into_iter();
+        entries.map(|(key, value)| self.entry(key, value)).collect()
+    }
+
+    fn entry<'t>(
+        &self,
+        key: &'t Spanned<DeString<'t>>,
+        value: &'t Spanned<DeValue<'t>>,
+    ) -> KeyValue<'t> {
+        KeyValue {
+            key: key.get_ref(),
+            at: self.place(key.span().start),
+            value: value.get_ref(),
+            value_at: self.place(value.span().start),
+        }
+    }
+}
+
+impl KeyValue<'_> {
+    fn name(&self) -> At<String> {
+        At {
+            value: self.key.to_owned(),
+            place: self.at.clone(),
+        }
+    }
+
+    fn at_value(&self, text: impl Display) -> At<String> {
+        At {
+            value: text.to_string(),
+            place: self.value_at.clone(),
+        }
+    }
+}
+
+impl Walk<'_> {
+    fn head(&mut self, table: &DeTable<'_>) {
+        for entry in self.file.entries(table) {
+            match entry.key {
+                "handlers" => self.handlers(&entry),
+                "backends" => self.rows(&entry, Walk::backend),
+                "log" => self.rows(&entry, |walk, entry| walk.key("log", entry)),
+                "metrics" => self.rows(&entry, |walk, entry| walk.key("metrics", entry)),
+                _ => self.key("", &entry),
+            }
+        }
+    }
+
+    fn handlers(&mut self, table: &KeyValue<'_>) {
+        self.written.handlers_at.get_or_insert(table.at.clone());
+        self.rows(table, Walk::handler);
+    }
+
+    fn rows(&mut self, table: &KeyValue<'_>, row: fn(&mut Self, &KeyValue<'_>)) {
+        let DeValue::Table(rows) = table.value else {
+            self.written.partial = true;
+            return self.wrong_type(table, "a table", format_args!("[{}]", table.key));
+        };
+        for entry in self.file.entries(rows) {
+            self.written.rows += 1;
+            if self.written.rows > MOST_ROWS {
+                return self.too_many(&entry);
+            }
+            if !self.stray(table.key, &entry) {
+                row(self, &entry);
+            }
+        }
+    }
+
+    /// Whether an entry of `table` is a misplaced top-level key, the commonest mistake in TOML. A misplaced key is
+    /// reported and still read. An entry that can be a row is not misplaced: a handler may be named `watch`.
+    fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
+        if keys::written("", entry.key).is_none() || can_be_row(table, entry) {
+            return false;
+        }
+        let what = format!("{:?} is a top-level key, not a key of [{table}]", entry.key);
+        self.problems
+            .report(&entry.at, what, "moving it above the first [table]");
+        // Reads the value, so that its problems are reported and the key does not count as missing.
+        self.key("", entry);
+        true
+    }
+
+    fn too_many(&mut self, entry: &KeyValue<'_>) {
+        self.written.partial = true;
+        let what = format!("the tables have more than {MOST_ROWS} rows");
+        self.problems.report(&entry.at, what, "fewer rows");
+    }
+
+    fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
+        let Some(key) = keys::written(table, entry.key) else {
+            return self.unknown(table, entry);
+        };
+        let value = self.value(key, entry);
+        let name = At {
+            value: key.name.to_owned(),
+            place: entry.at.clone(),
+        };
+        if let Err(first) = add(&mut self.written.keys, name, value) {
+            self.twice(entry, format_args!("{:?}", key.name), &first);
+        }
+    }
+
+    /// The texts of a value: one text, or one text for each element of an array. `None` if the type is wrong, which is
+    /// reported.
+    fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
+        let text = match key.kind {
+            KeyKind::Users => return self.users(entry, &key.example()),
+            KeyKind::Boolean => self.boolean(entry),
+            KeyKind::Integer => self.integer(entry, &key.example()),
+            _ => self.text(entry, &text_like(key, entry)),
+        };
+        Some(vec![text?])
+    }
+
+    fn integer(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
+        let number = match entry.value {
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            self.wrong_type(entry, "an integer of 64 bits", example);
+        }
+        Some(entry.at_value(number?))
+    }
+
+    /// Users as written: their syntax is not checked here.
+    fn users(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<At<String>>> {
+        let kind = if users::ARE_INTEGERS {
+            "integers"
+        } else {
+            "strings"
+        };
+        let DeValue::Array(values) = entry.value else {
+            self.wrong_type(entry, &format!("an array of {kind}"), example);
+            return None;
+        };
+        let before = self.problems.len();
+        let mut found = Vec::new();
+        for value in values {
+            let place = self.file.place(value.span().start);
+            match value.get_ref() {
+                DeValue::Integer(integer) if users::ARE_INTEGERS => found.push(At {
+                    value: integer.to_string(),
+                    place,
+                }),
+                DeValue::String(text) if !users::ARE_INTEGERS => found.push(At {
+                    value: text.to_string(),
+                    place,
+                }),
+                other => {
+                    let (key, other) = (entry.key, type_of(other));
+                    let what = format!("{key:?} contains {other}; only {kind} are allowed");
+                    self.problems.report(&place, what, example);
+                }
+            }
+        }
+        (self.problems.len() == before).then_some(found)
+    }
+
+    fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
+        let DeValue::String(text) = entry.value else {
+            self.wrong_type(entry, "a string", example);
+            return None;
+        };
+        Some(entry.at_value(text))
+    }
+
+    fn boolean(&mut self, entry: &KeyValue<'_>) -> Option<At<String>> {
+        let DeValue::Boolean(on) = entry.value else {
+            self.wrong_type(entry, "a boolean", "true or false");
+            return None;
+        };
+        Some(entry.at_value(on))
+    }
+
+    fn wrong_type(&mut self, entry: &KeyValue<'_>, wanted: &str, example: impl Display) {
+        let what = format!("{:?} is {}, not {wanted}", entry.key, type_of(entry.value));
+        self.problems.report(&entry.value_at, what, example);
+    }
+
+    /// Reports a name that is no key of the table.
+    fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
+        let what = format!("unknown key {:?}", entry.key);
+        // The hint is computed lazily, because only problems that are shown need it.
+        let hint = fmt::from_fn(|f| {
+            let tables = if table.is_empty() { &TABLES[..] } else { &[] };
+            let keys = keys::of_table(table).map(Key::own_name);
+            let known: Vec<_> = keys.chain(tables.iter().copied()).collect();
+            match (foreign::key_hint(table, entry.key), known.as_slice()) {
+                (Some(hint), _) => f.write_str(hint),
+                (None, [only]) => write!(f, "{only:?}, the only key of [{table}]"),
+                (None, known) => {
+                    let hint = nearest(entry.key, known.iter().copied());
+                    f.write_str(&hint.unwrap_or_default())
+                }
+            }
+        });
+        self.problems.report(&entry.at, what, hint);
+    }
+
+    fn twice(&mut self, entry: &KeyValue<'_>, what: impl Display, first: &Place) {
+        let what = format!("{what} is already defined at {first}");
+        self.problems
+            .report(&entry.at, what, "removing one of the two");
+    }
+}
+
+fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
+    let is_row = match (table, entry.value) {
+        ("handlers" | "backends", DeValue::Table(_)) => true,
+        ("handlers", DeValue::String(_)) => true,
+        ("backends", DeValue::String(socket)) => address::is_like(socket),
+        ("handlers" | "backends", _) => false,
+        _ => return keys::written(table, entry.key).is_some(),
+    };
+    is_row && value::label("", entry.key).is_ok()
+}
+
+impl<T> At<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
+        At {
+            value: change(self.value),
+            place: self.place,
+        }
+    }
+}
+
+impl At<String> {
+    /// The value of the text; `None` if the text is wrong, which is reported.
+    pub(super) fn parsed<T>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+        problems: &mut Problems,
+    ) -> Option<T> {
+        let value = parse(&self.value);
+        let report = |wrong: Wrong| problems.report(&self.place, wrong.what, wrong.hint);
+        value.map_err(report).ok()
+    }
+}
+
+/// Adds a row. If a row named `name` already exists, returns the position of the existing row instead.
+fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
+    match rows.iter().find(|row| row.name.value == name.value) {
+        Some(first) => Err(first.name.place.clone()),
+        None => {
+            rows.push(DefinedKey { name, value });
+            Ok(())
+        }
+    }
+}
+
+/// The suggestion for a value that must be a string and is not. A number becomes a likely duration or size.
+fn text_like(key: &Key, entry: &KeyValue<'_>) -> String {
+    match (key.kind, entry.value) {
+        (KeyKind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
+        (KeyKind::Duration, DeValue::Integer(number)) => {
+            key.quoted(&value::duration_like(number.as_str()))
+        }
+        _ => key.example(),
+    }
+}
+
+fn type_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// Reports the syntax errors of a file, at most one for each line: further errors on a line mostly follow from the
+/// first.
+fn report_syntax(
+    file: &ConfigFile,
+    table: &DeTable<'_>,
+    errors: &[Error],
+    problems: &mut Problems,
+) {
+    let mut last: Option<Place> = None;
+    for error in errors {
+        let span = error.span().unwrap_or_default();
+        let place = file.place(span.start);
+        if last.as_ref().is_some_and(|last| last.same_line(&place)) {
+            continue;
+        }
+        let hint = match error.message() {
+            DUPLICATE => "removing one of the two",
+            _ => "key = \"value\", each on one line",
+        };
+        // The text is computed lazily, because only problems that are shown need it.
+        let what = fmt::from_fn(|f| {
+            write!(f, "not valid TOML: {}", error.message())?;
+            match error.message() {
+                DUPLICATE => first_place(f, file, table, span.clone()),
+                _ => Ok(()),
+            }
+        });
+        problems.report(&place, what, hint);
+        last = Some(place);
+    }
+}
+
+/// Writes the name of the duplicate key, and the position of the first key with this name.
+fn first_place(
+    f: &mut fmt::Formatter<'_>,
+    file: &ConfigFile,
+    table: &DeTable<'_>,
+    key: Range<usize>,
+) -> fmt::Result {
+    let start = key.start;
+    let name = file.text.get(key).unwrap_or_default();
+    let name = name.trim_matches(['"', '\'']);
+    write!(f, " {name:?}")?;
+    match last_before(table, name, start) {
+        Some(first) => write!(f, ", which is already at {}", file.place(first)),
+        None => Ok(()),
+    }
+}
+
+/// The offset of the last key `name` before `end`. If a table between the two keys also has a key `name`, that key is
+/// found instead.
+fn last_before(table: &DeTable<'_>, name: &str, end: usize) -> Option<usize> {
+    let starts = table.iter().flat_map(|(key, value)| {
+        let start = key.span().start;
+        let own = (key.get_ref() == name && start < end).then_some(start);
+        let below = match value.get_ref() {
+            DeValue::Table(below) => last_before(below, name, end),
+            _ => None,
+        };
+        [own, below]
+    });
+    starts.flatten().max()
+}

@@ -1,0 +1,58 @@
+//! Names the files and directories of criswitch that users other than root must not write. The module also finds the
+//! number of a user by name.
+
+use std::path::{Path, PathBuf};
+
+use criswitch_platform::trust;
+use criswitch_platform::users::{self, UserId};
+
+use super::Config;
+use super::value::{self, Wrong};
+
+/// Returns a sentence for each file or directory that users besides root and criswitch's own user may write. Checks the
+/// files of the configuration, the directories of the configuration, socket and state, and all directories above. Reads
+/// the disk.
+pub(super) fn notes(config: &Config) -> Vec<String> {
+    let main = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
+    let listen = config.listen.path();
+    let mut notes = Vec::new();
+    let directories = [
+        (main.parent(), "the configuration"),
+        (Some(&*main.with_file_name("conf.d")), "the configuration"),
+        (listen.parent(), "the socket"),
+        (config.runtime_dir.as_deref(), "the state"),
+        (config.state_dir.as_deref(), "the state"),
+    ];
+    let files = config
+        .files
+        .iter()
+        .map(|file| (Some(&**file), "the configuration"));
+    for (path, what) in files.chain(directories) {
+        notes.extend(path.and_then(|path| trust::note(path, what)));
+        for above in path.map(directories_above).unwrap_or_default() {
+            notes.extend(trust::note_above(&above, what));
+        }
+    }
+    let mut seen = Vec::new();
+    notes.retain(|note| {
+        let new = !seen.contains(note);
+        seen.push(note.clone());
+        new
+    });
+    notes
+}
+
+/// The user that serves a backend's socket, from an id or a name.
+pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
+    match users::named(text) {
+        Some(found) => found.map_err(|(what, hint)| value::wrong(what, hint)),
+        None => value::user(text),
+    }
+}
+
+/// The directories above `path`, after all symbolic links are resolved; none if `path` does not exist yet.
+fn directories_above(path: &Path) -> Vec<PathBuf> {
+    let real = path.canonicalize().unwrap_or_default();
+    let above = real.ancestors().skip(1).map(Path::to_owned);
+    above.filter(|path| path.is_absolute()).collect()
+}

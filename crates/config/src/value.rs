@@ -1,0 +1,267 @@
+//! Parses single values: sockets, names, durations, sizes.
+
+use std::path::{Path, PathBuf, is_separator};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use criswitch_platform::paths;
+use criswitch_platform::users::{self, UserId};
+use strum::VariantArray;
+
+use super::keys::{LABELS_EXAMPLE, Limits};
+use super::kubernetes::is_domain;
+use super::problem::nearest;
+use crate::RuntimeKind;
+use crate::address::Address;
+
+const MAX_LABEL: usize = 63;
+/// The error about a number without a unit suggests seconds if that duration is at most one hour.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+/// The text in a file that means no limit.
+pub(super) const UNLIMITED: &str = "unlimited";
+/// The sockets to which cAdvisor in the kubelet connects, independent of the kubelet's settings.
+const CADVISOR_SOCKETS: [&str; 2] = [
+    "/run/containerd/containerd.sock",
+    "/var/run/containerd/containerd.sock",
+];
+/// The kubelet treats a runtime whose socket has this suffix as CRI-O.
+const CRIO_SUFFIX: &str = "run/crio/crio.sock";
+
+/// Directories of the system in which criswitch must not write its state directly.
+const SHARED: [&str; 10] = [
+    "/run", "/var", "/var/lib", "/var/run", "/etc", "/tmp", "/usr", "/home", "/root", "/dev",
+];
+
+/// Why a text is not a valid value, and a suggestion.
+pub(super) struct Wrong {
+    pub(super) what: String,
+    pub(super) hint: String,
+}
+
+pub(super) fn address(text: &str) -> Result<Address, Wrong> {
+    Address::parse(text).map_err(|error| wrong(error.to_string(), error.hint()))
+}
+
+pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
+    let address = address(text)?;
+    let path = address.to_string();
+    let hint = format!("{:?}", paths::LISTEN);
+    if path.ends_with(CRIO_SUFFIX) {
+        let why = "for a socket with this name, the kubelet collects stats in a different way";
+        return Err(wrong(
+            format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
+            &hint,
+        ));
+    }
+    if CADVISOR_SOCKETS.contains(&path.as_str()) {
+        let why = "the kubelet's cAdvisor dials that socket and expects containerd itself";
+        return Err(wrong(format!("\"listen\" is {path}: {why}"), &hint));
+    }
+    Ok(address)
+}
+
+/// Parses the kind of runtime of a handler.
+pub(super) fn kind(text: &str) -> Result<RuntimeKind, Wrong> {
+    text.parse().map_err(|_| {
+        let kinds = RuntimeKind::VARIANTS.iter().map(AsRef::as_ref);
+        let of_program = RuntimeKind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
+        let hint = of_program
+            .or_else(|| nearest(text, kinds))
+            .unwrap_or_default();
+        wrong(format!("{text:?} is not a kind of runtime"), &hint)
+    })
+}
+
+/// Checks the name of a handler or backend. The name must be an RFC 1123 label, because a RuntimeClass requires this.
+pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
+    if is_domain(name) && name.len() <= MAX_LABEL && !name.contains('.') {
+        return Ok(());
+    }
+    let rule = "1 to 63 of a-z, 0-9 and \"-\", with no \"-\" at either end";
+    Err(wrong(
+        format!("{kind} name {name:?} is not a DNS label (RFC 1123)"),
+        rule,
+    ))
+}
+
+/// An absolute path of a directory for criswitch alone; `None` if `text` is empty.
+pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    let is_shared = |path: &Path| {
+        path.parent().is_none() || SHARED.iter().any(|shared| path == Path::new(shared))
+    };
+    match text {
+        "" => Ok(None),
+        path if is_shared(Path::new(path)) => Err(wrong(
+            format!("{path:?} is a directory of the system, and criswitch needs one of its own"),
+            paths::STATE_EXAMPLES[1],
+        )),
+        path if Path::new(path).is_absolute() => Ok(Some(path.into())),
+        path => Err(wrong(
+            format!("{path:?} is not an absolute path"),
+            paths::STATE_EXAMPLES[1],
+        )),
+    }
+}
+
+/// An absolute path of a file that node-feature-discovery reads; `None` if `text` is empty.
+pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    let path = Path::new(text);
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    match name {
+        _ if text.is_empty() => Ok(None),
+        _ if !path.is_absolute() => Err(wrong(
+            format!("{text:?} is not an absolute path"),
+            LABELS_EXAMPLE,
+        )),
+        Some(name) if !name.starts_with('.') && !text.ends_with(is_separator) => {
+            Ok(Some(path.into()))
+        }
+        _ => Err(wrong(
+            format!(
+                "{text:?} is a directory or a hidden file, which node-feature-discovery does not read"
+            ),
+            LABELS_EXAMPLE,
+        )),
+    }
+}
+
+/// A duration as written in a file.
+pub fn duration_text(duration: Duration) -> String {
+    match duration {
+        Duration::MAX => UNLIMITED.to_owned(),
+        duration => humantime::format_duration(duration).to_string(),
+    }
+}
+
+/// A duration within `limits`; [`Duration::MAX`] for [`UNLIMITED`].
+pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
+    if limits.unlimited && text == UNLIMITED {
+        return Ok(Duration::MAX);
+    }
+    let checked = limited_duration(text, limits);
+    checked.map_err(|wrong| match limits.unlimited {
+        true => Wrong {
+            hint: format!("{} or {UNLIMITED:?}", wrong.hint),
+            ..wrong
+        },
+        false => wrong,
+    })
+}
+
+fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
+    let lower = text.to_lowercase();
+    if lower != text
+        && let Ok(meant) = humantime::parse_duration(&lower)
+    {
+        let most = humantime::parse_duration(limits.most).unwrap_or(meant);
+        let meant = if meant > most { limits.most } else { &lower };
+        let what = format!("{text:?} is not a duration: write the unit in lower case");
+        return Err(wrong(what, &format!("{meant:?}")));
+    }
+    let hint = format!("{:?}", duration_like(text));
+    let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), &hint);
+    let duration = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
+    if humantime::parse_duration(limits.most).is_ok_and(|most| duration > most) {
+        return Err(too_large(text, "longer than", limits));
+    }
+    if duration.is_zero() && !limits.zero {
+        let what = format!("{text:?} is not longer than zero");
+        return Err(wrong(what, "\"2s\""));
+    }
+    Ok(duration)
+}
+
+fn too_large(text: &str, is: &str, limits: &Limits) -> Wrong {
+    let most = limits.most;
+    let what = format!("{text:?} is {is} the limit of {most}");
+    wrong(what, &format!("{most:?} or less"))
+}
+
+/// The suggestion in the error about an invalid duration. A number without a unit becomes seconds if the result is at
+/// most `HOUR`.
+pub(super) fn duration_like(text: &str) -> String {
+    let meant = format!("{}s", text.trim());
+    let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= HOUR);
+    match is_meant {
+        true => meant,
+        false => "10s".to_owned(),
+    }
+}
+
+/// The suggestion in the error about a size without a unit.
+pub(super) fn size_like(number: &str) -> String {
+    match number.trim().parse() {
+        Ok(mebibytes @ 1..=1024_usize) => format!("{mebibytes}MiB"),
+        Ok(bytes @ 1_048_576..=1_073_741_824) => size(bytes),
+        _ => "16MiB".to_owned(),
+    }
+}
+
+/// A user, as a name or an id. The largest number is no id: chown(2) takes it for "no change".
+pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
+    users::allowed(text).ok_or_else(|| {
+        let what = format!("{text} is not {}", users::A_USER_ID);
+        wrong(what, users::USER_ID_HINT)
+    })
+}
+
+pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
+    let unlike = |_| wrong(format!("{text:?} is not a size"), "\"16MiB\"");
+    if text.parse::<u64>().is_ok_and(|number| number > 0) {
+        let hint = format!("{:?}", size_like(text));
+        return Err(wrong(format!("the size {text:?} has no unit"), &hint));
+    }
+    let size: ByteSize = text.parse().map_err(unlike)?;
+    if size.as_u64() == 0 && !limits.zero {
+        let what = "a limit of zero would reject every message";
+        return Err(wrong(what.into(), "\"16MiB\""));
+    }
+    let most = limits.most.parse().unwrap_or(ByteSize(u64::MAX));
+    let bytes = usize::try_from(size.as_u64()).ok();
+    let bytes = bytes.filter(|_| size <= most);
+    bytes.ok_or_else(|| too_large(text, "above", limits))
+}
+
+/// A size as written in a file, exact to the byte.
+pub(super) fn size(bytes: usize) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+    let fits = |(_, shift): &&(&str, u32)| bytes.trailing_zeros() >= *shift;
+    let (unit, shift) = units.iter().find(fits).unwrap_or(&("B", 0));
+    format!("{}{unit}", bytes >> shift)
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
+    let unlike = |_| wrong(format!("{text:?} is not a boolean"), "true or false");
+    text.parse().map_err(unlike)
+}
+
+pub(super) fn wrong(what: String, hint: &str) -> Wrong {
+    Wrong {
+        what,
+        hint: hint.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_shown_exactly_and_can_be_read_back() {
+        for (bytes, shown) in [
+            (16 << 20, "16MiB"),
+            (1 << 30, "1GiB"),
+            (1536, "1536B"),
+            (3 << 10, "3KiB"),
+            (1_000_000, "1000000B"),
+        ] {
+            assert_eq!(size(bytes), shown);
+            let key = super::super::keys::written("", "max_message").unwrap();
+            assert_eq!(
+                super::bytes(shown, &key.limits).ok(),
+                Some(bytes),
+                "{shown}"
+            );
+        }
+    }
+}

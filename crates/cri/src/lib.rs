@@ -1,0 +1,10 @@
+//! The CRI as facts: its bytes, and its RPCs as rows of a table. Does no I/O, and knows nothing of criswitch's
+//! configuration and backends.
+//!
+//! - [`codec`]: bytes only: protobuf fields, gRPC's frames and headers, HTTP/2's authority; generated types for the
+//!   probe and tests
+//! - [`rpc`]: `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the
+//!   CRI's field numbers by name
+
+pub mod codec;
+pub mod rpc;

@@ -1,0 +1,254 @@
+//! The differences between operating systems: addresses, sockets, users, files, signals and the service manager. Every
+//! other module is the same on all systems.
+//!
+//! Each system has a directory with the same modules, and the same names in these modules.
+
+pub mod file_work;
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as os;
+#[cfg(windows)]
+mod windows;
+#[cfg(windows)]
+use windows as os;
+
+pub use os::{
+    address, connect, files, kernel, listen, passed, paths, process, service, trust, usage, users,
+};
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::iter::Sum;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Creates a file with this mode, less the bits of the umask.
+///
+/// # Errors
+/// The path exists, even as a link, or its directory cannot be written.
+pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = File::options();
+    files::with_mode(options.write(true).create_new(true), mode).open(path)
+}
+
+/// Removes a file, if it exists.
+///
+/// # Errors
+/// The file cannot be removed.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if !is_absence(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an error says that a file does not exist.
+pub fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
+/// Writes a new file. A file that cannot be written whole is removed.
+///
+/// # Errors
+/// The file exists or cannot be written.
+pub fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut file = create_new(path, mode)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.inspect_err(|_| {
+        std::fs::remove_file(path).ok();
+    })
+}
+
+/// The process of a client, as the kernel reports it. An unknown id is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The user of the process.
+    pub uid: Option<u32>,
+    /// The id of the process.
+    pub pid: Option<i32>,
+}
+
+/// The process that serves a backend's socket, as the kernel reports it. An unknown fact is `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The user of the process.
+    pub user: Option<users::UserId>,
+    /// The id of the process.
+    pub pid: Option<i32>,
+    /// Whether the process is an administrator's, or runs as the user of criswitch.
+    pub is_own: bool,
+}
+
+/// The size and free space of a file system. Other programs may use the file system too.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeSpace {
+    /// The size of the file system.
+    pub bytes: u64,
+    /// The bytes that a process without privileges may still write.
+    pub available_bytes: u64,
+    /// The number of inodes.
+    pub inodes: u64,
+    /// The number of unused inodes.
+    pub free_inodes: u64,
+}
+
+/// The state of a directory for a new file, or of a file for a change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteTarget {
+    /// Whether the file system is read-only.
+    pub is_read_only: bool,
+    /// Whether the file system runs no programs.
+    pub is_no_exec: bool,
+    /// Whether not even root may change the file or directory (`chattr +i`, `chattr +a`).
+    pub is_immutable: bool,
+    /// The free space of the file system.
+    pub available_bytes: u64,
+}
+
+/// The extended attributes of security modules begin with this.
+const SECURITY: &str = "security.";
+
+/// The metadata of a file that a copy of it needs: its mode, owner, time of the last write, and extended attributes.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Attributes {
+    mode: u32,
+    owner: [u32; 2],
+    /// Seconds and nanoseconds since 1970.
+    written: (u64, u32),
+    /// `None` for a new file, which gets those that the file system gives it.
+    extended: Option<BTreeMap<String, Vec<u8>>>,
+}
+
+impl Attributes {
+    /// The attributes of a new version of the file.
+    #[must_use]
+    pub fn now(&self) -> Attributes {
+        let written = Attributes::new(0).written;
+        Attributes {
+            written,
+            ..self.clone()
+        }
+    }
+
+    /// Whether a file with the attributes `other` has these, apart from the time of the last write and from labels of
+    /// security modules such as SELinux, which change with a new policy.
+    #[must_use]
+    pub fn is_like(&self, other: &Attributes) -> bool {
+        let own = |attributes: &Attributes| -> BTreeMap<_, _> {
+            let extended = attributes.extended.clone().unwrap_or_default().into_iter();
+            extended
+                .filter(|(name, _)| !name.starts_with(SECURITY))
+                .collect()
+        };
+        (self.mode, self.owner) == (other.mode, other.owner)
+            && (self.extended.is_none() || own(self) == own(other))
+    }
+}
+
+/// The operating system's figures for this process; `None` if a figure cannot be read.
+#[derive(Default)]
+pub struct ProcessStats {
+    /// The processor time since the start.
+    pub cpu_seconds: Option<f64>,
+    /// The memory in use.
+    pub resident_bytes: Option<f64>,
+    /// The size of the address space.
+    pub virtual_bytes: Option<f64>,
+    /// The time of the start, since 1970.
+    pub start_seconds: Option<f64>,
+    /// The number of open file descriptors.
+    pub open_fds: Option<f64>,
+    /// The limit of open file descriptors.
+    pub max_fds: Option<f64>,
+}
+
+/// A kernel, as this machine or a container sees it. `None` if it does not show a fact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Such as `6.12.9`.
+    pub release: Option<String>,
+    /// The whole text about the kernel and its build.
+    pub version: Option<String>,
+    /// A random id, different in each boot of each kernel.
+    pub boot_id: Option<String>,
+}
+
+/// The kernel that a container sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelReport {
+    /// The kernel's own facts.
+    pub kernel: Kernel,
+    /// Whether the processors show that they are those of a virtual machine.
+    pub has_hypervisor: bool,
+    /// The line of the kernel's log that names a userspace kernel.
+    pub log: Option<String>,
+    /// The memory that the kernel has and does not use, in bytes.
+    pub free_memory_bytes: Option<u64>,
+}
+
+/// Memory and processor time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The memory that is in use now, in bytes.
+    pub memory_bytes: u64,
+    /// The processor time since the start.
+    pub cpu: Duration,
+}
+
+/// The memory and processor time of everything that the runtime started for a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodUsage {
+    /// The directories of the pod's cgroups in the cgroup parent of the pod.
+    pub cgroups: Vec<PathBuf>,
+    /// The usage that the kernel counts in these cgroups.
+    pub in_cgroups: Usage,
+    /// The usage that the kernel counts in cgroups of the pod elsewhere. Kata has such a cgroup for the virtual machine.
+    pub in_other_cgroups: Usage,
+    /// The proportional set size of the processes in all of these cgroups, in bytes. It has the pages of files that the
+    /// kernel charged to another cgroup.
+    pub pss_in_cgroups_bytes: u64,
+    /// The processes outside of all of these cgroups.
+    pub processes: Vec<ProcessUsage>,
+}
+
+/// The memory and processor time of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessUsage {
+    /// The id of the process.
+    pub id: i32,
+    /// The name of its program.
+    pub name: String,
+    /// Its memory, and its processor time with that of its ended children.
+    pub usage: Usage,
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Usage>>(all: I) -> Usage {
+        all.fold(Usage::default(), |sum, usage| Usage {
+            memory_bytes: sum.memory_bytes + usage.memory_bytes,
+            cpu: sum.cpu + usage.cpu,
+        })
+    }
+}
+
+impl PodUsage {
+    /// The usage outside of the pod's cgroup parent. No limit of the pod bounds it.
+    pub fn outside(&self) -> Usage {
+        let processes = self.processes.iter().map(|process| process.usage);
+        processes.chain([self.in_other_cgroups]).sum()
+    }
+
+    /// The least size of the file pages that the pod's processes use, but other cgroups are charged for, in bytes.
+    pub fn charged_elsewhere_bytes(&self) -> u64 {
+        let charged = self.in_cgroups.memory_bytes + self.in_other_cgroups.memory_bytes;
+        self.pss_in_cgroups_bytes.saturating_sub(charged)
+    }
+
+    /// The usage of all of the pod.
+    pub fn total(&self) -> Usage {
+        [self.in_cgroups, self.outside()].into_iter().sum()
+    }
+}

@@ -1,0 +1,87 @@
+//! The kernel of this machine, and the commands with which a container shows the kernel that it sees.
+
+use std::fs;
+
+use crate::{Kernel, KernelReport};
+
+/// Whether pods of this system have settings of Linux.
+pub const IS_LINUX: bool = true;
+/// Keeps a container running. The container first writes `$0` to its log.
+const KEEP: &str = "echo \"$0\"; exec sleep 3600";
+/// Prints what a container sees of its kernel, one `key=value` in each line. Uses only what the shell itself has, apart
+/// from `dmesg`: gVisor has its name there.
+const LOOK: &str = "\
+show() { [ -r \"$2\" ] && read -r line <\"$2\" && echo \"$1=$line\"; }
+show version /proc/version
+show release /proc/sys/kernel/osrelease
+show boot_id /proc/sys/kernel/random/boot_id
+while read -r line; do case $line in
+flags*hypervisor*) echo hypervisor=yes; break;;
+esac; done </proc/cpuinfo
+while read -r name value unit; do case $name in
+MemFree:) echo \"free_memory_kib=$value\"; break;;
+esac; done </proc/meminfo
+dmesg 2>/dev/null | while read -r line; do case $line in
+*gVisor*) echo \"log=$line\"; break;;
+esac; done
+:";
+
+/// The command of a container that writes `mark` to its log and then does nothing.
+#[must_use]
+pub fn keep(mark: &str) -> Vec<String> {
+    ["sh", "-c", KEEP, mark].map(str::to_owned).to_vec()
+}
+
+/// The command that prints a [`KernelReport`] in a container.
+#[must_use]
+pub fn look() -> Vec<String> {
+    ["sh", "-c", LOOK].map(str::to_owned).to_vec()
+}
+
+impl KernelReport {
+    /// Reads the output of [`look`].
+    #[must_use]
+    pub fn parse(output: &str) -> KernelReport {
+        let value = |key: &str| {
+            let mut lines = output.lines().filter_map(|line| line.split_once('='));
+            lines
+                .find(|(name, _)| *name == key)
+                .map(|(_, value)| value.trim().to_owned())
+        };
+        let free_kib = value("free_memory_kib").and_then(|kib| kib.parse::<u64>().ok());
+        let version = value("version");
+        KernelReport {
+            kernel: Kernel {
+                release: value("release").or_else(|| release_in(version.as_deref()?)),
+                version,
+                boot_id: value("boot_id"),
+            },
+            has_hypervisor: value("hypervisor").is_some(),
+            log: value("log"),
+            free_memory_bytes: free_kib.map(|kib| 1024 * kib),
+        }
+    }
+}
+
+/// The release in a version: `4.19.0-gvisor` in `Linux version 4.19.0-gvisor #1 SMP ...`. gVisor has no file with the
+/// release.
+fn release_in(version: &str) -> Option<String> {
+    let rest = version.strip_prefix("Linux version ")?;
+    rest.split_whitespace().next().map(str::to_owned)
+}
+
+impl Kernel {
+    /// The kernel of this machine.
+    #[must_use]
+    pub fn own() -> Kernel {
+        let line = |path| {
+            let text = fs::read_to_string(path).ok()?;
+            Some(text.trim().to_owned())
+        };
+        Kernel {
+            release: line("/proc/sys/kernel/osrelease"),
+            version: line("/proc/version"),
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+        }
+    }
+}
