@@ -428,7 +428,13 @@ async fn own_share(
                 return learned_share(part, &message, asked, reply);
             }
             let list = call.listing().map(|listing| listing.list);
-            let message = readable(&switch.live(), list, backend, &message)?;
+            let message = readable(
+                &switch.live(),
+                list,
+                backend,
+                &message,
+                &Readable::default(),
+            )?;
             let message = message.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
             Ok(Share::Large(message, asked))
         }

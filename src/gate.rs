@@ -52,7 +52,7 @@ impl Form {
     /// Why clients cannot use the message; `None` if they can.
     fn fault(self, message: &[u8]) -> Option<String> {
         let (decoded, maps) = match self {
-            Form::List(list) => return items::fault(list, message),
+            Form::List(list) => return items::fault(list, message, &[]),
             Form::Status => (status(message), maps::STATUS),
             Form::Disks => (disks(message), NO_MAPS),
             Form::Version => (decoded::<cri::VersionResponse>(message), NO_MAPS),
@@ -77,6 +77,21 @@ impl Readable {
     /// Why clients cannot use the message. The text names the item.
     pub fn list(list: List, message: &Bytes) -> Result<Readable, String> {
         Form::List(list).read(message)
+    }
+
+    /// The next list of the same kind. Items that this list has, too, are not read again.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message. The text names the item.
+    pub fn next_list(&self, list: List, message: &Bytes) -> Result<Readable, String> {
+        let last: &[u8] = match self.form {
+            Some(Form::List(of)) if of == list => &self.message,
+            _ => &[],
+        };
+        match items::fault(list, message, last) {
+            Some(fault) => Err(fault),
+            None => Ok(Readable::new(message.clone(), Some(Form::List(list)))),
+        }
     }
 
     /// A list with this one item, which criswitch made from a client's request.
@@ -272,6 +287,23 @@ mod tests {
         }
         let cut = list("the-id", b"\x12\x04\x0a\x02ab").slice(..9);
         assert!(Readable::list(List::Pods, &cut).is_err());
+    }
+
+    #[test]
+    fn an_item_that_the_last_list_lacks_is_read() {
+        let pods = |pods: &[Bytes]| Bytes::from(pods.concat());
+        let [a, b, broken] = [
+            list("a", b"\x12\x00"),
+            list("b", b"\x12\x00"),
+            list("c", b"\x12\x04caf\xe9"),
+        ];
+        let last = Readable::list(List::Pods, &pods(&[a.clone(), b.clone()])).unwrap();
+        let next = last.next_list(List::Pods, &pods(&[b, a.clone()]));
+        assert!(last.has_items_of(&next.unwrap()));
+        let fault = last.next_list(List::Pods, &pods(&[a.clone(), broken]));
+        assert!(fault.unwrap_err().contains("the item \"c\""));
+        // An item of another type is read, even if it has the same bytes.
+        assert!(last.next_list(List::Containers, &a).is_err());
     }
 
     #[test]

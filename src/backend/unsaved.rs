@@ -11,7 +11,9 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::Backend;
+use crate::backend::known::Known;
 use crate::backend::lists::Snapshot;
+use crate::gate::Readable;
 
 /// Numbers the changes of a backend's state, and records the number of the last saved change.
 #[derive(Debug)]
@@ -146,6 +148,12 @@ impl Saving {
 }
 
 impl Backend {
+    /// The last complete list of this kind, without the items created since; empty if there is none.
+    pub(crate) fn last_list(&self, list: List) -> Readable {
+        let last = |known: &mut Known| known.lists.get(list).map(|last| last.message.clone());
+        self.record.learn(last).unwrap_or_default()
+    }
+
     /// Caches a complete list. Drops the kept statuses that contradict it.
     pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
         let message = snapshot.message.clone();

@@ -12,6 +12,7 @@ use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, Contribution};
 use crate::call::Failed;
+use crate::gate::Readable;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, check_first, has_room, keep_stats, readable};
@@ -170,7 +171,13 @@ impl<'a> OwnCalls<'a> {
         let (asked, answer) = self.ask(&rpc::LIST_IMAGES).await?;
         let images = self.backend.message(&answer)?;
         let (list, live) = (List::Images, self.switch.live());
-        if let Some(images) = readable(&live, Some(list), self.backend, &images)? {
+        if let Some(images) = readable(
+            &live,
+            Some(list),
+            self.backend,
+            &images,
+            &Readable::default(),
+        )? {
             let learner = Learner::new(self.switch, self.backend, asked);
             let learned = learner.keep_whole(list, images);
             act(self.switch, self.backend, learned)?;
@@ -187,7 +194,13 @@ impl<'a> OwnCalls<'a> {
         if answer.code() == Code::Ok {
             let message = self.backend.message(&answer)?;
             let live = self.switch.live();
-            if let Some(stats) = readable(&live, Some(list), self.backend, &message)? {
+            if let Some(stats) = readable(
+                &live,
+                Some(list),
+                self.backend,
+                &message,
+                &Readable::default(),
+            )? {
                 keep_stats(list, self.backend, stats, asked);
             }
         }
@@ -204,7 +217,14 @@ impl<'a> OwnCalls<'a> {
             return Err(Failed::Answer(Box::new(answer)));
         }
         let message = self.backend.message(&answer)?;
-        Ok(readable(&self.switch.live(), None, self.backend, &message).map(drop)?)
+        Ok(readable(
+            &self.switch.live(),
+            None,
+            self.backend,
+            &message,
+            &Readable::default(),
+        )
+        .map(drop)?)
     }
 
     /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.

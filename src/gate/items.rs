@@ -1,5 +1,6 @@
 //! Reads the items of a list, each by its type, and compares lists by their items.
 
+use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
@@ -7,6 +8,7 @@ use criswitch_cri::codec::protobuf::Path;
 use criswitch_cri::codec::{cri, protobuf};
 use criswitch_cri::rpc::fields::{ITEMS, maps, metric_descriptor};
 use criswitch_cri::rpc::{List, filter};
+use foldhash::fast;
 use foldhash::quality::RandomState;
 use prost::{DecodeError, Message};
 
@@ -26,9 +28,9 @@ static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 /// Decodes an item. Returns the name of a required field that it lacks, if any.
 type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
 
-/// Why clients cannot use this list; `None` if they can. [`Owners::learn`](crate::ownership::Owners::learn) checks the
-/// number of pods and of containers.
-pub(super) fn fault(list: List, message: &[u8]) -> Option<String> {
+/// Why clients cannot use this list; `None` if they can. Reads no item that `last` has, too: a list of the same kind that
+/// clients can use. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of pods and of containers.
+pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
     let (read, maps): (ReadItem, _) = match list {
         List::Pods => (
             |it| {
@@ -71,12 +73,20 @@ pub(super) fn fault(list: List, message: &[u8]) -> Option<String> {
         List::MetricDescriptors => MOST_DESCRIPTORS,
         _ => MOST,
     };
+    let known: HashSet<u64, fast::RandomState> = protobuf::fields(last)
+        .flatten()
+        .filter(|field| field.number == ITEMS)
+        .map(|field| SEED.hash_one(field.raw))
+        .collect();
     let mut count = 0;
     for field in protobuf::fields(message) {
-        let item = match field {
+        let (item, is_known) = match field {
             Ok(field) if field.number != ITEMS => continue,
-            Ok(field) => field.bytes(),
-            Err(fault) => Err(fault),
+            Ok(field) => {
+                let is_known = !known.is_empty() && known.contains(&SEED.hash_one(field.raw));
+                (field.bytes(), is_known)
+            }
+            Err(fault) => (Err(fault), false),
         };
         let item = match item {
             Ok(item) => item,
@@ -90,6 +100,9 @@ pub(super) fn fault(list: List, message: &[u8]) -> Option<String> {
                 }
                 _ => Unlearned::TooMany.to_string(),
             });
+        }
+        if is_known {
+            continue;
         }
         let fault = match read(item) {
             Ok(Some(field)) => format!("the item {:?} has no {field}", id(list, item)),

@@ -47,9 +47,17 @@ pub fn check(data: &[u8]) {
 fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let (list, name, clients_decode) = u.choose(REPLIES)?;
     let mut merged = Vec::new();
+    let mut last = Readable::default();
     for _ in 0..u.int_in_range(1..=3)? {
-        let reply = Bytes::from(messages::message(u, name)?);
-        if let Ok(readable) = Readable::list(*list, &reply) {
+        let reply = Bytes::from([&last, &messages::message(u, name)?[..]].concat());
+        let read = Readable::list(*list, &reply);
+        // Items of the last list need not be read again.
+        assert_eq!(
+            last.next_list(*list, &reply).map(Bytes::from),
+            read.clone().map(Bytes::from)
+        );
+        if let Ok(readable) = read {
+            last = readable.clone();
             assert!(clients_decode(&readable), "{list:?}: {reply:?}");
             merged.extend_from_slice(&readable);
         }
