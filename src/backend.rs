@@ -384,7 +384,7 @@ impl Backend {
     pub(crate) async fn patiently<T, E: From<Status>>(
         &self,
         row: &Row,
-        asked: impl Future<Output = Result<T, E>>,
+        mut asked: impl Future<Output = Result<T, E>> + Unpin,
     ) -> Result<T, E> {
         let limit = match row.patience {
             Patience::Short | Patience::Read => Duration::ZERO,
@@ -397,7 +397,6 @@ impl Backend {
                 };
             }
         };
-        let mut asked = std::pin::pin!(asked);
         let unwatched = UNWATCHED.min(self.list_timeout());
         if let Ok(ended) = tokio::time::timeout(unwatched, &mut asked).await {
             return ended;

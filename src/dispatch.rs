@@ -71,8 +71,12 @@ async fn answer(
 async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Failed> {
     match plan {
         Plan::One(backend) => forward::send(switch, call, &backend).await,
-        Plan::CreatePod(backend, uid) => forward::create(switch, call, &backend, uid).await,
-        Plan::CreateContainer(owner) => images::create_container(switch, call, &owner).await,
+        Plan::CreatePod(backend, uid) => {
+            Box::pin(forward::create(switch, call, &backend, uid)).await
+        }
+        Plan::CreateContainer(owner) => {
+            Box::pin(images::create_container(switch, call, &owner)).await
+        }
         Plan::Version(backend) => Ok(Box::pin(status::version_of(call, &backend)).await?.into()),
         Plan::Alone(only) => Box::pin(fanout::send_alone(switch, call, &only)).await,
         Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, &backends)).await,

@@ -10,6 +10,7 @@ pub mod status;
 pub(crate) mod streams;
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -283,7 +284,7 @@ async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
         } else {
             backend.list_timeout()
         };
-        let asked = call.within(limit, ask(call, &backend)).await;
+        let asked = call.within(limit, pin!(ask(call, &backend))).await;
         let result = asked.unwrap_or_else(|_| Err(backend.timed_out(call.row)));
         BackendResult { backend, result }
     });
@@ -554,7 +555,7 @@ pub(crate) async fn runtime_config(
     let mut own = None;
     // After a reload, `backends` may lack the default backend.
     if let Some(default) = backends.iter().find(is_default) {
-        let answer = short::in_time(call, default, ask(call, default)).await?;
+        let answer = short::in_time(call, default, pin!(ask(call, default))).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
         }
@@ -565,7 +566,7 @@ pub(crate) async fn runtime_config(
     }
     let others = backends.iter().filter(|backend| !is_default(backend));
     let asked = others.map(|backend| async move {
-        let answer = short::in_time(call, backend, ask(call, backend)).await?;
+        let answer = short::in_time(call, backend, pin!(ask(call, backend))).await?;
         if answer.code() != Code::Ok {
             return Err(named(backend, answer));
         }

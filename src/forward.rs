@@ -4,6 +4,7 @@ mod creating;
 pub(crate) mod own;
 pub(crate) mod short;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_cri::rpc::Patience;
@@ -35,6 +36,7 @@ pub(crate) async fn create(
         call.reading_headers(),
     );
     let sent = backend.ask_over(wire, call.user, call.row, &headers, call.body.clone());
+    let sent = pin!(sent);
     let answer = backend.patiently(call.row, sent).await?;
     backend.nudges.answered.notify_waiters();
     let made = answer.code() == Code::Ok;
@@ -52,12 +54,12 @@ pub(crate) async fn send(
     backend: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
     let _changed = short::ChangedItem::of(switch, call, backend);
-    let sent = async {
+    let sent = pin!(async {
         match call.lesson.must_read() {
             true => pass_learned(switch, call, backend).await,
             false => pass_as_it_is(switch, call, backend).await,
         }
-    };
+    });
     let sent = match call.row.patience {
         Patience::Short => short::read(switch, call, backend, sent).await,
         Patience::Read | Patience::Change | Patience::Create => sent.await,

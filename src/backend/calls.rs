@@ -2,6 +2,7 @@
 //! future of a call cancels the call.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -68,10 +69,10 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let called = async {
+        let called = pin!(async {
             let wire = self.wire().await?;
             self.call_over(wire, row, headers, body).await
-        };
+        });
         let response = self.patiently(row, called).await?;
         self.nudges.answered.notify_waiters();
         Ok(response)
@@ -122,10 +123,10 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
-        let asked = async {
+        let asked = pin!(async {
             let wire = self.wire().await?;
             self.ask_over(wire, user, row, headers, body).await
-        };
+        });
         let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
         Ok(answer)
@@ -164,10 +165,10 @@ impl Backend {
             let wire = wire.clone();
             return self.read_over(wire, row, &headers, body, memory).await;
         }
-        let asked = async {
+        let asked = pin!(async {
             let wire = self.wire().await?;
             self.read_over(wire, row, &headers, body, memory).await
-        };
+        });
         let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
         Ok(answer)

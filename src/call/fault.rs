@@ -41,11 +41,12 @@ pub(crate) struct Late {
 
 impl Request {
     /// Awaits `asked`, an answer of a backend: for `limit`, but less long than the client waits, so that the client still
-    /// gets a reply without the backend's answer.
+    /// gets a reply without the backend's answer. `asked` is pinned where it is made: else each future that waits for it
+    /// would contain it twice, and each call would move them.
     pub(crate) async fn within<T>(
         &self,
         limit: Duration,
-        asked: impl Future<Output = T>,
+        asked: impl Future<Output = T> + Unpin,
     ) -> Result<T, Late> {
         let left = self
             .deadline

@@ -1,6 +1,7 @@
 //! Finds the target of a call from the known pods and containers. If an id is unknown, criswitch asks all backends and
 //! does not guess.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_config::BackendId;
@@ -37,7 +38,7 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
 /// Waits for the next attempt to connect to `owner`: for a short read at most `list_timeout`, because a kept status may
 /// answer it.
 async fn connects(request: &Request, owner: &Backend) -> bool {
-    let connected = owner.wire();
+    let connected = pin!(owner.wire());
     match request.row.patience {
         Patience::Short => {
             let connected = request.within(owner.list_timeout(), connected).await;

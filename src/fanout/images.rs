@@ -5,6 +5,7 @@ pub(crate) mod find;
 pub(crate) mod remove;
 mod stores;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_config::BackendId;
@@ -131,7 +132,7 @@ async fn image_at(
     image: &str,
 ) -> Result<Option<String>, Failed> {
     let call = image_status(call, image);
-    let answer = short::in_time(&call, backend, fanout::ask(&call, backend)).await?;
+    let answer = short::in_time(&call, backend, pin!(fanout::ask(&call, backend))).await?;
     if answer.code() != Code::Ok {
         return Err(named(backend, answer));
     }

@@ -7,6 +7,7 @@
 mod merged;
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,7 +140,7 @@ pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
 /// reply, because clients ask for the version first, even before calls that do not need the backend.
 pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
     let headers = call.reading_headers();
-    let answer = backend.ask(call.user, call.row, &headers, call.body.clone());
+    let answer = pin!(backend.ask(call.user, call.row, &headers, call.body.clone()));
     let known = backend.record.known().version;
     if known.is_empty() {
         return Ok(reply::of_answer(answer.await?));
@@ -164,7 +165,7 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
 /// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
 /// a status that is not ready. An error would hide the state of the other backends from an operator.
 async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, Option<Answer>) {
-    let silent = match request_status(backend, fanout::ask(call, backend)).await {
+    let silent = match request_status(backend, pin!(fanout::ask(call, backend))).await {
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
@@ -184,7 +185,7 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
 /// does not answer.
 async fn ask_status(backend: &Arc<Backend>, user: User) -> StatusAnswer {
     let headers = own_headers();
-    let asked = backend.ask(user, &rpc::STATUS, &headers, frames::frame(&[]));
+    let asked = pin!(backend.ask(user, &rpc::STATUS, &headers, frames::frame(&[])));
     match request_status(backend, asked).await {
         Ok((said, _)) => said,
         Err(silent) => last_known(backend, silent),
@@ -194,7 +195,7 @@ async fn ask_status(backend: &Arc<Backend>, user: User) -> StatusAnswer {
 /// Asks a backend for its status by `asked`, and caches the reply.
 async fn request_status(
     backend: &Arc<Backend>,
-    asked: impl Future<Output = Result<Answer, Status>>,
+    asked: impl Future<Output = Result<Answer, Status>> + Unpin,
 ) -> Result<(StatusAnswer, Answer), Status> {
     if backend
         .record

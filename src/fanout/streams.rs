@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -265,13 +266,12 @@ impl Feed {
         let (Some(messages), Some(_)) = (&mut self.messages, &self.together) else {
             return Ok(None);
         };
-        let next = messages.next(&self.backend);
-        let next = self.backend.patiently(self.call.row, next);
-        let next = self
-            .backend
-            .record
-            .next_of(self.call.contribution(), next)
-            .await;
+        let next = {
+            let next = pin!(messages.next(&self.backend));
+            let next = self.backend.patiently(self.call.row, next);
+            let record = &self.backend.record;
+            record.next_of(self.call.contribution(), next).await
+        };
         let next = next.map_err(|failed| self.failed(failed.named(&self.backend)))?;
         let Some(message) = next else {
             self.note(None);

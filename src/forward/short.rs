@@ -34,7 +34,7 @@ pub(super) async fn read(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-    send: impl Future<Output = Result<Unsent, Failed>>,
+    send: impl Future<Output = Result<Unsent, Failed>> + Unpin,
 ) -> Result<Unsent, Failed> {
     if call.live.is_alone() {
         return send.await;
@@ -53,7 +53,7 @@ pub(super) async fn read(
 pub(crate) async fn in_time<T, E: From<Status>>(
     call: &Call,
     backend: &Backend,
-    asked: impl Future<Output = Result<T, E>>,
+    asked: impl Future<Output = Result<T, E>> + Unpin,
 ) -> Result<T, E> {
     if let Some(late) = backend.record.late_read(call.row, &call.body) {
         return Err(late.into());

@@ -61,6 +61,9 @@ pub(crate) fn renamed(
         Some([pod, handler]) => pods_renamed(&names, owners, backend, message, (pod, handler))?,
         _ => None,
     };
+    if !table.renames(backend.id) {
+        return Ok(pods);
+    }
     let now = pods.as_deref().unwrap_or(message);
     Ok(rpc::specs_renamed(now, paths.images, |handler| names.image_name_for(handler)).or(pods))
 }

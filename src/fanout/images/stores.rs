@@ -1,6 +1,7 @@
 //! The answers of image stores to an `ImageStatus`: fresh answers, or the cached list of a store that does not answer.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,7 +191,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => {
-            let asked = call.within(limit, fanout::ask(call, backend)).await;
+            let asked = call.within(limit, pin!(fanout::ask(call, backend))).await;
             asked.unwrap_or_else(|late| {
                 backend.nudges.suspected.notify_one();
                 if is_last && late.is_fault_of_backend {
