@@ -2,6 +2,7 @@
 //!
 //! Only this module and its submodules write to standard output. The library never does.
 
+mod arguments;
 mod bundle;
 mod channel;
 mod check;
@@ -10,6 +11,7 @@ mod complete;
 mod consequences;
 mod discover;
 mod dry_run;
+mod exit;
 mod explain;
 mod features;
 mod forget;
@@ -34,36 +36,19 @@ mod trial;
 mod version;
 mod watch;
 
-use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use criswitch_config::address::Address;
-use criswitch_config::{Config, DEFAULT_PATH, Problems};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use criswitch_config::Problems;
 use criswitch_platform::service;
 
-use anyhow::Context;
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use arguments::File;
+use exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
 use output::{Encoding, ListOutput, Output};
-use running::{NotRunning, Running};
-use terminal::Shown;
-
-/// The command failed at run time.
-const FAILED: u8 = 1;
-/// A dry run found changes.
-const WOULD_CHANGE: u8 = 2;
-/// The command line is wrong (sysexits' EX_USAGE).
-const USAGE: u8 = 64;
-/// criswitch is not running or not reachable (sysexits' EX_UNAVAILABLE).
-const NOT_RUNNING: u8 = 69;
-/// The configuration is wrong (sysexits' EX_CONFIG).
-const CONFIGURATION: u8 = 78;
-
-/// The environment variable with the default of `--config`.
-const CONFIG_VARIABLE: &str = "CRISWITCH_CONFIG";
-/// The environment variable with the default of `--socket`.
-const SOCKET_VARIABLE: &str = "CRISWITCH_SOCKET";
+use running::NotRunning;
+use terminal::print;
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
@@ -206,38 +191,6 @@ enum Command {
     Service(service::Commands),
 }
 
-#[derive(Args)]
-struct File {
-    /// The configuration file; criswitch also reads conf.d/*.toml beside it.
-    #[arg(long = "config", value_name = "FILE", default_value = DEFAULT_PATH, env = CONFIG_VARIABLE, hide_env_values = true)]
-    path: PathBuf,
-}
-
-/// The arguments that select the daemon to call.
-#[derive(Args)]
-struct Daemon {
-    #[command(flatten)]
-    file: File,
-    /// The socket of the running daemon, if it differs from `listen` in the configuration.
-    #[arg(long, value_name = "PATH", value_parser = socket, env = SOCKET_VARIABLE, hide_env_values = true)]
-    socket: Option<Address>,
-}
-
-/// The result of a command that ran to its end, and its exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
-#[repr(u8)]
-enum Verdict {
-    Fine = 0,
-    /// The command printed the problems.
-    NotFine = FAILED,
-    /// A reload or a plan would change something.
-    WouldChange = WOULD_CHANGE,
-    /// A runtime other than criswitch serves on the socket.
-    NotRunning = NOT_RUNNING,
-    /// The command printed every problem of the configuration.
-    WrongConfiguration = CONFIGURATION,
-}
-
 /// Parses the arguments of the process, runs the command and returns its exit code.
 pub(crate) fn run() -> ExitCode {
     match complete::answer(Cli::command) {
@@ -310,65 +263,6 @@ impl Command {
     }
 }
 
-impl Daemon {
-    /// Returns the socket of `--socket`, else `listen` of the configuration. If the file at the default path is
-    /// unreadable, returns the default socket.
-    fn socket(&self) -> Result<Address, Problems> {
-        if let Some(socket) = &self.socket {
-            return Ok(socket.clone());
-        }
-        match Config::listen_of(&self.file.path) {
-            Err(_) if self.file.path == Path::new(DEFAULT_PATH) => Ok(Address::default_listen()),
-            listen => listen,
-        }
-    }
-
-    /// Connects to the daemon. If the connection fails, the error also lists the problems of the configuration, because
-    /// they may be the cause.
-    async fn connect(&self) -> anyhow::Result<Running> {
-        let connected = Running::connect(&self.socket()?).await;
-        connected.map_err(|error| match Config::load(&self.file.path) {
-            Err(problems) if self.socket.is_none() => {
-                NotRunning(format!("{error}\n{problems}")).into()
-            }
-            _ => error,
-        })
-    }
-}
-
-/// Parses an argument that is a socket's path.
-fn socket(text: &str) -> Result<Address, String> {
-    Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
-}
-
-/// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
-fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build()?;
-    let done = runtime.block_on(work);
-    runtime.shutdown_background();
-    done
-}
-
-/// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.
-fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
-    is_read(&text.into()).map(|_| Verdict::Fine)
-}
-
-/// Writes to standard output. Returns false if the reader has closed the pipe.
-fn is_read(text: &Shown) -> anyhow::Result<bool> {
-    let mut stdout = io::stdout().lock();
-    // Flush, because a prompt does not end with a newline: the user must see the prompt before typing an answer.
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error).context("the output cannot be written"),
-    }
-}
-
 /// Prints clap's message and returns the exit code: success for help and version, else [`USAGE`].
 fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
@@ -406,21 +300,5 @@ fn serve_as_service(path: &Path) -> Result<(), String> {
         Ok(Verdict::Fine) => Ok(()),
         Ok(_) => Err(String::new()),
         Err(error) => Err(failure(&error)),
-    }
-}
-
-/// The line on standard error about an error that ended a command.
-fn failure(error: &anyhow::Error) -> String {
-    format!("criswitch: {error:#}\n")
-}
-
-fn directory(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    match path.is_dir() {
-        true => Ok(path),
-        false => Err(
-            "no such directory; try the directory where the root of a machine is mounted"
-                .to_owned(),
-        ),
     }
 }

@@ -22,8 +22,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
+use super::arguments::Daemon;
+use super::check;
+use super::exit::Verdict;
+use super::program::block_on;
 use super::program::output;
-use super::{Daemon, Verdict, block_on, check, print, terminal};
+use super::terminal::{self, print};
 
 /// The time that a part may take. `check --probe` waits for each backend.
 const PART_LIMIT: Duration = Duration::from_secs(30);

@@ -12,8 +12,10 @@ use criswitch_config::{Config, Handler, KEYS, Problems, Table, duration_text, ke
 use criswitch_platform::service;
 use serde_json::{Value, json};
 
+use super::arguments::{File, directory};
 use super::columns::columns;
 use super::consequences::{self, Consequence};
+use super::exit::Verdict;
 use super::features;
 use super::node::{self, Node};
 use super::output::{self, ListOutput};
@@ -21,7 +23,7 @@ use super::probe::{
     self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
 };
 use super::terminal;
-use super::{File, Verdict, directory, print};
+use super::terminal::print;
 
 /// The arguments of `criswitch check`.
 #[derive(Args)]

@@ -18,10 +18,12 @@ use criswitch_config::address::Address;
 use criswitch_config::{BackendConfig, Config, DEFAULT_PATH};
 use criswitch_platform::{users, write_new};
 
+use super::arguments::socket;
+use super::exit::Verdict;
 use super::node;
 use super::output::Output;
 use super::probe::{MAX_MESSAGE, Probe, probe_all};
-use super::{Verdict, print, socket, terminal};
+use super::terminal::{self, print};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, PlannedBackend};
 

@@ -3,7 +3,7 @@
 use criswitch_config::problem::lines;
 use criswitch_cri::codec::admin::{Changes, PlanReloadResponse, Undo};
 
-use super::Verdict;
+use super::exit::Verdict;
 use super::terminal::{self, Shown};
 
 /// The line for a reload that would change nothing.

@@ -21,12 +21,16 @@ use criswitch_cri::codec::admin::{Backend, Handler as Row, State};
 use criswitch_cri::codec::cri::PodSandbox;
 use serde_json::Value;
 
+use super::arguments::Daemon;
 use super::consequences;
+use super::exit::Verdict;
 use super::manifests::policy;
 use super::node::allowed_sysctls;
 use super::output::{self, Output};
 use super::probe::{self, Probe, Probed, Runtime, answered};
-use super::{Daemon, Verdict, block_on, complete, print, reload, terminal};
+use super::program::block_on;
+use super::terminal::{self, print};
+use super::{complete, reload};
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("what").required(true))]

@@ -8,8 +8,12 @@ use clap_complete::ArgValueCandidates;
 use criswitch::admin::verdict;
 use criswitch_cri::codec::admin::{Backend, State};
 
+use super::arguments::Daemon;
+use super::exit::Verdict;
+use super::program::block_on;
 use super::running::{self, Running};
-use super::{Daemon, Verdict, block_on, complete, pods, print, terminal};
+use super::terminal::{self, print};
+use super::{complete, pods};
 
 /// The arguments of `criswitch forget`.
 #[derive(Args)]

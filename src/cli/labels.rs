@@ -8,9 +8,13 @@ use criswitch::node_labels::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
 use serde_json::json;
 
+use super::arguments::Daemon;
+use super::exit::Verdict;
+use super::output;
 use super::output::Output;
+use super::program::block_on;
+use super::terminal::print;
 use super::terminal::{self, Shown};
-use super::{Daemon, Verdict, block_on, output, print};
 
 #[derive(Args)]
 pub(super) struct LabelsArguments {

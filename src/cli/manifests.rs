@@ -14,9 +14,13 @@ use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use super::arguments::File;
+use super::exit::Verdict;
+use super::explain;
 use super::output::{Encoding, Output, remove_nulls};
+use super::program::block_on;
 use super::program::output;
-use super::{File, Verdict, block_on, explain, print, terminal};
+use super::terminal::{self, print};
 
 /// The arguments of `criswitch manifests`.
 #[derive(Args)]

@@ -31,8 +31,8 @@ use criswitch_config::address::Address;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Verdict;
 use super::columns::columns;
+use super::exit::Verdict;
 use super::output::Encoding;
 use super::probe::{Probe, driver_of};
 use super::terminal;

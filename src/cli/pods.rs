@@ -11,12 +11,16 @@ use criswitch_cri::codec::admin::State;
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
+use super::arguments::Daemon;
 use super::columns::columns;
+use super::complete;
+use super::exit::Verdict;
 use super::output::{self, Encoding, ListOutput};
+use super::program::block_on;
 use super::running::{Running, owners};
 use super::terminal::Shown;
+use super::terminal::print;
 use super::watch::watch;
-use super::{Daemon, Verdict, block_on, complete, print};
 
 /// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;

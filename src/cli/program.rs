@@ -10,8 +10,6 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::block_on;
-
 /// The largest message of a program that fails, in bytes.
 const MESSAGE_BYTES: u64 = 16 << 10;
 /// The largest output of a program that [`within`] runs, in bytes.
@@ -80,6 +78,17 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u
 }
 
 #[cfg(unix)]
+/// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
+pub(in crate::cli) fn block_on<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,9 +11,13 @@ use criswitch_cri::codec::admin::{
 };
 use serde_json::{Value as Json, json};
 
+use super::arguments::Daemon;
+use super::dry_run;
+use super::exit::Verdict;
 use super::output::Output;
+use super::program::block_on;
 use super::running::Running;
-use super::{Daemon, Verdict, block_on, dry_run, print, terminal};
+use super::terminal::{self, print};
 
 /// The arguments of `criswitch reload`.
 #[derive(Args)]

@@ -15,7 +15,7 @@ use criswitch_config::{Config, Problems};
 use criswitch_platform::process::{self, Hangup};
 use criswitch_platform::service::{self, NotifyState};
 
-use super::Verdict;
+use super::exit::Verdict;
 use super::log::{self, Log};
 use super::notify::Notify;
 
@@ -32,7 +32,7 @@ pub(super) fn serve(path: &Path) -> anyhow::Result<Verdict> {
         .and_then(|passed| serve_on(passed, config, loaded, &log));
     Ok(served.unwrap_or_else(|error| {
         // Queue the error, because a direct write to standard error could block the exit.
-        log.queue.add(super::failure(&error).as_bytes());
+        log.queue.add(super::exit::failure(&error).as_bytes());
         Verdict::NotFine
     }))
 }

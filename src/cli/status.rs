@@ -15,14 +15,17 @@ use criswitch_cri::codec::admin::{
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use serde_json::{Map, Value as Json, json};
 
+use super::arguments::Daemon;
 use super::columns::{Paint, columns, painted};
+use super::exit::Verdict;
 use super::health::Health;
 use super::output::{self, Encoding, ListOutput};
 use super::probe::features_of;
+use super::program::block_on;
 use super::running::{self, owners};
+use super::terminal::print;
 use super::terminal::{self, Shown, plain};
 use super::watch::watch;
-use super::{Daemon, Verdict, block_on, print};
 
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;

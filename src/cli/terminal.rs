@@ -1,15 +1,19 @@
-//! The size of the terminal, and text wrapped to fit it. Piped output is not wrapped: each fact stays on one line.
+//! Output: the size of the terminal, text wrapped to fit it, and prints. Piped output is not wrapped: each fact is on one
+//! line.
 //!
 //! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
+use anyhow::Context;
 use criswitch::errors::without_numbers;
 use criswitch_config::wording::counted;
 use criswitch_platform::process::size_of;
 use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
+
+use super::exit::Verdict;
 
 /// The width of a terminal that reports no width.
 const USUAL: usize = 80;
@@ -191,6 +195,25 @@ fn options<'a>(width: usize) -> Options<'a> {
     Options::new(width)
         .break_words(false)
         .word_splitter(WordSplitter::NoHyphenation)
+}
+
+/// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.
+pub(in crate::cli) fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
+    is_read(&text.into()).map(|_| Verdict::Fine)
+}
+
+/// Writes to standard output. Returns false if the reader has closed the pipe.
+pub(in crate::cli) fn is_read(text: &Shown) -> anyhow::Result<bool> {
+    let mut stdout = io::stdout().lock();
+    // Flush, because a prompt does not end with a newline: the user must see the prompt before typing an answer.
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("the output cannot be written"),
+    }
 }
 
 #[cfg(test)]

@@ -27,10 +27,14 @@ use criswitch_platform::usage::Machine;
 use criswitch_platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
 
+use super::arguments::Daemon;
 use super::columns::columns;
+use super::exit::Verdict;
 use super::output::{self, Output};
+use super::program::block_on;
 use super::running::Running;
-use super::{Daemon, Verdict, block_on, complete, print, probe, reload, terminal};
+use super::terminal::{self, print};
+use super::{complete, probe, reload};
 use call::TryFailure;
 use cost::Cost;
 use images::Candidate;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use criswitch_config::Problems;
 
+use super::exit::Verdict;
 use super::output::{Encoding, failure};
+use super::terminal::is_read;
 use super::terminal::{self, Shown};
-use super::{Verdict, is_read};
 
 const PERIOD: Duration = Duration::from_secs(2);
 

@@ -23,9 +23,10 @@ use super::tries;
 use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
 use super::{last, same};
+use crate::cli::program::block_on;
 use crate::cli::program::within;
 use crate::cli::running::Running;
-use crate::cli::{block_on, print};
+use crate::cli::terminal::print;
 
 /// The pause between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -16,8 +16,11 @@ use super::journal::{Generation, Journal, Left};
 use super::plan::{MachineFacts, NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
+use crate::cli::arguments::directory;
+use crate::cli::exit::Verdict;
 use crate::cli::output::Output;
-use crate::cli::{Verdict, block_on, directory, print};
+use crate::cli::program::block_on;
+use crate::cli::terminal::print;
 
 const APPLY_CODES: &str = "\
 Exit codes: 0 the machine is as specified, 1 refused, or failed and

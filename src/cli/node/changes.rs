@@ -11,7 +11,7 @@ use criswitch_platform::{Attributes, create_new, files, process, remove};
 use serde::{Deserialize, Serialize};
 
 use super::root::Root;
-use crate::cli::print;
+use crate::cli::terminal::print;
 
 pub(super) const PRIVATE: u32 = 0o600;
 /// The room on the disk that a write needs beside its content: names, and a rest of a block.

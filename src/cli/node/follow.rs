@@ -14,7 +14,10 @@ use tokio::time::sleep;
 
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
-use crate::cli::{Verdict, block_on, directory, print};
+use crate::cli::arguments::directory;
+use crate::cli::exit::Verdict;
+use crate::cli::program::block_on;
+use crate::cli::terminal::print;
 
 const CODES: &str = "\
 Exit codes: 0 ended by SIGTERM; with --ready: the node is as it should

@@ -19,10 +19,13 @@ use super::layout::Layout;
 use super::root::{self, Root};
 use super::steps::{self, PlannedStep};
 use super::{Finding, advice, last};
+use crate::cli::arguments::directory;
 use crate::cli::columns::columns;
+use crate::cli::discover;
+use crate::cli::exit::Verdict;
 use crate::cli::output::Output;
 use crate::cli::probe::{Probe, probe_all};
-use crate::cli::{Verdict, directory, discover, print, terminal};
+use crate::cli::terminal::{self, print};
 
 const CODES: &str = "\
 Exit codes: 0 ready: nothing would change, 1 refused: the node has a

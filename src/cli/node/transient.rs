@@ -15,7 +15,9 @@ use super::journal::DIRECTORY;
 use super::root::Root;
 use super::stages::RECOVER_PROGRAM;
 use super::systemd::{SOCKET, Systemd, TransientService};
-use crate::cli::{Verdict, block_on, print};
+use crate::cli::exit::Verdict;
+use crate::cli::program::block_on;
+use crate::cli::terminal::print;
 
 /// The pause between two looks at a unit.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -8,10 +8,11 @@ use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use serde::Deserialize;
 
+use crate::cli::program::block_on;
 use crate::cli::program::within;
 use crate::cli::running::Running;
+use crate::cli::terminal::print;
 use crate::cli::trial::{self, NAMESPACE};
-use crate::cli::{block_on, print};
 
 /// The limit on the tries of all handlers. Each call of a try has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(60 * 60);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Serialize, Serializer};
 
 use super::call::TryFailure;
-use crate::cli::is_read;
+use crate::cli::terminal::is_read;
 use crate::cli::terminal::{plain, wrapped};
 
 /// The width of the names of steps.
