@@ -37,8 +37,8 @@ use crate::forward;
 use crate::forward::own::{OwnCalls, unless_silent};
 use crate::forward::short;
 use crate::gate::Readable;
-use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
+use crate::limits::{STREAM_WINDOW, give_way};
 use crate::ownership::{MOST, Mark, Owners};
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, readable};
@@ -425,8 +425,11 @@ async fn own_share(
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
+            give_way(&message).await;
             if message.len() <= equal_share {
-                return learned_share(part, &message, asked, reply);
+                let learned = learned_share(part, &message, asked, reply);
+                give_way(&message).await;
+                return learned;
             }
             let list = call.listing().map(|listing| listing.list);
             let message = readable(

@@ -15,6 +15,7 @@ use crate::backend::answer::Answer;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
 use crate::errors;
+use crate::limits::give_way;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner};
@@ -146,12 +147,14 @@ async fn learned(
     if answer.code() != Code::Ok {
         return Ok(reply::of_answer(answer).into());
     }
+    let received = backend.message(&answer)?;
+    give_way(&received).await;
     if call.lesson.creates() && backend.connection.is_closed() {
         return Err(errors::gone_backend().into());
     }
-    let message = backend.message(&answer)?;
-    let learned = Learner::new(switch, backend, asked).learn(call, &message);
+    let learned = Learner::new(switch, backend, asked).learn(call, &received);
     let (message, shows) = act(switch, backend, learned)?;
+    give_way(&received).await;
     let reply = match message {
         Some(message) => reply::of_changed(answer, &message),
         None => reply::of_answer(answer),
