@@ -19,10 +19,11 @@ def purl: "pkg:cargo/\(.name)@\(.version)";
         licenses: [{expression: .license}]}),
       properties: [{name: "cargo:target", value: $target}]
     },
-    components: [$linked[] | select(.source != null) | {
+    components: [$linked[] | select(.id != $root) | {
       type: "library", "bom-ref": purl, name, version, purl: purl, scope: "required",
       licenses: [{expression: (.license | gsub("/"; " OR "))}],
-      hashes: [{alg: "SHA-256", content: $sums["\(.name) \(.version)"]}],
+      # The crates of this repository have no checksum in Cargo.lock.
+      hashes: [select(.source) | {alg: "SHA-256", content: $sums["\(.name) \(.version)"]}],
       externalReferences: [select(.repository).repository | {type: "vcs", url: .}]
     }] | sort_by(.purl),
     dependencies: [$linked[] | {
