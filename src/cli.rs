@@ -6,12 +6,10 @@ mod arguments;
 mod bundle;
 mod channel;
 mod check;
-mod columns;
 mod complete;
 mod consequences;
 mod discover;
 mod dry_run;
-mod exit;
 mod explain;
 mod features;
 mod forget;
@@ -22,16 +20,13 @@ mod man;
 mod manifests;
 mod node;
 mod notify;
-mod output;
 mod pods;
 mod probe;
-mod program;
 mod reload;
 mod routes;
 mod running;
 mod serve;
 mod status;
-mod terminal;
 mod trial;
 mod version;
 mod watch;
@@ -41,14 +36,14 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use criswitch_client::exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
+use criswitch_client::output::{Encoding, ListOutput, Output};
+use criswitch_client::terminal::{self, print};
 use criswitch_config::Problems;
 use criswitch_platform::service;
 
 use arguments::File;
-use exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
-use output::{Encoding, ListOutput, Output};
 use running::NotRunning;
-use terminal::print;
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
@@ -279,7 +274,10 @@ fn usage(error: &clap::Error) -> ExitCode {
 /// error to standard output. Returns the exit code: [`CONFIGURATION`], [`NOT_RUNNING`], else [`FAILED`].
 fn failed(error: &anyhow::Error, encoding: Option<Encoding>) -> ExitCode {
     if let Some(encoding) = encoding {
-        encoding.item(output::failure(error)).and_then(print).ok();
+        encoding
+            .item(criswitch_client::output::failure(error))
+            .and_then(print)
+            .ok();
     }
     // Each problem begins with its file and line, so the prefix `criswitch:` is not needed.
     if error.is::<Problems>() {

@@ -12,6 +12,7 @@ use criswitch_cri::codec::frames::BadFrame;
 use criswitch_cri::codec::grpc;
 use criswitch_cri::codec::protobuf::Malformed;
 use criswitch_cri::rpc::Kind;
+use criswitch_platform::error_text::{LONGEST_TEXT, cut, error_chain};
 use criswitch_platform::file_work::FILE_LIMIT;
 use h2::Reason;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -33,22 +34,6 @@ pub(crate) fn shown(text: &str) -> &str {
         .nth(SHOWN)
         .map_or(text.len(), |(at, _)| at);
     text.get(..end).unwrap_or_default()
-}
-
-/// The most bytes of a backend's text that criswitch shows in errors, in the log and in `Status`.
-pub const LONGEST_TEXT: usize = 4 << 10;
-/// The mark at the end of a text that was cut.
-const CUT: &str = "... (cut)";
-
-/// Cuts a text from a backend, which may be as long as a message, to [`LONGEST_TEXT`] bytes. A mark ends a cut text.
-pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
-    let text = text.into();
-    if text.len() <= LONGEST_TEXT {
-        return text;
-    }
-    let end = text.floor_char_boundary(LONGEST_TEXT - CUT.len());
-    let begin = text.get(..end).unwrap_or_default();
-    format!("{begin}{CUT}").into()
 }
 
 /// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long text
@@ -512,48 +497,4 @@ fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     let text = utf8_percent_encode(text, MESSAGE).to_string();
     let text = [message, text.as_bytes()].concat();
     http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
-}
-
-/// The text without the numbers of the operating system's errors, such as `(os error 111)`: the words say the same.
-pub fn without_numbers(text: &str) -> Cow<'_, str> {
-    let Some((before, rest)) = text.split_once(" (os error ") else {
-        return text.into();
-    };
-    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
-    let Some(after) = after.strip_prefix(')') else {
-        return text.into();
-    };
-    format!("{before}{}", without_numbers(after)).into()
-}
-
-/// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes, because an HTTP/2 error may
-/// contain a long text of the peer.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let causes: Vec<_> = causes.map(ToString::to_string).collect();
-    cut(without_numbers(&causes.join(": "))).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_errors_are_removed_and_other_text_is_kept() {
-        let text = "a (os error 2): b (os error 111), (os error x)";
-        assert_eq!(without_numbers(text), "a: b, (os error x)");
-        let refused = std::io::Error::from_raw_os_error(111);
-        assert!(!error_chain(&refused).contains("os error"));
-    }
-
-    #[test]
-    fn a_text_is_cut_between_two_characters_and_only_once() {
-        assert_eq!(cut("short"), "short");
-        let longest = "x".repeat(LONGEST_TEXT);
-        assert_eq!(cut(&*longest), longest);
-        let long = "\u{20ac}".repeat(LONGEST_TEXT);
-        let once = cut(&*long);
-        assert!(once.len() <= LONGEST_TEXT && once.ends_with(CUT), "{once}");
-        assert_eq!(cut(&*once), once);
-    }
 }

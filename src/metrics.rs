@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criswitch_config::MetricsListen;
+use criswitch_platform::error_text::error_chain;
 use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use criswitch_platform::listen::{Acceptor, BindError, Bound};
 use criswitch_platform::passed::{Opened, PassedError, PassedSocket, Purpose};
@@ -27,7 +28,6 @@ use prometheus::{TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::errors::error_chain;
 use crate::limits::flood::Io;
 use crate::server::AcceptFailures;
 use crate::switch::Switch;

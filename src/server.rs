@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use criswitch_config::address::Address;
 use criswitch_platform::connect::Stream;
+use criswitch_platform::error_text::error_chain;
 use criswitch_platform::listen::{Acceptor, SocketFile};
 use criswitch_platform::users::UserId;
 use criswitch_platform::{Peer, users};
@@ -20,7 +21,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::call::ending::Ending;
-use crate::errors::error_chain;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::limits::places::User;

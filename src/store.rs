@@ -24,7 +24,6 @@
 
 mod file;
 mod lock;
-pub mod replace;
 mod saved;
 #[cfg(test)]
 mod tests;

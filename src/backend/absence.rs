@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use criswitch_config::wording::span;
 use criswitch_cri::rpc::{self, Merge, ROWS, Row};
+use criswitch_platform::error_text;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
@@ -17,7 +18,6 @@ use crate::backend::failed::Failed;
 use crate::backend::known::{Absence, Failure, Known};
 use crate::backend::late_reads::LateReads;
 use crate::backend::settings::Settings;
-use crate::errors;
 use crate::telemetry::log_limit::{Recovery, RepeatedFailures};
 
 /// The most metrics of one backend for which criswitch logs omitted samples.
@@ -249,7 +249,7 @@ impl Record {
                 // A stream and its unary list count as one RPC: the one that failed first.
                 let first = at.map(|at| known.failures.remove(at));
                 let first = first.unwrap_or(Failure::of(row));
-                let cause = errors::cut(cause).into_owned();
+                let cause = error_text::cut(cause).into_owned();
                 let mut failing = self.failing.lock();
                 let row = first.row;
                 if let Some(failed) = failing.entry(row.name).or_default().failed() {
@@ -302,7 +302,7 @@ impl Record {
         let Some(row) = ROWS.iter().find(|it| it.name == row.name) else {
             return;
         };
-        let cause = errors::cut(cause).into_owned();
+        let cause = error_text::cut(cause).into_owned();
         if is_logged_here
             && let Some(failed) = self.failing.lock().entry(row.name).or_default().failed()
         {

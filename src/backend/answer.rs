@@ -94,7 +94,7 @@ impl Answer {
             .map_or(&[], HeaderValue::as_bytes)
     }
 
-    /// The decoded `grpc-message` for use in another text, without credentials and cut to [`errors::LONGEST_TEXT`] bytes.
+    /// The decoded `grpc-message` for use in another text, without credentials and cut to [`error_text::LONGEST_TEXT`] bytes.
     pub fn plain_text(&self) -> String {
         errors::reported(&percent_decode(self.text()).decode_utf8_lossy()).into_owned()
     }

@@ -9,11 +9,11 @@ use criswitch_config::address::Address;
 use criswitch_platform::Server;
 use criswitch_platform::address::{file_id, socket_at};
 use criswitch_platform::connect::{self, Dialed};
+use criswitch_platform::error_text::error_chain;
 use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
 use crate::backend::wire::{Driver, Wire};
-use crate::errors::error_chain;
 use crate::limits::flood::{CountedIo, Flooded};
 use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
 pub(crate) use criswitch_platform::address::FileId;

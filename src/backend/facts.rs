@@ -8,7 +8,7 @@ use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{runtime_condition, runtime_status, status_response};
 use serde_json::Value as Json;
 
-use crate::errors;
+use criswitch_platform::error_text;
 
 /// The conditions of a runtime that the kubelet requires to be true (cri-api). Other conditions are warnings, such as
 /// containerd's condition for deprecated features.
@@ -53,7 +53,7 @@ pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed>
 /// The text of a field for display. A long text is shortened. Bytes that are not UTF-8 are replaced.
 pub(crate) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
     let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
-    Ok(errors::cut(text))
+    Ok(error_text::cut(text))
 }
 
 /// Whether a `StatusResponse` has the condition `RuntimeReady`, and it is false.

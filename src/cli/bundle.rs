@@ -12,9 +12,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use criswitch::errors::error_chain;
+use criswitch_client::exit::Verdict;
+use criswitch_client::program::block_on;
+use criswitch_client::program::output;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::{Config, MetricsListen};
 use criswitch_platform::connect::dial;
+use criswitch_platform::error_text::error_chain;
 use criswitch_platform::write_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -24,10 +28,6 @@ use tokio::process::Command;
 
 use super::arguments::Daemon;
 use super::check;
-use super::exit::Verdict;
-use super::program::block_on;
-use super::program::output;
-use super::terminal::{self, print};
 
 /// The time that a part may take. `check --probe` waits for each backend.
 const PART_LIMIT: Duration = Duration::from_secs(30);

@@ -6,6 +6,11 @@ use clap::Args;
 use criswitch::backend::facts::RUNTIME_READY;
 use criswitch::store::{self, Boot};
 use criswitch::switch::saved;
+use criswitch_client::columns::columns;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{self, ListOutput};
+use criswitch_client::terminal;
+use criswitch_client::terminal::print;
 use criswitch_config::Directories;
 use criswitch_config::wording::{self, counted};
 use criswitch_config::{Config, Handler, KEYS, Problems, Table, duration_text, keys};
@@ -13,17 +18,12 @@ use criswitch_platform::service;
 use serde_json::{Value, json};
 
 use super::arguments::{File, directory};
-use super::columns::columns;
 use super::consequences::{self, Consequence};
-use super::exit::Verdict;
 use super::features;
 use super::node::{self, Node};
-use super::output::{self, ListOutput};
 use super::probe::{
     self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
 };
-use super::terminal;
-use super::terminal::print;
 
 /// The arguments of `criswitch check`.
 #[derive(Args)]

@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::Output;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::BackendIds;
 use criswitch_config::address::Address;
 use criswitch_config::{BackendConfig, Config, DEFAULT_PATH};
 use criswitch_platform::{users, write_new};
 
 use super::arguments::socket;
-use super::exit::Verdict;
 use super::node;
-use super::output::Output;
 use super::probe::{MAX_MESSAGE, Probe, probe_all};
-use super::terminal::{self, print};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, PlannedBackend};
 

@@ -3,8 +3,8 @@
 use criswitch_config::problem::lines;
 use criswitch_cri::codec::admin::{Changes, PlanReloadResponse, Undo};
 
-use super::exit::Verdict;
-use super::terminal::{self, Shown};
+use criswitch_client::exit::Verdict;
+use criswitch_client::terminal::{self, Shown};
 
 /// The line for a reload that would change nothing.
 const NOTHING: &str = "nothing would change";

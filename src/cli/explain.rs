@@ -13,6 +13,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{self, Output};
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::BackendId;
 use criswitch_config::RuntimeKind;
 use criswitch_config::wording::AUTO_REGISTERED;
@@ -23,13 +27,9 @@ use serde_json::Value;
 
 use super::arguments::Daemon;
 use super::consequences;
-use super::exit::Verdict;
 use super::manifests::policy;
 use super::node::allowed_sysctls;
-use super::output::{self, Output};
 use super::probe::{self, Probe, Probed, Runtime, answered};
-use super::program::block_on;
-use super::terminal::{self, print};
 use super::{complete, reload};
 
 #[derive(Args)]

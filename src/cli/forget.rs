@@ -6,13 +6,13 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use criswitch::admin::verdict;
+use criswitch_client::exit::Verdict;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::{self, print};
 use criswitch_cri::codec::admin::{Backend, State};
 
 use super::arguments::Daemon;
-use super::exit::Verdict;
-use super::program::block_on;
 use super::running::{self, Running};
-use super::terminal::{self, print};
 use super::{complete, pods};
 
 /// The arguments of `criswitch forget`.

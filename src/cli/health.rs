@@ -5,9 +5,9 @@ use criswitch_config::wording::counted;
 use criswitch_cri::codec::admin::{Problem, State};
 use serde_json::{Value as Json, json};
 
-use super::columns::{Paint, coloured};
-use super::output;
-use super::terminal::{self, Shown, plain};
+use criswitch_client::columns::{Paint, coloured};
+use criswitch_client::output;
+use criswitch_client::terminal::{self, Shown, plain};
 
 /// The longest verdict that is shown as one line, in bytes. The reasons of a longer one are below its first line.
 const LONGEST_LINE: usize = 320;

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use criswitch::node_labels::{self, feature_file};
+use criswitch_client::exit::Verdict;
+use criswitch_client::output;
+use criswitch_client::output::Output;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
+use criswitch_client::terminal::{self, Shown};
 use criswitch_cri::codec::admin::NodeLabels;
 use serde_json::json;
 
 use super::arguments::Daemon;
-use super::exit::Verdict;
-use super::output;
-use super::output::Output;
-use super::program::block_on;
-use super::terminal::print;
-use super::terminal::{self, Shown};
 
 #[derive(Args)]
 pub(super) struct LabelsArguments {

@@ -15,7 +15,7 @@ use clap_mangen::roff::{Inline, Roff, bold, roman};
 use criswitch_config::Key;
 use criswitch_config::keys::{TABLES, of_table};
 
-use super::exit::USAGE;
+use criswitch_client::exit::USAGE;
 
 /// The date on the manual pages, which is the date in the package's changelog.
 const DATE: &str = "2026-11-21";

@@ -8,6 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use criswitch::node_labels::handler_key;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{Encoding, Output, remove_nulls};
+use criswitch_client::program::block_on;
+use criswitch_client::program::output;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::{Config, Handler, Table, Toleration};
 use criswitch_platform::paths::NODE_LABELS;
 use serde_json::{Map, Value, json};
@@ -15,12 +20,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::arguments::File;
-use super::exit::Verdict;
 use super::explain;
-use super::output::{Encoding, Output, remove_nulls};
-use super::program::block_on;
-use super::program::output;
-use super::terminal::{self, print};
 
 /// The arguments of `criswitch manifests`.
 #[derive(Args)]

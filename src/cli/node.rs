@@ -26,16 +26,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use criswitch_client::columns::columns;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::Encoding;
+use criswitch_client::terminal;
 use criswitch_config::Config;
 use criswitch_config::address::Address;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::columns::columns;
-use super::exit::Verdict;
-use super::output::Encoding;
 use super::probe::{Probe, driver_of};
-use super::terminal;
 use kubelet::{CGROUP_DRIVER, IMAGES, Kubelet, RUNTIME};
 use rancher::Rancher;
 use root::Root;

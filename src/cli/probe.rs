@@ -31,7 +31,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use super::program::block_on;
+use criswitch_client::program::block_on;
 
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);

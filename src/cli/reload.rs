@@ -5,6 +5,10 @@ use std::path::{self, Path};
 
 use anyhow::bail;
 use clap::Args;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::Output;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::problem::lines;
 use criswitch_cri::codec::admin::{
     PlanReloadResponse, Problem, Problems, ReloadResponse, State, reload,
@@ -13,11 +17,7 @@ use serde_json::{Value as Json, json};
 
 use super::arguments::Daemon;
 use super::dry_run;
-use super::exit::Verdict;
-use super::output::Output;
-use super::program::block_on;
 use super::running::Running;
-use super::terminal::{self, print};
 
 /// The arguments of `criswitch reload`.
 #[derive(Args)]

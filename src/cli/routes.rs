@@ -6,9 +6,9 @@ use criswitch_cri::rpc::ROWS;
 
 use serde_json::{Value as Json, json};
 
-use super::columns::columns;
-use super::output::{self, ListOutput};
-use super::terminal::{self, Shown};
+use criswitch_client::columns::columns;
+use criswitch_client::output::{self, ListOutput};
+use criswitch_client::terminal::{self, Shown};
 
 const HEADER: [&str; 6] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "OPTIONAL", "REPLY"];
 /// The indentation of the lines below an RPC's name on a terminal.

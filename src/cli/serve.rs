@@ -10,12 +10,12 @@ use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::{Switch, reload, saved};
 use criswitch::version::BUILD;
+use criswitch_client::exit::Verdict;
 use criswitch_config::watch::{Fingerprint, Watch};
 use criswitch_config::{Config, Problems};
 use criswitch_platform::process::{self, Hangup};
 use criswitch_platform::service::{self, NotifyState};
 
-use super::exit::Verdict;
 use super::log::{self, Log};
 use super::notify::Notify;
 
@@ -32,7 +32,8 @@ pub(super) fn serve(path: &Path) -> anyhow::Result<Verdict> {
         .and_then(|passed| serve_on(passed, config, loaded, &log));
     Ok(served.unwrap_or_else(|error| {
         // Queue the error, because a direct write to standard error could block the exit.
-        log.queue.add(super::exit::failure(&error).as_bytes());
+        log.queue
+            .add(criswitch_client::exit::failure(&error).as_bytes());
         Verdict::NotFine
     }))
 }

@@ -7,6 +7,12 @@ use clap::Args;
 use criswitch::admin::verdict::list_problems;
 use criswitch::backend::facts::NEEDED;
 use criswitch::fanout::status::BACKENDS_READY;
+use criswitch_client::columns::{Paint, columns, painted};
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{self, Encoding, ListOutput};
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
+use criswitch_client::terminal::{self, Shown, plain};
 use criswitch_config::address::Address;
 use criswitch_config::wording::{ago, counted, place, removal, span};
 use criswitch_cri::codec::admin::{
@@ -16,15 +22,9 @@ use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, Ve
 use serde_json::{Map, Value as Json, json};
 
 use super::arguments::Daemon;
-use super::columns::{Paint, columns, painted};
-use super::exit::Verdict;
 use super::health::Health;
-use super::output::{self, Encoding, ListOutput};
 use super::probe::features_of;
-use super::program::block_on;
 use super::running::{self, owners};
-use super::terminal::print;
-use super::terminal::{self, Shown, plain};
 use super::watch::watch;
 
 /// The number of columns in the table of backends without `-o wide`.

@@ -18,6 +18,11 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
+use criswitch_client::columns::columns;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{self, Output};
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::RuntimeKind;
 use criswitch_config::address::Address;
 use criswitch_config::{Config, duration_text};
@@ -28,12 +33,7 @@ use criswitch_platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
 
 use super::arguments::Daemon;
-use super::columns::columns;
-use super::exit::Verdict;
-use super::output::{self, Output};
-use super::program::block_on;
 use super::running::Running;
-use super::terminal::{self, print};
 use super::{complete, probe, reload};
 use call::TryFailure;
 use cost::Cost;

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use criswitch::version::BUILD;
 use serde_json::json;
 
-use super::output::Output;
-use super::terminal::Shown;
+use criswitch_client::output::Output;
+use criswitch_client::terminal::Shown;
 
 /// The text of `criswitch --version`, without the name of the program.
 pub(super) fn text() -> &'static str {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use criswitch_config::Problems;
 
-use super::exit::Verdict;
-use super::output::{Encoding, failure};
-use super::terminal::is_read;
-use super::terminal::{self, Shown};
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{Encoding, failure};
+use criswitch_client::terminal::is_read;
+use criswitch_client::terminal::{self, Shown};
 
 const PERIOD: Duration = Duration::from_secs(2);
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use criswitch_platform::file_work::FileWork;
 use criswitch_platform::remove;
+use criswitch_platform::replace::{self, Access};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
@@ -17,7 +18,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{NodeLabels, feature_file};
-use crate::store::replace::{self, Access};
 use crate::switch::Switch;
 
 /// The shortest time between two looks at the labels, because the facts of a backend may change often.

@@ -12,7 +12,7 @@ use bytes::{Buf, Bytes};
 use criswitch_platform::{create_new, files, is_absence};
 use twox_hash::XxHash3_64;
 
-use super::replace::replace_with;
+use criswitch_platform::replace::replace_with;
 
 const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file, and writes to a file. A longer file counts as damaged.
@@ -112,7 +112,8 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replace::hidden;
+    use criswitch_platform::replace::hidden;
+
     use super::*;
 
     #[test]

@@ -4,8 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
+use criswitch_platform::replace::hidden;
 
-use super::replace::hidden;
 use super::*;
 
 const SOCKETS: [&str; 3] = ["/run/a.sock", "/run/b.sock", "/run/c.sock"];

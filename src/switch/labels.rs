@@ -12,11 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::rpc::List;
+use criswitch_platform::error_text;
 use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::errors;
 use crate::switch::view::View;
 use crate::topology::Live;
 
@@ -146,9 +146,9 @@ pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
 
 /// Logs that labels or samples of a metric are omitted, once for each backend and metric.
 fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
-    let metric = errors::cut(metric);
+    let metric = error_text::cut(metric);
     if backend.record.note_unfit(&metric) {
-        let cause = errors::cut(misfit.to_string());
+        let cause = error_text::cut(misfit.to_string());
         tracing::warn!(
             backend = %backend.name(), metric = &*metric, cause = &*cause,
             "labels or samples of a metric are omitted: they do not match the metric descriptor that clients have received"

@@ -193,7 +193,7 @@ fn variables(folder: &Path) -> Vec<String> {
 
 #[test]
 fn the_page_of_criswitch_has_every_variable_that_criswitch_reads() {
-    let sources = ["src", "crates/platform/src"]
+    let sources = ["src", "crates/client/src", "crates/platform/src"]
         .map(|it| variables(&Path::new(env!("CARGO_MANIFEST_DIR")).join(it)));
     let variables = sources.concat();
     let at_run_time = |name: &String| {

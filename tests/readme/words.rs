@@ -161,7 +161,8 @@ fn source_files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn criswitch_prints_plain_words() {
     let mut found = Vec::new();
-    let crates = ["advice", "config", "cri", "platform"].map(|name| format!("crates/{name}/src"));
+    let crates =
+        ["advice", "client", "config", "cri", "platform"].map(|name| format!("crates/{name}/src"));
     let sources = crates.iter().map(String::as_str).chain(["src"]);
     for path in sources.flat_map(|folder| source_files(&at(folder))) {
         let source = fs::read_to_string(&path).unwrap();

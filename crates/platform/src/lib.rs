@@ -3,6 +3,7 @@
 //!
 //! Each system has a directory with the same modules, and the same names in these modules.
 
+pub mod error_text;
 pub mod file_work;
 #[cfg(target_os = "linux")]
 mod linux;
@@ -12,6 +13,7 @@ use linux as os;
 mod windows;
 #[cfg(windows)]
 use windows as os;
+pub mod replace;
 
 pub use os::{
     address, connect, files, kernel, listen, passed, paths, process, service, trust, usage, users,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use criswitch::backend::facts::NEEDED;
+use criswitch_client::terminal;
 use criswitch_config::wording;
 
 use super::Discovered;
 use super::plan::ConfigPlan;
 use crate::cli::consequences::{self, Consequence};
 use crate::cli::probe::{self, Probed};
-use crate::cli::terminal;
 
 /// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use criswitch_client::terminal;
 use criswitch_config::DEFAULT_LISTEN;
 use criswitch_config::address::Address;
 use textwrap::{Options, WordSplitter};
@@ -9,7 +10,6 @@ use toml::Value;
 
 use super::Discovered;
 use super::plan::{ConfigPlan, PlannedBackend, PlannedRow};
-use crate::cli::terminal;
 
 /// The remark on a handler whose kind of runtime is unknown.
 const ASK_FOR_KIND: &str = "unknown kind of runtime: set kind";

@@ -4,15 +4,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use criswitch_advice::{Effect, Judgement, LimitFinding};
+use criswitch_client::columns::columns;
+use criswitch_client::terminal;
 use criswitch_config::Handler;
 use criswitch_config::wording::counted;
 use serde_json::{Value, json};
 
 use super::manifest::{Manifest, Manifests, Skipped};
 use super::{KnownKind, NodeFacts};
-use crate::cli::columns::columns;
 use crate::cli::probe::reported;
-use crate::cli::terminal;
 
 /// The pods of the files, and the objects that were skipped.
 pub(super) struct FileFits {

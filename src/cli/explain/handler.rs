@@ -1,6 +1,8 @@
 //! `criswitch explain HANDLER`: the row, the backend, its features, its limits and its pods.
 
 use criswitch_advice::{LIMITS, Limit};
+use criswitch_client::columns::columns;
+use criswitch_client::{output, terminal};
 use criswitch_config::Handler;
 use criswitch_config::wording::{AUTO_REGISTERED, counted};
 use criswitch_cri::codec::admin::{Backend, Handler as Row, Rejection, State, reload};
@@ -9,9 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answers, KnownKind, NodeFacts};
-use crate::cli::columns::columns;
 use crate::cli::status::{asked, failures};
-use crate::cli::{output, terminal};
 
 /// Why the kind of runtime is unknown although the backend answers.
 const NO_KIND: &str = "neither the backend nor the handler's name shows it; set `kind` in the row";

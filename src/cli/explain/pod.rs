@@ -2,13 +2,13 @@
 
 use anyhow::{anyhow, bail};
 use criswitch::telemetry::rejections::MOST;
+use criswitch_client::{output, terminal};
 use criswitch_cri::codec::admin::{Handler as Row, Rejection, State};
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxMetadata};
 use serde_json::{Value, json};
 
 use super::Answers;
 use crate::cli::running::owners;
-use crate::cli::{output, terminal};
 
 /// The shortest beginning of an id. A shorter text is probably a misspelt handler.
 const SHORTEST: usize = 4;

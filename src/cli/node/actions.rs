@@ -10,6 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use criswitch_client::program::block_on;
+use criswitch_client::program::within;
+use criswitch_client::terminal::print;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use criswitch_cri::codec::admin::State;
@@ -23,10 +26,7 @@ use super::tries;
 use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
 use super::{last, same};
-use crate::cli::program::block_on;
-use crate::cli::program::within;
 use crate::cli::running::Running;
-use crate::cli::terminal::print;
 
 /// The pause between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(200);

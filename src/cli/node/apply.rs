@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::Output;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
 use criswitch_config::specification::{Mode, Specification};
 use criswitch_platform::kernel;
 use serde_json::json;
@@ -17,10 +21,6 @@ use super::plan::{MachineFacts, NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
 use crate::cli::arguments::directory;
-use crate::cli::exit::Verdict;
-use crate::cli::output::Output;
-use crate::cli::program::block_on;
-use crate::cli::terminal::print;
 
 const APPLY_CODES: &str = "\
 Exit codes: 0 the machine is as specified, 1 refused, or failed and

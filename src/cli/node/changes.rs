@@ -6,12 +6,12 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use criswitch::store::replace::{hidden, replace_with};
+use criswitch_client::terminal::print;
+use criswitch_platform::replace::{hidden, replace_with};
 use criswitch_platform::{Attributes, create_new, files, process, remove};
 use serde::{Deserialize, Serialize};
 
 use super::root::Root;
-use crate::cli::terminal::print;
 
 pub(super) const PRIVATE: u32 = 0o600;
 /// The room on the disk that a write needs beside its content: names, and a rest of a block.

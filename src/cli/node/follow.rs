@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use criswitch::store::replace::replace_with;
+use criswitch_client::exit::Verdict;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
+use criswitch_platform::replace::replace_with;
 use criswitch_platform::{kernel, process, remove};
 use tokio::time::sleep;
 
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
 use crate::cli::arguments::directory;
-use crate::cli::exit::Verdict;
-use crate::cli::program::block_on;
-use crate::cli::terminal::print;
 
 const CODES: &str = "\
 Exit codes: 0 ended by SIGTERM; with --ready: the node is as it should

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use criswitch_client::columns::columns;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::Output;
+use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
 use criswitch_config::wording::counted;
@@ -20,12 +24,8 @@ use super::root::{self, Root};
 use super::steps::{self, PlannedStep};
 use super::{Finding, advice, last};
 use crate::cli::arguments::directory;
-use crate::cli::columns::columns;
 use crate::cli::discover;
-use crate::cli::exit::Verdict;
-use crate::cli::output::Output;
 use crate::cli::probe::{Probe, probe_all};
-use crate::cli::terminal::{self, print};
 
 const CODES: &str = "\
 Exit codes: 0 ready: nothing would change, 1 refused: the node has a

@@ -11,7 +11,7 @@ use criswitch_platform::service;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::cli::terminal::print;
+use criswitch_client::terminal::print;
 
 /// The socket of systemd.
 pub(super) const SOCKET: &str = "/run/systemd/private";

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use criswitch_client::exit::Verdict;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
 use criswitch_platform::remove;
 use tokio::time::sleep;
 
@@ -15,9 +18,6 @@ use super::journal::DIRECTORY;
 use super::root::Root;
 use super::stages::RECOVER_PROGRAM;
 use super::systemd::{SOCKET, Systemd, TransientService};
-use crate::cli::exit::Verdict;
-use crate::cli::program::block_on;
-use crate::cli::terminal::print;
 
 /// The pause between two looks at a unit.
 const PAUSE: Duration = Duration::from_millis(200);

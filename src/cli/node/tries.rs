@@ -4,14 +4,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use criswitch_client::program::block_on;
+use criswitch_client::program::within;
+use criswitch_client::terminal::print;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use serde::Deserialize;
 
-use crate::cli::program::block_on;
-use crate::cli::program::within;
 use crate::cli::running::Running;
-use crate::cli::terminal::print;
 use crate::cli::trial::{self, NAMESPACE};
 
 /// The limit on the tries of all handlers. Each call of a try has a limit of its own.

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use criswitch_client::program::within;
+
 use super::{Finding, Root, unknown};
-use crate::cli::program::within;
 
 /// How long systemd may take to show a unit. It waits 25 s for a reply of D-Bus itself.
 const SHOW_LIMIT: Duration = Duration::from_secs(30);

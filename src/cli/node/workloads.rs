@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use criswitch_client::program::block_on;
 use criswitch_config::address::Address;
 use criswitch_cri::codec::cri::{Container, ContainerState, PodSandbox, PodSandboxState};
 
-use crate::cli::program::block_on;
 use crate::cli::running::{Running, is_of_signal};
 
 /// How long a runtime may take to answer all calls.

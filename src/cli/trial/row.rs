@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use criswitch::store::replace::{Access, replace};
 use criswitch_config::{Config, Origin, address};
+use criswitch_platform::replace::{Access, replace};
 use serde_json::{Value as Json, json};
 use toml_edit::{DocumentMut, InlineTable, Item, TableLike, Value};
 

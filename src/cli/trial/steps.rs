@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use criswitch_client::terminal::is_read;
+use criswitch_client::terminal::{plain, wrapped};
 use serde::{Serialize, Serializer};
 
 use super::call::TryFailure;
-use crate::cli::terminal::is_read;
-use crate::cli::terminal::{plain, wrapped};
 
 /// The width of the names of steps.
 const WIDTH: usize = 18;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use criswitch::store::replace::hidden;
 use criswitch::store::{Boot, Found, Saved, Store};
 use criswitch_config::Directories;
 use criswitch_config::address::Address;
 use criswitch_cri::codec::protobuf;
+use criswitch_platform::replace::hidden;
 use fastrand::Rng;
 use prost::Message;
 use prost::encoding::decode_varint;

@@ -1,7 +1,7 @@
 //! The time at which the state is written, and the effect on clients if it cannot be written.
 
-use criswitch::store::replace::hidden;
 use criswitch_cri::codec::cri;
+use criswitch_platform::replace::hidden;
 use std::fs;
 use std::time::Duration;
 

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use criswitch_client::program::within;
+
 use crate::cli::node::kubelet::{IMAGES, files_of};
 use crate::cli::node::plan::MachineFacts;
 use crate::cli::node::start::{Flags, Start};
 use crate::cli::node::steps::{ORDER_DROP_IN, PlannedStep};
 use crate::cli::node::unit::{Unit, Word};
 use crate::cli::node::{Finding, judge};
-use crate::cli::program::within;
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;

@@ -1,20 +1,21 @@
 //! The exit codes of the commands.
 
 /// The command failed at run time.
-pub(in crate::cli) const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 /// A dry run found changes.
-pub(in crate::cli) const WOULD_CHANGE: u8 = 2;
+pub const WOULD_CHANGE: u8 = 2;
 /// The command line is wrong (sysexits' EX_USAGE).
-pub(in crate::cli) const USAGE: u8 = 64;
+pub const USAGE: u8 = 64;
 /// criswitch is not running or not reachable (sysexits' EX_UNAVAILABLE).
-pub(in crate::cli) const NOT_RUNNING: u8 = 69;
+pub const NOT_RUNNING: u8 = 69;
 /// The configuration is wrong (sysexits' EX_CONFIG).
-pub(in crate::cli) const CONFIGURATION: u8 = 78;
+pub const CONFIGURATION: u8 = 78;
 
 /// The result of a command that ran to its end, and its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
-pub(in crate::cli) enum Verdict {
+pub enum Verdict {
+    /// Everything is as the user wants it.
     Fine = 0,
     /// The command printed the problems.
     NotFine = FAILED,
@@ -27,6 +28,6 @@ pub(in crate::cli) enum Verdict {
 }
 
 /// The line on standard error about an error that ended a command.
-pub(in crate::cli) fn failure(error: &anyhow::Error) -> String {
+pub fn failure(error: &anyhow::Error) -> String {
     format!("criswitch: {error:#}\n")
 }

@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
-use criswitch::errors::without_numbers;
 use criswitch_config::wording::counted;
+use criswitch_platform::error_text::without_numbers;
 use criswitch_platform::process::size_of;
 use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};
 
-use super::exit::Verdict;
+use crate::exit::Verdict;
 
 /// The width of a terminal that reports no width.
 const USUAL: usize = 80;
@@ -24,7 +24,7 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// Text that cannot control a terminal or deceive its reader. Its only control characters are line ends, tabs and
 /// criswitch's colours, and it has no invisible characters and none that change the direction of text.
 #[derive(Default)]
-pub(super) struct Shown(String);
+pub struct Shown(String);
 
 impl From<&str> for Shown {
     /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON. Removes the numbers of
@@ -80,12 +80,12 @@ impl From<String> for Shown {
 
 impl Shown {
     /// Makes a [`Shown`] without escaping anything. Each part of `text` must be [`plain`], except criswitch's colours.
-    pub(super) fn table(text: String) -> Shown {
+    pub fn table(text: String) -> Shown {
         Shown(text)
     }
 
     /// The parts that are not empty, with an empty line between two parts.
-    pub(super) fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
+    pub fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
         let parts = parts.into_iter().map(|part| part.0);
         let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
         Shown(parts.join("\n"))
@@ -93,7 +93,7 @@ impl Shown {
 
     /// The text for an empty screen. On a terminal, [`CLEAR`] precedes the text, and the text is cut to the rows of the
     /// screen.
-    pub(super) fn alone(self) -> Shown {
+    pub fn alone(self) -> Shown {
         let clear = if obeys_escapes() { CLEAR } else { "" };
         let text = match size_of(&io::stdout()) {
             Some((columns, rows)) if rows > 0 => cut(&self.0, usual(columns), rows),
@@ -102,18 +102,19 @@ impl Shown {
         Shown(format!("{clear}{text}"))
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    /// The text, as it is written.
+    pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 }
 
 /// Makes a text fit into a line: spaces replace line ends and tabs, and escapes replace other control characters.
-pub(super) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     Shown::from(text.replace(char::is_whitespace, " ")).0
 }
 
 /// Whether standard output is a terminal that obeys escape sequences, such as those of colours.
-pub(super) fn obeys_escapes() -> bool {
+pub fn obeys_escapes() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
@@ -137,13 +138,13 @@ fn cut(text: &str, columns: usize, rows: usize) -> String {
 }
 
 /// Lines of text. A line end in the text of a backend or a pod begins no line.
-pub(super) fn text_of<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
+pub fn text_of<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
     let lines = lines.into_iter().map(|line| plain(line.as_ref()) + "\n");
     lines.collect()
 }
 
 /// The width of standard output in columns; `None` if standard output is not a terminal.
-pub(super) fn width() -> Option<usize> {
+pub fn width() -> Option<usize> {
     size_of(&io::stdout()).map(|(columns, _)| usual(columns))
 }
 
@@ -152,18 +153,18 @@ fn usual(columns: usize) -> usize {
 }
 
 /// `text` in lines of whole words. A word wider than `width` gets its own line.
-pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
+pub fn lines(text: &str, width: usize) -> Vec<String> {
     let lines = textwrap::wrap(text, options(width));
     lines.into_iter().map(String::from).collect()
 }
 
 /// Text for standard output: a line wider than the terminal continues on indented lines.
-pub(super) fn wrapped(text: &str) -> String {
+pub fn wrapped(text: &str) -> String {
     fitting(text, width())
 }
 
 /// Wraps the first line as [`wrapped`] does and adds a line end. Further lines stay whole, because users copy them.
-pub(super) fn wrapped_first(text: &str) -> String {
+pub fn wrapped_first(text: &str) -> String {
     match text.split_once('\n') {
         Some((first, below)) => format!("{}{below}\n", wrapped_first(first)),
         None => wrapped(&format!("{text}\n")),
@@ -171,7 +172,7 @@ pub(super) fn wrapped_first(text: &str) -> String {
 }
 
 /// Writes lines to standard error, wrapped to the width of its terminal.
-pub(super) fn complain(text: &str) {
+pub fn complain(text: &str) {
     let stderr = io::stderr();
     let width = size_of(&stderr).map(|(columns, _)| usual(columns));
     let text = Shown::from(fitting(text, width));
@@ -198,12 +199,12 @@ fn options<'a>(width: usize) -> Options<'a> {
 }
 
 /// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.
-pub(in crate::cli) fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
+pub fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
     is_read(&text.into()).map(|_| Verdict::Fine)
 }
 
 /// Writes to standard output. Returns false if the reader has closed the pipe.
-pub(in crate::cli) fn is_read(text: &Shown) -> anyhow::Result<bool> {
+pub fn is_read(text: &Shown) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
     // Flush, because a prompt does not end with a newline: the user must see the prompt before typing an answer.
     match stdout

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use tabwriter::TabWriter;
 use textwrap::core::display_width;
 
-use super::terminal::{self, Shown};
+use crate::terminal::{self, Shown};
 
 /// The spaces between two columns.
 const GAP: usize = 2;
@@ -17,9 +17,12 @@ const INDENT: usize = 4;
 
 /// The colour of a cell.
 #[derive(Clone, Copy)]
-pub(super) enum Paint {
+pub enum Paint {
+    /// As it should be: green.
     Good,
+    /// Worth a look: yellow.
     Odd,
+    /// Wrong: red.
     Bad,
 }
 
@@ -38,7 +41,7 @@ impl Paint {
 ///
 /// A row has at least as many cells as the header; further cells are not shown. On a terminal the last column wraps
 /// between words. A last cell with a word wider than the column is printed below its row.
-pub(super) fn columns<R: Into<Vec<String>>>(
+pub fn columns<R: Into<Vec<String>>>(
     header: &[&str],
     rows: impl IntoIterator<Item = R>,
 ) -> anyhow::Result<String> {
@@ -47,7 +50,7 @@ pub(super) fn columns<R: Into<Vec<String>>>(
 
 /// Like [`columns`], with colours on a terminal. `paint` gets the index of a column and the text of a cell, and returns
 /// the colour of the cell.
-pub(super) fn painted<R: Into<Vec<String>>>(
+pub fn painted<R: Into<Vec<String>>>(
     header: &[&str],
     rows: impl IntoIterator<Item = R>,
     paint: impl Fn(usize, &str) -> Option<Paint>,
@@ -56,7 +59,7 @@ pub(super) fn painted<R: Into<Vec<String>>>(
 }
 
 /// `text`, in this colour if standard output is a terminal with colours and `NO_COLOR` is not set.
-pub(super) fn coloured(paint: Paint, text: &str) -> String {
+pub fn coloured(paint: Paint, text: &str) -> String {
     if !has_colours() {
         return text.to_owned();
     }

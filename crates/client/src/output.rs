@@ -5,13 +5,14 @@ use criswitch_config::Problems;
 use criswitch_cri::codec::admin::Problem;
 use serde_json::{Value as Json, json};
 
-use super::terminal::Shown;
+use crate::terminal::Shown;
 
 /// The version of the JSON and YAML schema. It increases when a field is removed or changes its meaning.
 const SCHEMA: u32 = 1;
 
+/// A format of a list.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub enum Format {
     /// One JSON object.
     Json,
     /// One YAML document.
@@ -23,15 +24,16 @@ pub(super) enum Format {
 }
 
 /// A format that programs read.
+#[expect(missing_docs, reason = "the help would show a comment of each format")]
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Encoding {
+pub enum Encoding {
     Json,
     Yaml,
 }
 
 /// The format of a command's output.
 #[derive(Args)]
-pub(super) struct Output<F = Encoding>
+pub struct Output<F = Encoding>
 where
     F: ValueEnum + Clone + Send + Sync + 'static,
 {
@@ -50,16 +52,18 @@ where
 }
 
 /// The output formats of a command that prints a list: JSON, YAML, `wide` and `name`.
-pub(super) type ListOutput = Output<Format>;
+pub type ListOutput = Output<Format>;
 
 impl Output {
-    pub(super) fn encoding(&self) -> Option<Encoding> {
+    /// The encoding that the user has selected; `None` for text.
+    pub fn encoding(&self) -> Option<Encoding> {
         self.format.or(self.json.then_some(Encoding::Json))
     }
 }
 
 impl ListOutput {
-    pub(super) fn encoding(&self) -> Option<Encoding> {
+    /// The encoding that the user has selected; `None` for text.
+    pub fn encoding(&self) -> Option<Encoding> {
         match self.format {
             Some(Format::Json) => Some(Encoding::Json),
             Some(Format::Yaml) => Some(Encoding::Yaml),
@@ -67,11 +71,13 @@ impl ListOutput {
         }
     }
 
-    pub(super) fn is_wide(&self) -> bool {
+    /// Whether the tables have more columns.
+    pub fn is_wide(&self) -> bool {
         self.format == Some(Format::Wide)
     }
 
-    pub(super) fn is_names(&self) -> bool {
+    /// Whether the output is one name in each line.
+    pub fn is_names(&self) -> bool {
         self.format == Some(Format::Name)
     }
 }
@@ -79,7 +85,7 @@ impl ListOutput {
 impl Encoding {
     /// Encodes the object as one document, with the schema version and a list of problems. The text ends with a
     /// newline.
-    pub(super) fn document(self, object: Json) -> anyhow::Result<Shown> {
+    pub fn document(self, object: Json) -> anyhow::Result<Shown> {
         let text = match self {
             Encoding::Json => format!("{:#}\n", with_schema(object)),
             Encoding::Yaml => serde_saphyr::to_string(&with_schema(object))?,
@@ -89,7 +95,7 @@ impl Encoding {
 
     /// Encodes the object as one item of a stream, with the same fields as [`Encoding::document`]: JSON on one line, or
     /// YAML after the separator `---`.
-    pub(super) fn item(self, object: Json) -> anyhow::Result<Shown> {
+    pub fn item(self, object: Json) -> anyhow::Result<Shown> {
         let text = match self {
             Encoding::Json => format!("{}\n", with_schema(object)),
             Encoding::Yaml => format!("---\n{}", serde_saphyr::to_string(&with_schema(object))?),
@@ -109,7 +115,7 @@ fn with_schema(mut object: Json) -> Json {
 }
 
 /// Removes the fields without a value.
-pub(super) fn remove_nulls(value: &mut Json) {
+pub fn remove_nulls(value: &mut Json) {
     match value {
         Json::Object(fields) => {
             fields.retain(|_, field| !field.is_null());
@@ -121,7 +127,7 @@ pub(super) fn remove_nulls(value: &mut Json) {
 }
 
 /// The names as text, one on each line.
-pub(super) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+pub fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let lines = names
         .into_iter()
         .map(|name| name.as_ref().to_owned() + "\n");
@@ -129,7 +135,7 @@ pub(super) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String
 }
 
 /// The object that a command prints when it fails.
-pub(super) fn failure(error: &anyhow::Error) -> Json {
+pub fn failure(error: &anyhow::Error) -> Json {
     let Some(problems) = error.downcast_ref::<Problems>() else {
         return json!({ "problems": [problem(&format!("{error:#}"))] });
     };
@@ -141,7 +147,7 @@ pub(super) fn failure(error: &anyhow::Error) -> Json {
 }
 
 /// A problem that has no position in a file, as JSON.
-pub(super) fn problem(what: &str) -> Json {
+pub fn problem(what: &str) -> Json {
     json!(Problem {
         what: what.to_owned(),
         ..Problem::default()

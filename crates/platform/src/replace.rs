@@ -5,7 +5,7 @@ use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use criswitch_platform::{create_new, files, remove};
+use crate::{create_new, files, remove};
 
 /// The mode and the owner of the new file.
 pub enum Access<'a> {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use criswitch::errors::error_chain;
+use criswitch_platform::error_text::error_chain;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ const OUTPUT_BYTES: u64 = 16 << 20;
 
 /// Appends the output of a program, at most `limit` bytes. An exit code other than 0 is an error with the last line of
 /// the program's message. The program ends with the call.
-pub(super) async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> anyhow::Result<()> {
+pub async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> anyhow::Result<()> {
     let (ended, message) = run(command, limit, text).await?;
     let message = String::from_utf8_lossy(&message);
     let message = message.trim_end().lines().last().unwrap_or_default();
@@ -26,7 +26,7 @@ pub(super) async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> 
 }
 
 /// Runs a program and waits for its end, at most for `limit`. A program that takes longer ends with the call.
-pub(super) fn within(limit: Duration, command: std::process::Command) -> anyhow::Result<Output> {
+pub fn within(limit: Duration, command: std::process::Command) -> anyhow::Result<Output> {
     let name = command.get_program().display().to_string();
     let work = move || {
         let mut stdout = Vec::new();
@@ -79,9 +79,7 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u
 
 #[cfg(unix)]
 /// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
-pub(in crate::cli) fn block_on<T>(
-    work: impl Future<Output = anyhow::Result<T>>,
-) -> anyhow::Result<T> {
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build()?;
     let done = runtime.block_on(work);

@@ -1,0 +1,63 @@
+//! The text of errors: without numbers that users cannot use, and never long.
+
+use std::borrow::Cow;
+
+/// The most bytes of a backend's text that criswitch shows in errors, in the log and in `Status`.
+pub const LONGEST_TEXT: usize = 4 << 10;
+/// The mark at the end of a text that was cut.
+const CUT: &str = "... (cut)";
+
+/// Cuts a text from a backend, which may be as long as a message, to [`LONGEST_TEXT`] bytes. A mark ends a cut text.
+pub fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
+    let text = text.into();
+    if text.len() <= LONGEST_TEXT {
+        return text;
+    }
+    let end = text.floor_char_boundary(LONGEST_TEXT - CUT.len());
+    let begin = text.get(..end).unwrap_or_default();
+    format!("{begin}{CUT}").into()
+}
+
+/// The text without the numbers of the operating system's errors, such as `(os error 111)`: the words say the same.
+pub fn without_numbers(text: &str) -> Cow<'_, str> {
+    let Some((before, rest)) = text.split_once(" (os error ") else {
+        return text.into();
+    };
+    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let Some(after) = after.strip_prefix(')') else {
+        return text.into();
+    };
+    format!("{before}{}", without_numbers(after)).into()
+}
+
+/// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes, because an HTTP/2 error may
+/// contain a long text of the peer.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    cut(without_numbers(&causes.join(": "))).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_errors_are_removed_and_other_text_is_kept() {
+        let text = "a (os error 2): b (os error 111), (os error x)";
+        assert_eq!(without_numbers(text), "a: b, (os error x)");
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert!(!error_chain(&refused).contains("os error"));
+    }
+
+    #[test]
+    fn a_text_is_cut_between_two_characters_and_only_once() {
+        assert_eq!(cut("short"), "short");
+        let longest = "x".repeat(LONGEST_TEXT);
+        assert_eq!(cut(&*longest), longest);
+        let long = "\u{20ac}".repeat(LONGEST_TEXT);
+        let once = cut(&*long);
+        assert!(once.len() <= LONGEST_TEXT && once.ends_with(CUT), "{once}");
+        assert_eq!(cut(&*once), once);
+    }
+}
