@@ -269,12 +269,17 @@ impl Live {
 
     /// The ids of the backends that take part in merged calls.
     pub(crate) fn all(&self) -> Vec<BackendId> {
-        self.joined().iter().map(|backend| backend.id).collect()
+        let default_backend = self.default_backend();
+        let joined = self.backends.iter().filter(|backend| backend.has_joined());
+        let mut ids: Vec<_> = joined.map(|backend| backend.id).collect();
+        ids.sort_by_key(|id| *id != default_backend);
+        ids
     }
 
     /// Whether only one backend takes part in merged calls: its replies need no merge.
     pub(crate) fn is_alone(&self) -> bool {
-        self.joined().len() == 1
+        let joined = self.backends.iter().filter(|backend| backend.has_joined());
+        joined.take(2).count() == 1
     }
 
     /// Whether a row routes to the backend, so that it may get new pods.

@@ -94,7 +94,8 @@ impl Answer {
             .map_or(&[], HeaderValue::as_bytes)
     }
 
-    /// The decoded `grpc-message` for use in another text, without credentials and cut to [`error_text::LONGEST_TEXT`] bytes.
+    /// The decoded `grpc-message` for use in another text, without credentials and cut to
+    /// [`error_text::LONGEST_TEXT`](criswitch_platform::error_text::LONGEST_TEXT) bytes.
     pub fn plain_text(&self) -> String {
         errors::reported(&percent_decode(self.text()).decode_utf8_lossy()).into_owned()
     }

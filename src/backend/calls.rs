@@ -195,11 +195,13 @@ impl Backend {
             body: body.whole().map_or(Data::Raw(read.body), Data::Cached),
             trailers: read.trailers,
         };
-        if answer.status().is_none() {
+        let Some(code) = answer.status() else {
             return Err(self.unavailable("its reply ended without a status"));
-        }
-        self.record.note_rpc(row, answer.lacks());
-        if answer.code() != Code::Ok {
+        };
+        if code == Code::Ok {
+            self.record.note_rpc(row, None);
+        } else {
+            self.record.note_rpc(row, answer.lacks());
             changing.rejected();
         }
         Ok(answer)

@@ -2,8 +2,10 @@
 //! a failure. Only this file decides that for the calls of clients. The calls that criswitch makes itself have nothing
 //! from a client.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use criswitch_cri::codec::grpc::GRPC_ACCEPT_ENCODING;
 use criswitch_cri::rpc::Row;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
@@ -60,10 +62,13 @@ impl Request {
 
     /// The headers of a call that one backend gets as the client sent it. `grpc-accept-encoding` is missing, so that
     /// criswitch can read the reply.
-    pub(crate) fn reading_headers(&self) -> HeaderMap {
+    pub(crate) fn reading_headers(&self) -> Cow<'_, HeaderMap> {
+        if !self.headers.contains_key(GRPC_ACCEPT_ENCODING) {
+            return Cow::Borrowed(&self.headers);
+        }
         let mut headers = self.headers.clone();
-        headers.remove("grpc-accept-encoding");
-        headers
+        headers.remove(GRPC_ACCEPT_ENCODING);
+        Cow::Owned(headers)
     }
 
     /// The headers of a call that several backends get: criswitch's own, and the client's metadata. They have no

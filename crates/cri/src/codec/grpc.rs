@@ -12,6 +12,8 @@ use super::protobuf;
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The header or trailer with the status text, percent-encoded.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// The header with the compressions that a client reads.
+pub const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 /// The header with the compression of the messages.
 pub const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 /// The header with a call's deadline.
