@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::test::{CONTAINERS, texts};
+/// The lists of containers in a pod. A test on `spec.containers[*]` is on all of them.
+pub(super) const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 
 /// A class of hostPath volumes: a volume of one of these types, or at a path that matches a pattern and no exception.
 #[derive(Debug)]
@@ -316,6 +317,12 @@ fn expression(pattern: &str, slash: &str) -> String {
         letter => letter.to_string(),
     });
     parts.collect()
+}
+
+/// Texts as a list in CEL. No text of the table contains a quote or a backslash.
+pub(super) fn texts(all: &[&str]) -> String {
+    let all: Vec<_> = all.iter().map(|text| format!("'{text}'")).collect();
+    format!("[{}]", all.join(", "))
 }
 
 #[cfg(test)]

@@ -5,10 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::paths::{HostPaths, glob, regex};
-
-/// The lists of containers in a pod. A test on `spec.containers[*]` is on all of them.
-pub(super) const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+use super::paths::{CONTAINERS, HostPaths, glob, regex, texts};
 
 /// A test on fields of a pod. The test is true if it is true for any of the fields.
 #[derive(Clone, Copy, Debug)]
@@ -352,12 +349,6 @@ impl Is {
             Is::OtherKey(keys) => format!("{}.exists(k, !(k in {}))", or("{}"), texts(keys)),
         }
     }
-}
-
-/// Texts as a list in CEL. No text of the table contains a quote or a backslash.
-pub(super) fn texts(all: &[&str]) -> String {
-    let all: Vec<_> = all.iter().map(|text| format!("'{text}'")).collect();
-    format!("[{}]", all.join(", "))
 }
 
 #[cfg(test)]

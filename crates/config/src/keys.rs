@@ -13,11 +13,12 @@ use std::time::Duration;
 use criswitch_platform::users::UserId;
 use serde_json::{Value as Json, json};
 
+pub use super::value::Limits;
 use super::value::{duration_text, size};
 use super::{BackendConfig, Config};
 pub use schema::schema;
 pub use table::KEYS;
-pub(super) use table::{LABELS_EXAMPLE, SOCKET_EXAMPLE};
+pub(super) use table::SOCKET_EXAMPLE;
 
 /// The tables, each with the heading of its keys in the documentation.
 pub const TABLES: [(&str, &str); 7] = [
@@ -72,17 +73,6 @@ pub enum KeyKind {
     Users,
     /// A table, or an array of tables, whose fields are keys.
     Table,
-}
-
-/// The smallest and the largest value of a duration or size.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Whether zero is allowed.
-    pub zero: bool,
-    /// The largest value; empty if there is no limit.
-    pub most: &'static str,
-    /// Whether the text "unlimited" is allowed.
-    pub unlimited: bool,
 }
 
 /// When a changed value applies.
@@ -189,21 +179,6 @@ impl Key {
             ("", None) => "text in quotes".to_owned(),
             (example, _) => example.to_owned(),
         }
-    }
-}
-
-impl Display for Limits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.most.is_empty() {
-            return Ok(());
-        }
-        let zero = if self.zero { "" } else { "more than zero, " };
-        write!(f, "{zero}at most \"{}\"", self.most)?;
-        f.write_str(if self.unlimited {
-            ", or \"unlimited\""
-        } else {
-            ""
-        })
     }
 }
 

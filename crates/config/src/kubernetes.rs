@@ -1,10 +1,9 @@
 //! Parses quantities, label keys and label values by the rules of the Kubernetes API server.
 
-use super::value::{Wrong, wrong};
+use super::value::{Wrong, is_domain, wrong};
 
 /// The longest name in a label key, and the longest label value.
 const MAX_NAME: usize = 63;
-const MAX_DOMAIN: usize = 253;
 /// The suffixes of a quantity, besides an exponent.
 const SUFFIXES: [&str; 16] = [
     "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
@@ -95,14 +94,4 @@ pub fn is_name(text: &str) -> bool {
         && ends
             .iter()
             .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
-}
-
-/// Whether the text is a domain by the API server's rule. A part between two dots may be longer than DNS allows.
-pub(super) fn is_domain(text: &str) -> bool {
-    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    let part = |part: &str| {
-        let ends = !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
-        ends && part.bytes().all(inner)
-    };
-    text.len() <= MAX_DOMAIN && text.split('.').all(part)
 }

@@ -1,5 +1,6 @@
 //! Parses single values: sockets, names, durations, sizes.
 
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf, is_separator};
 use std::time::Duration;
 
@@ -8,13 +9,12 @@ use criswitch_platform::paths;
 use criswitch_platform::users::{self, UserId};
 use strum::VariantArray;
 
-use super::keys::{LABELS_EXAMPLE, Limits};
-use super::kubernetes::is_domain;
 use super::problem::nearest;
 use crate::RuntimeKind;
 use crate::address::Address;
 
 const MAX_LABEL: usize = 63;
+const MAX_DOMAIN: usize = 253;
 /// The error about a number without a unit suggests seconds if that duration is at most one hour.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 /// The text in a file that means no limit.
@@ -111,7 +111,7 @@ pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
         _ if text.is_empty() => Ok(None),
         _ if !path.is_absolute() => Err(wrong(
             format!("{text:?} is not an absolute path"),
-            LABELS_EXAMPLE,
+            paths::LABELS_EXAMPLE,
         )),
         Some(name) if !name.starts_with('.') && !text.ends_with(is_separator) => {
             Ok(Some(path.into()))
@@ -120,7 +120,7 @@ pub(super) fn labels_file(text: &str) -> Result<Option<PathBuf>, Wrong> {
             format!(
                 "{text:?} is a directory or a hidden file, which node-feature-discovery does not read"
             ),
-            LABELS_EXAMPLE,
+            paths::LABELS_EXAMPLE,
         )),
     }
 }
@@ -131,6 +131,42 @@ pub fn duration_text(duration: Duration) -> String {
         Duration::MAX => UNLIMITED.to_owned(),
         duration => humantime::format_duration(duration).to_string(),
     }
+}
+
+/// The smallest and the largest value of a duration or size.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Whether zero is allowed.
+    pub zero: bool,
+    /// The largest value; empty if there is no limit.
+    pub most: &'static str,
+    /// Whether the text "unlimited" is allowed.
+    pub unlimited: bool,
+}
+
+impl Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.most.is_empty() {
+            return Ok(());
+        }
+        let zero = if self.zero { "" } else { "more than zero, " };
+        write!(f, "{zero}at most \"{}\"", self.most)?;
+        f.write_str(if self.unlimited {
+            ", or \"unlimited\""
+        } else {
+            ""
+        })
+    }
+}
+
+/// Whether the text is a domain by the API server's rule. A part between two dots may be longer than DNS allows.
+pub(super) fn is_domain(text: &str) -> bool {
+    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let part = |part: &str| {
+        let ends = !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+        ends && part.bytes().all(inner)
+    };
+    text.len() <= MAX_DOMAIN && text.split('.').all(part)
 }
 
 /// A duration within `limits`; [`Duration::MAX`] for [`UNLIMITED`].

@@ -67,9 +67,6 @@ const SOCKET: KeyKind = KeyKind::Text("socket path");
 /// A socket path that a backend could have.
 pub(crate) const SOCKET_EXAMPLE: &str = paths::BACKEND_EXAMPLE;
 
-/// A file that node-feature-discovery reads.
-pub(crate) const LABELS_EXAMPLE: &str = paths::LABELS_EXAMPLE;
-
 /// Every key, in the order of `config/criswitch.toml`.
 pub static KEYS: &[Key] = &[
     Key {
@@ -206,7 +203,7 @@ pub static KEYS: &[Key] = &[
         name: "labels_file",
         kind: KeyKind::Text("file"),
         default: Some(""),
-        example: LABELS_EXAMPLE,
+        example: paths::LABELS_EXAMPLE,
         help: "The file for the labels of the node, such as `criswitch.io/handler.kata=true`: a feature file of \
                node-feature-discovery. criswitch replaces the file when the labels change, and leaves it when criswitch \
                stops. The directory must exist, and systemd's unit must allow criswitch to write there \
