@@ -77,7 +77,6 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u
     }
 }
 
-#[cfg(unix)]
 /// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -87,6 +86,7 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     done
 }
 
+#[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,9 +37,10 @@ pub struct Passed {
 pub struct PassedSocket(Infallible);
 
 /// A passed socket that accepts connections.
-#[expect(dead_code, reason = "no socket is passed on Windows")]
 pub enum Opened {
+    /// The pipe for clients.
     Unix(Acceptor),
+    /// The socket for metrics.
     Loopback(TcpListener),
 }
 
@@ -54,26 +55,38 @@ impl Passed {
 }
 
 impl PassedSocket {
+    /// The socket for clients.
+    ///
+    /// # Errors
+    /// None.
     pub fn for_clients(self, _: &Path, _: &[Sid]) -> Result<Acceptor, PassedError> {
         match self.0 {}
     }
 
+    /// Whether this is the socket at a path.
     pub fn is_at(&self, _: &Path) -> bool {
         match self.0 {}
     }
 
+    /// Whether this is the socket at a loopback address.
     pub fn is_loopback(&self, _: SocketAddr) -> bool {
         match self.0 {}
     }
 
+    /// The socket, ready to accept.
+    ///
+    /// # Errors
+    /// None.
     pub fn open(self) -> io::Result<Opened> {
         match self.0 {}
     }
 
+    /// The error that the socket is not at the configured address.
     pub fn instead_of(&self, _: impl fmt::Display, _: Purpose) -> PassedError {
         match self.0 {}
     }
 
+    /// The place of the socket, for messages.
     pub fn place(&self) -> String {
         match self.0 {}
     }

@@ -143,6 +143,7 @@ fn seconds(time: &FILETIME) -> f64 {
 /// The figures have the same meaning as in Prometheus' own client: a descriptor is a handle, and the virtual memory is
 /// the private memory.
 impl ProcessStats {
+    /// The figures of this process now.
     pub fn own() -> ProcessStats {
         let process = HPROCESS::GetCurrentProcess();
         let times = process.GetProcessTimes().ok();
