@@ -1,4 +1,4 @@
-//! What the tools share: exit codes, output on a terminal or as JSON, and the programs that they run.
+//! Exit codes, output on a terminal or as JSON, and the programs that the tools run: shared by all tools.
 
 pub mod columns;
 pub mod exit;

@@ -86,9 +86,10 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     done
 }
 
-#[cfg(unix)]
 #[cfg(test)]
 mod tests {
+    #![cfg(unix)]
+
     use super::*;
 
     fn shell(script: &str) -> std::process::Command {
