@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets, two at a time.
 #
-# tests/fuzz/run.sh [SECONDS] runs every target for this time, by default 600 seconds.
+# tests/fuzz/run.sh [SECONDS [TARGET...]] runs these targets, by default all, for this time, by default 600 seconds.
 # tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as the inputs that a run left in
 # tests/fuzz/artifacts.
 # tests/fuzz/run.sh minimise reduces every corpus to the fewest inputs that reach the same code as all inputs so far.
@@ -25,11 +25,17 @@ JOBS=2
 LONGEST_INPUT=1024
 LONGEST_COMMITTED=256
 
+# The targets that run; empty for all.
+TARGETS=()
+
 main() {
   case ${1:-600} in
     add) add_inputs "${@:2}" ;;
     minimise) build && each minimise_target ;;
-    *) build && each run_target "${1:-600}" ;;
+    *)
+      TARGETS=("${@:2}")
+      build && each run_target "${1:-600}"
+      ;;
   esac
 }
 
@@ -62,13 +68,14 @@ add_inputs() {
 
 # each FUNCTION [ARGUMENT]: runs the function with every target's name, JOBS at a time; fails if one run fails.
 each() {
-  local file running=0 failed=0
-  for file in "$TOP"/fuzz_targets/*.rs; do
+  local name running=0 failed=0
+  [ ${#TARGETS[@]} -gt 0 ] || mapfile -t TARGETS < <(basename --multiple --suffix .rs "$TOP"/fuzz_targets/*.rs)
+  for name in "${TARGETS[@]}"; do
     if [ "$running" -eq "$JOBS" ]; then
       wait -n || failed=1
       running=$((running - 1))
     fi
-    "$1" "$(basename "$file" .rs)" "${@:2}" &
+    "$1" "$name" "${@:2}" &
     running=$((running + 1))
   done
   for ((; running > 0; running--)); do
