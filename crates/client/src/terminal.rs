@@ -91,7 +91,7 @@ impl Shown {
         Shown(parts.join("\n"))
     }
 
-    /// The text for an empty screen. On a terminal, [`CLEAR`] precedes the text, and the text is cut to the rows of the
+    /// The text for an empty screen. On a terminal, `CLEAR` precedes the text, and the text is cut to the rows of the
     /// screen.
     pub fn alone(self) -> Shown {
         let clear = if obeys_escapes() { CLEAR } else { "" };
