@@ -71,9 +71,7 @@ async fn answer(
 async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Failed> {
     match plan {
         Plan::One(backend) => forward::send(switch, call, &backend).await,
-        Plan::CreatePod(backend, uid) => {
-            Box::pin(forward::create(switch, call, &backend, uid)).await
-        }
+        Plan::CreatePod(backend, uid) => forward::create(switch, call, &backend, uid).await,
         Plan::CreateContainer(owner) => {
             Box::pin(images::create_container(switch, call, &owner)).await
         }

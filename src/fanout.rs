@@ -432,13 +432,7 @@ async fn own_share(
                 return learned;
             }
             let list = call.listing().map(|listing| listing.list);
-            let message = readable(
-                &switch.live(),
-                list,
-                backend,
-                &message,
-                &Readable::default(),
-            )?;
+            let message = readable(&switch.live(), list, backend, &message)?;
             let message = message.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
             Ok(Share::Large(message, asked))
         }

@@ -63,11 +63,8 @@ pub(in crate::cli) fn socket(text: &str) -> Result<Address, String> {
 
 pub(in crate::cli) fn directory(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    match path.is_dir() {
-        true => Ok(path),
-        false => Err(
-            "no such directory; try the directory where the root of a machine is mounted"
-                .to_owned(),
-        ),
+    if path.is_dir() {
+        return Ok(path);
     }
+    Err("no such directory; try the directory where the root of a machine is mounted".to_owned())
 }

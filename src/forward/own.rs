@@ -12,7 +12,6 @@ use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, Contribution};
 use crate::call::Failed;
-use crate::gate::Readable;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learner, check_first, has_room, keep_stats, readable};
@@ -171,13 +170,7 @@ impl<'a> OwnCalls<'a> {
         let (asked, answer) = self.ask(&rpc::LIST_IMAGES).await?;
         let images = self.backend.message(&answer)?;
         let (list, live) = (List::Images, self.switch.live());
-        if let Some(images) = readable(
-            &live,
-            Some(list),
-            self.backend,
-            &images,
-            &Readable::default(),
-        )? {
+        if let Some(images) = readable(&live, Some(list), self.backend, &images)? {
             let learner = Learner::new(self.switch, self.backend, asked);
             let learned = learner.keep_whole(list, images);
             act(self.switch, self.backend, learned)?;
@@ -194,13 +187,7 @@ impl<'a> OwnCalls<'a> {
         if answer.code() == Code::Ok {
             let message = self.backend.message(&answer)?;
             let live = self.switch.live();
-            if let Some(stats) = readable(
-                &live,
-                Some(list),
-                self.backend,
-                &message,
-                &Readable::default(),
-            )? {
+            if let Some(stats) = readable(&live, Some(list), self.backend, &message)? {
                 keep_stats(list, self.backend, stats, asked);
             }
         }
@@ -217,14 +204,7 @@ impl<'a> OwnCalls<'a> {
             return Err(Failed::Answer(Box::new(answer)));
         }
         let message = self.backend.message(&answer)?;
-        Ok(readable(
-            &self.switch.live(),
-            None,
-            self.backend,
-            &message,
-            &Readable::default(),
-        )
-        .map(drop)?)
+        Ok(readable(&self.switch.live(), None, self.backend, &message).map(drop)?)
     }
 
     /// Sends the call of `row` without a filter. Returns the answer and the moment when it was sent.

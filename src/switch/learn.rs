@@ -218,8 +218,7 @@ impl<'a> Learner<'a> {
         match &call.lesson {
             Lesson::Nothing | Lesson::ChangedImages => {}
             Lesson::Disks => {
-                self.learned.readable =
-                    readable(&self.view.live, None, backend, reply, &Readable::default())?;
+                self.learned.readable = readable(&self.view.live, None, backend, reply)?;
                 if let Some(disks) = &self.learned.readable {
                     backend.report_disks(disks);
                 }
@@ -265,13 +264,7 @@ impl<'a> Learner<'a> {
         if !list.is_stats() && listing.is_whole {
             return self.whole(list, reply);
         }
-        let readable = readable(
-            &self.view.live,
-            Some(list),
-            self.backend,
-            reply,
-            &Readable::default(),
-        )?;
+        let readable = readable(&self.view.live, Some(list), self.backend, reply)?;
         self.learned.readable.clone_from(&readable);
         if !list.is_stats() {
             return self.part(list, reply);
@@ -285,13 +278,7 @@ impl<'a> Learner<'a> {
     fn whole(&mut self, list: List, reply: &Bytes) -> Result<Option<Bytes>, Status> {
         let backend = self.backend;
         if !self.teaches {
-            self.learned.readable = readable(
-                &self.view.live,
-                Some(list),
-                backend,
-                reply,
-                &Readable::default(),
-            )?;
+            self.learned.readable = readable(&self.view.live, Some(list), backend, reply)?;
             return self.list(list, reply);
         }
         let changes = self.view.owners.changes();
@@ -308,8 +295,8 @@ impl<'a> Learner<'a> {
             self.settled(list);
             return Ok(message);
         }
-        let last = backend.last_list(list);
-        let readable = readable(&self.view.live, Some(list), backend, reply, &last)?;
+        let read = backend.last_list(list).next_list(list, reply);
+        let readable = usable(&self.view.live, Some(list), backend, reply, read)?;
         let message = self.list(list, reply)?;
         self.learned.readable.clone_from(&readable);
         if let Some(readable) = readable {
@@ -517,7 +504,7 @@ impl<'a> Learner<'a> {
 }
 
 /// Reads `reply` at the gate, so that it may be cached and merged with the replies of other backends. Without a `list`,
-/// the reply is that of `ImageFsInfo`. Does not read items again that the list `last` has, too. `None` if clients cannot decode the reply of the only backend: its replies pass
+/// the reply is that of `ImageFsInfo`. `None` if clients cannot decode the reply of the only backend: its replies pass
 /// unchanged.
 ///
 /// # Errors
@@ -528,16 +515,26 @@ pub(crate) fn readable(
     list: Option<List>,
     backend: &Backend,
     reply: &Bytes,
-    last: &Readable,
+) -> Result<Option<Readable>, Status> {
+    let read = match list {
+        Some(list) => Readable::list(list, reply),
+        None => Readable::disks(reply),
+    };
+    usable(live, list, backend, reply, read)
+}
+
+/// Like [`readable`], for a reply that the gate has `read`.
+fn usable(
+    live: &Live,
+    list: Option<List>,
+    backend: &Backend,
+    reply: &Bytes,
+    read: Result<Readable, String>,
 ) -> Result<Option<Readable>, Status> {
     let shows_owners = list.is_some_and(|list| list.kind().is_some());
     if !shows_owners && protobuf::fields(reply).nth(MOST).is_some() {
         return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
     }
-    let read = match list {
-        Some(list) => last.next_list(list, reply),
-        None => Readable::disks(reply),
-    };
     match read {
         Ok(readable) => Ok(Some(readable)),
         Err(_) if live.is_alone() => Ok(None),

@@ -9,8 +9,8 @@ use tracing::level_filters::LevelFilter;
 use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
-/// The modules of criswitch that can have a level of their own. `codec`, `compatibility` and `rpc` were modules of earlier
-/// versions, whose configurations may name them.
+/// The modules of criswitch that can have a level of their own. `codec`, `compatibility` and `rpc` were modules of
+/// earlier versions, whose configurations may name them.
 pub const MODULES: [&str; 26] = [
     "admin",
     "backend",
