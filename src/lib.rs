@@ -53,8 +53,9 @@
 //!   handlers
 //! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply, and whether its
 //!   client may be the cause of a failure (`fault`)
-//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `act` acts on it), saved
-//!   (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten
+//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `usable` says which may be
+//!   cached and merged, `act` acts on what was learned), saved (`saved` makes and reads the contents of `store::saved`),
+//!   reloaded and forgotten
 //! - `forward`: a call to one backend; short reads, which a kept status may answer; the calls that criswitch makes
 //!   itself
 //! - [`fanout`]: a call to several backends: merged lists, streams, images, status; cached lists for a backend whose

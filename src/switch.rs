@@ -14,14 +14,14 @@ pub mod reload;
 pub mod saved;
 pub(crate) mod subscribers;
 mod urls;
+pub(crate) mod usable;
 pub(crate) mod view;
 pub(crate) mod watchers;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use criswitch_config::BackendIds;
-use criswitch_config::{BackendConfig, Config};
+use criswitch_config::{BackendConfig, BackendIds, Config};
 use criswitch_platform::file_work::FileWork;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;

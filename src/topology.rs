@@ -9,8 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use criswitch_config::address::Identities;
-use criswitch_config::{BackendConfig, Config, Handler, Table};
-use criswitch_config::{BackendId, BackendIds};
+use criswitch_config::{BackendConfig, BackendId, BackendIds, Config, Handler, Table};
 use tokio::time::Instant;
 use tonic::Status;
 

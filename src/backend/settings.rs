@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use criswitch_config::BackendConfig;
-use criswitch_config::BackendId;
 use criswitch_config::address::Address;
+use criswitch_config::{BackendConfig, BackendId};
 use criswitch_cri::codec::protobuf::Malformed;
 use criswitch_cri::rpc::Row;
 use criswitch_platform::users::UserId;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use criswitch_config::BackendId;
-use criswitch_config::Handler;
+use criswitch_config::{BackendId, Handler};
 use criswitch_cri::codec::{frames, protobuf};
 use criswitch_cri::rpc::fields::{CREATED_SPECS, RESTORED_SPECS};
 use criswitch_cri::rpc::{self, Goes, ImageRule, Items, Kind, Merge, Row, Silent, Then, Unknown};

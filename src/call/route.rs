@@ -4,8 +4,7 @@
 //! The key of a request is the name of the pod, container, handler or image in it. A request with a malformed key has
 //! no target: criswitch rejects the request and does not guess.
 
-use criswitch_config::BackendId;
-use criswitch_config::{Handler, Table};
+use criswitch_config::{BackendId, Handler, Table};
 use criswitch_cri::codec::protobuf::{self, Malformed, Path};
 use criswitch_cri::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 

@@ -11,9 +11,8 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, ListOutput};
 use criswitch_client::terminal;
 use criswitch_client::terminal::print;
-use criswitch_config::Directories;
 use criswitch_config::wording::{self, counted};
-use criswitch_config::{Config, Handler, KEYS, Problems, Table, duration_text, keys};
+use criswitch_config::{Config, Directories, Handler, KEYS, Problems, Table, duration_text, keys};
 use criswitch_platform::service;
 use serde_json::{Value, json};
 

@@ -16,9 +16,8 @@ use clap::Args;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::terminal::{self, print};
-use criswitch_config::BackendIds;
 use criswitch_config::address::Address;
-use criswitch_config::{BackendConfig, Config, DEFAULT_PATH};
+use criswitch_config::{BackendConfig, BackendIds, Config, DEFAULT_PATH};
 use criswitch_platform::{users, write_new};
 
 use super::arguments::socket;

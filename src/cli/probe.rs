@@ -14,9 +14,9 @@ use criswitch::backend::wire::Wire;
 use criswitch::backend::{Backend, own_headers};
 use criswitch::limits::places::User;
 use criswitch_config::address::Address;
-use criswitch_config::{BackendConfig, Config, Handler, Table};
-use criswitch_config::{BackendId, BackendIds};
-use criswitch_config::{Program, RuntimeKind};
+use criswitch_config::{
+    BackendConfig, BackendId, BackendIds, Config, Handler, Program, RuntimeKind, Table,
+};
 use criswitch_cri::codec::cri::{
     ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, RuntimeCondition,
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,

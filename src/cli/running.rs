@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use criswitch::backend::connect::Dialer;
-use criswitch_config::BackendConfig;
-use criswitch_config::BackendIds;
 use criswitch_config::address::Address;
+use criswitch_config::{BackendConfig, BackendIds};
 use criswitch_cri::codec::admin::admin_client::AdminClient;
 use criswitch_cri::codec::admin::{
     Backend, ForgetRequest, GetStateRequest, PlanReloadRequest, PlanReloadResponse, ReloadRequest,

@@ -4,8 +4,7 @@
 
 use std::time::Duration;
 
-use criswitch_config::BackendId;
-use criswitch_config::duration_text;
+use criswitch_config::{BackendId, duration_text};
 use criswitch_cri::rpc::filter::{filter, without_inside};
 use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
 use tonic::{Code, Status};

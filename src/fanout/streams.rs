@@ -33,7 +33,8 @@ use crate::limits::budget::{Budget, Reservation, Unread};
 use crate::ownership::{MOST, Mark};
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learned, Learner, keep_stats};
+use crate::switch::learn::{Asked, Learned, Learner};
+use crate::switch::usable::keep_stats;
 use crate::switch::view::View;
 
 /// A stream with the messages of all `backends` in the order of arrival. A stream of images begins only when all images

@@ -14,7 +14,8 @@ use crate::backend::{Backend, Contribution};
 use crate::call::Failed;
 use crate::switch::Switch;
 use crate::switch::act::act;
-use crate::switch::learn::{Asked, Learner, check_first, has_room, keep_stats, readable};
+use crate::switch::learn::{Asked, Learner};
+use crate::switch::usable::{check_first, has_room, keep_stats, readable};
 
 /// The lists that show owners. Pods come first, because a container is learned with its pod.
 const LISTS: [(List, &Row); 2] = [

@@ -10,8 +10,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use criswitch_config::BackendId;
-use criswitch_config::{NamesOfHandlers, Table};
+use criswitch_config::{BackendId, NamesOfHandlers, Table};
 use criswitch_cri::codec::frames;
 use criswitch_cri::codec::protobuf::{self, Edit, Malformed};
 use criswitch_cri::rpc::fields::{

@@ -2,7 +2,6 @@
 //! returns what else has to happen.
 
 use std::slice;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Path};
@@ -20,9 +19,10 @@ use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::errors;
 use crate::gate::Readable;
 use crate::ownership::{
-    Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owned, Owners, PodNames, Unlearned,
+    Changed, Claim, LONGEST_ID, LearnedList, Mark, Owned, Owners, PodNames, Unlearned,
 };
 use crate::switch::pod_requests::{self, PodRequests};
+use crate::switch::usable::{has_room, keep_stats, readable, usable};
 use crate::switch::view::View;
 use crate::switch::{Switch, listed, urls};
 use crate::topology::Live;
@@ -503,89 +503,11 @@ impl<'a> Learner<'a> {
     }
 }
 
-/// Reads `reply` at the gate, so that it may be cached and merged with the replies of other backends. Without a `list`,
-/// the reply is that of `ImageFsInfo`. `None` if clients cannot decode the reply of the only backend: its replies pass
-/// unchanged.
-///
-/// # Errors
-/// `Internal` if the reply has more items than any backend can have, or if clients cannot decode it. With one backend only
-/// the latter is no error.
-pub(crate) fn readable(
-    live: &Live,
-    list: Option<List>,
-    backend: &Backend,
-    reply: &Bytes,
-) -> Result<Option<Readable>, Status> {
-    let read = match list {
-        Some(list) => Readable::list(list, reply),
-        None => Readable::disks(reply),
-    };
-    usable(live, list, backend, reply, read)
-}
-
-/// Like [`readable`], for a reply that the gate has `read`.
-fn usable(
-    live: &Live,
-    list: Option<List>,
-    backend: &Backend,
-    reply: &Bytes,
-    read: Result<Readable, String>,
-) -> Result<Option<Readable>, Status> {
-    let shows_owners = list.is_some_and(|list| list.kind().is_some());
-    if !shows_owners && protobuf::fields(reply).nth(MOST).is_some() {
-        return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
-    }
-    match read {
-        Ok(readable) => Ok(Some(readable)),
-        Err(_) if live.is_alone() => Ok(None),
-        Err(fault) => Err(backend.bad_reply(&fault)),
-    }
-}
-
-/// Whether merged lists have room for `size` bytes of `backend`: its equal share of `max_message`, and more if the cached
-/// lists of the other backends leave it. Several backends may list one image, so their lists of images need less room
-/// together, and count as fitting.
-pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) -> bool {
-    let joined = live.joined();
-    let cached = |other: &Arc<Backend>| {
-        let last = |known: &mut Known| known.lists.get(list).map(|it| it.message.len());
-        other.record.learn(last).unwrap_or(0)
-    };
-    let others = joined.iter().filter(|other| other.id != backend.id);
-    let limit = backend.max_message;
-    list.kind().is_none()
-        || size <= limit / joined.len().max(1)
-        || size + others.map(cached).sum::<usize>() <= limit
-}
-
-/// Checks that a list of a backend that has not joined can be learned, cached and merged.
-///
-/// # Errors
-/// `Internal` if clients cannot decode the list, or if it has more items than any backend can have.
-pub(crate) fn check_first(list: List, backend: &Backend, reply: &Bytes) -> Result<(), Status> {
-    let fault = Readable::list(list, reply).err();
-    let fault = fault.or_else(|| Owners::check(reply).err().map(|it| it.to_string()));
-    fault.map_or(Ok(()), |fault| Err(backend.bad_reply(&fault)))
-}
-
 /// Learns the names of the pod in a request, if the request has the pod's configuration.
 pub(crate) fn learn_names(owners: &mut Owners, request: &Request, target: &Target) {
     if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, request.row.pod_config()) {
         owners.pods.rename(id, pod_names(request, config));
     }
-}
-
-/// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
-pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
-    if !backend.teaches(asked.forgets) {
-        return;
-    }
-    let snapshot = asked.snapshot(stats);
-    // Metric descriptors are saved on disk, other stats are not.
-    backend.learn_saved(|known| {
-        let is_new = known.lists.keep_stats(list, snapshot, backend.max_message);
-        is_new && list == List::MetricDescriptors
-    });
 }
 
 /// Reads the id of the pod or container that a backend has created.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use criswitch_config::address::{Address, Identities};
-use criswitch_config::{Applies, Config, KEYS, Problems, Table, problem};
-use criswitch_config::{BackendId, BackendIds};
+use criswitch_config::{Applies, BackendId, BackendIds, Config, KEYS, Problems, Table, problem};
 use criswitch_cri::codec::admin::{self, Changes};
 use parking_lot::Mutex;
 use tokio::sync::Notify;

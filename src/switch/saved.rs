@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use criswitch_config::BackendIds;
 use criswitch_config::address::Address;
-use criswitch_config::{BackendConfig, Config};
+use criswitch_config::{BackendConfig, BackendIds, Config};
 use criswitch_cri::codec::protobuf;
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use criswitch_cri::rpc::{Kind, List};

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use criswitch_config::BackendId;
-use criswitch_config::{Handler, Table, is_label};
+use criswitch_config::{BackendId, Handler, Table, is_label};
 use criswitch_cri::codec::protobuf;
 use criswitch_cri::rpc::fields::{runtime_handler, status_response};
 

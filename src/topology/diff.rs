@@ -1,8 +1,7 @@
 //! The changes of a reload: handlers and backends that are added, removed and moved. Does no I/O.
 
-use criswitch_config::BackendId;
 use criswitch_config::wording::{self, counted};
-use criswitch_config::{Applies, Config, Handler, KEYS, Key};
+use criswitch_config::{Applies, BackendId, Config, Handler, KEYS, Key};
 use criswitch_cri::codec::admin::{Changes, Moved, Retiring};
 
 use crate::backend::Backend;

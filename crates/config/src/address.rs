@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use criswitch_platform::address;
-use criswitch_platform::paths;
+use criswitch_platform::{address, paths};
 
 pub use address::Identity;
 

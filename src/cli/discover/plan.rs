@@ -1,8 +1,7 @@
 //! Makes a routing table from the replies of the runtimes, with one row for each handler. If several backends have a
 //! handler, the first backend gets the row. Does no I/O.
 
-use criswitch_config::RuntimeKind;
-use criswitch_config::is_label;
+use criswitch_config::{RuntimeKind, is_label};
 
 use super::places::SocketPlace;
 use crate::cli::probe::Probed;

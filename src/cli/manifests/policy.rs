@@ -3,8 +3,7 @@
 use std::iter;
 
 use criswitch_advice::{Effect, LIMITS, Limit};
-use criswitch_config::RuntimeKind;
-use criswitch_config::{Handler, Table};
+use criswitch_config::{Handler, RuntimeKind, Table};
 use serde_json::{Value, json};
 
 /// The version of the objects.

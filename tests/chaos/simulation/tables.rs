@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use criswitch::switch::Switch;
 use criswitch::topology::Live;
-use criswitch_config::BackendId;
 use criswitch_config::address::Address;
-use criswitch_config::{Config, Handler, Table};
+use criswitch_config::{BackendId, Config, Handler, Table};
 use criswitch_cri::codec::admin::Changes;
 use criswitch_cri::rpc::Kind;
 use tokio::time::Instant;

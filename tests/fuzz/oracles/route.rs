@@ -7,8 +7,7 @@ use std::sync::LazyLock;
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Stores, Target, Unroutable};
 use criswitch::ownership::Named;
-use criswitch_config::BackendId;
-use criswitch_config::Config;
+use criswitch_config::{BackendId, Config};
 use criswitch_cri::rpc::{self, Kind, Row};
 
 use super::asked::{self, Asked};

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use criswitch::backend::Backend;
 use criswitch::backend::connect::Dialer;
-use criswitch_config::BackendConfig;
-use criswitch_config::BackendId;
 use criswitch_config::address::Address;
+use criswitch_config::{BackendConfig, BackendId};
 use criswitch_cri::codec::frames;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
