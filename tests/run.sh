@@ -103,10 +103,18 @@ supervise() {
   trap 'exit 143' TERM HUP
   # With `-m`, the job gets a process group.
   set -m
-  run "${steps[@]}" &
+  { set +m; run "${steps[@]}" 2>&1 | tee "$FOLDER/output"; exit "${PIPESTATUS[0]}"; } &
   GROUP=$!
   set +m
-  wait "$GROUP"
+  wait "$GROUP" || { local code=$?; failures <"$FOLDER/output"; exit "$code"; }
+}
+
+# failures: prints the first lines about failed tests in the output of each failed step.
+failures() {
+  awk '/^=== [a-z-]+: FAILED/ {print ""; print; for (i = 0; i < n && i < 60; i++) print line[i]}
+    /^=== [a-z-]+$/ {n = left = 0}
+    /^not ok |^---- .* ----$|^error|panicked at/ {left = 8}
+    left-- > 0 {line[n++] = substr($0, 1, 300)}'
 }
 
 # Ends all processes of the steps, and removes the folder for temporary files. A step may need time to clean up.
@@ -159,7 +167,6 @@ is_debian_12() {
 # run STEP...: runs the steps in this order, and ends with an exit code.
 run() {
   local name
-  set +m
   trap end_background EXIT
   trap 'exit 143' TERM
   for name in "$@"; do
