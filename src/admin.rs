@@ -2,7 +2,6 @@
 //! CRI socket.
 
 mod state;
-pub mod verdict;
 
 use std::convert::Infallible;
 use std::future::ready;

@@ -8,7 +8,6 @@ mod calls;
 pub mod connect;
 pub mod connection;
 pub(crate) mod disks;
-pub mod facts;
 pub(crate) mod failed;
 pub mod known;
 pub(crate) mod late_reads;

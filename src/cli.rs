@@ -4,7 +4,6 @@
 
 mod arguments;
 mod bundle;
-mod channel;
 mod check;
 mod complete;
 mod consequences;

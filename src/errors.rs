@@ -1,8 +1,6 @@
 //! Every gRPC status that criswitch makes itself. A backend's own status keeps its code and text; only [`named`] and
 //! [`appended`] add to the text.
 
-use std::borrow::Cow;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,15 +9,12 @@ use criswitch_config::{Handler, Table};
 use criswitch_cri::codec::frames::BadFrame;
 use criswitch_cri::codec::grpc;
 use criswitch_cri::codec::protobuf::Malformed;
+use criswitch_cri::error_text::{self, CLOSING, cut};
 use criswitch_cri::rpc::Kind;
-use criswitch_platform::error_text::{LONGEST_TEXT, cut, error_chain};
 use criswitch_platform::file_work::FILE_LIMIT;
-use h2::Reason;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::Instant;
 use tonic::{Code, Status};
-
-use crate::telemetry::redact::without_credentials;
 
 /// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
@@ -34,18 +29,6 @@ pub(crate) fn shown(text: &str) -> &str {
         .nth(SHOWN)
         .map_or(text.len(), |(at, _)| at);
     text.get(..end).unwrap_or_default()
-}
-
-/// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long text
-/// is cut before its credentials are removed, at white space, so that no part of a password remains.
-pub(crate) fn reported(text: &str) -> Cow<'_, str> {
-    let most = text.floor_char_boundary(4 * LONGEST_TEXT);
-    let begin = text.get(..most).unwrap_or_default();
-    let words = begin
-        .rfind(char::is_whitespace)
-        .filter(|_| most < text.len());
-    let begin = begin.get(..words.unwrap_or(most)).unwrap_or_default();
-    cut(without_credentials(begin))
 }
 
 /// The path in the request is not an RPC of the CRI.
@@ -205,45 +188,14 @@ pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
 /// The peer of a call reset the stream of the call, or the connection ended. The source of the status is `error`.
 pub(crate) fn of_http2(error: h2::Error, deadline: Option<Instant>) -> Status {
     let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-    let mut status = Status::new(grpc::code_of(&error, is_late), http2_cause(&error));
+    let mut status = Status::new(grpc::code_of(&error, is_late), error_text::of_http2(&error));
     status.set_source(Arc::new(error));
     status
 }
 
-/// The cause of calls that a closing connection does not take.
-const CLOSING: &str = "the connection is closing (GOAWAY) and takes no further calls";
-
 /// The connection was closed while the call waited for a free stream.
 pub(crate) fn connection_over() -> Status {
     Status::unavailable(CLOSING)
-}
-
-/// Explains an error of HTTP/2 in plain words. Without this text, clients would see h2's own text, such as `not a result of an error`
-/// for a connection that its peer closes.
-pub(crate) fn http2_cause(error: &h2::Error) -> String {
-    let reason = error.reason();
-    let text = match reason {
-        Some(Reason::NO_ERROR) if error.is_go_away() => CLOSING.to_owned(),
-        Some(Reason::REFUSED_STREAM) if error.is_reset() => {
-            "the call was rejected before it was processed (RST_STREAM, REFUSED_STREAM)".to_owned()
-        }
-        Some(reason) if error.is_reset() => {
-            format!("the call was broken off (RST_STREAM, {reason:?})")
-        }
-        Some(Reason::NO_ERROR) => "the call was broken off without an error".to_owned(),
-        Some(_) if error.is_go_away() => format!("the connection was closed: {error}"),
-        _ if error.get_io().is_some_and(is_end) => "the connection ended".to_owned(),
-        _ => error_chain(error),
-    };
-    cut(text).into_owned()
-}
-
-/// Whether an I/O error says only that the peer has closed the connection.
-fn is_end(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
-    )
 }
 
 /// The backend did not process a call, although criswitch sent the call twice. `failed` is the second failure.

@@ -34,10 +34,9 @@
 //!
 //! # Code map
 //!
-//! Below the modules are the crates `criswitch-config`, `criswitch-cri` and `criswitch-platform`. A module uses only
-//! these and modules above it; `tests/layers.rs` checks this.
+//! Below the modules are the crates `criswitch-config`, `criswitch-cri`, `criswitch-platform` and `criswitch-version`. A
+//! module uses only these and modules above it; `tests/layers.rs` checks this.
 //!
-//! - [`version`]: the version, commit, CRI version and target of this build
 //! - [`telemetry`]: the log's queue, limits on repeated log lines, counters, trace ids
 //! - [`store`]: the state files for the next start; file work off the thread that serves calls
 //! - [`ownership`]: which backend owns a pod or container; pods, `removals` and `creations`; the pod of a request by
@@ -65,7 +64,7 @@
 //! - [`dispatch`]: the path of a call
 //! - [`node_labels`]: the labels of the node for the scheduler, and the file from which node-feature-discovery reads
 //!   them
-//! - [`admin`]: `criswitch.admin.v1`: the state of the daemon for commands, and the `verdict` on it; reload, forget
+//! - [`admin`]: `criswitch.admin.v1`: the state of the daemon for commands; reload, forget
 //! - [`server`]: the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections
 //!   (`connection`), the layers around each call, shutdown
 //! - [`metrics`]: the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read
@@ -148,7 +147,6 @@ pub mod store;
 pub mod switch;
 pub mod telemetry;
 pub mod topology;
-pub mod version;
 
 use backend::Backend;
 use switch::Switch;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criswitch_config::MetricsListen;
-use criswitch_platform::error_text::error_chain;
+use criswitch_cri::error_text::error_chain;
 use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use criswitch_platform::listen::{Acceptor, BindError, Bound};
 use criswitch_platform::passed::{Opened, PassedError, PassedSocket, Purpose};

@@ -6,6 +6,7 @@ mod file;
 use std::collections::BTreeMap;
 
 use criswitch_config::kubernetes::is_name;
+use criswitch_config::labels_file::{DOMAIN, key};
 use criswitch_config::{Handler, Table};
 use tokio::time::Instant;
 
@@ -14,12 +15,7 @@ use crate::backend::state::Failing;
 use crate::fanout::status;
 use crate::topology::Live;
 
-pub use file::{keep, replace};
-
-/// The domain of the labels' keys.
-const DOMAIN: &str = "criswitch.io";
-/// The first line of the file. node-feature-discovery ignores lines that begin with `#`.
-const HEAD: &str = "# Written by criswitch, which replaces this file when its labels change.\n";
+pub use file::keep;
 
 /// The labels of the node, and the facts that no label can express.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,22 +33,6 @@ struct Offer<'o> {
     stem: String,
     /// The handler or backend, as messages name it.
     what: String,
-}
-
-/// The key of the label for a handler; `None` if the handler's name is too long for a label.
-pub fn handler_key(handler: &str) -> Option<String> {
-    key(&format!("handler.{handler}"))
-}
-
-fn key(name: &str) -> Option<String> {
-    is_name(name).then(|| format!("{DOMAIN}/{name}"))
-}
-
-/// The content of a feature file of node-feature-discovery.
-pub fn feature_file(labels: &BTreeMap<String, String>) -> String {
-    let lines = labels.iter();
-    let lines = lines.map(|(key, value)| format!("{key}={value}\n"));
-    HEAD.to_owned() + &lines.collect::<String>()
 }
 
 impl NodeLabels {
@@ -166,6 +146,8 @@ fn release(version: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use criswitch_config::labels_file;
+
     use super::*;
 
     #[test]
@@ -195,7 +177,7 @@ mod tests {
         }
         assert_eq!(labels.labels.len(), 1);
         assert_eq!(labels.notes.len(), 1);
-        assert!(handler_key(&"x".repeat(56)).is_none());
+        assert!(labels_file::handler_key(&"x".repeat(56)).is_none());
     }
 
     #[test]
@@ -210,6 +192,6 @@ mod tests {
         assert!(!offer.add(".version", ""));
         let expected = "backend b has no label criswitch.io/backend.b.runtime: \"my runtime\" is not a valid label value";
         assert_eq!(labels.notes[0], expected);
-        assert_eq!(feature_file(&labels.labels), HEAD);
+        assert_eq!(labels_file::feature_file(&labels.labels), labels_file::HEAD);
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch_config::address::Address;
+use criswitch_cri::error_text::error_chain;
 use criswitch_platform::connect::Stream;
-use criswitch_platform::error_text::error_chain;
 use criswitch_platform::listen::{Acceptor, SocketFile};
 use criswitch_platform::users::UserId;
 use criswitch_platform::{Peer, users};

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
+use criswitch_cri::error_text::error_chain;
 use criswitch_cri::rpc::{self, Row};
-use criswitch_platform::error_text::error_chain;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;

@@ -3,7 +3,6 @@
 pub mod counters;
 pub(crate) mod log_limit;
 pub mod log_queue;
-pub mod redact;
 pub mod rejections;
 pub mod stops;
 pub(crate) mod trace;

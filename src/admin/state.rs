@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::backend::facts::{self, Condition};
 use crate::backend::known::Failure;
 use crate::backend::state::State;
 use crate::fanout::fallback;
@@ -20,6 +19,7 @@ use crate::switch::reload::{self, Outcome, Reloads};
 use crate::switch::saved::{self, BRIEF_WAIT};
 use crate::telemetry::rejections::Rejection;
 use crate::topology::Live;
+use criswitch_cri::facts::{self, Condition};
 
 /// Just after a start, waits briefly for backends that are not listed yet.
 pub(super) async fn settled(live: &Live, start_by: Instant) {

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use criswitch_config::wording::span;
+use criswitch_cri::error_text;
 use criswitch_cri::rpc::{self, Merge, ROWS, Row};
-use criswitch_platform::error_text;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;

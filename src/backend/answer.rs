@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
 use criswitch_cri::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
+use criswitch_cri::error_text::reported;
+use criswitch_cri::facts;
 use criswitch_cri::rpc::Row;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::percent_decode;
 use tonic::Code;
 
-use crate::backend::facts;
-use crate::errors;
 use crate::telemetry::counters::code_name;
 
 /// The data of a reply.
@@ -95,9 +95,9 @@ impl Answer {
     }
 
     /// The decoded `grpc-message` for use in another text, without credentials and cut to
-    /// [`error_text::LONGEST_TEXT`](criswitch_platform::error_text::LONGEST_TEXT) bytes.
+    /// [`error_text::LONGEST_TEXT`](criswitch_cri::error_text::LONGEST_TEXT) bytes.
     pub fn plain_text(&self) -> String {
-        errors::reported(&percent_decode(self.text()).decode_utf8_lossy()).into_owned()
+        reported(&percent_decode(self.text()).decode_utf8_lossy()).into_owned()
     }
 
     /// The gRPC code and the decoded text, for log lines and reports.

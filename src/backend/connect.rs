@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch_config::address::Address;
+use criswitch_cri::error_text::error_chain;
 use criswitch_platform::Server;
-use criswitch_platform::address::{file_id, socket_at};
-use criswitch_platform::connect::{self, Dialed};
-use criswitch_platform::error_text::error_chain;
+use criswitch_platform::address::file_id;
+use criswitch_platform::connect::Dialed;
 use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 
@@ -112,16 +112,8 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Dia
         return Err(cause);
     }
     let file = file_id(address.path());
-    match connect::dial(address.path()) {
-        Ok(stream) => Ok((file, stream)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err("cannot connect: the socket's queue of waiting connections is full".into())
-        }
-        Err(error) => Err(match socket_at(address.path()) {
-            Err(wrong) if wrong.kind() == io::ErrorKind::Other => cannot_connect(wrong),
-            _ => cannot_connect(error),
-        }),
-    }
+    let dialed = criswitch_platform::dial(address.path()).map_err(cannot_connect)?;
+    Ok((file, dialed))
 }
 
 fn cannot_connect(error: io::Error) -> String {

@@ -9,10 +9,10 @@ use criswitch_platform::Server;
 use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
-use crate::backend::facts;
 use crate::backend::late_reads::LateReads;
 use crate::backend::lists::{Lists, Snapshot};
 use crate::gate::Readable;
+use criswitch_cri::facts;
 
 /// The fault of a backend that [has a cgroup driver of its own](Known::has_other_cgroup_driver).
 pub(crate) const WRONG_CGROUP_DRIVER: &str = "the backend's cgroup driver differs from the default backend's: the kubelet uses one \

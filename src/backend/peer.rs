@@ -11,8 +11,7 @@ impl Backend {
     /// criswitch's own user or the configured user, or if the user is unknown.
     pub fn unexpected_user(&self) -> Option<UserId> {
         let server = self.record.learn(|known| known.server)?;
-        let user = server.user?;
-        (!server.is_own && self.user() != Some(user)).then_some(user)
+        server.unexpected_user(self.user())
     }
 
     /// Logs the process that serves the socket, once for each process.

@@ -393,7 +393,7 @@ impl CallEnd<'_> {
 
     /// The text of the error for a log line.
     fn shown(&self) -> Option<String> {
-        Some(errors::reported(self.error.as_deref()?).into_owned())
+        Some(criswitch_cri::error_text::reported(self.error.as_deref()?).into_owned())
     }
 }
 

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use criswitch::backend::facts::RUNTIME_READY;
 use criswitch::store::{self, Boot};
 use criswitch::switch::saved;
 use criswitch_client::columns::columns;
@@ -13,6 +12,7 @@ use criswitch_client::terminal;
 use criswitch_client::terminal::print;
 use criswitch_config::wording::{self, counted};
 use criswitch_config::{Config, Directories, Handler, KEYS, Problems, Table, duration_text, keys};
+use criswitch_cri::facts::RUNTIME_READY;
 use criswitch_platform::service;
 use serde_json::{Value, json};
 

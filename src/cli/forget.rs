@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal};
 use anyhow::{bail, ensure};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use criswitch::admin::verdict;
+use criswitch_advice::verdict;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::{self, print};

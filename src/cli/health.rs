@@ -1,6 +1,6 @@
 //! The first line of `criswitch status`: the verdict on the node, and what to do.
 
-use criswitch::admin::verdict::{Level, NodeVerdict};
+use criswitch_advice::verdict::{Level, NodeVerdict};
 use criswitch_config::wording::counted;
 use criswitch_cri::codec::admin::{Problem, State};
 use serde_json::{Value as Json, json};

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use criswitch::node_labels::{self, feature_file};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output;
 use criswitch_client::output::Output;
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::print;
 use criswitch_client::terminal::{self, Shown};
+use criswitch_config::labels_file::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
 use serde_json::json;
 
@@ -37,7 +37,7 @@ impl LabelsArguments {
             (Some(node), ..) => print(kubectl(node, &labels)).map(drop)?,
             (_, Some(file), _) => {
                 let content = feature_file(&labels.labels);
-                let written = node_labels::replace(file, &content);
+                let written = labels_file::replace(file, &content);
                 written
                     .with_context(|| format!("{}: the labels cannot be written", file.display()))?;
             }

@@ -6,7 +6,7 @@ use std::panic::PanicHookInfo;
 
 use criswitch::telemetry::log_queue::{LogQueue, LogWriter};
 use criswitch_config::{LogConfig, LogFormat, LogLevels};
-use criswitch_platform::error_text::without_numbers;
+use criswitch_cri::error_text::without_numbers;
 use criswitch_platform::process;
 use serde_json::{Map, Value};
 use tracing::{Event, Level, Subscriber};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
-use criswitch::node_labels::handler_key;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, Output, remove_nulls};
 use criswitch_client::program::block_on;
 use criswitch_client::program::output;
 use criswitch_client::terminal::{self, print};
+use criswitch_config::labels_file::handler_key;
 use criswitch_config::{Config, Handler, Table, Toleration};
 use criswitch_platform::paths::NODE_LABELS;
 use serde_json::{Map, Value, json};

@@ -5,31 +5,27 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::anyhow;
 use bytes::Bytes;
-use criswitch::backend::answer::Answer;
-use criswitch::backend::connect::Dialer;
-use criswitch::backend::facts;
-use criswitch::backend::wire::Wire;
-use criswitch::backend::{Backend, own_headers};
-use criswitch::limits::places::User;
+use criswitch_client::connection::{self, Channel, ClientConnection, Lost};
 use criswitch_config::address::Address;
 use criswitch_config::{
     BackendConfig, BackendId, BackendIds, Config, Handler, Program, RuntimeKind, Table,
 };
+use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch_cri::codec::cri::{
-    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, RuntimeCondition,
-    RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
-    StatusResponse, VersionRequest, VersionResponse,
+    ListPodSandboxRequest, PodSandbox, RuntimeCondition, RuntimeConfigRequest, RuntimeFeatures,
+    RuntimeHandler, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
 };
-use criswitch_cri::codec::frames;
+use criswitch_cri::error_text;
+use criswitch_cri::facts;
 use criswitch_cri::rpc::{self, ROWS, Row};
 use criswitch_platform::users::UserId;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use prost::Message;
+use http::Uri;
 use serde_json::{Value, json};
-use tonic::{Code, Status};
+use tonic::{Code, Response, Status};
 
 use criswitch_client::program::block_on;
 
@@ -277,36 +273,39 @@ pub(super) fn reported(table: &Table, row: &Handler, probes: &[Probe]) -> Option
 }
 
 async fn probe_one(config: &BackendConfig, max_message: usize) -> Probe {
-    let backend = Backend::new(config, max_message, Dialer::Socket);
-    let asked = tokio::time::timeout(LIMIT, connect_and_ask(&backend));
+    let asked = tokio::time::timeout(LIMIT, connect_and_ask(config, max_message));
     asked
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")))
 }
 
-async fn connect_and_ask(backend: &Backend) -> Probe {
-    let (wire, connection) = backend.connect().await?;
+async fn connect_and_ask(config: &BackendConfig, max_message: usize) -> Probe {
+    let ClientConnection {
+        channel,
+        server,
+        ended,
+    } = ClientConnection::open(&config.socket).await?;
     let answered = Cell::new(false);
-    tokio::select! {
-        found = ask(backend, &wire, &answered) => {
-            found.map_err(|error| words(backend, &error, answered.get()))
+    let found = tokio::select! {
+        found = ask(&channel, max_message, &answered) => {
+            found.map_err(|error| words(&error, answered.get()))
         }
-        _ = connection => Err(match answered.get() {
+        _ = ended => Err(match answered.get() {
             true => "it closed the connection".into(),
             false => no_grpc("it closed the connection"),
         }),
-    }
+    };
+    Ok(Probed {
+        unexpected_user: server.and_then(|server| server.unexpected_user(config.user)),
+        ..found?
+    })
 }
 
-/// Why a call failed, without the backend's name. `answered` says whether an earlier call over this connection
-/// succeeded.
-fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
-    match error.downcast_ref::<Status>() {
-        None => format!("{error:#}"),
-        Some(status) if !answered && status.code() == Code::Unavailable => {
-            no_grpc(&backend.cause(status))
-        }
-        Some(status) => backend.cause(status),
+/// Why a call failed. `answered` says whether an earlier call over this connection succeeded.
+fn words(error: &anyhow::Error, answered: bool) -> String {
+    match error.downcast_ref::<Lost>() {
+        Some(Lost(cause)) if !answered => no_grpc(cause),
+        _ => format!("{error:#}"),
     }
 }
 
@@ -316,17 +315,24 @@ pub(super) fn no_grpc(cause: &str) -> String {
     format!("the process at this socket does not speak gRPC, or has just ended: {cause}")
 }
 
-async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::Result<Probed> {
-    let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
+async fn ask(
+    channel: &Channel,
+    max_message: usize,
+    answered: &Cell<bool>,
+) -> anyhow::Result<Probed> {
+    let origin = Uri::from_static("http://localhost");
+    let client = RuntimeServiceClient::with_origin(channel.clone(), origin);
+    let mut client = client.max_decoding_message_size(max_message);
+    let version = client.version(VersionRequest::default()).await;
+    let version = answer(&rpc::VERSION, version)?;
     answered.set(true);
-    let version = VersionResponse::decode(version).context("Version cannot be read")?;
     let probes = ROWS
         .iter()
         .filter_map(|row| Some((row, row.probe_request()?)));
-    let optional = probes.map(|(row, request)| ask_if_lacking(backend, wire, row, request));
+    let optional = probes.map(|(row, request)| ask_if_lacking(channel, row, request, max_message));
     let mut optional = FuturesUnordered::from_iter(optional);
     let mut lacking = BTreeSet::new();
-    let mut required = std::pin::pin!(ask_required(backend, wire, version));
+    let mut required = std::pin::pin!(ask_required(&mut client, version));
     let found = loop {
         tokio::select! {
             biased;
@@ -348,22 +354,12 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
 
 /// The name of the RPC if the backend lacks it. A stream of events that ends without an event shows that too.
 async fn ask_if_lacking(
-    backend: &Backend,
-    wire: &Wire,
+    channel: &Channel,
     row: &'static Row,
     request: Bytes,
+    max_message: usize,
 ) -> Option<&'static str> {
-    let answer = backend
-        .ask_over(
-            wire.clone(),
-            User::Own,
-            row,
-            &own_headers(),
-            frames::frame(&request),
-        )
-        .await
-        .ok()?;
-    let lacks = match answer.code() {
+    let lacks = match channel.code(row, &request, max_message).await.ok()? {
         Code::Unimplemented => true,
         Code::Ok => row.name == rpc::EVENTS.name,
         _ => false,
@@ -372,26 +368,18 @@ async fn ask_if_lacking(
 }
 
 async fn ask_required(
-    backend: &Backend,
-    wire: &Wire,
+    client: &mut RuntimeServiceClient<Channel>,
     version: VersionResponse,
 ) -> anyhow::Result<Probed> {
-    let verbose = StatusRequest { verbose: true };
-    let status = call(backend, wire, &rpc::STATUS, &verbose).await?;
-    let mut status = StatusResponse::decode(status).context("Status cannot be read")?;
+    let status = client.status(StatusRequest { verbose: true }).await;
+    let mut status = answer(&rpc::STATUS, status)?;
     let handlers = std::mem::take(&mut status.runtime_handlers).into_iter();
     let (own_default, handlers): (Vec<_>, _) =
         handlers.partition(|handler| handler.name.is_empty());
-    let pods = call(
-        backend,
-        wire,
-        &rpc::LIST_PODS,
-        &ListPodSandboxRequest::default(),
-    )
-    .await?;
-    let pods = ListPodSandboxResponse::decode(pods).context("ListPodSandbox cannot be read")?;
+    let pods = client.list_pod_sandbox(ListPodSandboxRequest::default());
+    let pods = answer(&rpc::LIST_PODS, pods.await)?;
     let configured = configured(&status).unwrap_or_default();
-    let cgroup_driver = ask_cgroup_driver(backend, wire).await?;
+    let cgroup_driver = ask_cgroup_driver(client).await?;
     Ok(Probed {
         runtime: version.runtime_name,
         version: version.runtime_version,
@@ -402,7 +390,7 @@ async fn ask_required(
         configured,
         pods: pods.items,
         lacking: BTreeSet::new(),
-        unexpected_user: backend.unexpected_user(),
+        unexpected_user: None,
         is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,
     })
@@ -450,47 +438,28 @@ fn runtime(handler: &Value) -> Runtime {
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.
-async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<&'static str>> {
-    let row = &rpc::RUNTIME_CONFIG;
-    let request = RuntimeConfigRequest::default();
-    let answer = send(backend, wire, row, &request).await?;
-    if answer.code() == Code::Unimplemented {
+async fn ask_cgroup_driver(
+    client: &mut RuntimeServiceClient<Channel>,
+) -> anyhow::Result<Option<&'static str>> {
+    let config = client.runtime_config(RuntimeConfigRequest::default()).await;
+    if let Err(status) = &config
+        && status.code() == Code::Unimplemented
+    {
         return Ok(None);
     }
-    let config = RuntimeConfigResponse::decode(message(backend, row, &answer)?)
-        .context("RuntimeConfig cannot be read")?;
-    let driver = config.linux.map(|linux| linux.cgroup_driver() as u64);
+    let linux = answer(&rpc::RUNTIME_CONFIG, config)?.linux;
+    let driver = linux.map(|linux| linux.cgroup_driver() as u64);
     Ok(driver.map(facts::cgroup_driver_name))
 }
 
-async fn call(
-    backend: &Backend,
-    wire: &Wire,
-    row: &Row,
-    request: &impl Message,
-) -> anyhow::Result<Bytes> {
-    let answer = send(backend, wire, row, request).await?;
-    message(backend, row, &answer)
-}
-
-async fn send(
-    backend: &Backend,
-    wire: &Wire,
-    row: &Row,
-    request: &impl Message,
-) -> anyhow::Result<Answer> {
-    let body = frames::frame(&request.encode_to_vec());
-    let headers = own_headers();
-    Ok(backend
-        .ask_over(wire.clone(), User::Own, row, &headers, body)
-        .await?)
-}
-
-fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {
-    if answer.code() != Code::Ok {
-        let text = answer.plain_text();
+/// The message of a reply to the RPC in `row`.
+fn answer<T>(row: &Row, reply: Result<Response<T>, Status>) -> anyhow::Result<T> {
+    reply.map(Response::into_inner).map_err(|status| {
+        if let Some(lost) = connection::lost(&status) {
+            return lost.into();
+        }
+        let text = error_text::reported(status.message());
         let hint = facts::hint(&text);
-        bail!("{} returned {:?}: {text}{hint}", row.name, answer.code());
-    }
-    Ok(backend.message(answer)?)
+        anyhow!("{} returned {:?}: {text}{hint}", row.name, status.code())
+    })
 }

@@ -2,13 +2,11 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::error::Error;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use criswitch::backend::connect::Dialer;
+use criswitch_client::connection::{self, Channel, ClientConnection};
 use criswitch_config::address::Address;
-use criswitch_config::{BackendConfig, BackendIds};
 use criswitch_cri::codec::admin::admin_client::AdminClient;
 use criswitch_cri::codec::admin::{
     Backend, ForgetRequest, GetStateRequest, PlanReloadRequest, PlanReloadResponse, ReloadRequest,
@@ -26,7 +24,6 @@ use criswitch_platform::users::KEY;
 use http::Uri;
 use tonic::{Code, Response, Status};
 
-use super::channel::Channel;
 use super::probe;
 
 /// How long a command waits for the daemon's reply.
@@ -56,15 +53,11 @@ pub(super) struct NotRunning(pub(super) String);
 impl Running {
     /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
-        let served = criswitch::backend::Backend::new(
-            &BackendConfig::without_row(BackendIds::default().issue(), "", socket),
-            MAX_MESSAGE,
-            Dialer::Socket,
-        );
-        let connected = tokio::time::timeout(LIMIT, served.connect()).await;
+        let connected = tokio::time::timeout(LIMIT, ClientConnection::open(socket)).await;
         let connected = connected.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
-        let (wire, _) = connected.map_err(|cause| not_there(socket, &cause))?;
-        let (channel, origin) = (Channel(wire), Uri::from_static("http://localhost"));
+        let ClientConnection { channel, .. } =
+            connected.map_err(|cause| not_there(socket, &cause))?;
+        let origin = Uri::from_static("http://localhost");
         let runtime = RuntimeServiceClient::with_origin(channel.clone(), origin.clone());
         let images = ImageServiceClient::with_origin(channel.clone(), origin.clone());
         Ok(Running {
@@ -212,10 +205,10 @@ impl Running {
             let late = format!("{}: no answer to {rpc} within {LIMIT:?}", self.socket);
             return Err(NotRunning(late).into());
         };
-        if let Some(lost) = reply.as_ref().err().and_then(Error::source) {
+        if let Some(lost) = reply.as_ref().err().and_then(connection::lost) {
             let cause = match self.answered.get() {
-                true => lost.to_string(),
-                false => probe::no_grpc(&lost.to_string()),
+                true => lost.0,
+                false => probe::no_grpc(&lost.0),
             };
             return Err(not_there(&self.socket, &cause).into());
         }

@@ -9,12 +9,12 @@ use criswitch::backend::connect::Dialer;
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::{Switch, reload, saved};
-use criswitch::version::BUILD;
 use criswitch_client::exit::Verdict;
 use criswitch_config::watch::{Fingerprint, Watch};
 use criswitch_config::{Config, Problems};
 use criswitch_platform::process::{self, Hangup};
 use criswitch_platform::service::{self, NotifyState};
+use criswitch_version::BUILD;
 
 use super::log::{self, Log};
 use super::notify::Notify;

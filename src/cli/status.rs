@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
-use criswitch::admin::verdict::list_problems;
-use criswitch::backend::facts::NEEDED;
-use criswitch::fanout::status::BACKENDS_READY;
+use criswitch_advice::verdict::list_problems;
 use criswitch_client::columns::{Paint, columns, painted};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
@@ -19,6 +17,7 @@ use criswitch_cri::codec::admin::{
     Backend, Configuration, Handler, Rejection, Reload, State, reload,
 };
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
+use criswitch_cri::facts::{BACKENDS_READY, NEEDED};
 use serde_json::{Map, Value as Json, json};
 
 use super::arguments::Daemon;

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use criswitch::version::BUILD;
+use criswitch_version::BUILD;
 use serde_json::json;
 
 use criswitch_client::output::Output;

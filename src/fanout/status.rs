@@ -15,6 +15,7 @@ use bytes::Bytes;
 use criswitch_config::wording::span;
 use criswitch_cri::codec::frames;
 use criswitch_cri::codec::protobuf;
+use criswitch_cri::facts::{cgroup_driver_name, text};
 use criswitch_cri::rpc;
 use criswitch_cri::rpc::fields::{
     runtime_handler, runtime_handler_features, status_request, status_response,
@@ -25,7 +26,6 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::answer::Answer;
-use crate::backend::facts::{cgroup_driver_name, text};
 use crate::backend::known::Known;
 use crate::backend::state::Failing;
 use crate::backend::{Backend, own_headers};
@@ -42,9 +42,6 @@ use crate::topology::Live;
 
 pub use merged::merged;
 use merged::unready;
-
-/// The condition that says whether all backends are ready; the kubelet does not read it.
-pub const BACKENDS_READY: &str = "BackendsReady";
 
 /// How long criswitch waits for a backend before it uses the backend's last reply.
 const STATUS_WAIT: Duration = Duration::from_secs(1);

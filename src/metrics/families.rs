@@ -12,7 +12,7 @@ use crate::backend::disks::Disk;
 use crate::backend::state::State;
 use crate::fanout::status;
 use crate::telemetry::counters::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
-use crate::version::BUILD;
+use criswitch_version::BUILD;
 
 /// A family of metrics.
 #[derive(Debug)]

@@ -2,22 +2,20 @@
 //! must not remove labels of the node.
 
 use std::convert::Infallible;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch_config::labels_file::{self, feature_file};
 use criswitch_platform::file_work::FileWork;
 use criswitch_platform::remove;
-use criswitch_platform::replace::{self, Access};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{NodeLabels, feature_file};
+use super::NodeLabels;
 use crate::switch::Switch;
 
 /// The shortest time between two looks at the labels, because the facts of a backend may change often.
@@ -26,9 +24,6 @@ const LOOKS_APART: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(30);
 /// The error if the file takes longer than [`criswitch_platform::file_work::FILE_LIMIT`].
 const NO_ANSWER: &str = "its file system does not answer";
-/// node-feature-discovery runs as a different user, and must be able to read the file.
-const MODE: u32 = 0o644;
-
 /// Keeps the file current until the returned task is dropped.
 pub fn keep(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
@@ -105,7 +100,9 @@ impl Writer {
             if let Some(old) = old {
                 remove(&old)?;
             }
-            new.map_or(Ok(()), |(path, content)| replace(&path, &content))
+            new.map_or(Ok(()), |(path, content)| {
+                labels_file::replace(&path, &content)
+            })
         };
         let done = self.files.run(work).await;
         let done = done.ok_or_else(|| NO_ANSWER.to_owned())?;
@@ -113,16 +110,4 @@ impl Writer {
         self.written = wanted;
         Ok(())
     }
-}
-
-/// Creates or replaces the file at `path`, unless it has this content. node-feature-discovery never reads a part of the
-/// content, and ignores the hidden new file beside it.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn replace(path: &Path, content: &str) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|now| now == content.as_bytes()) {
-        return Ok(());
-    }
-    replace::replace(path, content, &Access::Mode(MODE))
 }

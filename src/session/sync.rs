@@ -14,7 +14,6 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::facts;
 use crate::backend::known::WRONG_CGROUP_DRIVER;
 use crate::backend::wire::Wire;
 use crate::call::Failed;
@@ -24,6 +23,7 @@ use crate::gate::Readable;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
 use crate::topology::Live;
+use criswitch_cri::facts;
 
 /// A backend with cached lists becomes ready if its lists fail or have no answer for this long. A runtime that has just
 /// started may answer its first lists with errors.

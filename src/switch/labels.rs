@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criswitch_config::BackendId;
+use criswitch_cri::error_text;
 use criswitch_cri::rpc::List;
-use criswitch_platform::error_text;
 use parking_lot::Mutex;
 use tonic::Status;
 

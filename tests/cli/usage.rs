@@ -22,7 +22,7 @@ fn the_help_of_each_command_exits_with_0() {
 #[test]
 fn version_shows_the_version_the_commit_the_cri_and_the_target() {
     let commit = option_env!("CRISWITCH_COMMIT");
-    let target = env!("CRISWITCH_TARGET");
+    let target = criswitch_version::BUILD.target;
     let text = format!(
         "criswitch {} (commit {}, CRI v1 of Kubernetes 1.37, {target})\n",
         env!("CARGO_PKG_VERSION"),

@@ -25,7 +25,7 @@ mod windows {
     use std::io::Error;
     use std::path::Path;
 
-    use criswitch_platform::error_text::without_numbers;
+    use criswitch_cri::error_text::without_numbers;
 
     const PIPE: &str = "//./pipe/";
     /// The directory of the sockets in the tests' texts.

@@ -1,4 +1,5 @@
-//! The pods that a kind of runtime cannot run, or runs without what they ask for. Pure data, and the checks on it.
+//! The pods that a kind of runtime cannot run, or runs without what they ask for: pure data, and the checks on it. And
+//! [`verdict`], on the state that the daemon reports.
 //!
 //! `table` has the known limits. `families` has every field by which a pod reaches out of itself, and what the kinds of
 //! runtime are known to do with it: a field that neither a limit nor a family judges is reported as not judged. `test`
@@ -10,6 +11,7 @@ mod paths;
 mod schema;
 mod table;
 mod test;
+pub mod verdict;
 
 use criswitch_config::RuntimeKind;
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 use criswitch_config::wording::counted;
-use criswitch_platform::error_text::without_numbers;
+use criswitch_cri::error_text::without_numbers;
 use criswitch_platform::process::size_of;
 use textwrap::core::display_width;
 use textwrap::{Options, WordSplitter};

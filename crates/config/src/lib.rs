@@ -14,6 +14,7 @@ mod foreign;
 pub mod keys;
 mod kinds;
 pub mod kubernetes;
+pub mod labels_file;
 mod lines;
 mod log;
 mod metrics;

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use criswitch_cri::codec::admin::{GetStateRequest, ReloadRequest, reload};
 
 use anyhow::{Context, Result, bail, ensure};
-use criswitch::admin::verdict::{Level, NodeVerdict};
+use criswitch_advice::verdict::{Level, NodeVerdict};
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -1,6 +1,6 @@
 //! The output of the demo, at most 80 columns wide.
 
-use criswitch::admin::verdict::NodeVerdict;
+use criswitch_advice::verdict::NodeVerdict;
 use criswitch_cri::codec::cri;
 use tonic::Status;
 

@@ -3,7 +3,6 @@
 //!
 //! Each system has a directory with the same modules, and the same names in these modules.
 
-pub mod error_text;
 pub mod file_work;
 #[cfg(target_os = "linux")]
 mod linux;
@@ -64,6 +63,20 @@ pub fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
+/// Connects to the socket or named pipe at `path`. This blocks only if the socket's file system blocks.
+///
+/// # Errors
+/// If nothing accepts the connection: the cause in words. [`io::ErrorKind::WouldBlock`]: the listener's queue is full.
+pub fn dial(path: &Path) -> io::Result<connect::Dialed> {
+    connect::dial(path).map_err(|error| match (error.kind(), address::socket_at(path)) {
+        (full @ io::ErrorKind::WouldBlock, _) => {
+            io::Error::new(full, "the socket's queue of waiting connections is full")
+        }
+        (_, Err(wrong)) if wrong.kind() == io::ErrorKind::Other => wrong,
+        _ => error,
+    })
+}
+
 /// The process of a client, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -82,6 +95,14 @@ pub struct Server {
     pub pid: Option<i32>,
     /// Whether the process is an administrator's, or runs as the user of criswitch.
     pub is_own: bool,
+}
+
+impl Server {
+    /// The user of the process, if that user is neither an administrator, nor the user of criswitch, nor `expected`.
+    pub fn unexpected_user(&self, expected: Option<users::UserId>) -> Option<users::UserId> {
+        let is_unexpected = |user: &users::UserId| !self.is_own && expected != Some(*user);
+        self.user.filter(is_unexpected)
+    }
 }
 
 /// The size and free space of a file system. Other programs may use the file system too.

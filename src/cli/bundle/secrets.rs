@@ -1,7 +1,7 @@
 //! Removes what may be a secret from the text of a part. No part shows a field that holds secrets, so this is for texts
 //! from outside, such as the error of a runtime.
 
-use criswitch::telemetry::redact::without_credentials;
+use criswitch_cri::redact::without_credentials;
 
 const REMOVED: &str = "[removed]";
 const PEM: (&str, &str) = ("-----BEGIN ", "-----END ");

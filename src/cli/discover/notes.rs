@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use criswitch::backend::facts::NEEDED;
 use criswitch_client::terminal;
 use criswitch_config::wording;
+use criswitch_cri::facts::NEEDED;
 
 use super::Discovered;
 use super::plan::ConfigPlan;

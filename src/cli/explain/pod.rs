@@ -1,7 +1,6 @@
 //! `criswitch explain ID` and `NAMESPACE/NAME`: the backend of a pod and the reason, or why the pod was rejected.
 
 use anyhow::{anyhow, bail};
-use criswitch::telemetry::rejections::MOST;
 use criswitch_client::{output, terminal};
 use criswitch_cri::codec::admin::{Handler as Row, Rejection, State};
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxMetadata};
@@ -98,7 +97,7 @@ fn found(state: &State, pod: &PodSandbox) -> ListedPod {
 fn unknown(state: &State, subject: &str) -> anyhow::Error {
     if subject.contains('/') {
         return anyhow!(
-            "no backend lists a pod {subject:?}, and it is not among the last {MOST} pods that were not created. If it was \
+            "no backend lists a pod {subject:?}, and it is not among the last pods that were not created. If it was \
              rejected before, or before criswitch started, look for its name in the log: journalctl -u criswitch | grep \
              RunPodSandbox. If the kubelet or the API server rejected it, criswitch has never seen it: kubectl describe pod"
         );

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use criswitch::admin::verdict;
+use criswitch_advice::verdict;
 
 use super::call::TryFailure;
 use super::pod::{PodSettings, TrialPod};

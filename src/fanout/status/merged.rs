@@ -7,13 +7,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use criswitch_config::Table;
 use criswitch_cri::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
+use criswitch_cri::facts::{BACKENDS_READY, Condition, NEEDED, conditions};
 use criswitch_cri::rpc::fields::{
     runtime_condition, runtime_handler, runtime_status, status_response,
 };
 use serde_json::Value as Json;
 
-use super::{BACKENDS_READY, StatusAnswer};
-use crate::backend::facts::{Condition, NEEDED, conditions};
+use super::StatusAnswer;
 use crate::backend::known::{Known, WRONG_CGROUP_DRIVER};
 use crate::fanout::merge;
 

@@ -46,7 +46,7 @@ async fn the_error_for_a_backend_without_a_socket_file_has_that_cause() {
     rig.sim("kata").stop().await;
     sockets::remove(&rig.sim("kata").socket());
     let failed = (*rig).run_pod("kata", "web").await.unwrap_err();
-    let absent = criswitch_platform::error_text::error_chain(&std::io::Error::from_raw_os_error(2));
+    let absent = criswitch_cri::error_text::error_chain(&std::io::Error::from_raw_os_error(2));
     names(&failed, rig.sim("kata"), &absent);
 }
 

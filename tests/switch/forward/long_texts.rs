@@ -1,7 +1,7 @@
 //! criswitch forwards long texts of backends unchanged, and shortens them where it quotes them in texts of its own.
 
 use criswitch_cri::codec::cri;
-use criswitch_platform::error_text::LONGEST_TEXT;
+use criswitch_cri::error_text::LONGEST_TEXT;
 use tonic::{Code, Status};
 
 use crate::calls::{send, text_of};

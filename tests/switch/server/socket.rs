@@ -32,7 +32,7 @@ fn mode(path: &Path) -> u32 {
 
 /// The error as an operator reads it, with its causes.
 fn shown(failed: BindError) -> String {
-    criswitch_platform::error_text::error_chain(&failed)
+    criswitch_cri::error_text::error_chain(&failed)
 }
 
 #[tokio::test]

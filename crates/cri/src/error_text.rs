@@ -1,6 +1,11 @@
 //! The text of errors: without numbers that users cannot use, and never long.
 
 use std::borrow::Cow;
+use std::io;
+
+use h2::Reason;
+
+use crate::redact::without_credentials;
 
 /// The most bytes of a backend's text that criswitch shows in errors, in the log and in `Status`.
 pub const LONGEST_TEXT: usize = 4 << 10;
@@ -36,6 +41,49 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();
     cut(without_numbers(&causes.join(": "))).into_owned()
+}
+
+/// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long text
+/// is cut before its credentials are removed, at white space, so that no part of a password remains.
+pub fn reported(text: &str) -> Cow<'_, str> {
+    let most = text.floor_char_boundary(4 * LONGEST_TEXT);
+    let begin = text.get(..most).unwrap_or_default();
+    let words = begin
+        .rfind(char::is_whitespace)
+        .filter(|_| most < text.len());
+    let begin = begin.get(..words.unwrap_or(most)).unwrap_or_default();
+    cut(without_credentials(begin))
+}
+
+/// The cause of calls that a closing connection does not take.
+pub const CLOSING: &str = "the connection is closing (GOAWAY) and takes no further calls";
+
+/// Explains an error of HTTP/2 in plain words. Without this text, clients would see h2's own text, such as `not a result of an error`
+/// for a connection that its peer closes.
+pub fn of_http2(error: &h2::Error) -> String {
+    let reason = error.reason();
+    let text = match reason {
+        Some(Reason::NO_ERROR) if error.is_go_away() => CLOSING.to_owned(),
+        Some(Reason::REFUSED_STREAM) if error.is_reset() => {
+            "the call was rejected before it was processed (RST_STREAM, REFUSED_STREAM)".to_owned()
+        }
+        Some(reason) if error.is_reset() => {
+            format!("the call was broken off (RST_STREAM, {reason:?})")
+        }
+        Some(Reason::NO_ERROR) => "the call was broken off without an error".to_owned(),
+        Some(_) if error.is_go_away() => format!("the connection was closed: {error}"),
+        _ if error.get_io().is_some_and(is_end) => "the connection ended".to_owned(),
+        _ => error_chain(error),
+    };
+    cut(text).into_owned()
+}
+
+/// Whether an I/O error says only that the peer has closed the connection.
+fn is_end(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+    )
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use criswitch_cri::codec::protobuf::{self, Malformed};
-use criswitch_cri::rpc::fields::{runtime_condition, runtime_status, status_response};
 use serde_json::Value as Json;
 
-use criswitch_platform::error_text;
+use crate::codec::protobuf::{self, Malformed};
+use crate::error_text::cut;
+use crate::rpc::fields::{runtime_condition, runtime_status, status_response};
 
 /// The conditions of a runtime that the kubelet requires to be true (cri-api). Other conditions are warnings, such as
 /// containerd's condition for deprecated features.
@@ -17,23 +17,30 @@ pub const NEEDED: [&str; 2] = [RUNTIME_READY, "NetworkReady"];
 /// The condition that is false while the runtime can start no pod.
 pub const RUNTIME_READY: &str = "RuntimeReady";
 
+/// The condition of criswitch that says whether all backends are ready; the kubelet does not read it.
+pub const BACKENDS_READY: &str = "BackendsReady";
+
 /// `CgroupDriver` of the CRI.
 const SYSTEMD: u64 = 0;
 const CGROUPFS: u64 = 1;
 
 /// A decoded `RuntimeCondition` of the CRI.
-pub(crate) struct Condition<'a> {
-    pub(crate) kind: Cow<'a, str>,
-    pub(crate) status: bool,
-    pub(crate) reason: Cow<'a, str>,
-    pub(crate) message: Cow<'a, str>,
+pub struct Condition<'a> {
+    /// Its type.
+    pub kind: Cow<'a, str>,
+    /// Whether it is true.
+    pub status: bool,
+    /// Why, as one word.
+    pub reason: Cow<'a, str>,
+    /// Why, for people.
+    pub message: Cow<'a, str>,
 }
 
 /// The conditions in a `StatusResponse`.
 ///
 /// # Errors
 /// If a condition cannot be decoded.
-pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
+pub fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
     protobuf::all_bytes(
         status,
         &[status_response::STATUS, runtime_status::CONDITIONS],
@@ -51,13 +58,13 @@ pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed>
 }
 
 /// The text of a field for display. A long text is shortened. Bytes that are not UTF-8 are replaced.
-pub(crate) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
+pub fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
     let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
-    Ok(error_text::cut(text))
+    Ok(cut(text))
 }
 
 /// Whether a `StatusResponse` has the condition `RuntimeReady`, and it is false.
-pub(crate) fn is_unready(status: &[u8]) -> bool {
+pub fn is_unready(status: &[u8]) -> bool {
     conditions(status).is_ok_and(|conditions| {
         let mut conditions = conditions.iter();
         conditions.any(|condition| condition.kind == RUNTIME_READY && !condition.status)
