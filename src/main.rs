@@ -1,9 +1,15 @@
-//! The criswitch binary: runs the command line and returns its exit code.
+//! The program criswitch: the daemon for `criswitch serve`, and the commands of `criswitch-ctl`.
 
-mod cli;
+mod serve;
 
 use std::process::ExitCode;
 
+use criswitch_ctl::OwnDaemon;
+
 fn main() -> ExitCode {
-    cli::run()
+    criswitch_ctl::run(OwnDaemon {
+        serve: serve::serve,
+        serve_as_service: serve::serve_as_service,
+        restart_problems: serve::restart_problems,
+    })
 }

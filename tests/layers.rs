@@ -36,12 +36,16 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The crates below the daemon and its commands, and the crates that each of them uses.
-const CRATES: [(&str, &[&str]); 6] = [
+/// The crates, and the crates that each of them uses.
+const CRATES: [(&str, &[&str]); 7] = [
     ("advice", &["config", "cri"]),
     ("client", &["config", "cri", "platform"]),
     ("config", &["cri", "platform"]),
     ("cri", &[]),
+    (
+        "ctl",
+        &["advice", "client", "config", "cri", "platform", "version"],
+    ),
     ("platform", &[]),
     ("version", &[]),
 ];
@@ -58,12 +62,11 @@ fn each_crate_uses_only_the_crates_that_its_arrow_shows() {
             .collect();
         assert_eq!(used, uses, "{name}");
     }
-    // Only the commands are tools.
-    let tools = ["criswitch_advice", "criswitch_client"];
-    let daemon = |(path, code): &(String, String)| {
-        !path.starts_with("client/") && tools.iter().any(|tool| code.contains(tool))
-    };
-    assert_eq!(holding(daemon), [""; 0]);
+    let tools = ["criswitch_advice", "criswitch_client", "criswitch_ctl"];
+    let daemon = layers().into_iter().flat_map(|module| read(files(&module)));
+    for (path, code) in daemon {
+        assert!(!tools.iter().any(|tool| code.contains(tool)), "{path}");
+    }
 }
 
 /// The files of a module and of its submodules.
@@ -139,8 +142,10 @@ fn only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then() {
 fn library() -> Vec<(String, String)> {
     let modules = layers().into_iter();
     let library = modules.flat_map(|module| read(files(&module)));
-    let crates = CRATES.map(|(name, _)| below(root().join("crates").join(name).join("src")));
-    library.chain(crates.into_iter().flat_map(read)).collect()
+    let crates = CRATES.map(|(name, _)| name).into_iter();
+    let crates = crates.filter(|name| *name != "ctl");
+    let crates = crates.map(|name| below(root().join("crates").join(name).join("src")));
+    library.chain(crates.flat_map(read)).collect()
 }
 
 /// These files with their texts without unit tests.
@@ -231,7 +236,7 @@ fn only_the_gate_makes_readable_messages_and_few_files_change_them() {
 
 #[test]
 fn a_command_runs_no_program_without_a_time_limit() {
-    for file in files("cli") {
+    for file in below(root().join("crates/ctl/src")) {
         let text = fs::read_to_string(&file).unwrap();
         let waits = text.contains("Command::new(") && text.contains(".output()");
         assert!(!waits, "{}: use `program::within`", file.display());
@@ -325,10 +330,11 @@ fn each_type_has_a_name_of_its_own() {
     let mut places = BTreeMap::<String, BTreeSet<String>>::new();
     let mut source = library();
     source.extend(
-        ["cli", "main"]
+        ["serve", "main"]
             .into_iter()
             .flat_map(|module| read(files(module))),
     );
+    source.extend(read(below(root().join("crates/ctl/src"))));
     for (path, code) in source {
         for line in code.lines() {
             let is_visibility = |word: &&str| word.starts_with("pub") || word.ends_with(')');

@@ -69,7 +69,7 @@ fn lines_of_text_have_a_time_and_a_level_and_no_colour_in_a_pipe() {
         assert!(time.contains('T') && time.ends_with('Z'), "{line:?}");
         let rest = rest.trim_start();
         assert!(
-            rest.starts_with("INFO criswitch::cli::serve: criswitch 0.1.0 started listen="),
+            rest.starts_with("INFO criswitch::serve: criswitch 0.1.0 started listen="),
             "{line:?}"
         );
         assert!(!line.contains('\u{1b}'), "{line:?}");
@@ -85,7 +85,7 @@ fn lines_for_the_journal_begin_with_their_priority_and_have_no_time() {
     ] {
         let line = first_line(settings, systemd);
         assert!(
-            line.starts_with("<6>criswitch::cli::serve: criswitch 0.1.0 started listen="),
+            line.starts_with("<6>criswitch::serve: criswitch 0.1.0 started listen="),
             "{line:?}"
         );
     }
@@ -97,7 +97,7 @@ fn a_line_of_json_is_an_object_with_its_fields() {
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["level"], "INFO");
     assert_eq!(line["message"], "criswitch 0.1.0 started");
-    assert_eq!(line["target"], "criswitch::cli::serve");
+    assert_eq!(line["target"], "criswitch::serve");
     assert!(
         line["listen"].as_str().unwrap().ends_with("/listen"),
         "{line}"
@@ -162,7 +162,7 @@ async fn a_line_of_json_about_a_call_has_its_message_its_trace_and_its_fields_si
 
 #[test]
 fn log_levels_can_silence_one_module_or_all_others() {
-    let line = first_line("log.level = 'info,cli=off'", Systemd::Silent);
+    let line = first_line("log.level = 'info,serve=off'", Systemd::Silent);
     assert!(
         !line.contains("started") && line.contains("criswitch::"),
         "{line:?}"

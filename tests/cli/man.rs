@@ -193,8 +193,13 @@ fn variables(folder: &Path) -> Vec<String> {
 
 #[test]
 fn the_page_of_criswitch_has_every_variable_that_criswitch_reads() {
-    let sources = ["src", "crates/client/src", "crates/platform/src"]
-        .map(|it| variables(&Path::new(env!("CARGO_MANIFEST_DIR")).join(it)));
+    let sources = [
+        "src",
+        "crates/client/src",
+        "crates/ctl/src",
+        "crates/platform/src",
+    ]
+    .map(|it| variables(&Path::new(env!("CARGO_MANIFEST_DIR")).join(it)));
     let variables = sources.concat();
     let at_run_time = |name: &String| !name.starts_with("CARGO_");
     let variables: Vec<_> = variables.into_iter().filter(at_run_time).collect();

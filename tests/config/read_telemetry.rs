@@ -27,7 +27,15 @@ fn modules_may_have_levels_of_their_own() {
 #[test]
 fn every_module_is_known_to_the_log() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let others = ["codec", "compatibility", "config", "platform", "rpc"];
+    let others = [
+        "cli",
+        "codec",
+        "compatibility",
+        "config",
+        "platform",
+        "rpc",
+        "version",
+    ];
     let entries = std::fs::read_dir(source).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let files = paths.filter(|path| path.extension().is_some_and(|end| end == "rs"));

@@ -9,9 +9,9 @@ use tracing::level_filters::LevelFilter;
 use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
-/// The modules of criswitch that can have a level of their own. `codec`, `compatibility` and `rpc` were modules of
-/// earlier versions, whose configurations may name them.
-pub const MODULES: [&str; 26] = [
+/// The modules of criswitch that can have a level of their own. `cli`, `codec`, `compatibility`, `rpc` and
+/// `version` were modules of earlier versions, whose configurations may name them.
+pub const MODULES: [&str; 27] = [
     "admin",
     "backend",
     "call",
@@ -31,6 +31,7 @@ pub const MODULES: [&str; 26] = [
     "ownership",
     "platform",
     "rpc",
+    "serve",
     "server",
     "session",
     "store",

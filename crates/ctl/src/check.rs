@@ -1,0 +1,517 @@
+//! The output of `criswitch check`: the settings with their defaults, and what the backends report.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use criswitch_client::columns::columns;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::{self, ListOutput};
+use criswitch_client::terminal;
+use criswitch_client::terminal::print;
+use criswitch_config::wording::{self, counted};
+use criswitch_config::{Config, Directories, Handler, KEYS, Problems, Table, duration_text, keys};
+use criswitch_cri::facts::RUNTIME_READY;
+use criswitch_platform::service;
+use serde_json::{Value, json};
+
+use super::arguments::{File, directory};
+use super::consequences::{self, Consequence};
+use super::features;
+use super::node::{self, Node};
+use super::probe::{
+    self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
+};
+
+/// The arguments of `criswitch check`.
+#[derive(Args)]
+pub(super) struct CheckArguments {
+    #[command(flatten)]
+    file: File,
+    #[command(flatten)]
+    pub(super) output: ListOutput,
+    /// Print the JSON Schema of the configuration, for editors, and check nothing.
+    #[arg(long, exclusive = true)]
+    schema: bool,
+    /// Also ask each backend for its version, conditions and handlers.
+    #[arg(long)]
+    probe: bool,
+    /// Also check this machine: the settings of the kubelet and crictl, and the sockets; with --probe also cgroup
+    /// drivers.
+    #[arg(long)]
+    node: bool,
+    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine, not
+    /// below DIR.
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
+    root: PathBuf,
+}
+
+impl CheckArguments {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        if self.schema {
+            return print(format!("{:#}\n", keys::schema()));
+        }
+        let config = match Config::load(&self.file.path) {
+            Err(problems) if self.output.encoding().is_none() => {
+                terminal::complain(&problems_text(&problems));
+                return Ok(Verdict::WrongConfiguration);
+            }
+            Err(problems) => return Err(problems.into()),
+            Ok(config) => config,
+        };
+        let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
+        let probes = probes.as_deref();
+        let node = self.node.then(|| node::look(&config, probes, &self.root));
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(json(&config, probes, node.as_ref()))?,
+            None if self.output.is_names() => {
+                let problems = problems(&config, probes, node.as_ref());
+                let lines = problems
+                    .iter()
+                    .filter_map(|problem| problem["what"].as_str());
+                terminal::complain(&output::names(lines));
+                names(&config).into()
+            }
+            None => text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
+        })?;
+        match faults(&config, probes, node.as_ref()) {
+            0 => Ok(Verdict::Fine),
+            _ => Ok(Verdict::NotFine),
+        }
+    }
+}
+
+/// The state directories of the shipped systemd unit.
+const UNIT_DIRECTORIES: [&str; 2] = ["/run/criswitch/state", "/var/lib/criswitch"];
+
+/// The text output for a valid configuration.
+pub(super) fn text(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+    is_wide: bool,
+) -> anyhow::Result<String> {
+    let notes = notes(config);
+    let mut parts = vec![
+        files(config),
+        settings(config)?,
+        handlers(&config.table, is_wide)?,
+        backends(&config.table, is_wide)?,
+        terminal::wrapped(&output::names(&notes)),
+    ];
+    if let Some(probes) = probes {
+        parts.push(answers(&config.table, probes)?);
+        parts.push(conditions(&config.table, probes)?);
+        let consequences = consequences::of(&answered(&config.table, probes));
+        let consequences = consequences.iter().map(Consequence::line);
+        let lines = [
+            wrong(&config.table, probes),
+            features::lines(&config.table, probes),
+            consequences.collect(),
+            lacking_optional(&config.table, probes),
+        ];
+        parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
+    }
+    parts.extend(node.map(Node::text).transpose()?);
+    parts.push(verdict(notes.len(), faults(config, probes, node)));
+    parts.retain(|part| !part.is_empty());
+    Ok(parts.join("\n"))
+}
+
+/// The faults that the probes found.
+fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let kinds = [
+        failures,
+        lacking_required,
+        not_ready,
+        other_switches,
+        missing_handlers,
+        other_drivers,
+        common_pods,
+    ];
+    kinds.map(|faults| faults(table, probes)).concat()
+}
+
+/// The problems that the probes found: the faults and the warnings.
+fn wrong(table: &Table, probes: &[Probe]) -> Vec<String> {
+    [probe_faults, unexpected_users]
+        .map(|wrong| wrong(table, probes))
+        .concat()
+}
+
+/// The problems that the probes and the check of the machine found, as JSON. `-o json`, `-o yaml` and `-o name` use
+/// them.
+pub(super) fn problems(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> Vec<Value> {
+    let wrong = probes.map(|probes| wrong(&config.table, probes));
+    let wrong = wrong.unwrap_or_default();
+    let of_probes = wrong.iter().map(|wrong| output::problem(wrong));
+    of_probes
+        .chain(node.into_iter().flat_map(Node::problems))
+        .collect()
+}
+
+/// Warnings about a configuration that is valid.
+fn notes(config: &Config) -> Vec<String> {
+    [
+        config.notes.clone(),
+        config.advice(),
+        super::daemon().map_or_else(Vec::new, |daemon| {
+            (daemon.restart_problems)(config, &state_directories(config))
+        }),
+    ]
+    .concat()
+}
+
+/// The directories in which a daemon of this configuration may keep its state: of this process, and of systemd's unit.
+pub(super) fn state_directories(config: &Config) -> [Directories; 2] {
+    let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
+    [service::directories(), of_unit].map(|systemd| config.directories(systemd))
+}
+
+/// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is
+/// only a warning, which does not count.
+pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
+    let count = |probes| probe_faults(&config.table, probes).len();
+    probes.map_or(0, count) + node.map_or(0, |node| node.problems().len())
+}
+
+/// The last line of the text output for a valid configuration.
+fn verdict(warnings: usize, faults: usize) -> String {
+    let with = match warnings {
+        0 => String::new(),
+        warnings => format!(", with {}", counted(warnings, "warning")),
+    };
+    let but = match faults {
+        0 => String::new(),
+        faults => format!("; {} on this node", counted(faults, "problem")),
+    };
+    format!("configuration is valid{with}{but}\n")
+}
+
+/// The text output for a configuration that is not valid.
+pub(super) fn problems_text(problems: &Problems) -> String {
+    let count = counted(problems.len(), "problem");
+    format!("{problems}\nconfiguration is not valid: {count}\n")
+}
+
+pub(super) fn names(config: &Config) -> String {
+    output::names(config.table.handlers.iter().map(|row| &row.name))
+}
+
+/// The JSON output. The name of a duration or size ends with the unit.
+pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> Value {
+    let table = &config.table;
+    let handlers = table
+        .handlers
+        .iter()
+        .map(|row| handler_json(table, row, probes));
+    let backends = table.backends.iter().map(|backend| {
+        let probe = probes.and_then(|probes| probe_of(table, probes, backend.id));
+        let keys = KEYS.iter();
+        let keys = keys.filter_map(|key| Some(key.json(key.value_of(backend)?)));
+        let rest = json!({
+            "name": backend.name,
+            "origin": backend.origin.as_ref().map(ToString::to_string),
+            "probe": probe.map(probe_json),
+        });
+        with_keys(rest, keys)
+    });
+    // The name of a file may be invalid UTF-8, which JSON cannot contain.
+    let files = config.files.iter().map(|file| file.display().to_string());
+    let keys = KEYS.iter();
+    let keys = keys.filter_map(|key| Some(key.json(key.value(config)?)));
+    let rest = json!({
+        "problems": problems(config, probes, node),
+        "moreProblems": 0,
+        "notes": notes(config),
+        "files": files.collect::<Vec<_>>(),
+        "hash": config.hash,
+        "handlers": handlers.collect::<Vec<_>>(),
+        "backends": backends.collect::<Vec<_>>(),
+        "lackingFeatures": probes.map(|probes| features::json(table, probes)),
+        "consequences": probes.map(|probes| consequences::of(&answered(table, probes))),
+        "node": node.map(Node::json),
+    });
+    with_keys(rest, keys)
+}
+
+/// `object` with the values of these configuration keys as further fields.
+fn with_keys(mut object: Value, keys: impl Iterator<Item = (String, Value)>) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.extend(keys);
+    }
+    object
+}
+
+/// The files of the configuration, in the order in which they were read.
+fn files(config: &Config) -> String {
+    let files = config.files.iter();
+    let lines = files.map(|file| format!("read {}\n", file.display()));
+    lines.collect()
+}
+
+fn settings(config: &Config) -> anyhow::Result<String> {
+    let keys = KEYS.iter();
+    let rows = keys.filter_map(|key| {
+        let value = key.value(config)?.to_string();
+        let is_default = value.is_empty();
+        let directory = is_default.then(|| default_directory(config, key.name));
+        let value = directory.flatten().unwrap_or(value);
+        Some([key.name.to_owned(), value])
+    });
+    columns(&["KEY", "VALUE"], rows)
+}
+
+/// The directories that criswitch uses if a key for one is not set: that of the shipped unit, else the default.
+fn default_directory(config: &Config, key: &str) -> Option<String> {
+    let [runtime, state] = UNIT_DIRECTORIES;
+    let default = config.directories([None, None]);
+    let (of_unit, own) = match key {
+        "runtime_dir" => (runtime, default.runtime),
+        "state_dir" => (state, default.state),
+        _ => return None,
+    };
+    Some(match cfg!(unix) {
+        true => format!("{of_unit} with systemd, else {}", own.display()),
+        false => own.display().to_string(),
+    })
+}
+
+fn handlers(table: &Table, is_wide: bool) -> anyhow::Result<String> {
+    let rows = table.handlers.iter().map(|row| {
+        let called = match row.backend_handler.as_str() {
+            "" => "(its own default)",
+            name => name,
+        };
+        [
+            row.name.clone(),
+            backend_of(table, row),
+            called.to_owned(),
+            origin(row.origin.as_ref()),
+        ]
+    });
+    columns(
+        shown(
+            &["HANDLER", "BACKEND", "BACKEND HANDLER", "ORIGIN"],
+            is_wide,
+        ),
+        rows,
+    )
+}
+
+/// The columns to show: only a wide table has `ORIGIN`, the last column.
+fn shown<'a>(header: &'a [&'a str], is_wide: bool) -> &'a [&'a str] {
+    match header.split_last() {
+        Some((_, narrow)) if !is_wide => narrow,
+        _ => header,
+    }
+}
+
+fn origin(origin: Option<&impl ToString>) -> String {
+    origin.map(ToString::to_string).unwrap_or_default()
+}
+
+fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
+    let rows = table.backends.iter().map(|backend| {
+        let handlers = table.handlers.iter();
+        let handlers = handlers.filter(|row| row.backend == backend.id).count();
+        [
+            backend.name.clone(),
+            handlers.to_string(),
+            duration_text(backend.list_timeout),
+            duration_text(backend.stats_timeout),
+            if backend.auto_register { "yes" } else { "no" }.to_owned(),
+            backend.socket.to_string(),
+            origin(backend.origin.as_ref()),
+        ]
+    });
+    let header = [
+        "BACKEND",
+        "HANDLERS",
+        "LIST TIMEOUT",
+        "STATS TIMEOUT",
+        "AUTO-REGISTER",
+        "SOCKET",
+        "ORIGIN",
+    ];
+    columns(shown(&header, is_wide), rows)
+}
+
+fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
+    let rows = table
+        .backends
+        .iter()
+        .zip(probes)
+        .map(|(backend, probe)| match probe {
+            Ok(found) => [
+                backend.name.clone(),
+                format!("{} {}", found.runtime, found.version),
+                found.cgroup_driver.unwrap_or_default().to_owned(),
+                found.handler_names().join(" "),
+            ],
+            // A line below the table has the cause.
+            Err(_) => [
+                backend.name.clone(),
+                "probe failed".to_owned(),
+                String::new(),
+                String::new(),
+            ],
+        });
+    columns(&["BACKEND", "RUNTIME", "CGROUPS", "HANDLERS"], rows)
+}
+
+fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
+    let found = answered(table, probes).into_iter();
+    let rows = found.flat_map(|(backend, found)| {
+        found.conditions.iter().map(move |condition| {
+            [
+                backend.to_owned(),
+                condition.r#type.clone(),
+                condition.status.to_string(),
+                format!("{} {}", condition.reason, condition.message)
+                    .trim()
+                    .to_owned(),
+            ]
+        })
+    });
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return Ok(String::new());
+    }
+    columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
+}
+
+fn failures(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let failed = probes.filter_map(|(backend, probe)| Some((backend, probe.as_ref().err()?)));
+    failed
+        .map(|(backend, cause)| {
+            let cause = terminal::plain(cause);
+            format!("backend {:?} ({}): {cause}", backend.name, backend.socket)
+        })
+        .collect()
+}
+
+/// Backends whose runtime reports that it can start no pod.
+fn not_ready(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let unready = probes.filter_map(|(backend, probe)| {
+        let mut conditions = probe.as_ref().ok()?.conditions.iter();
+        let unready = conditions.find(|it| it.r#type == RUNTIME_READY && !it.status)?;
+        let (name, socket) = (&backend.name, &backend.socket);
+        let why = terminal::plain(&unready.message);
+        Some(format!("backend {name:?} ({socket}): {RUNTIME_READY} is false, so no pod can start there: {why}"))
+    });
+    unready.collect()
+}
+
+/// Backends that lack RPCs that every runtime must have.
+fn lacking_required(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let lacking = probes.filter_map(|(backend, probe)| {
+        let rpcs = probe.as_ref().ok()?.lacking_required();
+        (!rpcs.is_empty()).then(|| {
+            let (name, socket, rpcs) = (&backend.name, &backend.socket, rpcs.join(", "));
+            format!(
+                "backend {name:?} ({socket}): it lacks {rpcs}, which every runtime must have, so no pod can start there; see the \
+                 log of its runtime, and check its image service and snapshotter"
+            )
+        })
+    });
+    lacking.collect()
+}
+
+/// The other RPCs that each backend lacks.
+fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let lines = answered(table, probes).into_iter().map(|(name, found)| {
+        let required = found.lacking_required();
+        let lacking = found.lacking.iter().filter(|rpc| !required.contains(rpc));
+        let rpcs = lacking.copied().collect::<Vec<_>>().join(", ");
+        (name, rpcs)
+    });
+    let lines = lines.filter(|(_, rpcs)| !rpcs.is_empty());
+    let lines = lines.map(|(name, rpcs)| format!("backend {name:?} lacks {rpcs}"));
+    lines.collect()
+}
+
+/// Backends whose socket another criswitch serves. It would merge the replies of its own backends.
+fn other_switches(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let switches = probes.filter(|(_, probe)| probe.as_ref().is_ok_and(|found| found.is_switch));
+    switches
+        .map(|(backend, _)| {
+            let (name, socket) = (&backend.name, &backend.socket);
+            format!("backend {name:?} ({socket}): criswitch serves this socket; set the socket of a runtime")
+        })
+        .collect()
+}
+
+fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let rows = table.handlers.iter();
+    let missing = rows.filter(|row| reported(table, row, probes) == Some(false));
+    missing
+        .map(|row| {
+            let (name, backend) = (&row.name, backend_of(table, row));
+            format!(
+                "handler {name:?}: backend {backend:?} has no handler {:?}",
+                row.backend_handler
+            )
+        })
+        .collect()
+}
+
+fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let ours = driver_of(table, probes, table.default.backend);
+    let others = probe::other_drivers("the default backend", ours, &answered(table, probes));
+    let others = others.into_iter().map(|(name, what)| {
+        format!("backend {name:?} {what}; set the same driver for the kubelet and all backends")
+    });
+    others.collect()
+}
+
+fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let both = with_common_pods(table, probes).into_iter();
+    both.map(|(one, other, pods)| {
+        format!("backends {one:?} and {other:?} both list the same {}; if both sockets belong to one runtime, configure one backend for both", counted(pods, "pod"))
+    })
+    .collect()
+}
+
+fn unexpected_users(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let probes = table.backends.iter().zip(probes);
+    let unexpected_users =
+        probes.filter_map(|(row, probe)| Some((row, probe.as_ref().ok()?.unexpected_user?)));
+    unexpected_users
+        .map(|(row, uid)| {
+            let what = wording::unexpected_user(uid);
+            format!("backend {:?} ({}): {what}", row.name, row.socket)
+        })
+        .collect()
+}
+
+fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value {
+    json!({
+        "name": row.name,
+        "backend": backend_of(table, row),
+        "backendHandler": row.backend_handler,
+        "origin": row.origin.as_ref().map(ToString::to_string),
+        "reported": probes.and_then(|probes| reported(table, row, probes)),
+    })
+}
+
+fn probe_json(probe: &Probe) -> Value {
+    match probe {
+        Err(cause) => json!({ "answers": false, "cause": cause }),
+        Ok(found) => found_json(found),
+    }
+}
+
+fn backend_of(table: &Table, row: &Handler) -> String {
+    let backend = table.backend(row.backend);
+    backend
+        .map(|backend| backend.name.clone())
+        .unwrap_or_default()
+}

@@ -1,0 +1,391 @@
+//! `criswitch explain -f`: which handlers of this node can run a pod, the best one first.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use criswitch_advice::{Effect, Judgement, LimitFinding};
+use criswitch_client::columns::columns;
+use criswitch_client::terminal;
+use criswitch_config::Handler;
+use criswitch_config::wording::counted;
+use serde_json::{Value, json};
+
+use super::manifest::{Manifest, Manifests, Skipped};
+use super::{KnownKind, NodeFacts};
+use crate::probe::reported;
+
+/// The pods of the files, and the objects that were skipped.
+pub(super) struct FileFits {
+    pods: Vec<PodFits>,
+    skipped: Vec<Skipped>,
+}
+
+/// A pod, and how it fits each handler of this node.
+struct PodFits {
+    pod: Manifest,
+    /// `runtimeClassName` of the pod; empty if it has none.
+    class: String,
+    /// The handler of the class, if a file has the class.
+    mapped: Option<String>,
+    /// The row that a pod without a class gets.
+    default: String,
+    /// The handlers, the best one first.
+    fits: Vec<HandlerFit>,
+}
+
+/// How a pod fits a handler.
+struct HandlerFit {
+    handler: String,
+    backend: String,
+    kind: Option<KnownKind>,
+    judgement: Judgement,
+    /// Why the handler itself cannot run any pod now.
+    missing: Option<String>,
+    /// Whether the pod has fields that Kubernetes does not have.
+    is_misspelt: bool,
+    /// Sentences about facts that are unknown.
+    unknown: Vec<String>,
+}
+
+impl FileFits {
+    /// Whether each pod can run where its class sends it, and everything in the files was judged.
+    pub(super) fn is_fine(&self) -> bool {
+        self.pods.iter().all(|pod| pod.fits() == Some(true))
+            && self.skipped.iter().all(|skipped| skipped.has_no_pods)
+    }
+
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        let mut parts: Vec<_> = self
+            .pods
+            .iter()
+            .map(PodFits::text)
+            .collect::<Result<_, _>>()?;
+        let (without, rest): (Vec<_>, Vec<_>) = self.skipped.iter().partition(|it| it.has_no_pods);
+        let without: Vec<_> = without.iter().map(|skipped| skipped.title()).collect();
+        let without =
+            Some(format!("without pods: {}", without.join(", "))).filter(|_| !without.is_empty());
+        let lines = rest.iter().map(|skipped| skipped.line()).chain(without);
+        let lines = terminal::wrapped(&terminal::text_of(lines));
+        parts.extend(Some(lines).filter(|lines| !lines.is_empty()));
+        Ok(parts.join("\n"))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "pods": self.pods.iter().map(PodFits::json).collect::<Vec<_>>(),
+            "skipped": self.skipped,
+        })
+    }
+}
+
+impl PodFits {
+    /// Whether the pod can run in the handler of its class; `None` if it is unknown, also because the class may map to a
+    /// handler with a different name.
+    fn fits(&self) -> Option<bool> {
+        match self.fits.iter().find(|fit| fit.handler == self.own()) {
+            Some(own) => own.fits(),
+            None => self.mapped.is_some().then_some(false),
+        }
+    }
+
+    /// The name of the handler that the pod gets.
+    fn own(&self) -> &str {
+        own_handler(&self.class, self.mapped.as_ref(), &self.default)
+    }
+}
+
+fn own_handler<'a>(class: &'a str, mapped: Option<&'a String>, default: &'a str) -> &'a str {
+    match (class, mapped) {
+        ("", _) => default,
+        (_, Some(handler)) => handler,
+        (class, None) => class,
+    }
+}
+
+impl HandlerFit {
+    /// Whether the pod can run; `None` if it is unknown.
+    fn fits(&self) -> Option<bool> {
+        match self.missing.is_some() || self.count(Effect::Fails) > 0 {
+            true => Some(false),
+            false => self.doubt().is_none().then_some(true),
+        }
+    }
+
+    fn count(&self, effect: Effect) -> usize {
+        let found = self.judgement.findings.iter();
+        found.filter(|found| found.limit.effect == effect).count()
+    }
+
+    /// The limits that would keep the pod from its work, if an unknown fact is as they need it.
+    fn open(&self) -> impl Iterator<Item = &LimitFinding> {
+        let open = self.judgement.undecided.iter();
+        open.filter(|found| found.limit.effect == Effect::Fails)
+    }
+
+    /// Why it is unknown whether the pod can run, if no limit keeps it from its work.
+    fn doubt(&self) -> Option<String> {
+        let (open, fields) = (self.open().count(), self.judgement.not_judged.len());
+        if self.open().any(|found| found.limit.feature().is_some()) {
+            return Some(format!(
+                "backend {:?} does not answer, so limits that depend on its features are unknown",
+                self.backend
+            ));
+        }
+        match (self.kind, open, fields) {
+            (None, ..) => Some("the kind of runtime is unknown".to_owned()),
+            (_, 0, 0) if self.is_misspelt => Some("the pod has an unknown field".to_owned()),
+            (_, 0, 0) => None,
+            (_, 0, fields) => Some(format!("not judged: {}", counted(fields, "field"))),
+            (_, open, _) => Some(format!(
+                "depends on an unknown fact: {}",
+                counted(open, "limit")
+            )),
+        }
+    }
+
+    /// Why the handler has its place in the order.
+    fn why(&self) -> String {
+        let (fails, weakens) = (self.count(Effect::Fails), self.count(Effect::Weakens));
+        match (&self.missing, fails, self.doubt(), weakens) {
+            (Some(_), ..) => "the handler cannot run pods now".to_owned(),
+            (None, 0, Some(doubt), _) => doubt,
+            (None, 0, None, 0) => "no known limit applies".to_owned(),
+            (None, 0, None, 1) => "runs; 1 setting has less or no effect".to_owned(),
+            (None, 0, None, weakens) => format!("runs; {weakens} settings have less or no effect"),
+            (None, fails, ..) => format!("does not work: {}", counted(fails, "limit")),
+        }
+    }
+}
+
+pub(super) fn of_files(node: &NodeFacts, manifests: Manifests) -> FileFits {
+    let Manifests {
+        pods,
+        skipped,
+        classes,
+    } = manifests;
+    FileFits {
+        pods: pods
+            .into_iter()
+            .map(|pod| of_pod(node, pod, &classes))
+            .collect(),
+        skipped,
+    }
+}
+
+fn of_pod(node: &NodeFacts, pod: Manifest, classes: &BTreeMap<String, String>) -> PodFits {
+    let table = &node.config.table;
+    let class = pod.pod.pointer("/spec/runtimeClassName");
+    let class = class.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut rows = table.handlers.iter();
+    let row = rows.find(|row| row.scheduling.class.as_ref() == Some(&class));
+    let mapped = classes.get(&class).or(row.map(|row| &row.name)).cloned();
+    let default = table.default.name.clone();
+    let own = own_handler(&class, mapped.as_ref(), &default);
+    let mut fits: Vec<_> = table
+        .handlers
+        .iter()
+        .map(|row| fit(node, row, &pod))
+        .collect();
+    // An unknown kind comes last among the handlers of which it is unknown. Then the fewest limits come first, among
+    // equals the pod's own handler, and then the names decide.
+    fits.sort_by_cached_key(|fit| {
+        let limits = (fit.count(Effect::Fails), fit.count(Effect::Weakens));
+        let (own, name) = (fit.handler == own, fit.handler.clone());
+        let fits = fit.fits().map_or(1, |fits| if fits { 0 } else { 2 });
+        (fits, fit.kind.is_none(), limits, Reverse(own), name)
+    });
+    PodFits {
+        pod,
+        class,
+        mapped,
+        default,
+        fits,
+    }
+}
+
+fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
+    let (kind, features) = (node.kind(row), node.features(row));
+    let backend = node.backend(row);
+    let mut unknown = Vec::new();
+    if kind.is_none() {
+        unknown.push(format!(
+            "the kind of runtime of handler {:?} is unknown; set `kind` in its row under [handlers]",
+            row.name
+        ));
+    }
+    if let Err(cause) = &features {
+        unknown.push(format!(
+            "backend {backend:?} does not answer, so its features are unknown: {cause}"
+        ));
+    }
+    let facts = node.facts(row, features.ok());
+    let lacks = reported(&node.config.table, row, &node.probes) == Some(false);
+    let missing = lacks.then(|| {
+        let theirs = &row.backend_handler;
+        format!("backend {backend:?} has no handler {theirs:?}")
+    });
+    HandlerFit {
+        handler: row.name.clone(),
+        backend: backend.to_owned(),
+        kind,
+        judgement: criswitch_advice::judge(&pod.pod, kind.map(|it| it.kind), &facts),
+        missing,
+        is_misspelt: !pod.unknown_fields.is_empty(),
+        unknown,
+    }
+}
+
+impl PodFits {
+    fn text(&self) -> anyhow::Result<String> {
+        let rows = self.fits.iter().map(|fit| {
+            [
+                fit.handler.clone(),
+                fit.backend.clone(),
+                fit.kind.map_or("unknown", |it| it.kind.title()).to_owned(),
+                match fit.fits() {
+                    Some(true) => "yes",
+                    Some(false) => "no",
+                    None => "unknown",
+                }
+                .to_owned(),
+                fit.why(),
+            ]
+        });
+        let table = columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?;
+        let reasons: Vec<_> = self.fits.iter().map(|fit| self.reasons(fit)).collect();
+        let title = std::iter::once(self.title()).chain(self.warnings());
+        let title = terminal::wrapped(&terminal::text_of(title));
+        let mut parts = vec![title, table];
+        parts.extend(reasons.into_iter().filter(|it| !it.is_empty()));
+        Ok(parts.join("\n"))
+    }
+
+    /// The line about the pod and its class.
+    fn title(&self) -> String {
+        let Manifest {
+            object,
+            namespace,
+            name,
+            ..
+        } = &self.pod;
+        let slash = if namespace.is_empty() { "" } else { "/" };
+        let has = self.fits.iter().any(|fit| fit.handler == self.own());
+        let class = match (self.class.as_str(), &self.mapped) {
+            ("", _) => format!(
+                "no RuntimeClass, so it runs in the default handler {}",
+                self.default
+            ),
+            (class, None) if has => format!("RuntimeClass {class}"),
+            (class, Some(handler)) if has => format!("RuntimeClass {class}, handler {handler}"),
+            (class, None) => format!(
+                "RuntimeClass {class}; no handler of this node has this name (the RuntimeClass may map to another one)"
+            ),
+            (class, Some(handler)) => {
+                format!("RuntimeClass {class}, handler {handler}, which this node does not have")
+            }
+        };
+        let name = match name.as_str() {
+            "" => "without a name".to_owned(),
+            name => format!("{namespace}{slash}{name}"),
+        };
+        format!("{object} {name}: {class}")
+    }
+
+    /// One line for each field that Kubernetes does not have.
+    fn warnings(&self) -> impl Iterator<Item = String> {
+        let fields = self.pod.unknown_fields.iter();
+        fields.map(|field| {
+            let (name, near) = (&field.name, field.near.as_ref());
+            let near = near.map(|near| format!("; did you mean {near}?"));
+            let near = near.unwrap_or_default();
+            format!("warning: Kubernetes has no field {name}, and kubectl rejects it{near}")
+        })
+    }
+
+    /// The reasons of one handler, one on each line.
+    fn reasons(&self, fit: &HandlerFit) -> String {
+        let found = fit.judgement.findings.iter().map(|found| {
+            let what = match found.limit.effect {
+                Effect::Fails => "cannot do its work",
+                Effect::Weakens => "runs with less",
+                Effect::Note => "note",
+            };
+            format!("{what}: {}", self.reason(found))
+        });
+        let undecided = fit.judgement.undecided.iter().map(|found| {
+            let fact = found.limit.only_if.map(|(fact, value)| fact.words(value));
+            format!(
+                "unknown, applies if {}: {}",
+                fact.unwrap_or_default(),
+                self.reason(found)
+            )
+        });
+        let not_judged = fit.judgement.not_judged.iter();
+        let not_judged = not_judged.map(|field| format!("not judged: {}{field}", self.pod.prefix));
+        let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
+        let unknown = fit.unknown.iter().map(|it| format!("unknown: {it}"));
+        let lines = missing
+            .chain(found)
+            .chain(undecided)
+            .chain(not_judged)
+            .chain(unknown);
+        let lines = lines.map(|line| format!("{}: {line}", fit.handler));
+        terminal::wrapped(&terminal::text_of(lines))
+    }
+
+    /// The fields, the reason and the remedy of a finding.
+    fn reason(&self, found: &LimitFinding) -> String {
+        let (limit, fields) = (
+            found.limit,
+            self.fields(found).collect::<Vec<_>>().join(", "),
+        );
+        let (reason, remedy) = (limit.reason, limit.remedy);
+        format!(
+            "{fields}: {reason} {remedy} [{}] {}",
+            limit.id, limit.source.url
+        )
+    }
+
+    /// The fields of a finding, as they are named in the file.
+    fn fields<'f>(&'f self, found: &'f LimitFinding) -> impl Iterator<Item = String> + 'f {
+        let prefix = &self.pod.prefix;
+        found
+            .fields
+            .iter()
+            .map(move |field| format!("{prefix}{field}"))
+    }
+
+    fn json(&self) -> Value {
+        let handlers = self.fits.iter().map(|fit| {
+            let all = |found: &[LimitFinding]| -> Value {
+                let found = found.iter();
+                found.map(|it| it.limit.json(self.fields(it))).collect()
+            };
+            let not_judged = fit.judgement.not_judged.iter();
+            let not_judged = not_judged.map(|field| format!("{}{field}", self.pod.prefix));
+            json!({
+                "handler": fit.handler,
+                "backend": fit.backend,
+                "kind": fit.kind.map(|it| it.kind.as_ref().to_owned()),
+                "kindFrom": fit.kind.map(|it| it.from),
+                "fits": fit.fits(),
+                "why": fit.why(),
+                "missing": fit.missing,
+                "unknown": fit.unknown,
+                "reasons": all(&fit.judgement.findings),
+                "undecided": all(&fit.judgement.undecided),
+                "notJudged": not_judged.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "kind": self.pod.object,
+            "namespace": self.pod.namespace,
+            "name": self.pod.name,
+            "class": (!self.class.is_empty()).then_some(&self.class),
+            "handler": self.own(),
+            "fits": self.fits(),
+            "warnings": self.warnings().collect::<Vec<_>>(),
+            "handlers": handlers.collect::<Vec<_>>(),
+        })
+    }
+}

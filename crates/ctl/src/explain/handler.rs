@@ -1,0 +1,288 @@
+//! `criswitch explain HANDLER`: the row, the backend, its features, its limits and its pods.
+
+use criswitch_advice::{LIMITS, Limit};
+use criswitch_client::columns::columns;
+use criswitch_client::{output, terminal};
+use criswitch_config::Handler;
+use criswitch_config::wording::{AUTO_REGISTERED, counted};
+use criswitch_cri::codec::admin::{Backend, Handler as Row, Rejection, State, reload};
+use criswitch_cri::codec::cri::PodSandboxState;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Answers, KnownKind, NodeFacts};
+use crate::status::{asked, failures};
+
+/// Why the kind of runtime is unknown although the backend answers.
+const NO_KIND: &str = "neither the backend nor the handler's name shows it; set `kind` in the row";
+
+/// The facts about a handler.
+pub(super) struct ExplainedHandler {
+    row: Row,
+    backend: Option<Backend>,
+    is_default: bool,
+    changed: String,
+    change: Option<RowChange>,
+    /// The kind of runtime, or why it is unknown.
+    kind: Result<KnownKind, String>,
+    /// The features that the backend reports, or why they are unknown.
+    features: Result<Vec<&'static str>, String>,
+    /// All pods of the handler, and the ready ones; or why the list of pods is missing.
+    pods: Result<(usize, usize), String>,
+    limits: Vec<&'static Limit>,
+    /// The consequences of the backend; `None` if they are unknown, as the features are.
+    consequences: Option<Vec<&'static str>>,
+    /// The pods of the handler that were not created.
+    rejections: Vec<Rejection>,
+}
+
+/// A reload that changed a row.
+#[derive(Serialize)]
+struct RowChange {
+    /// The number of the reload.
+    reload: u64,
+    at: String,
+    /// The backend before; `None` if the reload added the row.
+    from: Option<String>,
+    to: String,
+}
+
+/// Explains the handler of a row of the daemon. `node` is the configuration with the answers of the backends, or why
+/// it is unknown.
+pub(super) fn explain(
+    daemon: &Answers,
+    row: &Row,
+    node: Result<&NodeFacts, String>,
+) -> ExplainedHandler {
+    let state = &daemon.state;
+    let backend = state.backends.iter().find(|it| it.name == row.backend);
+    let known = node.and_then(|node| Ok((node, node.row(row, backend)?)));
+    let features = known.as_ref().map_err(String::clone);
+    let features = features.and_then(|(node, known)| {
+        let features = node.features(known);
+        features.map_err(|cause| format!("no answer from backend {}: {cause}", row.backend))
+    });
+    let kind = known.as_ref().map_err(String::clone);
+    let kind = kind.and_then(|(node, known)| match (node.kind(known), &features) {
+        (Some(kind), _) => Ok(kind),
+        (None, Ok(_)) => Err(NO_KIND.to_owned()),
+        (None, Err(cause)) => Err(format!("{cause}; set `kind` in the row")),
+    });
+    let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
+        let its = pods.iter().filter(|pod| pod.runtime_handler == row.name);
+        let ready = its.clone();
+        let ready = ready.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
+        (its.count(), ready.count())
+    });
+    let limits = limits(&kind, known.as_ref().ok(), features.as_ref().ok());
+    let answered = known.as_ref().ok().filter(|_| features.is_ok());
+    let consequences = answered.map(|(node, _)| node.consequences(row));
+    let change = last_change(state, row);
+    let rejections = state.rejections.iter();
+    let rejections = rejections.filter(|pod| asked(pod) == Some(row.name.as_str()));
+    ExplainedHandler {
+        backend: backend.cloned(),
+        is_default: state.default_handler == row.name,
+        changed: changed(state, row, change.as_ref()),
+        change,
+        kind,
+        features,
+        pods,
+        limits,
+        consequences,
+        rejections: rejections.cloned().collect(),
+        row: row.clone(),
+    }
+}
+
+/// The limits of a handler: those that apply, and those that depend on a fact that is no feature and is unknown.
+fn limits(
+    kind: &Result<KnownKind, String>,
+    known: Option<&(&NodeFacts, Handler)>,
+    features: Option<&Vec<&'static str>>,
+) -> Vec<&'static Limit> {
+    let kind = kind.as_ref().ok().map(|it| it.kind);
+    let Some((node, row)) = known else {
+        return Vec::new();
+    };
+    let facts = node.facts(row, features.cloned());
+    let applies = |limit: &&Limit| match limit.applies(kind, &facts) {
+        Some(applies) => applies,
+        None => limit.feature().is_none(),
+    };
+    LIMITS.iter().filter(applies).collect()
+}
+
+/// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for a row that no file has.
+fn last_change(state: &State, row: &Row) -> Option<RowChange> {
+    if row.origin == AUTO_REGISTERED {
+        return None;
+    }
+    let recent = state.reloads.iter().flat_map(|reloads| &reloads.recent);
+    recent.rev().find_map(|outcome| {
+        let Some(reload::Result::Changes(changes)) = &outcome.result else {
+            return None;
+        };
+        let is_added = changes.handlers_added.contains(&row.name);
+        let mut moved = changes.handlers_moved.iter();
+        let moved = moved.find(|moved| moved.name == row.name);
+        let is_changed = is_added || moved.is_some();
+        is_changed.then(|| RowChange {
+            reload: outcome.number,
+            at: outcome.at.clone(),
+            from: moved.map(|moved| moved.from.clone()),
+            to: moved.map_or(&row.backend, |moved| &moved.to).clone(),
+        })
+    })
+}
+
+/// Since when the row is as it is.
+fn changed(state: &State, row: &Row, change: Option<&RowChange>) -> String {
+    let oldest = state.reloads.as_ref().and_then(|it| it.recent.first());
+    match (change, oldest) {
+        _ if row.origin == AUTO_REGISTERED => {
+            "registered automatically, when the backend reported it".to_owned()
+        }
+        (
+            Some(RowChange {
+                reload,
+                at,
+                from,
+                to,
+            }),
+            _,
+        ) => match from {
+            Some(from) => format!("moved from {from} to {to} by reload {reload} at {at}"),
+            None => format!("added by reload {reload} at {at}"),
+        },
+        (None, Some(oldest)) if oldest.number > 1 => {
+            format!("unchanged since before reload {}", oldest.number)
+        }
+        (None, _) => "unchanged since criswitch started".to_owned(),
+    }
+}
+
+impl ExplainedHandler {
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        let default = if self.is_default {
+            ", the default handler"
+        } else {
+            ""
+        };
+        let mut lines = vec![format!("handler {}{default}", self.row.name)];
+        lines.push(match self.row.origin.as_str() {
+            AUTO_REGISTERED => format!("  row: {}", self.changed),
+            origin => format!("  row: {origin}, {}", self.changed),
+        });
+        lines.push(format!("  backend: {}", self.backend_text()));
+        lines.push(format!("  kind of runtime: {}", self.kind_text()));
+        lines.push(format!("  features: {}", self.features_text()));
+        lines.push(match &self.pods {
+            Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
+            Err(cause) => format!("  pods: unknown: {cause}"),
+        });
+        let consequences = self.consequences.iter().flatten();
+        lines.extend(consequences.map(|what| format!("  backend {}: {what}", self.row.backend)));
+        let parts = [
+            terminal::wrapped(&terminal::text_of(lines)),
+            failures(self.rejections.iter())?,
+            self.limits_text()?,
+        ];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        Ok(parts.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The known limits of the handler; empty if it has none.
+    fn limits_text(&self) -> anyhow::Result<String> {
+        if self.limits.is_empty() {
+            return Ok(String::new());
+        }
+        let rows = self.limits.iter().map(|limit| {
+            let fields: Vec<_> = limit.field_names().collect();
+            [
+                limit.id.to_owned(),
+                limit.effect.as_ref().to_owned(),
+                fields.join(" "),
+            ]
+        });
+        let table = columns(&["LIMIT", "EFFECT", "FIELDS"], rows)?;
+        let count = counted(self.limits.len(), "known limit");
+        let more = format!(
+            "{count}; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md\n"
+        );
+        Ok(format!("{table}\n{}", terminal::wrapped(&more)))
+    }
+
+    fn backend_text(&self) -> String {
+        let called = match self.row.backend_handler.as_str() {
+            "" => ", as its own default".to_owned(),
+            same if same == self.row.name => String::new(),
+            other => format!(", as {other}"),
+        };
+        let Some(backend) = &self.backend else {
+            return self.row.backend.clone();
+        };
+        let Backend {
+            name,
+            socket,
+            state,
+            since,
+            ..
+        } = backend;
+        let runtime = match (backend.runtime.as_str(), backend.version.as_str()) {
+            ("", _) => String::new(),
+            (runtime, version) => format!(", {runtime} {version}"),
+        };
+        let cause = backend.cause.as_ref().map(|cause| format!(": {cause}"));
+        format!(
+            "{name} ({socket}){called}{runtime}, {state} since {since}{}",
+            cause.unwrap_or_default()
+        )
+    }
+
+    fn kind_text(&self) -> String {
+        match &self.kind {
+            Ok(KnownKind { kind, from }) => format!("{}, from {from}", kind.title()),
+            Err(cause) => format!("unknown, so no limits of it are known: {cause}"),
+        }
+    }
+
+    fn features_text(&self) -> String {
+        match self.features.as_deref() {
+            Err(cause) => format!("unknown: {cause}"),
+            Ok([]) => "none".to_owned(),
+            Ok(features) => features.join(", "),
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (backend, kind) = (self.backend.as_ref(), self.kind.as_ref().ok());
+        let pods = self.pods.as_ref().ok();
+        let problems = self.features.as_ref().err().into_iter();
+        let problems = problems.chain(self.pods.as_ref().err());
+        let problems = problems.map(|cause| output::problem(cause));
+        let limits = self.limits.iter();
+        let limits = limits.map(|limit| limit.json(limit.field_names()));
+        json!({
+            "handler": self.row.name,
+            "isDefault": self.is_default,
+            "origin": self.row.origin,
+            "changed": self.changed,
+            "changedBy": self.change,
+            "backend": self.row.backend,
+            "backendHandler": self.row.backend_handler,
+            "socket": backend.map(|it| &it.socket),
+            "state": backend.map(|it| &it.state),
+            "since": backend.map(|it| &it.since),
+            "kind": kind.map(|it| it.kind.as_ref().to_owned()),
+            "kindFrom": kind.map(|it| it.from),
+            "features": self.features.as_ref().ok(),
+            "pods": pods.map(|(pods, _)| pods),
+            "readyPods": pods.map(|(_, ready)| ready),
+            "limits": limits.collect::<Vec<_>>(),
+            "consequences": self.consequences,
+            "rejections": self.rejections,
+            "problems": problems.collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,359 @@
+//! The pods in YAML files: pods, and the pod templates of other objects.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use criswitch_advice::{Is, Test, UnknownField};
+use criswitch_config::problem::near;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::object::{Object, at, misplaced};
+
+/// The largest file that is read, in bytes.
+const MOST: u64 = 16 << 20;
+/// The path of standard input.
+const STDIN: &str = "-";
+/// The way out for a template.
+const RENDER: &str = "render it first: helm template ... | criswitch explain -f -";
+
+/// Fields that are strings, besides the fields of the rules.
+const STRINGS: &[&str] = &[
+    "spec.runtimeClassName",
+    "spec.volumes[*].hostPath.path",
+    "spec.volumes[*].hostPath.type",
+    "spec.containers[*].image",
+];
+/// The files that are read in a directory, as kubectl reads them.
+const ENDS: [&str; 3] = ["json", "yaml", "yml"];
+
+/// The contents of the files.
+#[derive(Default)]
+pub(super) struct Manifests {
+    pub(super) pods: Vec<Manifest>,
+    pub(super) skipped: Vec<Skipped>,
+    /// The handlers of the RuntimeClass objects, by the names of the classes.
+    pub(super) classes: BTreeMap<String, String>,
+}
+
+/// A pod, or a pod template of another object.
+pub(super) struct Manifest {
+    /// The kind of the object, such as `Deployment`.
+    pub(super) object: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// The pod, with a `spec`.
+    pub(super) pod: Value,
+    /// The text before `spec` in the names of the pod's fields, such as `spec.template.`.
+    pub(super) prefix: String,
+    /// The fields that a pod does not have.
+    pub(super) unknown_fields: Vec<UnknownField>,
+}
+
+/// An object without a pod template.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Skipped {
+    api_version: String,
+    #[serde(rename = "kind")]
+    object: String,
+    name: String,
+    file: String,
+    /// Whether the object has no pods for sure.
+    pub(super) has_no_pods: bool,
+    /// Why the object is skipped.
+    #[serde(skip)]
+    why: String,
+}
+
+/// Reads the pods of all files.
+///
+/// # Errors
+/// A file cannot be read or is not YAML, or a pod cannot be understood, or there is no pod.
+pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
+    let mut all = Manifests::default();
+    for file in files {
+        for file in files_of(file)? {
+            all.add_file(&file)?;
+        }
+    }
+    if all.pods.is_empty() {
+        let names: Vec<_> = files.iter().map(|file| name_of(file)).collect();
+        let (names, has) = (
+            names.join(", "),
+            if names.len() == 1 { "has" } else { "have" },
+        );
+        let skipped = all.skipped.iter().filter(|skipped| !skipped.has_no_pods);
+        let skipped: String = skipped.map(|it| format!("\n{}", it.line())).collect();
+        bail!(
+            "{names} {has} no pod; try a Pod, a Deployment, DaemonSet, StatefulSet, ReplicaSet, Job or CronJob, any object \
+             with a pod template, or a List of them{skipped}"
+        );
+    }
+    Ok(all)
+}
+
+/// The file, or the files of the directory.
+fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let shown = path.display();
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read {shown}"))?;
+    let is_kept = |path: &PathBuf| {
+        let end = path.extension().and_then(|end| end.to_str());
+        end.is_some_and(|end| ENDS.contains(&end)) && !path.is_dir()
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<_> = paths.filter(is_kept).collect();
+    files.sort();
+    ensure!(
+        !files.is_empty(),
+        "{shown} has no file whose name ends with .json, .yaml or .yml"
+    );
+    Ok(files)
+}
+
+fn name_of(path: &Path) -> String {
+    match path == Path::new(STDIN) {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    }
+}
+
+/// The text of a file or, for `-`, of standard input.
+///
+/// # Errors
+/// The file cannot be read, is no text, or is too large.
+pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
+    let name = name_of(path);
+    let mut text = String::new();
+    let most = MOST + 1;
+    let read = match path == Path::new(STDIN) {
+        true => io::stdin().lock().take(most).read_to_string(&mut text),
+        false => fs::File::open(path).and_then(|file| file.take(most).read_to_string(&mut text)),
+    };
+    let read = read.map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => io::Error::other(
+            "it is not UTF-8 text; if it is UTF-16, as PowerShell's `>` writes it, save it as UTF-8",
+        ),
+        _ => error,
+    });
+    read.with_context(|| format!("cannot read {name}"))?;
+    ensure!(
+        text.len() as u64 <= MOST,
+        "{name} is larger than 16 MiB; split it"
+    );
+    Ok(text)
+}
+
+/// The documents of a YAML file.
+fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
+    // A file of the largest size may have so many documents and values.
+    let budget = serde_saphyr::budget! {
+        max_depth: 128, max_documents: 1 << 20, max_events: 1 << 24, max_nodes: 1 << 24,
+    };
+    let options = serde_saphyr::options! { budget: budget };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        let (line, column) = error
+            .location()
+            .map_or((1, 1), |at| (at.line(), at.column()));
+        let what = match error.without_snippet() {
+            _ if text.contains("{{") || text.contains("{%") => format!("this looks like a template; {RENDER}"),
+            serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+                format!("the key {key:?} occurs twice in one map")
+            }
+            serde_saphyr::Error::Budget { .. } => "the file is nested too deeply or has too many values; split it".to_owned(),
+            serde_saphyr::Error::DuplicateMappingKey { .. } => "a key occurs twice in one map".to_owned(),
+            _ => "not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation".to_owned(),
+        };
+        anyhow!("{name}:{line}:{column}: {what}")
+    })
+}
+
+impl Manifests {
+    fn add_file(&mut self, path: &Path) -> anyhow::Result<()> {
+        let name = name_of(path);
+        let text = text(path)?;
+        for (index, document) in documents(&name, &text)?.iter().enumerate() {
+            let added = self.add(&name, document, None);
+            added.with_context(|| format!("{name}: document {}", index + 1))?;
+        }
+        Ok(())
+    }
+
+    /// Adds an object. `listed` is its kind if the object itself has none: items of a `PodList` have none.
+    fn add(&mut self, file: &str, value: &Value, listed: Option<&str>) -> anyhow::Result<()> {
+        if value.is_null() {
+            return Ok(());
+        }
+        let text = |field: &str| value.get(field).and_then(Value::as_str);
+        let Some(kind) = text("kind").or(listed) else {
+            bail!(
+                "the object has no `kind`, so it is none of Kubernetes; try the output of helm template or kubectl kustomize \
+                 for a chart or a kustomization"
+            );
+        };
+        if let (Some(listed), Some(items)) = (kind.strip_suffix("List"), value.get("items")) {
+            let listed = Some(listed).filter(|listed| !listed.is_empty());
+            let found = type_of(items);
+            ensure!(
+                ["a list", "null"].contains(&found),
+                "items of the {kind} is {found}, not a list"
+            );
+            let mut items = items.as_array().into_iter().flatten();
+            return items.try_for_each(|item| self.add(file, item, listed));
+        }
+        let object = Object {
+            file,
+            value,
+            kind,
+            api_version: text("apiVersion").unwrap_or_default(),
+        };
+        // node.k8s.io/v1alpha1 had the handler in `spec`.
+        let old = value
+            .pointer("/spec/runtimeHandler")
+            .and_then(Value::as_str);
+        if let ("RuntimeClass", Some(handler)) = (kind, text("handler").or(old)) {
+            self.classes.insert(object.name(), handler.to_owned());
+            return Ok(());
+        }
+        let templates = object.templates();
+        let doubt = object.doubt(&templates);
+        if templates.is_empty() || doubt.is_some() {
+            self.skipped.push(Skipped::of(&object, doubt));
+        }
+        for path in templates {
+            self.pods.push(Manifest::of(&object, &path)?);
+        }
+        Ok(())
+    }
+}
+
+impl Manifest {
+    fn of(object: &Object<'_>, path: &str) -> anyhow::Result<Manifest> {
+        let (kind, name) = (object.kind, object.name());
+        let dot = if path.is_empty() { "" } else { "." };
+        let prefix = format!("{path}{dot}");
+        let pod =
+            at(object.value, path).filter(|pod| pod.get("spec").is_some_and(Value::is_object));
+        let Some(pod) = pod else {
+            bail!("{kind} {name:?} has no {prefix}spec");
+        };
+        let is_template = check(pod, &prefix)? || name.contains("{{");
+        ensure!(
+            !is_template,
+            "{kind} {name:?} looks like a template; {RENDER}"
+        );
+        let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
+        ensure!(
+            containers.is_some_and(|all| !all.is_empty()),
+            "{kind} {name:?} has no containers in {prefix}spec.containers"
+        );
+        let mut unknown_fields = criswitch_advice::unknown_fields(pod, near);
+        // A pod template of a custom resource may have more fields than a pod.
+        unknown_fields.retain(|field| object.is_built_in() || field.near.is_some());
+        for field in &mut unknown_fields {
+            field.name.insert_str(0, &prefix);
+        }
+        if object.is_built_in() {
+            unknown_fields.extend(misplaced(object.value, path));
+        }
+        Ok(Manifest {
+            object: kind.to_owned(),
+            namespace: object.text("namespace").to_owned(),
+            name,
+            pod: pod.clone(),
+            prefix,
+            unknown_fields,
+        })
+    }
+}
+
+impl Skipped {
+    fn of(object: &Object<'_>, doubt: Option<String>) -> Skipped {
+        Skipped {
+            api_version: object.api_version.to_owned(),
+            object: object.kind.to_owned(),
+            name: object.name(),
+            file: object.file.to_owned(),
+            has_no_pods: doubt.is_none(),
+            why: doubt.unwrap_or_default(),
+        }
+    }
+
+    /// The kind and the name.
+    pub(super) fn title(&self) -> String {
+        format!("{} {}", self.object, self.name)
+            .trim_end()
+            .to_owned()
+    }
+
+    /// The line about an object that may have pods.
+    pub(super) fn line(&self) -> String {
+        format!(
+            "skipped: {} ({}) in {}: {}",
+            self.title(),
+            self.api_version,
+            self.file,
+            self.why
+        )
+    }
+}
+
+/// Checks the types of the fields that the rules are about. A value of a wrong type would meet no rule. Whether one of
+/// the fields has a placeholder of a template.
+fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
+    let strings = Test {
+        fields: STRINGS,
+        is: Is::OneOf(&[]),
+    };
+    let tests: Vec<_> = criswitch_advice::tests().chain([strings]).collect();
+    let is = Is::Present;
+    let found = tests.iter().flat_map(|test| {
+        let present = Test { is, ..*test }.fields(pod);
+        present.into_iter().chain(test.fields(pod))
+    });
+    // An image with a parameter is judged as any other image.
+    let mut texts = found.filter_map(|field| Some((field.value.as_str()?, field.name)));
+    if texts
+        .any(|(text, name)| text.contains("{{") || text.contains("${") && !name.ends_with(".image"))
+    {
+        return Ok(true);
+    }
+    for test in &tests {
+        let fields = Test { is, ..*test }.fields(pod).into_iter();
+        let needed = needed(test.is).into_iter();
+        let wrong = fields.zip(needed.cycle()).chain(test.misfit(pod));
+        for (field, needed) in wrong {
+            let (name, found) = (&field.name, type_of(field.value));
+            ensure!(found == needed, "{prefix}{name} is {found}, not {needed}");
+        }
+    }
+    Ok(false)
+}
+
+/// The type of the values that can meet the condition; `None` if it is any type.
+fn needed(is: Is) -> Option<&'static str> {
+    match is {
+        Is::True | Is::False => Some("a boolean"),
+        Is::OneOf(_) | Is::NoneOf(_) | Is::Like(_) | Is::Sysctl(..) => Some("a string"),
+        Is::Includes(_) => Some("a list"),
+        Is::Entry(..) | Is::OtherKey(_) | Is::All(_) | Is::HostPath(_) => Some("a map"),
+        Is::Present => None,
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}

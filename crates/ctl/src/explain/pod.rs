@@ -1,0 +1,254 @@
+//! `criswitch explain ID` and `NAMESPACE/NAME`: the backend of a pod and the reason, or why the pod was rejected.
+
+use anyhow::{anyhow, bail};
+use criswitch_client::{output, terminal};
+use criswitch_cri::codec::admin::{Handler as Row, Rejection, State};
+use criswitch_cri::codec::cri::{PodSandbox, PodSandboxMetadata};
+use serde_json::{Value, json};
+
+use super::Answers;
+use crate::running::owners;
+
+/// The shortest beginning of an id. A shorter text is probably a misspelt handler.
+const SHORTEST: usize = 4;
+/// The beginning of the line about a missing list of pods.
+const NO_LIST: &str = "the list of pods is missing, so the pod may exist";
+
+/// The facts about the pods that the user named.
+pub(super) struct ExplainedPod {
+    /// The pods that exist, or why the list of pods is missing.
+    pods: Result<Vec<ListedPod>, String>,
+    rejections: Vec<Rejection>,
+}
+
+/// A pod that exists.
+struct ListedPod {
+    id: String,
+    metadata: PodSandboxMetadata,
+    /// The row of the pod, by the name that clients see; empty if it is unknown.
+    handler: String,
+    backend: String,
+    /// Whether the creation of the pod named no handler.
+    by_default: bool,
+    /// The row that a new pod of this kind gets by the current routing table.
+    now: Option<Row>,
+    default: String,
+}
+
+pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<ExplainedPod> {
+    let state = &daemon.state;
+    let names = |metadata: &PodSandboxMetadata| format!("{}/{}", metadata.namespace, metadata.name);
+    let is_name = subject.contains('/');
+    let is_meant = |pod: &&PodSandbox| match is_name {
+        true => pod.metadata.as_ref().is_some_and(|it| names(it) == subject),
+        false => subject.len() >= SHORTEST && pod.id.starts_with(subject),
+    };
+    let found = |pods: &Vec<PodSandbox>| -> Vec<_> {
+        let pods = pods.iter().filter(is_meant);
+        pods.map(|pod| found(state, pod)).collect()
+    };
+    let pods = daemon.pods.as_ref().map(found).map_err(String::clone);
+    let rejections: Vec<_> = rejections(state, subject).cloned().collect();
+    let count = pods.as_ref().map_or(0, Vec::len);
+    if !is_name && count > 1 {
+        bail!("{subject:?} is the beginning of the ids of {count} pods; give more of the id");
+    }
+    if count == 0 && rejections.is_empty() {
+        return Err(unknown(state, subject));
+    }
+    Ok(ExplainedPod { pods, rejections })
+}
+
+/// The remembered rejections of the pod with this uid or NAMESPACE/NAME, or of the pods that asked for this handler.
+pub(super) fn rejections<'a>(
+    state: &'a State,
+    subject: &'a str,
+) -> impl Iterator<Item = &'a Rejection> {
+    let is_meant = move |pod: &&Rejection| match subject.contains('/') {
+        true => format!("{}/{}", pod.namespace, pod.name) == subject,
+        false => {
+            !subject.is_empty()
+                && (pod.uid == subject || pod.asked_handler.as_deref() == Some(subject))
+        }
+    };
+    state.rejections.iter().filter(is_meant)
+}
+
+fn found(state: &State, pod: &PodSandbox) -> ListedPod {
+    let handler = &pod.runtime_handler;
+    let backend = owners(state).get(pod.id.as_str()).copied();
+    let mut backends = state.backends.iter();
+    let by_default = backends.any(|backend| backend.default_pod_ids.contains(&pod.id));
+    let now = match by_default {
+        true => &state.default_handler,
+        false => handler,
+    };
+    ListedPod {
+        id: pod.id.clone(),
+        metadata: pod.metadata.clone().unwrap_or_default(),
+        handler: handler.clone(),
+        backend: backend.unwrap_or_default().to_owned(),
+        by_default,
+        now: state.handlers.iter().find(|row| row.name == *now).cloned(),
+        default: state.default_handler.clone(),
+    }
+}
+
+fn unknown(state: &State, subject: &str) -> anyhow::Error {
+    if subject.contains('/') {
+        return anyhow!(
+            "no backend lists a pod {subject:?}, and it is not among the last pods that were not created. If it was \
+             rejected before, or before criswitch started, look for its name in the log: journalctl -u criswitch | grep \
+             RunPodSandbox. If the kubelet or the API server rejected it, criswitch has never seen it: kubectl describe pod"
+        );
+    }
+    let handlers: Vec<_> = state.handlers.iter().map(|row| row.name.as_str()).collect();
+    anyhow!(
+        "{subject:?} is not a handler, a pod id, or the uid or handler of a rejected pod; the handlers are: {}. For a pod by its name: \
+         NAMESPACE/NAME",
+        handlers.join(", ")
+    )
+}
+
+impl ExplainedPod {
+    pub(super) fn text(&self) -> String {
+        let pods = self.pods.iter().flatten().map(ListedPod::text);
+        let rejections = self.rejections.iter().map(rejected);
+        let missing = self.pods.as_ref().err().into_iter();
+        let missing = missing.map(|cause| terminal::text_of([format!("{NO_LIST}: {cause}")]));
+        let parts: Vec<_> = pods.chain(rejections).chain(missing).collect();
+        terminal::wrapped(&parts.join("\n"))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let pods = self.pods.as_ref().ok();
+        let pods = pods.map(|pods| pods.iter().map(ListedPod::json).collect::<Vec<_>>());
+        let problems = self.pods.as_ref().err().into_iter();
+        let problems = problems.map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
+        json!({
+            "pods": pods,
+            "rejections": self.rejections,
+            "problems": problems.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl ListedPod {
+    fn text(&self) -> String {
+        let PodSandboxMetadata {
+            namespace,
+            name,
+            uid,
+            ..
+        } = &self.metadata;
+        let (id, backend) = (&self.id, &self.backend);
+        let backend = if backend.is_empty() {
+            "unknown"
+        } else {
+            backend
+        };
+        terminal::text_of([
+            format!("pod {namespace}/{name} (id {id}, uid {uid})"),
+            format!("  backend: {backend}"),
+            format!("  created by {}", self.then()),
+            format!("  {}", self.now()),
+        ])
+    }
+
+    /// The row that the pod was created by.
+    fn then(&self) -> String {
+        match self.handler.as_str() {
+            "" => "an unknown row: the backend reports no handler, and criswitch did not create the pod"
+                .to_owned(),
+            handler if self.by_default => {
+                format!("row {handler}, the default handler at that time (the pod has no RuntimeClass)")
+            }
+            handler => format!("row {handler}"),
+        }
+    }
+
+    /// The place of a new pod of the same row, by the current table.
+    fn now(&self) -> String {
+        match &self.now {
+            None if self.handler.is_empty() => {
+                format!(
+                    "a new pod without a RuntimeClass would go to: the default handler {}",
+                    self.default
+                )
+            }
+            None => format!(
+                "a new pod of this class would be rejected: the table has no row {} any more; this pod stays where it is",
+                self.handler
+            ),
+            Some(Row {
+                name,
+                origin,
+                backend,
+                ..
+            }) => {
+                let (row, pod) = match self.by_default {
+                    true => ("default handler", "pod without a RuntimeClass"),
+                    false => ("row", "pod of this class"),
+                };
+                let (place, stays) = match *backend == self.backend {
+                    true => ("the same backend".to_owned(), ""),
+                    false => (format!("backend {backend}"), "; this pod stays where it is"),
+                };
+                format!("a new {pod} would go to: {place} ({row} {name}, {origin}){stays}")
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "namespace": self.metadata.namespace,
+            "name": self.metadata.name,
+            "uid": self.metadata.uid,
+            "backend": (!self.backend.is_empty()).then_some(&self.backend),
+            "handler": (!self.handler.is_empty()).then_some(&self.handler),
+            "byDefault": self.by_default,
+            "rowNow": self.now,
+            "why": self.then(),
+            "now": self.now(),
+        })
+    }
+}
+
+fn rejected(pod: &Rejection) -> String {
+    let asked = match &pod.asked_handler {
+        Some(handler) => format!("handler {handler}"),
+        None => "the default handler".to_owned(),
+    };
+    let place = match (&pod.handler, &pod.backend) {
+        (None, _) => "rejected by criswitch: no row for its handler".to_owned(),
+        (Some(handler), None) => {
+            format!("rejected by criswitch, before any backend got it; row {handler}")
+        }
+        (Some(handler), Some(backend)) => {
+            format!("backend {backend} did not create it; row {handler}")
+        }
+    };
+    let Rejection {
+        namespace,
+        name,
+        uid,
+        code,
+        error,
+        first,
+        last,
+        times,
+        ..
+    } = pod;
+    let times = match times {
+        1 => format!("once, at {last}"),
+        times => format!("{times} times, first at {first}, last at {last}"),
+    };
+    terminal::text_of([
+        format!("pod {namespace}/{name} (uid {uid}) was not created"),
+        format!("  asked for: {asked}"),
+        format!("  {place}"),
+        format!("  {code}: {error}"),
+        format!("  {times}"),
+    ])
+}

@@ -1,0 +1,309 @@
+//! The commands of the program: their arguments, their output and their exit codes.
+//!
+//! Only this crate writes to standard output. The daemon never does.
+
+mod arguments;
+mod bundle;
+mod check;
+mod complete;
+mod consequences;
+mod discover;
+mod dry_run;
+mod explain;
+mod features;
+mod forget;
+mod health;
+mod labels;
+mod man;
+mod manifests;
+mod node;
+mod pods;
+mod probe;
+mod reload;
+mod routes;
+mod running;
+mod status;
+mod trial;
+mod version;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use criswitch_client::exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
+use criswitch_client::output::{Encoding, ListOutput, Output};
+use criswitch_client::terminal::{self, print};
+use criswitch_config::{Config, Directories, Problems};
+use criswitch_platform::service;
+
+use arguments::File;
+use running::NotRunning;
+
+/// The largest width of help texts in columns. It also applies if the output is not a terminal.
+const WIDTH: usize = 80;
+
+// The manual page indents the lines of `EXAMPLES` and does not wrap them, so a line has at most 70 columns.
+const EXAMPLES: &str = "\
+Examples:
+  criswitch discover        print a configuration for this node
+  criswitch check           report every mistake, or show the handlers
+  criswitch check --probe   also ask each backend
+  criswitch check --node    also check kubelet, crictl and sockets
+  criswitch check -o json   print the result as JSON
+  criswitch node plan       show how this node would be set up
+  criswitch serve           serve until SIGTERM, then finish calls
+  criswitch reload          apply a changed configuration
+  criswitch try --all       start a pod of each handler
+  criswitch status --watch  show the status every 2 seconds
+  criswitch pods -o wide --backend old
+  criswitch explain -f pod.yaml
+  criswitch manifests | kubectl apply -f -
+  criswitch man | man -l -
+  crictl -r unix:///run/criswitch/criswitch.sock pods
+
+Exit codes: 0 success, 1 failure at run time, 2 something would change
+(reload --dry-run, node plan), 64 wrong usage, 69 criswitch is not
+running, 78 wrong configuration.";
+
+const SERVE_CODES: &str = "\
+Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
+78 the configuration is wrong.";
+
+const STATUS_CODES: &str = "\
+Exit codes: 0 serving, 1 any other verdict, 69 criswitch is not running
+or not reachable, 78 the file after --config cannot be read.";
+
+const PODS_CODES: &str = "\
+Exit codes: 0 shown, 1 criswitch has no such backend or handler,
+69 criswitch is not running or not reachable, 78 the file after --config
+cannot be read.";
+
+const EXPLAIN_CODES: &str = "\
+Examples:
+  criswitch explain gvisor         the handler, its features and pods
+  criswitch explain default/web    where the pod is, or why it is not
+  criswitch explain -f pod.yaml    which handlers can run the pod
+
+Exit codes: 0 explained; with --file: each pod can run in its handler,
+1 with --file: a pod cannot run, or a part of the files is not judged;
+or criswitch knows no such handler or pod, or the file cannot be read or
+has no pod, 69 criswitch is not running or not reachable, 78 the
+configuration is wrong.";
+
+const MANIFESTS_CODES: &str = "\
+Exit codes: 0 printed, 1 the file after --existing cannot be read or has
+no RuntimeClasses, 78 the configuration is wrong.";
+
+const RELOAD_CODES: &str = "\
+Exit codes: 0 applied, 1 criswitch uses a different file, or did not
+report the outcome, 69 criswitch is not running or not reachable,
+78 rejected: the previous configuration stays in use. With --dry-run:
+0 nothing would change, 2 something would change, 78 the reload would be
+rejected.";
+
+const FORGET_CODES: &str = "\
+Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers or
+is connecting, or you did not confirm, 69 criswitch is not running or
+not reachable, 78 the file after --config cannot be read.";
+
+const LABELS_CODES: &str = "\
+Exit codes: 0 printed or written, 1 the file cannot be written,
+69 criswitch is not running or not reachable, 78 the file after --config
+cannot be read.";
+
+const CHECK_CODES: &str = "\
+Exit codes: 0 no problem, 1 a backend or the machine has a problem
+(--probe, --node), 78 the configuration is wrong.";
+
+/// One CRI socket in front of several container runtimes: each pod runs in the runtime of its RuntimeClass.
+#[derive(Parser)]
+#[command(name = "criswitch", version = version::text(), after_help = EXAMPLES, max_term_width = WIDTH)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
+    #[command(after_help = SERVE_CODES)]
+    Serve(File),
+    /// Show the status of the daemon, its backends and handlers, and the last reload.
+    #[command(after_help = STATUS_CODES)]
+    Status(status::StatusArguments),
+    /// List pods with their handler and backend.
+    #[command(after_help = PODS_CODES)]
+    Pods(pods::PodsArguments),
+    /// Make the daemon reload its configuration, and show what has changed.
+    #[command(after_help = RELOAD_CODES)]
+    Reload(reload::ReloadArguments),
+    /// Forget a backend whose runtime is gone for good, and its pods.
+    #[command(after_help = FORGET_CODES)]
+    Forget(forget::ForgetArguments),
+    /// Start a pod of a handler, look at its isolation, and remove it.
+    Try(trial::TryArguments),
+    /// Report every problem of the configuration, or show the routing table.
+    #[command(after_help = CHECK_CODES)]
+    Check(check::CheckArguments),
+    /// Show why a pod is where it is, or which handlers can run a pod.
+    #[command(after_help = EXPLAIN_CODES)]
+    Explain(explain::ExplainArguments),
+    /// Print a RuntimeClass for each handler, for kubectl apply -f -.
+    #[command(after_help = MANIFESTS_CODES)]
+    Manifests(manifests::ManifestsArguments),
+    /// Print the labels that describe this node to the scheduler.
+    #[command(after_help = LABELS_CODES)]
+    Labels(labels::LabelsArguments),
+    /// Print a configuration for the runtimes of this node.
+    Discover(discover::DiscoverArguments),
+    /// Plan how to set up a node for criswitch, set it up, and take it back.
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+    /// Show how criswitch routes each RPC of the CRI.
+    Routes(ListOutput),
+    /// Print the completion script for a shell.
+    Completions {
+        /// The shell that loads the script.
+        shell: Shell,
+    },
+    /// Print the manual page of criswitch, or write the pages of all commands to a directory.
+    Man {
+        /// The directory for the pages; criswitch creates it if it is missing.
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
+    /// Write an archive with the facts for a report of a problem, without secrets.
+    Bundle(bundle::BundleArguments),
+    /// Print the version, the commit, the version of the CRI, and the target.
+    Version(Output),
+    #[command(flatten)]
+    Service(service::Commands),
+}
+
+/// The functions of the daemon that the commands of the same program use.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnDaemon {
+    /// The function that serves with the configuration at this path, until SIGTERM or SIGINT.
+    pub serve: fn(&Path) -> anyhow::Result<Verdict>,
+    /// The same under a service manager, until it stops the service. The error is empty if it is in the log already.
+    pub serve_as_service: fn(&Path) -> Result<(), String>,
+    /// Sentences about the lists that would fail after a restart, from the state that the daemon has saved in the first
+    /// of these directories that has one. The daemon is not called, because `check` also runs before the daemon starts.
+    pub restart_problems: fn(&Config, &[Directories]) -> Vec<String>,
+}
+
+static DAEMON: OnceLock<OwnDaemon> = OnceLock::new();
+
+/// Parses the arguments of the process, runs the command and returns its exit code.
+pub fn run(daemon: OwnDaemon) -> ExitCode {
+    let daemon = *DAEMON.get_or_init(|| daemon);
+    match complete::answer(Cli::command) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return usage(&error),
+    }
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return usage(&error),
+    };
+    let encoding = command.encoding();
+    match command.run(daemon) {
+        Ok(verdict) => ExitCode::from(verdict as u8),
+        Err(error) => failed(&error, encoding),
+    }
+}
+
+impl Command {
+    /// The JSON or YAML encoding that the user has selected; `None` for text output.
+    fn encoding(&self) -> Option<Encoding> {
+        match self {
+            Command::Status(status) => status.output.encoding(),
+            Command::Pods(pods) => pods.output.encoding(),
+            Command::Check(check) => check.output.encoding(),
+            Command::Routes(output) => output.encoding(),
+            Command::Reload(reload) => reload.output.encoding(),
+            Command::Discover(discover) => discover.output.encoding(),
+            Command::Try(trial) => trial.output.encoding(),
+            Command::Manifests(manifests) => manifests.output.encoding(),
+            Command::Labels(labels) => labels.output.encoding(),
+            Command::Explain(explain) => explain.output.encoding(),
+            Command::Node(command) => command.encoding(),
+            Command::Version(output) => output.encoding(),
+            _ => None,
+        }
+    }
+
+    fn run(self, daemon: OwnDaemon) -> anyhow::Result<Verdict> {
+        match self {
+            Command::Serve(file) => {
+                // The path must be absolute, because `criswitch status` shows it to users in other directories.
+                let path = std::path::absolute(&file.path).unwrap_or(file.path);
+                (daemon.serve)(&path)
+            }
+            Command::Status(status) => status.run(),
+            Command::Pods(pods) => pods.run(),
+            Command::Reload(reload) => reload.run(),
+            Command::Forget(forget) => forget.run(),
+            Command::Try(trial) => trial.run(),
+            Command::Check(check) => check.run(),
+            Command::Discover(discover) => discover.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Manifests(manifests) => manifests.run(),
+            Command::Node(command) => command.run(),
+            Command::Labels(labels) => labels.run(),
+            Command::Routes(output) => print(routes::shown(&output)?),
+            Command::Completions { shell } => print(complete::script(shell)?),
+            Command::Man { folder: None } => print(man::page(Cli::command())?),
+            Command::Man {
+                folder: Some(folder),
+            } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
+            Command::Bundle(bundle) => bundle.run(),
+            Command::Version(output) => print(version::shown(&output)?),
+            Command::Service(command) => {
+                command.run(daemon.serve_as_service)?;
+                Ok(Verdict::Fine)
+            }
+        }
+    }
+}
+
+/// The daemon in the same program.
+fn daemon() -> Option<&'static OwnDaemon> {
+    DAEMON.get()
+}
+
+/// Prints clap's message and returns the exit code: success for help and version, else [`USAGE`].
+fn usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        terminal::complain(&error.to_string());
+        return ExitCode::from(USAGE);
+    }
+    match print(error.to_string()) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => failed(&error, None),
+    }
+}
+
+/// Prints the error that ended a command to standard error. With `-o json` or `-o yaml`, also prints an object with the
+/// error to standard output. Returns the exit code: [`CONFIGURATION`], [`NOT_RUNNING`], else [`FAILED`].
+fn failed(error: &anyhow::Error, encoding: Option<Encoding>) -> ExitCode {
+    if let Some(encoding) = encoding {
+        encoding
+            .item(criswitch_client::output::failure(error))
+            .and_then(print)
+            .ok();
+    }
+    // Each problem begins with its file and line, so the prefix `criswitch:` is not needed.
+    if error.is::<Problems>() {
+        terminal::complain(&format!("{error}\n"));
+        return ExitCode::from(CONFIGURATION);
+    }
+    terminal::complain(&failure(error));
+    match error.is::<NotRunning>() {
+        true => ExitCode::from(NOT_RUNNING),
+        false => ExitCode::from(FAILED),
+    }
+}

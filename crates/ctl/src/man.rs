@@ -1,0 +1,219 @@
+//! `criswitch man`: the manual pages.
+//!
+//! Commands, options, examples and exit codes come from the definitions of the command line. The keys in
+//! criswitch.toml(5) come from the table of keys. This module adds the remaining text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::{fs, io};
+
+use anyhow::Context;
+use clap::Command;
+use clap::builder::Resettable;
+use clap_mangen::Man;
+use clap_mangen::roff::{Inline, Roff, bold, roman};
+use criswitch_config::Key;
+use criswitch_config::keys::{TABLES, of_table};
+
+use criswitch_client::exit::USAGE;
+
+/// The date on the manual pages, which is the date in the package's changelog.
+const DATE: &str = "2026-11-21";
+const SOURCE: &str = concat!("criswitch ", env!("CARGO_PKG_VERSION"));
+/// The manual section for commands of administrators.
+const COMMANDS: &str = "8";
+const FILE_FORMATS: &str = "5";
+
+/// The sections FILES, SIGNALS and ENVIRONMENT of criswitch(8).
+const SECTIONS: &str = include_str!("man/criswitch.8");
+const SEE_ALSO: [(&str, &str); 2] = [("criswitch", "(8)"), ("criswitch.toml", "(5)")];
+/// The example in criswitch.toml(5): a file that the tests load.
+const EXAMPLE: &str = include_str!("../../../config/examples/kata-beside-containerd.toml");
+
+const CONFIGURATION: &str = include_str!("man/criswitch.toml.txt");
+/// The text of the section DESCRIPTION after its first sentence. Each page has one line `page: text`.
+const DESCRIPTIONS: &str = include_str!("man/descriptions.txt");
+/// A block of the help that begins with [`EXIT_CODES`] or [`EXAMPLES`] becomes a section of the manual page.
+const EXIT_CODES: &str = "Exit codes: ";
+const EXAMPLES: &str = "Examples:\n";
+
+struct ManPage {
+    file: String,
+    text: String,
+}
+
+/// The manual page criswitch(8).
+pub(super) fn page(command: Command) -> anyhow::Result<String> {
+    Ok(command_page(&complete(command))?.text)
+}
+
+/// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
+pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
+    let command = complete(command);
+    let commands = command.get_subcommands();
+    let commands = commands.flat_map(|its| [its].into_iter().chain(its.get_subcommands()));
+    let commands = commands.chain([&command]);
+    let pages = commands.map(command_page).chain([configuration_page()]);
+    let mut written = pages.map(|page| {
+        let page = page?;
+        fs::write(folder.join(page.file), page.text)
+    });
+    fs::create_dir_all(folder)
+        .and_then(|()| written.try_for_each(|written| written))
+        .with_context(|| format!("cannot write to {}", folder.display()))
+}
+
+/// The command with the parts that clap generates, except for the subcommand `help`.
+fn complete(command: Command) -> Command {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    command.subcommand_help_heading("COMMANDS")
+}
+
+fn command_page(command: &Command) -> io::Result<ManPage> {
+    let help = command.get_after_long_help().or(command.get_after_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let blocks = help.split("\n\n");
+    let block = |head| blocks.clone().find_map(|block| block.strip_prefix(head));
+    let mut sections = Roff::new();
+    let codes = block(EXIT_CODES).unwrap_or("0 success, 1 failure at run time");
+    exit_status(&mut sections, codes);
+    if let Some(lines) = block(EXAMPLES) {
+        show_examples(&mut sections, lines.lines());
+    }
+    let is_main = command
+        .get_display_name()
+        .is_none_or(|name| name == command.get_name());
+    let before = if is_main { SECTIONS } else { "" };
+    let description = description(command, &help);
+    let command = plain(command.clone()).long_about(description);
+    page_of(command, COMMANDS, before, sections)
+}
+
+fn description(command: &Command, help: &str) -> String {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let about = command.get_about().map(ToString::to_string);
+    let mut lines = DESCRIPTIONS.lines();
+    let own = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let first = format!("{}. {}", about.unwrap_or_default(), own.unwrap_or_default());
+    let rest = help.split_terminator("\n\n");
+    let rest = rest.filter(|block| !block.starts_with(EXIT_CODES) && !block.starts_with(EXAMPLES));
+    rest.fold(first.trim_end().to_owned(), |text, block| {
+        text + "\n\n" + block
+    })
+}
+
+/// The command without the parts that clap_mangen would show in the sections EXTRA and VERSION.
+fn plain(mut command: Command) -> Command {
+    let usage = command.render_usage().to_string();
+    command
+        .override_usage(usage.trim_start_matches("Usage: ").to_owned())
+        .version(Resettable::Reset)
+        .after_help(Resettable::Reset)
+        .after_long_help(Resettable::Reset)
+        .mut_args(|arg| match arg.get_long_help().or(arg.get_help()) {
+            Some(help) => arg.clone().long_help(format!("{help}.")),
+            None => arg,
+        })
+}
+
+fn configuration_page() -> io::Result<ManPage> {
+    let command = Command::new("criswitch.toml")
+        .about("The configuration of criswitch")
+        .long_about(CONFIGURATION)
+        .override_usage("/etc/criswitch/criswitch.toml\n/etc/criswitch/conf.d/*.toml")
+        .disable_help_flag(true);
+    let mut sections = Roff::new();
+    sections.control("SH", ["KEYS"]);
+    for (table, title) in TABLES {
+        let title = title.replace('`', "");
+        sections.control("SS", [title.as_str()]);
+        of_table(table).for_each(|key| add_key(&mut sections, key));
+    }
+    let rows = EXAMPLE.lines().filter(|line| !line.starts_with('#'));
+    show_examples(&mut sections, rows);
+    page_of(command, FILE_FORMATS, "", sections)
+}
+
+/// Adds a key with the same facts as its row in docs/configuration.md.
+fn add_key(roff: &mut Roff, key: &Key) {
+    let mut facts = format!("Type: {}.", key.kind);
+    if let Some(default) = key.default {
+        facts += &format!(" Default: `{}`.", key.quoted(default));
+    }
+    if !key.limits.most.is_empty() {
+        facts += &format!(" Limits: {}.", key.limits);
+    }
+    facts += &format!(" Applies after: {}.", key.applies);
+    roff.control("TP", []).text([bold(key.own_name())]);
+    roff.text(marked(key.help))
+        .control("br", [])
+        .text(marked(&facts));
+}
+
+/// The text with the words between backticks in bold.
+fn marked(text: &str) -> Vec<Inline> {
+    let parts = text.split('`').enumerate();
+    let parts = parts.map(|(index, part)| match index % 2 {
+        0 => roman(part),
+        _ => bold(part),
+    });
+    parts.collect()
+}
+
+/// Adds the section EXIT STATUS with the codes of `list`, such as "0 shown, 1 no such backend.", and the code for wrong
+/// usage.
+fn exit_status(roff: &mut Roff, list: &str) {
+    let mut codes = BTreeMap::from([(USAGE, "wrong usage".to_owned())]);
+    let mut last = USAGE;
+    for part in list.replace('\n', " ").trim_end_matches('.').split(", ") {
+        match part
+            .split_once(' ')
+            .map(|(code, meaning)| (code.parse(), meaning))
+        {
+            Some((Ok(code), meaning)) => {
+                last = code;
+                codes.insert(code, meaning.to_owned());
+            }
+            _ => *codes.entry(last).or_default() += &format!(", {part}"),
+        }
+    }
+    roff.control("SH", ["EXIT STATUS"]);
+    for (code, meaning) in codes {
+        roff.control("TP", []).text([bold(code.to_string())]);
+        roff.text([roman(meaning)]);
+    }
+}
+
+fn show_examples<'a>(roff: &mut Roff, lines: impl Iterator<Item = &'a str>) {
+    roff.control("SH", ["EXAMPLES"]).control("EX", []);
+    lines.for_each(|line| _ = roff.text([roman(line)]));
+    roff.control("EE", []);
+}
+
+/// A page with the sections of clap_mangen, then `before`, `sections` and SEE ALSO.
+fn page_of(
+    command: Command,
+    section: &str,
+    before: &str,
+    mut sections: Roff,
+) -> io::Result<ManPage> {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let others = SEE_ALSO.iter().filter(|(other, _)| *other != name);
+    let others = others.flat_map(|(other, section)| [roman(", "), bold(*other), roman(*section)]);
+    sections.control("SH", ["SEE ALSO"]);
+    sections.text(others.skip(1).collect::<Vec<_>>());
+    let title = name.to_uppercase();
+    let man = Man::new(command).title(title).section(section);
+    let man = man.date(DATE).source(SOURCE).manual("criswitch manual");
+    let mut text = Vec::new();
+    man.render(&mut text)?;
+    text.extend(before.bytes());
+    sections.to_writer(&mut text)?;
+    // clap_mangen adds a line break before and after an empty line. mandoc warns about these line breaks.
+    let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
+    Ok(ManPage {
+        file: man.get_filename(),
+        text,
+    })
+}

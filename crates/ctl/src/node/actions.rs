@@ -1,0 +1,386 @@
+//! The actions of a change: calls of systemctl, and waits until criswitch and the kubelet serve.
+//!
+//! On a machine that does not run, an action only removes labels and state.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use criswitch_client::program::block_on;
+use criswitch_client::program::within;
+use criswitch_client::terminal::print;
+use criswitch_config::address::Address;
+use criswitch_config::specification::Tries;
+use criswitch_cri::codec::admin::State;
+use criswitch_platform::remove;
+use serde::{Deserialize, Serialize};
+
+use super::changes::moment;
+use super::kubelet::Kubelet;
+use super::root::Root;
+use super::tries;
+use super::unit::{Unit, properties};
+use super::workloads::{self, Workloads};
+use super::{last, same};
+use crate::running::Running;
+
+/// The pause between two looks at a condition.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long the health endpoint of the kubelet may take.
+const HEALTH_LIMIT: Duration = Duration::from_secs(2);
+const REQUEST: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
+const RESTART: &str = "restart";
+const NO_ANSWER: &str = "systemd does not answer systemctl";
+/// How long a call of systemctl may take. By default, systemd ends a unit that has not stopped after 90 s, and one that
+/// has not started after a further 90 s.
+const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(600);
+/// The exit code of systemctl for a unit that does not exist.
+const NO_UNIT: i32 = 5;
+/// The directories with criswitch's state, and the part that belongs to the journal.
+const STATE: [&str; 2] = ["/var/lib/criswitch", "/run/criswitch"];
+const OWN: &str = "node";
+
+/// The actions of a stage.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Actions {
+    /// After the files are changed.
+    pub(super) forward: Vec<Action>,
+    /// Before and after the files are undone, if an action of the stage may have begun.
+    pub(super) before_undo: Vec<Action>,
+    pub(super) after_undo: Vec<Action>,
+}
+
+/// An action.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Action {
+    /// The step of the plan.
+    pub(super) step: String,
+    pub(super) work: Work,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Work {
+    /// A call of systemctl. A unit that does not exist needs no stop.
+    Systemctl(Vec<String>),
+    /// Wait until criswitch serves this endpoint, and lists the pods of these backends.
+    Serve {
+        endpoint: String,
+        backends: Vec<String>,
+        within: Duration,
+    },
+    /// Try each handler of criswitch at this endpoint.
+    Try { endpoint: String, how: Tries },
+    /// Remove the pods that an interrupted try has left on these backends.
+    RemoveTried { backends: Vec<String> },
+    /// Restart the kubelet. Its pods are those of this endpoint.
+    Restart {
+        unit: String,
+        pods_of: String,
+        /// Whether the kubelet ran when the change was planned. If not, it is restarted only if it runs now.
+        ran: bool,
+    },
+    /// Wait until the kubelet serves with this endpoint, and has kept its pods.
+    Verify {
+        unit: String,
+        endpoint: String,
+        within: Duration,
+        settle: Duration,
+    },
+    /// Remove the state of criswitch.
+    Forget,
+    /// Remove the labels of the node, which criswitch leaves when it stops.
+    RemoveLabels(PathBuf),
+}
+
+/// Runs actions.
+pub(super) struct Runner<'a> {
+    root: &'a Root<'a>,
+    /// Whether the machine boots: the kubelet has not started, and waits for this process.
+    pub(super) is_boot: bool,
+    /// The pods and containers of the kubelet before its restart.
+    before: Option<Workloads>,
+    /// Whether the kubelet did not run, so that there is nothing to restart and to verify.
+    is_kubelet_stopped: bool,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(root: &'a Root<'a>, is_boot: bool) -> Runner<'a> {
+        Runner {
+            root,
+            is_boot,
+            before: None,
+            is_kubelet_stopped: false,
+        }
+    }
+
+    pub(super) fn run(&mut self, action: &Action) -> anyhow::Result<()> {
+        // Labels that stay on a disk would let the scheduler send pods to the node after its boot.
+        let is_of_files = matches!(action.work, Work::RemoveLabels(_) | Work::Forget);
+        if !self.root.is_this_machine() && !is_of_files {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let done = self.work(&action.work);
+        moment();
+        let (step, what) = (&action.step, action.work.words());
+        let seconds = started.elapsed().as_secs_f64();
+        let end = if done.is_ok() { "done" } else { "failed" };
+        // The machine does not depend on a disk that has room for the output.
+        print(format!("{step}: {what}: {end} after {seconds:.1} s\n")).ok();
+        done
+    }
+
+    fn work(&mut self, work: &Work) -> anyhow::Result<()> {
+        match work {
+            Work::Systemctl(arguments)
+                if self.is_boot && arguments.contains(&RESTART.to_owned()) =>
+            {
+                // criswitch waits for this process, too.
+                let no_wait = ["--no-block".to_owned()];
+                systemctl(&[&no_wait, arguments.as_slice()].concat())
+            }
+            Work::Systemctl(arguments) => systemctl(arguments),
+            Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
+            Work::RemoveLabels(file) => remove(&self.root.place(file))
+                .with_context(|| format!("cannot remove {}", file.display())),
+            // The kubelet waits for this process, and starts with its previous files.
+            Work::Restart { .. }
+            | Work::Serve { .. }
+            | Work::Try { .. }
+            | Work::RemoveTried { .. }
+            | Work::Verify { .. }
+                if self.is_boot =>
+            {
+                Ok(())
+            }
+            Work::Try { endpoint, how } => tries::all(endpoint, *how),
+            Work::RemoveTried { backends } => tries::remove(backends),
+            Work::Serve {
+                endpoint,
+                backends,
+                within,
+            } => wait(*within, Duration::ZERO, || {
+                serves(endpoint)?;
+                for backend in backends {
+                    workloads::kept(&workloads::at(backend)?, endpoint)?;
+                }
+                Ok(String::new())
+            }),
+            Work::Restart { unit, pods_of, ran } => {
+                let is_stopped = || Unit::is_stopped(unit).context(NO_ANSWER);
+                self.is_kubelet_stopped = !ran && is_stopped()?;
+                if self.is_kubelet_stopped {
+                    return Ok(());
+                }
+                self.before = workloads::at(pods_of).ok();
+                systemctl(&[RESTART.to_owned(), unit.clone()])
+            }
+            Work::Verify { .. } if self.is_kubelet_stopped => Ok(()),
+            Work::Verify {
+                unit,
+                endpoint,
+                within,
+                settle,
+            } => wait(*within, *settle, || {
+                let process = active(unit)?;
+                uses(self.root, endpoint)?;
+                let before = self.before.as_ref();
+                let before = before.context("the pods before the restart are not known")?;
+                workloads::kept(before, endpoint)?;
+                Ok(process)
+            }),
+        }
+    }
+}
+
+impl Work {
+    pub(super) fn words(&self) -> String {
+        match self {
+            Work::Systemctl(arguments) => format!("systemctl {}", arguments.join(" ")),
+            Work::Serve { endpoint, .. } => format!("criswitch serves {endpoint}"),
+            Work::Try { .. } => "each handler starts pods".to_owned(),
+            Work::RemoveTried { .. } => "remove the pods of a try".to_owned(),
+            Work::Restart { unit, .. } => format!("systemctl restart {unit}"),
+            Work::Verify { unit, endpoint, .. } => {
+                format!("{unit} serves with {endpoint} and has kept its pods")
+            }
+            Work::Forget => "remove the state of criswitch".to_owned(),
+            Work::RemoveLabels(file) => format!("remove {}", file.display()),
+        }
+    }
+
+    /// The difference between the machine now and at the end of this action.
+    pub(super) fn drift(&self, root: &Root<'_>) -> Option<String> {
+        let (place, found) = match self {
+            Work::Serve { endpoint, .. } => ("criswitch", serves(endpoint)),
+            Work::Verify { unit, endpoint, .. } => {
+                let found = active(unit).and_then(|_| uses(root, endpoint));
+                (unit.as_str(), found)
+            }
+            _ => return None,
+        };
+        Some(format!("{place}: {:#}", found.err()?))
+    }
+}
+
+fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
+    let call = |arguments: &[&str]| {
+        let mut systemctl = Command::new("systemctl");
+        systemctl.args(arguments);
+        within(SYSTEMCTL_LIMIT, systemctl)
+    };
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let output = call(&arguments)?;
+    let units = arguments.strip_prefix(&["stop"]);
+    if let Some(units) = units {
+        // A unit that has failed stays in systemd's list of units, also without its file. A unit that systemd does not
+        // know needs no reset.
+        call(&[&["reset-failed", "--quiet"], units].concat()).ok();
+    }
+    if output.status.success() || (units.is_some() && output.status.code() == Some(NO_UNIT)) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    bail!("systemctl {}: {}", arguments.join(" "), said.trim())
+}
+
+/// Waits until a condition holds, and then has the same value for the time `settle`.
+fn wait(
+    within: Duration,
+    settle: Duration,
+    look: impl Fn() -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut good: Option<(String, Instant)> = None;
+    loop {
+        let (found, now) = (look(), Instant::now());
+        let is_late = started.elapsed() > within + settle;
+        good = match (found, good) {
+            (Ok(value), Some((old, since))) if value == old => Some((old, since)),
+            (Ok(_), Some(_)) if is_late => bail!("it restarts again and again"),
+            (Ok(value), _) => Some((value, now)),
+            (Err(error), _) if is_late => {
+                return Err(error.context(format!("not within {within:?}")));
+            }
+            (Err(_), _) => None,
+        };
+        if good
+            .as_ref()
+            .is_some_and(|(_, since)| since.elapsed() >= settle)
+        {
+            return Ok(());
+        }
+        pause(PAUSE)?;
+    }
+}
+
+/// Waits so long until the next look.
+pub(super) fn pause(time: Duration) -> anyhow::Result<()> {
+    block_on(async {
+        tokio::time::sleep(time).await;
+        Ok(())
+    })
+}
+
+/// The state of criswitch, which serves at an endpoint.
+pub(super) fn state(endpoint: &str) -> anyhow::Result<State> {
+    let socket = Address::parse(endpoint)?;
+    block_on(async { Running::connect(&socket).await?.state().await })
+}
+
+fn serves(endpoint: &str) -> anyhow::Result<()> {
+    state(endpoint).map(drop)
+}
+
+/// Checks that a unit is active. Returns its main process.
+fn active(unit: &str) -> anyhow::Result<String> {
+    let asked = properties(unit, ["ActiveState", "MainPID"]);
+    let [state, process] = asked.context(NO_ANSWER)?;
+    ensure!(state == "active", "{unit} is {state}");
+    Ok(process)
+}
+
+/// Checks that the kubelet is healthy, and uses an endpoint.
+fn uses(root: &Root<'_>, endpoint: &str) -> anyhow::Result<()> {
+    let kubelet = Kubelet::read(root, &mut Vec::new());
+    ensure!(kubelet.pid.is_some(), "no kubelet runs");
+    let used = kubelet.endpoint().unwrap_or("unknown");
+    ensure!(
+        same(used, endpoint),
+        "the kubelet's endpoint is {used}, not {endpoint}"
+    );
+    let setting = |names: [&str; 2], default: &str| {
+        let set = last(&kubelet.settings, &names).map(|set| set.value.clone());
+        set.unwrap_or_else(|| default.to_owned())
+    };
+    let port = setting(["healthz-port", "healthzPort"], "10248");
+    let address = setting(["healthz-bind-address", "healthzBindAddress"], "127.0.0.1");
+    match port.as_str() {
+        "0" => Ok(()),
+        port => healthy(&address.replace("0.0.0.0", "127.0.0.1"), port)
+            .with_context(|| format!("the kubelet is not healthy at port {port}")),
+    }
+}
+
+fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
+    let address = std::net::SocketAddr::new(address.parse()?, port.parse()?);
+    let mut stream = TcpStream::connect_timeout(&address, HEALTH_LIMIT)?;
+    stream.set_read_timeout(Some(HEALTH_LIMIT))?;
+    stream.write_all(REQUEST)?;
+    let mut reply = String::new();
+    stream.take(1 << 12).read_to_string(&mut reply)?;
+    let line = reply.lines().next().unwrap_or_default();
+    ensure!(line.contains(" 200 "), "it returned {line:?}");
+    Ok(())
+}
+
+/// Removes the state of criswitch, except the journal.
+fn forget(root: &Root<'_>) -> std::io::Result<()> {
+    for directory in STATE.map(Path::new) {
+        let names = root.names_in(directory)?;
+        for name in names.iter().filter(|name| *name != OWN) {
+            let path = root.place(&directory.join(name));
+            match path.is_dir() {
+                true => fs::remove_dir_all(&path)?,
+                false => remove(&path)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// The health of a kubelet that answers with this line.
+    fn health(line: &'static str) -> anyhow::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let kubelet = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
+            stream.write_all(line.as_bytes()).unwrap();
+        });
+        let found = healthy("127.0.0.1", &port.to_string());
+        kubelet.join().unwrap();
+        found
+    }
+
+    #[test]
+    fn a_kubelet_is_healthy_with_status_200_only() {
+        health("HTTP/1.0 200 OK\r\n\r\nok").unwrap();
+        let error = health("HTTP/1.0 500 Internal Server Error\r\n\r\n").unwrap_err();
+        assert!(error.to_string().contains("500 Internal"), "{error}");
+        assert!(health("").is_err());
+    }
+}

@@ -1,0 +1,404 @@
+//! `criswitch node apply`, `undo`, `uninstall` and `status`: the changes of a plan, all or none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use criswitch_client::exit::Verdict;
+use criswitch_client::output::Output;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
+use criswitch_config::specification::{Mode, Specification};
+use criswitch_platform::kernel;
+use serde_json::json;
+
+use super::actions::{self, Runner, Work};
+use super::changes;
+use super::journal::{Generation, Journal, Left};
+use super::plan::{MachineFacts, NodePlan, SpecificationArguments};
+use super::root::Root;
+use super::{stages, systemd, transient, workloads};
+use crate::arguments::directory;
+
+const APPLY_CODES: &str = "\
+Exit codes: 0 the machine is as specified, 1 refused, or failed and
+undone, 2 with mode = \"check\" in the specification: something would
+change, 78 the specification is wrong.";
+
+const UNDO_CODES: &str = "\
+Exit codes: 0 undone, or nothing to undo, 1 a file or an action could
+not be undone.";
+
+const UNINSTALL_CODES: &str = "\
+Exit codes: 0 undone, or nothing to undo, 1 pods still need criswitch,
+or a file or an action could not be undone.";
+
+const STATUS_CODES: &str = "\
+Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
+--ready: it is not.";
+
+/// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
+const YOUNG_LIMIT: Duration = Duration::from_secs(60);
+const YOUNG_PAUSE: Duration = Duration::from_secs(2);
+
+/// The machine that a command changes.
+#[derive(Args)]
+struct TargetMachine {
+    /// Change the machine whose root is this directory and that does not run, for example a mounted image.
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
+    root: PathBuf,
+    /// Run in this process, not in a unit of systemd.
+    #[arg(long, hide = true)]
+    here: bool,
+    /// End after this number of changes of the machine, as a crash would.
+    #[arg(long, hide = true)]
+    end_at: Option<usize>,
+    /// Show the boundaries between steps, and stop at the one of this number until SIGCONT.
+    #[arg(long, hide = true)]
+    stop_at: Option<usize>,
+}
+
+/// The arguments of `criswitch node apply`.
+#[derive(Args)]
+#[command(after_help = APPLY_CODES)]
+pub(crate) struct ApplyArguments {
+    #[command(flatten)]
+    source: SpecificationArguments,
+    #[command(flatten)]
+    target: TargetMachine,
+}
+
+/// The arguments of `criswitch node undo`.
+#[derive(Args)]
+#[command(after_help = UNDO_CODES)]
+pub(crate) struct UndoArguments {
+    #[command(flatten)]
+    target: TargetMachine,
+    /// Undo only changes that were interrupted.
+    #[arg(long, hide = true)]
+    interrupted: bool,
+    /// Undo before the kubelet starts.
+    #[arg(long, hide = true)]
+    boot: bool,
+}
+
+/// The arguments of `criswitch node uninstall`.
+#[derive(Args)]
+#[command(after_help = UNINSTALL_CODES)]
+pub(crate) struct UninstallArguments {
+    #[command(flatten)]
+    target: TargetMachine,
+}
+
+/// The arguments of `criswitch node status`.
+#[derive(Args)]
+#[command(after_help = STATUS_CODES)]
+pub(crate) struct NodeStatusArguments {
+    /// Show the state of the machine whose root is this directory.
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
+    root: PathBuf,
+    /// Exit with status 1 unless the machine is as `apply` has made it.
+    #[arg(long)]
+    ready: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// A machine that is changed by this process, or by one in a unit of systemd.
+enum Where {
+    Here(PathBuf),
+    InUnit,
+}
+
+impl TargetMachine {
+    /// Rejects a machine that runs and is not this machine.
+    fn find(&self) -> anyhow::Result<Where> {
+        if !kernel::IS_LINUX {
+            bail!("criswitch node is for nodes of Linux");
+        }
+        let directory = fs::canonicalize(&self.root).context("the root cannot be read")?;
+        let root = Root::of(&directory);
+        if root.runs() && !root.is_this_machine() {
+            bail!(
+                "{} has processes; this command changes this machine, and machines that do not run",
+                self.root.display()
+            );
+        }
+        if root.is_this_machine() && !self.here {
+            return Ok(Where::InUnit);
+        }
+        if let Some(moment) = self.end_at {
+            changes::end_at(moment);
+        }
+        if let Some(boundary) = self.stop_at {
+            changes::stop_at(boundary);
+        }
+        Ok(Where::Here(directory))
+    }
+}
+
+impl ApplyArguments {
+    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+        let Where::Here(directory) = self.target.find()? else {
+            return transient::run();
+        };
+        let root = Root::of(&directory);
+        if Journal::read(&root)?.is_open && undo(&root)? != Verdict::Fine {
+            return Ok(Verdict::NotFine);
+        }
+        let specification = self.source.specification()?;
+        let facts = self.facts_without_young_pods(&specification, &directory)?;
+        let plan = NodePlan::of(&facts);
+        print(plan.text()?)?;
+        let number = specification.generation.unwrap_or(facts.number);
+        let changes = match plan.verdict() {
+            Verdict::WouldChange => true,
+            // The journal gets the number of a specification that changes nothing, too.
+            Verdict::Fine => number > facts.number,
+            _ => false,
+        };
+        if !changes || specification.mode == Mode::Check {
+            return Ok(plan.verdict());
+        }
+        let own = std::env::current_exe().and_then(fs::read);
+        let recover = stages::recover(
+            &facts,
+            &plan.steps,
+            own.context("the program cannot be read")?,
+        );
+        let new = stages::of(&facts, &plan.steps, &recover);
+        let mut journal = Journal::open(&root)?;
+        let generations = journal.generations.len();
+        let version = env!("CARGO_PKG_VERSION");
+        let applied = journal.apply(version, number, &new, &mut Runner::new(&root, false));
+        let Err(error) = applied else {
+            return print("installed; criswitch node undo takes it back\n");
+        };
+        if !journal.is_open {
+            let is_made = journal.generations.len() > generations;
+            let what = if is_made {
+                "all changes are made"
+            } else {
+                "nothing has changed"
+            };
+            return Err(error.context(what));
+        }
+        // The step is in the journal, unless the disk is full.
+        let step = match journal.fail(&format!("{error:#}")) {
+            Ok(failure) => failure.step,
+            Err(_) => "unknown".to_owned(),
+        };
+        let left = journal.undo(&mut Runner::new(&root, false));
+        Err(error.context(match left.and_then(|left| shown(&left))? {
+            Verdict::Fine => format!("step {step} has failed, and all changes are undone"),
+            _ => format!("step {step} has failed, and not all changes are undone"),
+        }))
+    }
+}
+
+impl ApplyArguments {
+    /// The facts of the machine, once no pod is too young, or after the limit.
+    fn facts_without_young_pods<'a>(
+        &self,
+        specification: &'a Specification,
+        directory: &'a Path,
+    ) -> anyhow::Result<MachineFacts<'a>> {
+        let mut facts = self.source.facts(specification, directory)?;
+        let must_wait = |facts: &MachineFacts<'_>| NodePlan::of(facts).must_wait();
+        if specification.mode == Mode::Check || !must_wait(&facts) {
+            return Ok(facts);
+        }
+        print("waiting for pods that are younger than 10 seconds\n")?;
+        let until = Instant::now() + YOUNG_LIMIT;
+        while Instant::now() < until && must_wait(&facts) {
+            actions::pause(YOUNG_PAUSE)?;
+            facts = self.source.facts(specification, directory)?;
+        }
+        Ok(facts)
+    }
+}
+
+/// Undoes the last changes of the journal.
+fn undo(root: &Root<'_>) -> anyhow::Result<Verdict> {
+    let mut journal = Journal::open(root)?;
+    shown(&journal.undo(&mut Runner::new(root, false))?)
+}
+
+/// Shows the files and actions that an undo could not undo.
+fn shown(left: &Left) -> anyhow::Result<Verdict> {
+    let files = left.files.iter().map(|path| {
+        format!(
+            "{}: somebody else has changed the file; change it back or remove it, then undo again\n",
+            path.display()
+        )
+    });
+    let problems = left.problems.iter().map(|problem| format!("{problem}\n"));
+    let lines: String = files.chain(problems).collect();
+    if lines.is_empty() {
+        return print("undone\n");
+    }
+    print(lines)?;
+    Ok(Verdict::NotFine)
+}
+
+impl UndoArguments {
+    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+        let Where::Here(directory) = self.target.find()? else {
+            return transient::run();
+        };
+        let root = Root::of(&directory);
+        let journal = Journal::read(&root)?;
+        if !self.interrupted {
+            return match journal.generations.is_empty() {
+                true => print("nothing to undo\n"),
+                false => undo(&root),
+            };
+        }
+        if !journal.is_open {
+            if journal.has_temporary() {
+                Journal::open(&root)?.remove_temporary(&mut Runner::new(&root, self.boot))?;
+            }
+            return Ok(Verdict::Fine);
+        }
+        systemd::take_time();
+        let mut journal = Journal::open(&root)?;
+        if journal.failure.is_none() {
+            journal.fail("the command was interrupted")?;
+        }
+        shown(&journal.undo(&mut Runner::new(&root, self.boot))?)
+    }
+}
+
+impl UninstallArguments {
+    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+        let Where::Here(directory) = self.target.find()? else {
+            return transient::run();
+        };
+        let root = Root::of(&directory);
+        let journal = Journal::read(&root)?;
+        if journal.generations.is_empty() {
+            return print("nothing to undo\n");
+        }
+        for undone in 0..journal.generations.len() {
+            // A pod may have started since the generation before.
+            let needing = match (root.is_this_machine(), undone) {
+                (false, _) => Vec::new(),
+                (true, 0) => needing(&journal)?,
+                // The undo before may have stopped criswitch.
+                (true, _) => needing(&Journal::read(&root)?).unwrap_or_default(),
+            };
+            if !needing.is_empty() {
+                let what = match undone {
+                    0 => "nothing has changed",
+                    _ => "not all is undone",
+                };
+                let hint = "kubectl drain, or removing them, then again";
+                print(format!("{}\n{what}; try {hint}\n", needing.join("\n")))?;
+                return Ok(Verdict::NotFine);
+            }
+            if undo(&root)? != Verdict::Fine {
+                return Ok(Verdict::NotFine);
+            }
+        }
+        Ok(Verdict::Fine)
+    }
+}
+
+/// The pods that criswitch lists, also those of backends without a row, and that the kubelet would lose with its previous
+/// runtime.
+fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
+    let endpoint = journal.works().find_map(|work| match work {
+        Work::Serve { endpoint, .. } => Some(endpoint),
+        _ => None,
+    });
+    let previous = journal.works().filter_map(|work| match work {
+        Work::Restart { pods_of, .. } => Some(pods_of),
+        _ => None,
+    });
+    // The first generation is the last one here.
+    let (Some(endpoint), Some(previous)) = (endpoint, previous.last()) else {
+        return Ok(Vec::new());
+    };
+    let look = || -> anyhow::Result<_> {
+        let at = workloads::at;
+        Ok((at(previous)?, at(endpoint)?, actions::state(endpoint)?))
+    };
+    let (kept, listed, state) = look().context(
+        "not all pods are known, and nothing has changed; criswitch node undo does not look at pods",
+    )?;
+    let pods = listed
+        .iter()
+        .filter(|(_, its)| its.runs && its.pod.is_none());
+    let others = pods.filter(|(id, _)| !kept.contains_key(*id));
+    let lines = others.map(|(id, pod)| {
+        let mut backends = state.backends.iter();
+        let owner = backends.find(|backend| backend.pod_ids.contains(id));
+        let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
+        format!(
+            "{}: runs on {socket}, which the kubelet would not ask any more",
+            pod.name
+        )
+    });
+    Ok(lines.collect())
+}
+
+impl NodeStatusArguments {
+    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+        let root = Root::of(&self.root);
+        let journal = Journal::read(&root)?;
+        let drifted = drifted(&journal, &root)?;
+        let last = journal.generations.last();
+        let changes = || block_on(transient::APPLY.is_active(&root)).unwrap_or(false);
+        let state = match (last, &journal.undone) {
+            (Some(_), _) if journal.is_open && root.is_this_machine() && changes() => "changing",
+            (Some(_), _) if journal.is_open => "interrupted",
+            _ if journal.failure.is_some() => "failed",
+            (None, None) => "notInstalled",
+            (None, Some(_)) => "undone",
+            (Some(_), _) if !drifted.is_empty() => "drifted",
+            (Some(_), _) => "installed",
+        };
+        let undone = journal.undone.as_ref();
+        let at = last.map_or(undone.map(|(at, _)| at), |Generation { at, .. }| Some(at));
+        let version = last.map(|its| &its.version);
+        let problems = undone.map_or(&[][..], |(_, problems)| problems);
+        let failure = journal.failure.as_ref();
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(json!({
+                "state": state, "at": at, "version": version, "drifted": drifted,
+                "generation": journal.number(), "failure": failure, "problems": problems,
+            }))?,
+            None => {
+                let [version, at] =
+                    [version, at].map(|text| text.map_or(String::new(), |text| format!(" {text}")));
+                let failure = failure.map(|its| {
+                    format!("step {} has failed at {}: {}\n", its.step, its.at, its.why)
+                });
+                let lines = drifted.iter().map(|what| format!("differs: {what}\n"));
+                let problems = problems.iter().map(|what| format!("not undone: {what}\n"));
+                let lines: String = failure.into_iter().chain(lines).chain(problems).collect();
+                format!("{state}{version}{at}\n{lines}").into()
+            }
+        })?;
+        Ok(match self.ready && state != "installed" {
+            true => Verdict::NotFine,
+            false => Verdict::Fine,
+        })
+    }
+}
+
+/// The files, and on this machine the services, that are not as the journal says.
+fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>> {
+    let paths = journal.drifted()?.into_iter();
+    let mut drifted: Vec<_> = paths.map(|path| path.display().to_string()).collect();
+    if root.is_this_machine() && !journal.is_open {
+        let find = |is: fn(&&Work) -> bool| journal.works().find(is);
+        let serve = find(|work| matches!(work, Work::Serve { .. }));
+        let verify = find(|work| matches!(work, Work::Verify { .. }));
+        let last = serve.into_iter().chain(verify);
+        drifted.extend(last.filter_map(|work| work.drift(root)));
+    }
+    Ok(drifted)
+}

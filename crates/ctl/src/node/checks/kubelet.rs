@@ -1,0 +1,211 @@
+//! Checks of the kubelet: whether criswitch knows it, and what its restart would change besides the endpoint.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use criswitch_client::program::within;
+
+use crate::node::kubelet::{IMAGES, files_of};
+use crate::node::plan::MachineFacts;
+use crate::node::start::{Flags, Start};
+use crate::node::steps::{ORDER_DROP_IN, PlannedStep};
+use crate::node::unit::{Unit, Word};
+use crate::node::{Finding, judge};
+
+/// The oldest minor version of the kubelet 1.x that criswitch serves.
+const OLDEST: u32 = 31;
+/// The oldest one with which k3s and RKE2 read drop-ins of the kubelet. Source: the documentation of k3s.
+const OLDEST_OF_RANCHER: u32 = 32;
+/// How long the kubelet may take to print its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
+/// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
+const TICKS_PER_SECOND: u64 = 100;
+/// The field of `/proc/PID/stat` with the start, counted after the name of the program.
+const START_FIELD: usize = 19;
+
+pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let findings = match &facts.layout {
+        Ok(_) => &facts.kubelet_findings,
+        Err(findings) => findings,
+    };
+    findings.clone()
+}
+
+pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let name = "the kubelet's image service endpoint";
+    let images = facts.kubelet.set(IMAGES);
+    judge(images, name, &facts.endpoint, "removing it", &mut findings);
+    findings
+}
+
+/// The minor version of the kubelet 1.x, as its program prints it. `None` if it is unknown.
+pub(super) fn minor_version(facts: &MachineFacts<'_>) -> Option<u32> {
+    let start = facts
+        .kubelet
+        .start
+        .as_ref()
+        .filter(|_| facts.root.is_this_machine())?;
+    let program = match facts.kubelet.pid {
+        Some(pid) => fs::read_link(format!("/proc/{pid}/exe")).ok()?,
+        None => PathBuf::from(&start.words.first()?.text),
+    };
+    let mut kubelet = Command::new(program);
+    kubelet.arg("--version");
+    let output = within(VERSION_LIMIT, kubelet).ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (_, version) = text.split_once(" v1.")?;
+    version
+        .split(|char: char| !char.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
+}
+
+pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let oldest = match facts.kubelet.rancher {
+        Some(_) => OLDEST_OF_RANCHER,
+        None => OLDEST,
+    };
+    let what = format!("criswitch needs the kubelet 1.{oldest} or newer");
+    match minor_version(facts) {
+        Some(minor) if minor >= oldest => Vec::new(),
+        Some(minor) => vec![Finding::new(
+            ["kubelet"],
+            format!("{what}, and this is 1.{minor}"),
+            "",
+        )],
+        None => vec![Finding::unknown(
+            ["kubelet"],
+            format!("{what}, and its version is not known"),
+            "kubelet --version",
+        )],
+    }
+}
+
+pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let is_stopped = facts.root.runs() && facts.kubelet.pid.is_none();
+    let what = "the kubelet does not run, so whether it would serve with criswitch is not known";
+    let unknown = || Finding::unknown(["kubelet"], what, "starting it first");
+    Vec::from_iter(is_stopped.then(unknown))
+}
+
+pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let link = format!("/proc/{}/exe", facts.kubelet.pid.unwrap_or_default());
+    let Ok(program) = fs::read_link(facts.root.at(Path::new(&link))) else {
+        let what = "the program of the kubelet's process cannot be read";
+        return vec![Finding::unknown(
+            [link],
+            what,
+            "running the command as root",
+        )];
+    };
+    let program = program.display().to_string();
+    let replaced = program.strip_suffix(" (deleted)");
+    let what =
+        "the program was replaced after the kubelet had started, so a restart would upgrade it";
+    let hint = "restarting the kubelet first";
+    vec![Finding::new(replaced, what, hint)]
+}
+
+pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let Some(started) = start_time(facts) else {
+        let what = "the start of the kubelet's process cannot be read";
+        return vec![Finding::unknown(["kubelet"], what, "")];
+    };
+    let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
+    let settings = facts.kubelet.settings.iter();
+    let settings = settings.chain(&facts.next_kubelet.settings);
+    paths.extend(settings.map(|setting| PathBuf::from(&setting.from)));
+    if let Ok(layout) = &facts.layout {
+        paths.extend(Unit::read(&facts.root, &layout.unit).files());
+    }
+    paths.sort();
+    paths.dedup();
+    // The drop-in of criswitch only orders the kubelet at the next boot.
+    paths.retain(|path| path.is_absolute() && !path.ends_with(ORDER_DROP_IN));
+    let newer = paths.iter().filter(|path| {
+        let about = fs::metadata(facts.root.at(path));
+        about
+            .and_then(|about| about.modified())
+            .is_ok_and(|time| time > started)
+    });
+    let what = "the file is newer than the kubelet's process, so a restart would apply it";
+    let hint = "restarting the kubelet first";
+    vec![Finding::new(newer.map(|path| path.display()), what, hint)]
+}
+
+/// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
+/// whole seconds.
+fn start_time(facts: &MachineFacts<'_>) -> Option<SystemTime> {
+    let text = |path: String| facts.root.text(Path::new(&path)).ok().flatten();
+    let process = text(format!("/proc/{}/stat", facts.kubelet.pid?))?;
+    let (_, fields) = process.rsplit_once(')')?;
+    let ticks: u64 = fields.split_whitespace().nth(START_FIELD)?.parse().ok()?;
+    let machine = text("/proc/stat".to_owned())?;
+    let boot = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))?;
+    let boot = Duration::from_secs(boot.trim().parse::<u64>().ok()?.checked_add(1)?);
+    let since = Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?);
+    SystemTime::UNIX_EPOCH.checked_add(boot)?.checked_add(since)
+}
+
+pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let next = &facts.next_kubelet;
+    let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
+        return Vec::new();
+    };
+    let program = |start: &Start| start.rancher.as_ref().map(|given| given.program);
+    if program(process) != program(unit) {
+        let what = "a different program runs the kubelet now than this unit would start";
+        return vec![Finding::new(
+            [&unit.from],
+            what,
+            "disabling the unit of one of them",
+        )];
+    }
+    // k3s and RKE2 make the kubelet's flags themselves at each start.
+    if next.rancher.is_some() || process.program.flags != Flags::Kubelet {
+        return Vec::new();
+    }
+    let words = |start: &[Word]| -> Vec<String> {
+        start.iter().skip(1).map(|word| word.text.clone()).collect()
+    };
+    let differs = words(&process.words) != words(&unit.words);
+    let what = "the kubelet's process has other flags than its unit would give it now";
+    Vec::from_iter(
+        differs.then(|| Finding::new([&unit.from], what, "restarting the kubelet first")),
+    )
+}
+
+pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let Ok(layout) = &facts.layout else {
+        return Vec::new();
+    };
+    let asked = facts
+        .root
+        .is_this_machine()
+        .then(|| Unit::needs_reload(&layout.unit));
+    match asked.flatten() {
+        Some(false) => Vec::new(),
+        Some(true) => {
+            let what = "the unit has changed on disk, and systemd has not read it yet";
+            vec![Finding::new(
+                [&layout.unit],
+                what,
+                "systemctl daemon-reload, then restarting the kubelet",
+            )]
+        }
+        None => {
+            let what = "whether systemd has read the unit as it is on disk is not known";
+            vec![Finding::unknown(
+                [&layout.unit],
+                what,
+                "systemctl daemon-reload",
+            )]
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! `criswitch node follow`, the program in the pods of the chart: it carries itself and a specification to the node, lets
+//! systemd run `criswitch node` there, and shows how the node is. Its end changes nothing on the node.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use criswitch_client::exit::Verdict;
+use criswitch_client::program::block_on;
+use criswitch_client::terminal::print;
+use criswitch_platform::replace::replace_with;
+use criswitch_platform::{kernel, process, remove};
+use tokio::time::sleep;
+
+use super::root::Root;
+use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
+use crate::arguments::directory;
+
+const CODES: &str = "\
+Exit codes: 0 ended by SIGTERM; with --ready: the node is as it should
+be, 1 it cannot follow; with --ready: the node is not, or not yet.";
+
+/// The copies on the node of the program and of the specification.
+const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
+const SPEC: &str = "/var/lib/criswitch/node/spec.toml";
+/// The limit on a message: Kubernetes keeps as much of it in an event.
+const MAX_MESSAGE: usize = 1000;
+/// The first words of the reports with which a pod is ready. In mode `check`, no verdict of the plan makes a pod unready,
+/// because the DaemonSet controller replaces all pods that are not ready at once.
+const READY: [&str; 3] = ["checked", "installed", "uninstalled"];
+const UNINSTALLED: &str = "uninstalled\n";
+
+/// The arguments of `criswitch node follow`.
+#[derive(Args)]
+#[command(after_help = CODES)]
+pub(crate) struct FollowArguments {
+    /// The change of the node: only a plan, criswitch, or its state before criswitch.
+    #[arg(long, value_enum, default_value_t = FollowMode::Check)]
+    mode: FollowMode,
+    /// The specification of the node, as for plan and apply.
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
+    /// The file with the last report, which Kubernetes shows when the container ends.
+    #[arg(long, value_name = "FILE", default_value = "/dev/termination-log")]
+    message: PathBuf,
+    /// Print the last report of the process that follows, and follow nothing.
+    #[arg(long)]
+    ready: bool,
+    /// The directory with /run/systemd and /var/lib/criswitch/node of the node.
+    #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
+    root: PathBuf,
+    /// The time until the first look: a plan rejects a node with a pod that has just started, also if it is this pod.
+    #[arg(long, hide = true, value_parser = humantime::parse_duration, default_value = "11s")]
+    wait: Duration,
+    /// The time between two looks at the node.
+    #[arg(long, hide = true, value_parser = humantime::parse_duration, default_value = "60s")]
+    period: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum FollowMode {
+    Check,
+    Install,
+    Uninstall,
+}
+
+/// The process that follows a node.
+struct Follower<'a> {
+    options: &'a FollowArguments,
+    root: Root<'a>,
+    /// Whether the node has the copies.
+    has_copies: bool,
+    /// Whether the node has been changed as it should be, or a change has failed. A change that has failed is not tried
+    /// again: a new pod tries it.
+    is_decided: bool,
+}
+
+impl FollowArguments {
+    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+        if !kernel::IS_LINUX {
+            bail!("criswitch node is for nodes of Linux");
+        }
+        if self.ready {
+            return self.show();
+        }
+        let follower = Follower {
+            options: self,
+            root: Root::of(&self.root),
+            has_copies: false,
+            is_decided: false,
+        };
+        block_on(async {
+            tokio::select! {
+                () = process::shutdown()? => Ok(Verdict::Fine),
+                ended = follower.follow() => ended,
+            }
+        })
+    }
+
+    /// Prints the last report on one line: kubectl shows only the first line of an event.
+    fn show(&self) -> anyhow::Result<Verdict> {
+        let message = fs::read_to_string(&self.message).unwrap_or_default();
+        let mut lines = message.lines().filter(|line| !line.is_empty());
+        let state = lines.next().unwrap_or("no report yet");
+        let reasons: Vec<_> = lines.collect();
+        let colon = if reasons.is_empty() { "" } else { ": " };
+        print(format!("{state}{colon}{}\n", reasons.join("; ")))?;
+        let state = state.split_whitespace().next().unwrap_or_default();
+        Ok(match READY.contains(&state) {
+            true => Verdict::Fine,
+            false => Verdict::NotFine,
+        })
+    }
+}
+
+impl Follower<'_> {
+    async fn follow(mut self) -> anyhow::Result<Verdict> {
+        self.report("waiting until this pod is old enough for a plan\n")?;
+        sleep(self.options.wait).await;
+        let mut last = String::new();
+        loop {
+            let report = self.look().await.unwrap_or_else(|error| {
+                self.has_copies = false;
+                format!("unknown\n{error:#}\n")
+            });
+            if report != last {
+                print(report.clone())?;
+                self.report(&report)?;
+                last = report;
+            }
+            sleep(self.options.period).await;
+        }
+    }
+
+    fn report(&self, report: &str) -> anyhow::Result<()> {
+        let path = &self.options.message;
+        let written = fs::write(path, message(report));
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The report about the node, after a change of the node if it needs one.
+    async fn look(&mut self) -> anyhow::Result<String> {
+        if !self.has_copies {
+            // A change that an earlier pod or an administrator has started.
+            if APPLY.is_active(&self.root).await? {
+                APPLY.follow(&self.root, true).await?;
+            }
+            self.carry().context("cannot copy to the node")?;
+            self.has_copies = true;
+        }
+        match self.options.mode {
+            FollowMode::Check => Ok(format!("checked\n{}", self.plan().await?.output)),
+            FollowMode::Install if self.is_decided => self.status().await,
+            FollowMode::Install => self.install().await,
+            FollowMode::Uninstall if self.is_decided => Ok(UNINSTALLED.to_owned()),
+            FollowMode::Uninstall => self.uninstall().await,
+        }
+    }
+
+    async fn install(&mut self) -> anyhow::Result<String> {
+        let plan = self.plan().await?;
+        if !matches!(plan.verdict, Verdict::Fine | Verdict::WouldChange) {
+            return Ok(format!("refused\n{}", plan.output));
+        }
+        self.report("applying\n")?;
+        let apply = [&["apply", "--here"], self.source()].concat();
+        let applied = self.run(&APPLY, &apply, true).await;
+        let status = self.status().await?;
+        let is_applied = applied.is_ok_and(|ended| ended.verdict == Verdict::Fine);
+        self.is_decided = is_applied || status.starts_with("failed");
+        Ok(match self.is_decided {
+            true => status,
+            false => format!("refused; the node is {status}"),
+        })
+    }
+
+    async fn uninstall(&mut self) -> anyhow::Result<String> {
+        let ended = self.run(&APPLY, &["uninstall", "--here"], false).await?;
+        if ended.verdict != Verdict::Fine {
+            return Ok(format!("notUninstalled\n{}", ended.output));
+        }
+        self.is_decided = true;
+        for path in [PROGRAM, SPEC] {
+            remove(&self.root.at(Path::new(path)))?;
+        }
+        Ok(UNINSTALLED.to_owned())
+    }
+
+    async fn plan(&self) -> anyhow::Result<EndedCommand> {
+        let plan = [&["plan"], self.source()].concat();
+        self.run(&LOOK, &plan, false).await
+    }
+
+    async fn status(&self) -> anyhow::Result<String> {
+        let ended = self.run(&LOOK, &["status", "--ready"], false).await?;
+        Ok(ended.output)
+    }
+
+    fn source(&self) -> &[&str] {
+        match self.options.spec {
+            Some(_) => &["--spec", SPEC],
+            None => &[],
+        }
+    }
+
+    /// Runs `criswitch node` on the node.
+    async fn run(
+        &self,
+        unit: &TransientUnit,
+        arguments: &[&str],
+        is_shown: bool,
+    ) -> anyhow::Result<EndedCommand> {
+        let command = [&["node"], arguments].concat();
+        let program = Path::new(PROGRAM);
+        unit.run(&self.root, program, &command, is_shown).await
+    }
+
+    /// Copies this program and the specification to the node.
+    fn carry(&self) -> io::Result<()> {
+        let copy = |from: &Path, to: &str| {
+            let to = self.root.at(Path::new(to));
+            // A unit may still run the old copy.
+            replace_with(&to, |new| fs::copy(from, new).map(drop))
+        };
+        copy(&std::env::current_exe()?, PROGRAM)?;
+        self.options
+            .spec
+            .as_ref()
+            .map_or(Ok(()), |spec| copy(spec, SPEC))
+    }
+}
+
+/// The first line of a report, and as much of its end as Kubernetes shows.
+fn message(report: &str) -> String {
+    let (first, rest) = report.split_once('\n').unwrap_or((report, ""));
+    let end: Vec<_> = rest.chars().rev().take(MAX_MESSAGE).collect();
+    let end: String = end.into_iter().rev().collect();
+    format!("{first}\n{end}")
+}

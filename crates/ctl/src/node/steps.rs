@@ -1,0 +1,302 @@
+//! The steps that change a node, in their order, and what each would change now.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use criswitch_config::specification::Tries;
+use criswitch_config::{DEFAULT_LISTEN, DEFAULT_PATH};
+use criswitch_platform::files;
+use serde::Serialize;
+
+use super::changes::New;
+use super::plan::MachineFacts;
+use super::root::Root;
+use super::unit::Unit;
+
+/// The directory with a directory for each version of criswitch.
+pub(super) const PROGRAMS: &str = "/opt/criswitch";
+/// The link to the directory of the version that the units start.
+const CURRENT: &str = "/opt/criswitch/current";
+/// The program in the shipped units.
+const PACKAGED: &str = "/usr/bin/criswitch";
+pub(super) const UNITS: &str = "/etc/systemd/system";
+/// The drop-in that starts the kubelet after criswitch.
+pub(super) const ORDER_DROP_IN: &str = "10-criswitch.conf";
+
+/// The units as shipped, and the targets that start them.
+const SHIPPED: [(&str, &str, &str); 2] = [
+    (
+        "criswitch.socket",
+        include_str!("../../../../systemd/criswitch.socket"),
+        "sockets.target.wants",
+    ),
+    (
+        "criswitch.service",
+        include_str!("../../../../systemd/criswitch.service"),
+        "multi-user.target.wants",
+    ),
+];
+const SHIPPED_DROP_IN: &str =
+    include_str!("../../../../systemd/kubelet.service.d/10-criswitch.conf");
+
+/// The mode bits that let users other than the owner write a file, and those that let a file run.
+const WRITABLE: u32 = 0o022;
+const EXECUTABLE: u32 = 0o111;
+
+/// A step.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    /// The changes that the step would make, after those of the steps before.
+    changes: fn(&MachineFacts<'_>, &[PlannedStep]) -> Vec<Change>,
+}
+
+/// A step with its changes.
+#[derive(Serialize)]
+pub(super) struct PlannedStep {
+    pub(super) step: &'static str,
+    pub(super) changes: Vec<Change>,
+}
+
+/// A change of a file, a unit or a process.
+#[derive(Serialize)]
+pub(super) struct Change {
+    /// The file or the unit.
+    pub(super) place: String,
+    pub(super) what: String,
+    /// The content of the file; `None` if the change is not one of a file.
+    #[serde(skip)]
+    pub(super) content: Option<Content>,
+}
+
+pub(super) enum Content {
+    File { bytes: Vec<u8>, mode: u32 },
+    Link(PathBuf),
+}
+
+#[rustfmt::skip]
+const STEPS: [Step; 8] = [
+    Step { name: "binary", changes: binary },
+    Step { name: "units", changes: units },
+    Step { name: "configuration", changes: configuration },
+    Step { name: "start", changes: start },
+    Step { name: "try", changes: tries },
+    Step { name: "endpoint", changes: endpoint },
+    Step { name: "restart", changes: restart },
+    Step { name: "verify", changes: verify },
+];
+
+/// The steps that have changes.
+pub(super) fn plan(facts: &MachineFacts<'_>) -> Vec<PlannedStep> {
+    let mut planned: Vec<PlannedStep> = Vec::new();
+    for Step { name, changes } in STEPS {
+        let changes = changes(facts, &planned);
+        if !changes.is_empty() {
+            let step = name;
+            planned.push(PlannedStep { step, changes });
+        }
+    }
+    planned
+}
+
+pub(super) fn text(text: &str) -> Content {
+    Content::File {
+        bytes: text.into(),
+        mode: 0o644,
+    }
+}
+
+fn binary(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
+    let version = PathBuf::from(env!("CARGO_PKG_VERSION"));
+    let program = Path::new(PROGRAMS).join(&version).join("criswitch");
+    let files = [
+        (
+            program,
+            Content::File {
+                bytes: facts.program.clone(),
+                mode: 0o755,
+            },
+        ),
+        (CURRENT.into(), Content::Link(version)),
+    ];
+    of_files(&facts.root, files)
+}
+
+fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
+    let listen = facts
+        .wanted
+        .as_ref()
+        .map(|wanted| wanted.config.listen.to_string());
+    let listen = listen.as_deref().unwrap_or(DEFAULT_LISTEN);
+    let current = Path::new(CURRENT).join("criswitch");
+    let folder = Path::new(UNITS);
+    let files = SHIPPED.into_iter().flat_map(|(name, unit, target)| {
+        let unit = unit.replace(PACKAGED, &current.to_string_lossy());
+        let unit = unit.replace(DEFAULT_LISTEN, listen);
+        let link = Path::new("..").join(name);
+        [
+            (folder.join(name), text(&unit)),
+            (folder.join(target).join(name), Content::Link(link)),
+        ]
+    });
+    let drop_in = facts.layout.as_ref().ok().map(|layout| {
+        let path = folder
+            .join(format!("{}.d", layout.unit))
+            .join(ORDER_DROP_IN);
+        (path, text(SHIPPED_DROP_IN))
+    });
+    of_files(&facts.root, files.chain(drop_in))
+}
+
+fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
+    let wanted = facts.wanted.iter();
+    let new = wanted.filter_map(|wanted| Some((DEFAULT_PATH.into(), text(wanted.text.as_ref()?))));
+    of_files(&facts.root, new)
+}
+
+fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
+    let is_daemon = |(_, line): (u32, String)| {
+        let mut words = line.split('\0');
+        let program = words.next().map(Path::new).and_then(Path::file_name);
+        program.is_some_and(|name| name == "criswitch") && words.next() == Some("serve")
+    };
+    // On this machine, a daemon that no unit runs does not count.
+    let is_active = match facts.root.is_this_machine() {
+        true => Unit::is_stopped("criswitch.service") == Some(false),
+        false => facts.root.processes().into_iter().any(is_daemon),
+    };
+    let what = match is_active {
+        false => "start",
+        true if before.is_empty() => return Vec::new(),
+        true => "restart",
+    };
+    action(
+        facts,
+        "criswitch.socket, criswitch.service",
+        what.to_owned(),
+    )
+}
+
+fn tries(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
+    let how = match facts.specification.tries {
+        Tries::Off => return Vec::new(),
+        Tries::PodNetwork => "",
+        Tries::HostNetwork => " with the host network",
+    };
+    match has(before, "start") {
+        true => action(
+            facts,
+            "handlers",
+            format!("start a pod of each{how}, and remove it"),
+        ),
+        false => Vec::new(),
+    }
+}
+
+fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
+    let Ok(layout) = &facts.layout else {
+        return Vec::new();
+    };
+    let files = layout.changes.iter();
+    let files = files.map(|(path, new)| (path.clone(), text(new)));
+    let changes = of_files(&facts.root, files).into_iter();
+    let with_endpoint = changes.map(|change| Change {
+        what: format!(
+            "{}: the kubelet's endpoint {} becomes {}",
+            change.what, layout.endpoint, facts.endpoint
+        ),
+        ..change
+    });
+    with_endpoint.collect()
+}
+
+fn restart(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
+    let unit = facts.layout.as_ref().map(|layout| layout.unit.as_str());
+    match (unit, facts.kubelet.pid, has(before, "endpoint")) {
+        (Ok(unit), Some(pid), true) => {
+            let what = format!("restart the kubelet (process {pid}); containers keep running");
+            action(facts, unit, what)
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn verify(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
+    if !has(before, "restart") {
+        return Vec::new();
+    }
+    let limit = criswitch_config::duration_text(facts.specification.kubelet_timeout);
+    let what = format!("the kubelet is healthy within {limit}, and all that ran still runs");
+    action(facts, "kubelet", what)
+}
+
+/// Whether a step has changes.
+pub(super) fn has(planned: &[PlannedStep], step: &str) -> bool {
+    planned.iter().any(|planned| planned.step == step)
+}
+
+/// A change that is not one of a file; none on a mounted image, which has no processes.
+fn action(facts: &MachineFacts<'_>, place: &str, what: String) -> Vec<Change> {
+    let change = Change {
+        place: place.to_owned(),
+        what,
+        content: None,
+    };
+    Vec::from_iter(facts.root.runs().then_some(change))
+}
+
+/// The changes of the files that do not have their content yet.
+fn of_files(root: &Root<'_>, files: impl IntoIterator<Item = (PathBuf, Content)>) -> Vec<Change> {
+    let changes = files.into_iter().filter_map(|(path, content)| {
+        let real = root.at(&path);
+        if content.is_at(&real) {
+            return None;
+        }
+        let verb = match fs::symlink_metadata(&real) {
+            Ok(_) => "replace",
+            Err(_) => "create",
+        };
+        let what = match &content {
+            Content::Link(target) => format!("{verb} the link to {}", target.display()),
+            _ => verb.to_owned(),
+        };
+        Some(Change {
+            place: path.display().to_string(),
+            what,
+            content: Some(content),
+        })
+    });
+    changes.collect()
+}
+
+impl Content {
+    pub(super) fn borrowed(&self) -> New<'_> {
+        match self {
+            Content::Link(target) => New::Link(target),
+            Content::File { bytes, mode } => New::File(bytes, *mode),
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        match self {
+            Content::Link(target) => fs::read_link(path).is_ok_and(|old| old == *target),
+            Content::File { bytes, mode } => {
+                let mode_of = |about: fs::Metadata| files::mode(&about);
+                let old = fs::symlink_metadata(path).map(mode_of).unwrap_or_default();
+                let is_safe = old & WRITABLE == 0 && old & mode & EXECUTABLE == mode & EXECUTABLE;
+                is_safe && fs::read(path).is_ok_and(|old| old == *bytes)
+            }
+        }
+    }
+
+    pub(super) fn is_program(&self) -> bool {
+        matches!(self, Content::File { mode, .. } if mode & EXECUTABLE != 0)
+    }
+
+    /// The size in bytes.
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            Content::File { bytes, .. } => bytes.len() as u64,
+            Content::Link(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The try of each handler before the kubelet uses criswitch, with `criswitch try`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use criswitch_client::program::block_on;
+use criswitch_client::program::within;
+use criswitch_client::terminal::print;
+use criswitch_config::address::Address;
+use criswitch_config::specification::Tries;
+use serde::Deserialize;
+
+use crate::running::Running;
+use crate::trial::{self, NAMESPACE};
+
+/// The limit on the tries of all handlers. Each call of a try has a limit of its own.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// The output of `criswitch try`.
+#[derive(Deserialize)]
+struct TryReport {
+    tries: Vec<TryResult>,
+}
+
+#[derive(Deserialize)]
+struct TryResult {
+    handler: String,
+    failure: Option<String>,
+    untested: bool,
+    milliseconds: f64,
+    leftovers: Vec<String>,
+}
+
+/// Tries each handler. Only prints it if a backend has no image with a shell, so that its handlers cannot be tried.
+pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
+    let socket = Address::parse(endpoint)?.to_string();
+    let mut own = Command::new(std::env::current_exe()?);
+    own.args(["try", "--all", "--json", "--socket", &socket]);
+    if how == Tries::HostNetwork {
+        own.arg("--host-network");
+    }
+    let output = within(LIMIT, own)?;
+    let report: TryReport = serde_json::from_slice(&output.stdout).with_context(|| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("criswitch try: {}", said.trim())
+    })?;
+    let problems = report.tries.iter().filter_map(TryResult::problem);
+    let problems: Vec<_> = problems.collect();
+    ensure!(problems.is_empty(), "{}", problems.join("; "));
+    Ok(())
+}
+
+/// Removes the pods that a try has left that was interrupted, from the runtimes that answer.
+pub(super) fn remove(backends: &[String]) -> anyhow::Result<()> {
+    backends.iter().try_for_each(|backend| {
+        let socket = Address::parse(backend)?;
+        block_on(async { remove_at(&socket).await })
+    })
+}
+
+async fn remove_at(socket: &Address) -> anyhow::Result<()> {
+    let Ok(runtime) = Running::connect(socket).await else {
+        print(format!(
+            "try: {socket} does not answer, and may have a pod of a try\n"
+        ))
+        .ok();
+        return Ok(());
+    };
+    let (pods, _) = runtime.workloads().await?;
+    let left = pods.into_iter().filter(|pod| {
+        let names = pod.metadata.as_ref();
+        names.is_some_and(|names| names.namespace == NAMESPACE)
+    });
+    for pod in left {
+        trial::end(&runtime, pod.id).await?;
+    }
+    Ok(())
+}
+
+impl TryResult {
+    /// Prints the outcome. Returns the problem of the handler.
+    fn problem(&self) -> Option<String> {
+        let failure = self.failure.as_deref();
+        let end = match failure {
+            None => format!("starts pods, after {} ms", self.milliseconds),
+            Some(why) if self.untested => format!("is not tried: {why}"),
+            Some(why) => format!("failed: {why}"),
+        };
+        print(format!("try: handler {} {end}\n", self.handler)).ok();
+        let failure = failure.filter(|_| !self.untested).into_iter();
+        let failures: Vec<_> = failure
+            .chain(self.leftovers.iter().map(String::as_str))
+            .collect();
+        (!failures.is_empty()).then(|| format!("handler {}: {}", self.handler, failures.join("; ")))
+    }
+}
+
+#[cfg(unix)]
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use criswitch_cri::codec::cri::{
+        ListContainersResponse, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata,
+    };
+    use h2::server::SendResponse;
+    use prost::Message;
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// The list of one pod that a try has left.
+    fn pods() -> Vec<u8> {
+        let metadata = PodSandboxMetadata {
+            namespace: NAMESPACE.to_owned(),
+            ..PodSandboxMetadata::default()
+        };
+        let pod = PodSandbox {
+            metadata: Some(metadata),
+            ..PodSandbox::default()
+        };
+        ListPodSandboxResponse { items: vec![pod] }.encode_to_vec()
+    }
+
+    fn answer(mut respond: SendResponse<Bytes>, message: &[u8]) {
+        let head = http::Response::builder().header("content-type", "application/grpc");
+        let mut body = respond
+            .send_response(head.body(()).unwrap(), false)
+            .unwrap();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let frame = [&[0], &length[..], message].concat();
+        body.send_data(frame.into(), false).unwrap();
+        let status = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-status"),
+            http::HeaderValue::from_static("0"),
+        )]);
+        body.send_trailers(status).unwrap();
+    }
+
+    /// A runtime that lists a pod, and never answers a call that stops it.
+    async fn serve(listener: UnixListener) {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        let mut unanswered = Vec::new();
+        while let Some(Ok((request, respond))) = connection.accept().await {
+            match request.uri().path() {
+                "/runtime.v1.RuntimeService/ListPodSandbox" => answer(respond, &pods()),
+                "/runtime.v1.RuntimeService/ListContainers" => {
+                    answer(respond, &ListContainersResponse::default().encode_to_vec());
+                }
+                _ => unanswered.push(respond),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_runtime_that_does_not_stop_a_pod_does_not_hold_up_an_undo() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("runtime.sock");
+        let _runtime = tokio::spawn(serve(UnixListener::bind(&path).unwrap()));
+        let socket = Address::parse(path.to_str().unwrap()).unwrap();
+        let error = remove_at(&socket).await.unwrap_err();
+        let expected = "no answer to StopPodSandbox within 120s";
+        assert_eq!(error.to_string(), expected);
+    }
+}

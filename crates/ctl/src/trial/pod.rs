@@ -1,0 +1,592 @@
+//! One pod with a container, made with the calls of the kubelet, and its removal after any failure.
+//!
+//! The kubelet finds its pods by the uid in their metadata, whatever labels they have. It stops each pod that it does
+//! not know, usually within seconds.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Error;
+use criswitch_advice::verdict::is_ready;
+use criswitch_cri::codec::cri::{
+    ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, ListPodSandboxRequest, NamespaceMode,
+    NamespaceOption, PodSandboxConfig, PodSandboxFilter, PodSandboxMetadata, PodSandboxState,
+    PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest,
+    RunPodSandboxResponse, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
+};
+use criswitch_platform::kernel;
+use tokio::task::JoinHandle;
+use tonic::Code;
+
+use super::call::{LIMIT, TryFailure, reply};
+use super::steps::Steps;
+use crate::running::{Running, is_of_signal};
+
+/// The namespace of the pods.
+pub(crate) const NAMESPACE: &str = "criswitch-try";
+/// The label of the pods. Its value is the uid of the pod.
+pub(super) const LABEL: &str = "io.criswitch.try";
+/// The limit on all calls that remove a pod after a failure.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
+/// The number of removals of one pod, and the time between two of them.
+const REMOVALS: u32 = 20;
+const REMOVAL_PERIOD: Duration = Duration::from_millis(500);
+/// The time within which a line that a container wrote is in its log.
+const LOG_LIMIT: Duration = Duration::from_secs(10);
+const LOG_PERIOD: Duration = Duration::from_millis(20);
+/// The time between two lists of a backend that does not answer.
+const FIND_PERIOD: Duration = Duration::from_millis(500);
+/// The time within which a runtime on a busy machine shows the end of a pod, and the time between two looks.
+const END_LIMIT: Duration = Duration::from_secs(10);
+const END_PERIOD: Duration = Duration::from_millis(50);
+/// The name of the container, and of its log.
+const CONTAINER: &str = "try";
+const LOG: &str = "try.log";
+/// The parent of a pod's cgroup, for each of the cgroup drivers. Nothing is left there after the pod's end.
+const SYSTEMD_PARENT: &str = "/system.slice";
+const CGROUPFS_PARENT: &str = "/";
+/// The limit on the command in the container, in seconds.
+const COMMAND_LIMIT_S: i64 = 30;
+
+pub(super) struct PodSettings<'a> {
+    pub(super) handler: &'a str,
+    /// The name of the handler's backend.
+    pub(super) backend: &'a str,
+    /// The cgroup driver of the backend, if the backend reports one.
+    pub(super) cgroup_driver: Option<&'a str>,
+    pub(super) host_network: bool,
+}
+
+impl PodSettings<'_> {
+    /// The parent of the pod's cgroup; `None` if the backend reports no cgroup driver.
+    pub(super) fn cgroup_parent(&self) -> Option<&'static str> {
+        self.cgroup_driver.map(|driver| match driver {
+            "systemd" => SYSTEMD_PARENT,
+            _ => CGROUPFS_PARENT,
+        })
+    }
+}
+
+/// A pod that is removed by [`TrialPod::end`] or [`TrialPod::clean_up`].
+pub(super) struct TrialPod<'a> {
+    daemon: &'a Running,
+    handler: &'a str,
+    backend: &'a str,
+    config: PodSandboxConfig,
+    logs: LogFolder,
+    /// The call that creates the pod, which runs to its end even if nothing waits for it. Otherwise the id of the pod
+    /// could be lost.
+    creation: Option<JoinHandle<Result<RunPodSandboxResponse, TryFailure>>>,
+    /// Whether a pod may exist whose id is unknown.
+    may_exist: bool,
+    id: Option<String>,
+    container: Option<String>,
+}
+
+/// The result of starting a container.
+pub(super) enum Started {
+    Runs,
+    /// The image has no shell, and the container is removed.
+    NoShell,
+}
+
+/// A directory for the container's log, removed with this value.
+struct LogFolder(PathBuf);
+
+impl LogFolder {
+    fn create(uid: &str) -> Result<LogFolder, TryFailure> {
+        let path = std::env::temp_dir().join(format!("criswitch-try-{uid}"));
+        fs::create_dir(&path).map_err(|error| {
+            let path = path.display();
+            TryFailure::new(format!(
+                "cannot create the directory {path} for logs: {error}"
+            ))
+        })?;
+        Ok(LogFolder(path))
+    }
+}
+
+impl Drop for LogFolder {
+    fn drop(&mut self) {
+        // A directory that cannot be removed is in the directory for temporary files, which the system cleans.
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+impl<'a> TrialPod<'a> {
+    /// Prepares a pod with a new name. Calls nothing.
+    ///
+    /// # Errors
+    /// The directory for its logs cannot be created.
+    pub(super) fn new(
+        daemon: &'a Running,
+        settings: &PodSettings<'a>,
+    ) -> Result<TrialPod<'a>, TryFailure> {
+        let uid = new_uid();
+        let logs = LogFolder::create(&uid)?;
+        Ok(TrialPod {
+            daemon,
+            handler: settings.handler,
+            backend: settings.backend,
+            config: pod_config(&uid, settings, &logs),
+            logs,
+            creation: None,
+            may_exist: false,
+            id: None,
+            container: None,
+        })
+    }
+
+    /// The pod's uid in its metadata and its label.
+    pub(super) fn uid(&self) -> &str {
+        let metadata = self.config.metadata.as_ref();
+        metadata.map_or("", |metadata| metadata.uid.as_str())
+    }
+
+    pub(super) async fn create(&mut self) -> Result<(), TryFailure> {
+        let request = RunPodSandboxRequest {
+            config: Some(self.config.clone()),
+            runtime_handler: self.handler.to_owned(),
+        };
+        let mut runtime = self.daemon.runtime();
+        self.may_exist = true;
+        self.creation = Some(tokio::spawn(async move {
+            reply(LIMIT, "RunPodSandbox", runtime.run_pod_sandbox(request)).await
+        }));
+        self.created().await
+    }
+
+    /// Waits for the end of the call that creates the pod.
+    async fn created(&mut self) -> Result<(), TryFailure> {
+        let Some(creation) = &mut self.creation else {
+            return Ok(());
+        };
+        let created = creation.await;
+        self.creation = None;
+        let created = created.map_err(|error| TryFailure::new(error.to_string()))??;
+        self.may_exist = false;
+        self.id = Some(created.pod_sandbox_id);
+        Ok(())
+    }
+
+    /// Creates and starts a container, in two steps.
+    pub(super) async fn run_container(
+        &mut self,
+        steps: &mut Steps,
+        image: &ImageSpec,
+    ) -> Result<Started, TryFailure> {
+        let created = self.create_container(image);
+        steps.run("create container", created).await?;
+        steps.run("start container", self.start_container()).await
+    }
+
+    async fn create_container(&mut self, image: &ImageSpec) -> Result<(), TryFailure> {
+        let config = ContainerConfig {
+            metadata: Some(ContainerMetadata {
+                name: CONTAINER.to_owned(),
+                attempt: 0,
+            }),
+            image: Some(image.clone()),
+            command: kernel::keep(self.uid()),
+            log_path: LOG.to_owned(),
+            labels: self.config.labels.clone(),
+            linux: self
+                .config
+                .linux
+                .as_ref()
+                .map(|_| LinuxContainerConfig::default()),
+            ..ContainerConfig::default()
+        };
+        let request = CreateContainerRequest {
+            pod_sandbox_id: self.pod_id(),
+            config: Some(config),
+            sandbox_config: Some(self.config.clone()),
+        };
+        let mut runtime = self.daemon.runtime();
+        let created = runtime.create_container(request);
+        let created = reply(LIMIT, "CreateContainer", created).await?;
+        self.container = Some(created.container_id);
+        Ok(())
+    }
+
+    async fn start_container(&mut self) -> Result<Started, TryFailure> {
+        let request = StartContainerRequest {
+            container_id: self.container_id(),
+        };
+        let mut runtime = self.daemon.runtime();
+        let started = runtime.start_container(request);
+        match reply(LIMIT, "StartContainer", started).await {
+            Err(failure) if lacks_shell(&failure.text) => {
+                self.remove_container().await?;
+                Ok(Started::NoShell)
+            }
+            started => started.map(|_| Started::Runs),
+        }
+    }
+
+    /// Executes a command in the container and returns its standard output.
+    pub(super) async fn execute(&self, command: Vec<String>) -> Result<String, TryFailure> {
+        let request = ExecSyncRequest {
+            container_id: self.container_id(),
+            cmd: command,
+            timeout: COMMAND_LIMIT_S,
+        };
+        let mut runtime = self.daemon.runtime();
+        let executed = reply(LIMIT, "ExecSync", runtime.exec_sync(request)).await?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if executed.exit_code != 0 {
+            return Err(TryFailure::new(format!(
+                "the command ended with exit code {}: {}",
+                executed.exit_code,
+                text(&executed.stderr)
+            )));
+        }
+        match text(&executed.stdout) {
+            output if output.is_empty() => Err(TryFailure::new(
+                "the command ended with exit code 0, but its output is missing".to_owned(),
+            )),
+            output => Ok(output),
+        }
+    }
+
+    /// Waits until the log has the line that the container wrote.
+    pub(super) async fn read_log(&self) -> Result<(), TryFailure> {
+        let path = self.logs.0.join(LOG);
+        let found = async {
+            while !has_line(&fs::read(&path).unwrap_or_default(), self.uid()) {
+                tokio::time::sleep(LOG_PERIOD).await;
+            }
+        };
+        let found = tokio::time::timeout(LOG_LIMIT, found).await;
+        found.map_err(|_| {
+            let (path, what) = (
+                path.display(),
+                match path.exists() {
+                    true => "has no line of the container",
+                    false => {
+                        "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see"
+                    }
+                },
+            );
+            TryFailure::new(format!(
+                "after {LOG_LIMIT:?}, the container's log {path} {what}"
+            ))
+        })
+    }
+
+    async fn stop_container(&self) -> Result<(), TryFailure> {
+        let request = StopContainerRequest {
+            container_id: self.container_id(),
+            timeout: 0,
+        };
+        let mut runtime = self.daemon.runtime();
+        let stopped = runtime.stop_container(request);
+        reply(LIMIT, "StopContainer", stopped).await.map(drop)
+    }
+
+    async fn remove_container(&mut self) -> Result<(), TryFailure> {
+        let request = RemoveContainerRequest {
+            container_id: self.container_id(),
+        };
+        let mut runtime = self.daemon.runtime();
+        let removed = runtime.remove_container(request);
+        reply(LIMIT, "RemoveContainer", removed).await?;
+        self.container = None;
+        Ok(())
+    }
+
+    /// The ids of the pod and of its container, as far as they exist.
+    pub(super) fn ids(&self) -> Vec<&str> {
+        let ids = self.id.iter().chain(&self.container);
+        ids.map(String::as_str).collect()
+    }
+
+    /// Stops and removes the container, in two steps.
+    pub(super) async fn end_container(&mut self, steps: &mut Steps) -> Result<(), TryFailure> {
+        let stopped = self.stop_container();
+        steps.run("stop container", stopped).await?;
+        let removed = self.remove_container();
+        steps.run("remove container", removed).await
+    }
+
+    /// Stops and removes the pod, in two steps.
+    pub(super) async fn end(&mut self, steps: &mut Steps) -> Result<(), TryFailure> {
+        steps.run("stop pod", self.stop()).await?;
+        steps.run("remove pod", self.remove()).await
+    }
+
+    async fn stop(&self) -> Result<(), TryFailure> {
+        stop(self.daemon, self.pod_id()).await
+    }
+
+    async fn remove(&mut self) -> Result<(), TryFailure> {
+        remove(self.daemon, self.pod_id()).await?;
+        self.id = None;
+        Ok(())
+    }
+
+    /// Whether the pod or its container ended although criswitch did not stop it. A runtime shows the end a moment after
+    /// calls for the pod fail.
+    pub(super) async fn was_stopped(&self) -> bool {
+        if self.id.is_none() {
+            return false;
+        }
+        let shown = async {
+            while !self.container_was_killed().await && !self.pod_has_ended().await {
+                tokio::time::sleep(END_PERIOD).await;
+            }
+        };
+        tokio::time::timeout(END_LIMIT, shown).await.is_ok()
+    }
+
+    async fn container_was_killed(&self) -> bool {
+        let Some(container) = &self.container else {
+            return false;
+        };
+        let mut runtime = self.daemon.runtime();
+        let request = ContainerStatusRequest {
+            container_id: container.clone(),
+            verbose: false,
+        };
+        let status = reply(LIMIT, "ContainerStatus", runtime.container_status(request)).await;
+        match status {
+            Err(failure) => failure.code == Some(Code::NotFound),
+            Ok(reply) => reply.status.is_some_and(|status| {
+                status.state() == ContainerState::ContainerExited && is_of_signal(status.exit_code)
+            }),
+        }
+    }
+
+    async fn pod_has_ended(&self) -> bool {
+        let mut runtime = self.daemon.runtime();
+        let request = PodSandboxStatusRequest {
+            pod_sandbox_id: self.pod_id(),
+            verbose: false,
+        };
+        let status = runtime.pod_sandbox_status(request);
+        match reply(LIMIT, "PodSandboxStatus", status).await {
+            Err(failure) => failure.code == Some(Code::NotFound),
+            Ok(reply) => reply
+                .status
+                .is_some_and(|status| status.state() == PodSandboxState::SandboxNotready),
+        }
+    }
+
+    /// Removes the pod and its container after a failure. The error says what may be left, and how to remove it.
+    pub(super) async fn clean_up(mut self) -> Result<(), String> {
+        let removed = tokio::time::timeout(REMOVAL_LIMIT, self.remove_all()).await;
+        let late = || {
+            Err(TryFailure::new(format!(
+                "no answer within {REMOVAL_LIMIT:?}"
+            )))
+        };
+        let Err(failure) = removed.unwrap_or_else(|_| late()) else {
+            return Ok(());
+        };
+        let endpoint = self.daemon.socket.endpoint();
+        Err(match &self.id {
+            Some(id) => format!(
+                "pod {id} was not removed: {failure}; remove it: crictl -r {endpoint} rmp -f {id}"
+            ),
+            None => format!(
+                "a pod may be left: {failure}; look for it: crictl -r {endpoint} pods --label {LABEL}={}",
+                self.uid()
+            ),
+        })
+    }
+
+    async fn remove_all(&mut self) -> Result<(), TryFailure> {
+        // A failure to create the pod is in the report already.
+        self.created().await.ok();
+        if self.may_exist {
+            self.find().await?;
+        }
+        if self.id.is_none() {
+            return Ok(());
+        }
+        // A runtime does not remove a container that is starting, even if the call that starts it was cancelled.
+        for _ in 1..REMOVALS {
+            if self.remove_once().await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(REMOVAL_PERIOD).await;
+        }
+        self.remove_once().await
+    }
+
+    async fn remove_once(&mut self) -> Result<(), TryFailure> {
+        if self.container.is_some() {
+            // The removal of the pod also removes its containers, so only the result of that counts.
+            self.stop_container().await.ok();
+            self.remove_container().await.ok();
+        }
+        self.stop().await.ok();
+        self.remove().await
+    }
+
+    /// Finds the pod by its label, because the call that creates it returned no id. Waits until the backend answers before
+    /// and after a list, because a cached list may lack the pod.
+    async fn find(&mut self) -> Result<(), TryFailure> {
+        loop {
+            let answered = self.backend_answers().await;
+            let listed = self.list().await;
+            if answered && self.backend_answers().await {
+                self.may_exist = false;
+                self.id = listed?;
+                return Ok(());
+            }
+            tokio::time::sleep(FIND_PERIOD).await;
+        }
+    }
+
+    /// The id of the pod in a list.
+    async fn list(&self) -> Result<Option<String>, TryFailure> {
+        let filter = PodSandboxFilter {
+            label_selector: self.config.labels.clone(),
+            ..PodSandboxFilter::default()
+        };
+        let request = ListPodSandboxRequest {
+            filter: Some(filter),
+        };
+        let mut runtime = self.daemon.runtime();
+        let pods = runtime.list_pod_sandbox(request);
+        let pods = reply(LIMIT, "ListPodSandbox", pods).await?;
+        Ok(pods.items.into_iter().next().map(|pod| pod.id))
+    }
+
+    /// Whether the daemon's last list of the backend came from the backend.
+    async fn backend_answers(&self) -> bool {
+        let state = self.daemon.state().await;
+        let backends = state.map(|state| state.backends).unwrap_or_default();
+        let mut own = backends.iter().filter(|it| it.name == self.backend);
+        own.any(|backend| is_ready(backend) && !backend.pods_from_cache)
+    }
+
+    fn pod_id(&self) -> String {
+        self.id.clone().unwrap_or_default()
+    }
+
+    fn container_id(&self) -> String {
+        self.container.clone().unwrap_or_default()
+    }
+}
+
+/// Stops and removes a pod.
+pub(crate) async fn end(daemon: &Running, id: String) -> anyhow::Result<()> {
+    stop(daemon, id.clone()).await.map_err(Error::msg)?;
+    remove(daemon, id).await.map_err(Error::msg)
+}
+
+async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
+    let request = StopPodSandboxRequest { pod_sandbox_id };
+    let mut runtime = daemon.runtime();
+    let stopped = runtime.stop_pod_sandbox(request);
+    reply(LIMIT, "StopPodSandbox", stopped).await.map(drop)
+}
+
+async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
+    let request = RemovePodSandboxRequest { pod_sandbox_id };
+    let mut runtime = daemon.runtime();
+    let removed = runtime.remove_pod_sandbox(request);
+    reply(LIMIT, "RemovePodSandbox", removed).await.map(drop)
+}
+
+fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSandboxConfig {
+    let network = match settings.host_network {
+        true => NamespaceMode::Node,
+        false => NamespaceMode::Pod,
+    };
+    let hostname = (!settings.host_network).then(|| NAMESPACE.to_owned());
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: format!("try-{}", settings.handler),
+            uid: uid.to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            attempt: 0,
+        }),
+        hostname: hostname.unwrap_or_default(),
+        log_directory: logs.0.display().to_string(),
+        labels: HashMap::from([(LABEL.to_owned(), uid.to_owned())]),
+        linux: kernel::IS_LINUX.then(|| LinuxPodSandboxConfig {
+            cgroup_parent: settings.cgroup_parent().unwrap_or_default().to_owned(),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: Some(NamespaceOption {
+                    network: network.into(),
+                    pid: NamespaceMode::Container.into(),
+                    ..NamespaceOption::default()
+                }),
+                ..LinuxSandboxSecurityContext::default()
+            }),
+            ..LinuxPodSandboxConfig::default()
+        }),
+        ..PodSandboxConfig::default()
+    }
+}
+
+/// A random id in the form of a UUID.
+fn new_uid() -> String {
+    let random = || RandomState::new().hash_one(std::process::id());
+    let digits = format!("{:016x}{:016x}", random(), random());
+    let mut rest = digits.as_str();
+    let parts = [8, 4, 4, 4, 12].map(|length| {
+        let (part, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
+        rest = after;
+        part
+    });
+    parts.join("-")
+}
+
+/// Whether a log has a line of standard output that ends with this text.
+fn has_line(log: &[u8], text: &str) -> bool {
+    let log = String::from_utf8_lossy(log);
+    log.lines()
+        .any(|line| line.contains(" stdout ") && line.trim_end().ends_with(text))
+}
+
+/// Whether a container did not start because its image has no shell. Each low-level runtime has its own words.
+fn lacks_shell(text: &str) -> bool {
+    let quoted = ["\"sh\"", "`sh`", "'sh'", "\\\"sh\\\"", "\"cmd\""];
+    let missing = ["not found", "no such file", "cannot find"];
+    let lower = text.to_lowercase();
+    quoted.iter().any(|name| lower.contains(name)) && missing.iter().any(|it| lower.contains(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_report_a_missing_shell_in_their_own_words() {
+        let texts = [
+            "runc create failed: unable to start container process: exec: \"sh\": executable file not found in $PATH",
+            "executable file `sh` not found in $PATH: No such file or directory",
+            "error finding executable \"sh\" in PATH [/bin]: no such file or directory",
+        ];
+        assert!(texts.iter().all(|text| lacks_shell(text)));
+        assert!(!lacks_shell(
+            "\"containerd-shim-runsc-v1\": file does not exist"
+        ));
+        assert!(!lacks_shell("no space left on device"));
+    }
+
+    #[test]
+    fn each_uid_is_new_and_has_the_form_of_a_uuid() {
+        let uid = new_uid();
+        assert_eq!(uid.len(), 36);
+        assert_eq!(uid.split('-').count(), 5);
+        assert_ne!(uid, new_uid());
+    }
+
+    #[test]
+    fn a_line_of_a_log_ends_with_the_text_and_comes_from_standard_output() {
+        let log = b"2026-11-23T19:00:00.1Z stdout F abc\r\n";
+        assert!(has_line(log, "abc"));
+        assert!(!has_line(log, "ab"));
+        assert!(!has_line(b"2026-11-23T19:00:00.1Z stderr F abc\n", "abc"));
+    }
+}

@@ -1,0 +1,138 @@
+//! The pods of one handler. Each pod is removed in any case, and made again if something else stops it.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use criswitch_advice::verdict;
+
+use super::call::TryFailure;
+use super::pod::{PodSettings, TrialPod};
+use super::steps::{CREATE_POD, Steps};
+use crate::running::{self, Running};
+
+/// The number of pods that are made if something else, such as a kubelet, stops them. On a busy machine a kubelet often
+/// comes before the end of a try. Fewer pods are made if that takes too long.
+const MOST: usize = 10;
+const LEAST: usize = 3;
+
+/// The future that ends at Ctrl-C.
+pub(super) type Interrupt = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Makes the pods of one handler.
+pub(super) struct TryPods<'a> {
+    pub(super) daemon: &'a Running,
+    pub(super) settings: PodSettings<'a>,
+    pub(super) interrupt: &'a mut Interrupt,
+    /// Whether the handler was not tried, because its backend has no image with a shell.
+    pub(super) untested: &'a mut bool,
+    /// The pods that may be left, and how to remove them.
+    pub(super) leftovers: &'a mut Vec<String>,
+}
+
+/// Why no pod was made.
+pub(super) enum Stopped {
+    /// The step that failed, and why.
+    Failed(String),
+    Interrupted,
+}
+
+/// Why the work in one pod ended early.
+enum EarlyEnd {
+    Failed(String),
+    Interrupted,
+    /// Something else stopped the pod, so that another pod may work.
+    Disturbed(String),
+}
+
+impl TryPods<'_> {
+    /// Works in a new pod. If something else stops the pod, works in another one, after the first ones only within
+    /// `limit`. `attempts` counts the pods.
+    pub(super) async fn with_pod<T>(
+        &mut self,
+        steps: &mut Steps,
+        (attempts, limit): (&mut usize, Duration),
+        mut work: impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
+    ) -> Result<T, Stopped> {
+        let began = Instant::now();
+        loop {
+            *attempts += 1;
+            let repeats = *attempts < LEAST || *attempts < MOST && began.elapsed() < limit;
+            match self.once(steps, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(EarlyEnd::Disturbed(_)) if repeats => steps.say(
+                    "again",
+                    "because something else, such as a kubelet, stopped the pod",
+                ),
+                Err(EarlyEnd::Interrupted) => return Err(Stopped::Interrupted),
+                Err(EarlyEnd::Failed(why) | EarlyEnd::Disturbed(why)) => {
+                    return Err(Stopped::Failed(why));
+                }
+            }
+        }
+    }
+
+    /// Makes one pod, and removes it in any case.
+    async fn once<T>(
+        &mut self,
+        steps: &mut Steps,
+        work: &mut impl AsyncFnMut(&mut TrialPod<'_>, &mut Steps) -> Result<T, TryFailure>,
+    ) -> Result<T, EarlyEnd> {
+        self.check_backend().await.map_err(EarlyEnd::Failed)?;
+        let mut pod = TrialPod::new(self.daemon, &self.settings)
+            .map_err(|failure| EarlyEnd::Failed(failure.text))?;
+        let worked = tokio::select! {
+            // After an interruption no further pod is created.
+            biased;
+            () = self.interrupt.as_mut() => None,
+            worked = work(&mut pod, steps) => Some(worked),
+        };
+        *self.untested = matches!(&worked, Some(Err(failure)) if failure.needs_image);
+        let worked = match worked {
+            None => {
+                steps.interrupt();
+                Err(EarlyEnd::Interrupted)
+            }
+            Some(Ok(done)) => Ok(done),
+            Some(Err(failure)) => {
+                let was_stopped = pod.was_stopped().await;
+                let why = self.words(steps, &failure, was_stopped);
+                Err(match was_stopped {
+                    true => EarlyEnd::Disturbed(why),
+                    false => EarlyEnd::Failed(why),
+                })
+            }
+        };
+        self.leftovers.extend(pod.clean_up().await.err());
+        worked
+    }
+
+    /// Checks that the backend is ready. Otherwise the creation of a pod would fail late, and its failure would not say
+    /// whether the backend got the call.
+    async fn check_backend(&self) -> Result<(), String> {
+        let state = self.daemon.state().await;
+        let state = state.map_err(|error| format!("{error:#}"))?;
+        let backend = running::backend(&state, self.settings.backend);
+        let backend = backend.map_err(|error| error.to_string())?;
+        match verdict::is_ready(backend) {
+            true => Ok(()),
+            false => Err(verdict::state(backend)),
+        }
+    }
+
+    /// Why a step failed, and what to try if the runtime's words do not say it.
+    fn words(&self, steps: &Steps, failure: &TryFailure, was_stopped: bool) -> String {
+        let step = steps.last().map_or("", |step| step.name);
+        let text = &failure.text;
+        let lower = text.to_lowercase();
+        let is_network = step == CREATE_POD && (lower.contains("network") || lower.contains("cni"));
+        let hint = if was_stopped {
+            "; something else stopped the pod, such as a kubelet, which stops each pod that it does not know: stop the \
+             kubelet during the try"
+        } else if is_network && !self.settings.host_network {
+            "; if the network plugin needs a pod that the API server knows, try --host-network"
+        } else {
+            ""
+        };
+        format!("{step}: {text}{hint}")
+    }
+}
