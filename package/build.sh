@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # build.sh release FOLDER [TARGET...]: makes the files of a release in FOLDER, which must be absent or empty:
 #
-#   criswitch-VERSION-linux-ARCH            the static binary
+#   criswitch-VERSION-linux-ARCH            the static program with the commands
+#   criswitchd-VERSION-linux-ARCH           the static program of the daemon
 #   criswitch_VERSION-1_ARCH.deb            the Debian package
 #   criswitch-VERSION-1.ARCH.rpm            the RPM package
 #   criswitch-VERSION-sysext-ARCH.raw       the image for systemd-sysext
-#   criswitch-VERSION-windows-amd64.zip     the program for Windows
+#   criswitch-VERSION-windows-amd64.zip     the programs for Windows
 #   criswitch-VERSION-image.tar             the container image, as an OCI layout with an index of the architectures
 #   criswitch-VERSION-chart.tgz             the Helm chart
 #   criswitch-VERSION-man-completions.tar.gz
-#   criswitch-VERSION-TARGET.cdx.json       the SBOM: the crates that are linked into the program
+#   criswitch-VERSION-TARGET.cdx.json       the SBOM: the crates that are linked into the programs
 #   criswitch-VERSION-provenance.json       the commit, the toolchain and the command
 #   criswitch-VERSION-notes.md              the section of CHANGELOG.md
 #   criswitch-VERSION-bundle.tar            image, packages, chart and SBOMs with load.sh, which needs no network
@@ -159,13 +160,14 @@ describe_program() {
   pack "$PARTS" man completions criswitch.schema.json | gzip --best --no-name >"$OUT/criswitch-$VERSION-man-completions.tar.gz"
 }
 
-# linux TARGET: the binary, the packages, and the tree for the images.
+# linux TARGET: the programs, the packages, and the tree for the images.
 linux() {
   local arch=arm64 name=arm64 tree
   case $1 in x86_64-*) arch=amd64 name=x86-64 ;; esac
-  BINARY=$OUT/criswitch-$VERSION-linux-$arch
-  cp "$CARGO_TARGET_DIR/$1/$PROFILE/criswitch" "$BINARY"
-  export BINARY ARCH=$arch
+  PROGRAM=$OUT/criswitch-$VERSION-linux-$arch DAEMON=$OUT/criswitchd-$VERSION-linux-$arch
+  cp "$CARGO_TARGET_DIR/$1/$PROFILE/criswitch" "$PROGRAM"
+  cp "$CARGO_TARGET_DIR/$1/$PROFILE/criswitchd" "$DAEMON"
+  export PROGRAM DAEMON ARCH=$arch
   nfpm package --config package/nfpm.yaml --packager deb --target "$OUT" >/dev/null
   nfpm package --config package/nfpm.yaml --packager rpm --target "$OUT" >/dev/null
   tree=$WORK/$arch
@@ -182,14 +184,14 @@ linux() {
 }
 
 # windows TARGET: the zip file. All files get the time of the sources, because a zip file has the times of its files. The
-# program has no symbols: the linker's names of import libraries are different in each build.
+# programs have no symbols: the linker's names of import libraries are different in each build.
 windows() {
   local name=criswitch-$VERSION-windows-amd64
   local parts=$WORK/$name
   mkdir -p "$parts/docs"
-  cp "$CARGO_TARGET_DIR/$1/$PROFILE/criswitch.exe" package/windows/criswitch.toml LICENSE README.md \
+  cp "$CARGO_TARGET_DIR/$1/$PROFILE"/criswitch{,d}.exe package/windows/criswitch.toml LICENSE README.md \
     "$PARTS/third-party.txt" "$parts"
-  x86_64-w64-mingw32-strip "$parts/criswitch.exe"
+  x86_64-w64-mingw32-strip "$parts"/*.exe
   cp -r docs/*.md docs/decisions "$parts/docs"
   find "$parts" -exec touch --date "@$SOURCE_DATE_EPOCH" {} +
   (cd "$WORK" && find "$name" | sort | zip --quiet -X -@ "$OUT/$name.zip")

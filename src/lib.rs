@@ -70,9 +70,9 @@
 //! - [`metrics`]: the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read
 //!   from
 //!
-//! The program starts the daemon in `serve`, and has the commands of the crate `criswitch-ctl`, which never uses the
-//! daemon. docs/architecture.md says where to begin to add an RPC, a configuration key, a metric, a limit, a command,
-//! an operating system, and more.
+//! The program criswitchd starts the daemon in `serve`. The commands are another program, `criswitch` of the crate
+//! `criswitch-ctl`, which never uses the daemon. docs/architecture.md says where to begin to add an RPC, a
+//! configuration key, a metric, a limit, a command, an operating system, and more.
 //!
 //! # What always holds
 //!

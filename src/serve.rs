@@ -1,5 +1,6 @@
-//! `criswitch serve`: the log, the socket, the signals and reloads. The library serves the calls.
+//! The log, the socket, the signals and reloads. The library serves the calls.
 
+pub(super) mod check;
 mod log;
 mod notify;
 
@@ -10,11 +11,10 @@ use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
 use criswitch::server::{Listener, Passed, PassedSocket};
-use criswitch::store::{Boot, Found, InUse, Lock, Store};
+use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::{Switch, reload, saved};
-use criswitch_client::exit::Verdict;
 use criswitch_config::watch::{Fingerprint, Watch};
-use criswitch_config::{Config, Directories, Problems};
+use criswitch_config::{Config, Problems};
 use criswitch_platform::process::{self, Hangup};
 use criswitch_platform::service::{self, NotifyState};
 use criswitch_version::BUILD;
@@ -22,31 +22,41 @@ use criswitch_version::BUILD;
 use log::Log;
 use notify::Notify;
 
+/// Why the daemon did not serve.
+#[derive(Debug)]
+pub(super) enum NotServed {
+    /// The configuration is wrong.
+    Configuration(Problems),
+    /// It could not start.
+    Start(anyhow::Error),
+    /// The cause is in the log.
+    Logged,
+}
+
 /// Serves until SIGTERM or SIGINT.
-pub(super) fn serve(path: &Path) -> anyhow::Result<Verdict> {
+///
+/// # Errors
+/// Why it did not serve.
+pub(super) fn serve(path: &Path) -> Result<(), NotServed> {
     let (loaded, config) = load(path);
-    let config = config?;
+    let config = config.map_err(NotServed::Configuration)?;
     let log = log::start(&config.log);
     // `Passed::take` removes environment variables, so no other thread may run yet.
     let passed = Passed::take();
-    let _writing = log.write()?;
+    let _writing = log
+        .write()
+        .map_err(|error| NotServed::Start(error.into()))?;
     let served = passed
         .map_err(anyhow::Error::from)
         .and_then(|passed| serve_on(passed, config, loaded, &log));
-    Ok(served.unwrap_or_else(|error| {
+    served.map_err(|error| {
         // Queue the error, because a direct write to standard error could block the exit.
-        log.queue
-            .add(criswitch_client::exit::failure(&error).as_bytes());
-        Verdict::NotFine
-    }))
+        log.queue.add(format!("criswitchd: {error:#}\n").as_bytes());
+        NotServed::Logged
+    })
 }
 
-fn serve_on(
-    passed: Passed,
-    config: Config,
-    loaded: Fingerprint,
-    log: &Log,
-) -> anyhow::Result<Verdict> {
+fn serve_on(passed: Passed, config: Config, loaded: Fingerprint, log: &Log) -> anyhow::Result<()> {
     let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,13 +70,13 @@ fn serve_on(
         let socket_activated = passed.cri.is_some();
         let listener = tokio::select! {
             listener = listen(passed.cri, &config) => listener?,
-            () = &mut shutdown => return Ok(Verdict::Fine),
+            () = &mut shutdown => return Ok(()),
         };
         let own = config.clone();
         let starting = tokio::task::spawn_blocking(|| with_state(own));
         let (mut switch, _lock) = tokio::select! {
             started = starting => started??,
-            () = &mut shutdown => return Ok(Verdict::Fine),
+            () = &mut shutdown => return Ok(()),
         };
         log_start(&config, socket_activated);
         for note in &config.notes {
@@ -79,7 +89,7 @@ fn serve_on(
             notify.stopping(switch.live().config.shutdown_timeout);
         };
         tokio::select! {
-            () = criswitch::serve(Arc::clone(&switch), listener, passed.metrics, shutdown) => Ok(Verdict::Fine),
+            () = criswitch::serve(Arc::clone(&switch), listener, passed.metrics, shutdown) => Ok(()),
             never = notify.keep(&switch) => match never {},
             never = reloads(&switch, log, &notify, hangup, loaded) => match never {},
         }
@@ -185,23 +195,11 @@ fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
     (Fingerprint::of(path), Config::load(path))
 }
 
-/// Serves until the service manager stops the service. The result of the service is an error if it failed; the error is
-/// empty if it is in the log already.
+/// Serves until the service manager stops the service. The error says why it failed; it is empty if the log says so.
 pub(super) fn serve_as_service(path: &Path) -> Result<(), String> {
-    match serve(path) {
-        Ok(Verdict::Fine) => Ok(()),
-        Ok(_) => Err(String::new()),
-        Err(error) => Err(criswitch_client::exit::failure(&error)),
-    }
-}
-
-/// Sentences about the lists that would fail after a restart, from the state in the first of these directories that has
-/// one.
-pub(super) fn restart_problems(config: &Config, places: &[Directories]) -> Vec<String> {
-    let Ok(boot) = Boot::current() else {
-        return Vec::new();
-    };
-    let mut places = places.iter();
-    let found = places.find_map(|place| Found::look(place, &boot));
-    found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
+    serve(path).map_err(|failure| match failure {
+        NotServed::Configuration(problems) => format!("{problems}\n"),
+        NotServed::Start(error) => format!("criswitchd: {error:#}\n"),
+        NotServed::Logged => String::new(),
+    })
 }

@@ -201,13 +201,25 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// The daemon with this configuration.
+fn daemon(config: &str) -> Command {
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_criswitchd"));
+    daemon.args(["--config", config]);
+    daemon
+}
+
 /// Runs the binary. The output has the addresses of Unix, except JSON.
 fn run(arguments: &[&str]) -> Outcome {
-    let output = command(arguments).output().unwrap();
-    let [stdout, stderr] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     // A path of Windows in a JSON string has escapes.
     let is_json = arguments.iter().any(|text| text.ends_with("json"));
+    ended(&mut command(arguments), is_json)
+}
+
+/// Runs a command until it ends. The output has the addresses of Unix, except JSON.
+fn ended(command: &mut Command, is_json: bool) -> Outcome {
+    let output = command.output().unwrap();
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     Outcome {
         code: output.status.code().expect("it exits"),
         stdout: if is_json { stdout } else { portable(&stdout) },
@@ -219,6 +231,12 @@ fn run(arguments: &[&str]) -> Outcome {
 async fn run_beside(arguments: &[&str]) -> Outcome {
     let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
     let run = move || run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// Like [`run_beside`], for any program.
+async fn beside(mut command: Command) -> Outcome {
+    let run = move || ended(&mut command, false);
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 

@@ -329,9 +329,10 @@ test_windows() {
 test_package() {
   wait_for "${RELEASES:-}"
   tests/system/package/run.sh || return
-  PACKAGED=$(echo "$CACHE"/package/one/criswitch-*-linux-amd64)
-  # The comparison measures this program, too.
-  export CRISWITCH_STATIC=$PACKAGED
+  # The programs of the package's tests have the names of an installation.
+  PACKAGED=$CACHE/package/root/criswitch
+  # The comparison measures this daemon, too.
+  export CRISWITCH_STATIC=${PACKAGED}d
   PACKAGED_BUNDLE=$CACHE/package/bundle
 }
 

@@ -47,7 +47,7 @@ use report::{Measured, Report};
 use subjects::{Process, STATIC, Subject, backend_socket, own_program, pinned, program};
 use works::Work;
 
-const CRISWITCH: &str = env!("CARGO_BIN_EXE_criswitch");
+const CRISWITCH: &str = env!("CARGO_BIN_EXE_criswitchd");
 /// The HTTP/2 windows of client and backend. They are so large that a list of 10,000 containers needs no update of a
 /// window.
 const WINDOW: u32 = 16 << 20;

@@ -115,9 +115,7 @@ impl Subject {
                     Subject::Static => program(STATIC),
                     _ => CRISWITCH.to_owned(),
                 };
-                [&own, "serve", "--config", &at(&config)]
-                    .map(str::to_owned)
-                    .into()
+                [&own, "--config", &at(&config)].map(str::to_owned).into()
             }
         })
     }

@@ -37,14 +37,14 @@ impl Machine {
 
     /// Starts criswitch with the environment of its unit. The log goes to a file beside the configuration.
     pub fn start_switch(&self, directory: &Path) -> Switch {
-        let binary = env!("CARGO_BIN_EXE_criswitch");
+        let binary = env!("CARGO_BIN_EXE_criswitchd");
         let mut command = Command::new(if self.pinned { "taskset" } else { binary });
         if self.pinned {
             command.args(["--cpu-list", "1", binary]);
         }
         let log = std::fs::File::create(directory.join("log")).unwrap();
         let child = command
-            .args(["serve", "--config"])
+            .args(["--config"])
             .arg(directory.join("criswitch.toml"))
             .envs(unit::environment())
             .stdout(Stdio::null())

@@ -65,9 +65,10 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 /// Logs only criswitch's lines. Calls carry secrets, and h2 and hyper log frames and headers at TRACE.
 fn targets(levels: &LogLevels) -> Targets {
     let modules = levels.modules.iter();
-    // A module is one of the daemon, or a crate.
+    // A module is one of the library, one of the program, or a crate.
     let modules = modules.flat_map(|(module, level)| {
-        ["criswitch::", "criswitch_"].map(|place| (format!("{place}{module}"), *level))
+        ["criswitch::", "criswitchd::", "criswitch_"]
+            .map(|place| (format!("{place}{module}"), *level))
     });
     Targets::new()
         .with_target("criswitch", levels.all)

@@ -89,7 +89,7 @@ async fn a_bundle_has_all_parts_and_no_secret() {
     let runc = Sim::new("runc");
     runc.serve_on(&at("runc"));
     runc.add_image(IMAGE);
-    let daemon = LoggedDaemon::start_as(command(&["serve", "--config", text(&files.main())]));
+    let daemon = LoggedDaemon::start_as(crate::daemon(text(&files.main())));
     let client = Client::new(&at("listen"));
     for handler in ["runc", "dead", "nosuch"] {
         whisper(&client, handler).await;

@@ -23,7 +23,7 @@ async fn a_written_file_equals_the_printed_configuration_and_is_valid() {
     expect![[r#"
         criswitch wrote /node/etc/criswitch.toml. Read it, then run:
           criswitch check --probe --config /node/etc/criswitch.toml
-          criswitch serve --config /node/etc/criswitch.toml
+          criswitchd --config /node/etc/criswitch.toml
           crictl -r unix:///run/criswitch/criswitch.sock pods
         If these show what you expect, set for the kubelet:
           --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock

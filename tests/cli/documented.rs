@@ -55,8 +55,7 @@ fn the_documents_use_commands_and_options_that_exist() {
     let lines = documents.flat_map(|path| code(&fs::read_to_string(path).unwrap()));
     let used: BTreeSet<_> = lines.filter_map(|line| used(&line)).collect();
     assert!(used.len() > 15, "{used:?}");
-    // The command `service` exists on Windows only.
-    for (command, options) in used.into_iter().filter(|(command, _)| command != "service") {
+    for (command, options) in used {
         let words: Vec<_> = command.split(' ').chain(["--help"]).collect();
         let help = run(&words);
         assert_eq!(help.code, 0, "criswitch {command}");

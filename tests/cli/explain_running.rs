@@ -7,7 +7,7 @@ use tonic::Code;
 use crate::reload::Node;
 use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, Sim};
-use crate::{Outcome, command, run_beside, text};
+use crate::{Outcome, run_beside, text};
 
 async fn explain(node: &Node, arguments: &[&str]) -> Outcome {
     let main = node.files.main();
@@ -361,7 +361,7 @@ async fn a_rejected_pod_and_a_handler_are_shown_while_lists_fail() {
     let path = files.main();
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("start_wait = '0s'\n{config}")).unwrap();
-    let serve = command(&["serve", "--config", text(&path)]);
+    let serve = crate::daemon(text(&path));
     let _daemon = Daemon::start_as(serve).await;
     Client::new(&listen)
         .run_pod("runc", "lost")

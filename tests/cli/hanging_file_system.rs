@@ -65,7 +65,7 @@ async fn a_file_system_that_does_not_answer_delays_no_call_no_reload_and_no_shut
         [handlers]\nrunc = {runc:?}\nother = {other:?}"
     );
     std::fs::write(files.main(), &config).unwrap();
-    let serve = crate::command(&["serve", "--config", text(&files.main())]);
+    let serve = crate::daemon(text(&files.main()));
     let shown = LoggedDaemon::start_as(serve);
     let client = Client::new(&listen);
     let version = async || {

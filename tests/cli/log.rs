@@ -9,7 +9,7 @@ use crate::config_files::native;
 use crate::processes;
 use crate::reload::Node;
 use crate::support::{frame, pod_config};
-use crate::{command, main_file, text};
+use crate::{main_file, text};
 
 /// The value of `JOURNAL_STREAM`, which systemd sets.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ fn first_line(settings: &str, systemd: Systemd) -> String {
     let config = format!("listen = {listen:?}\n{settings}\n{table}");
     std::fs::write(&path, native(&config)).unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut serve = command(&["serve", "--config", text(&path)]);
+    let mut serve = crate::daemon(text(&path));
     processes::with_own_state(&serve);
     serve.env_remove("JOURNAL_STREAM");
     match systemd {
@@ -69,7 +69,7 @@ fn lines_of_text_have_a_time_and_a_level_and_no_colour_in_a_pipe() {
         assert!(time.contains('T') && time.ends_with('Z'), "{line:?}");
         let rest = rest.trim_start();
         assert!(
-            rest.starts_with("INFO criswitch::serve: criswitch 0.1.0 started listen="),
+            rest.starts_with("INFO criswitchd::serve: criswitch 0.1.0 started listen="),
             "{line:?}"
         );
         assert!(!line.contains('\u{1b}'), "{line:?}");
@@ -85,7 +85,7 @@ fn lines_for_the_journal_begin_with_their_priority_and_have_no_time() {
     ] {
         let line = first_line(settings, systemd);
         assert!(
-            line.starts_with("<6>criswitch::serve: criswitch 0.1.0 started listen="),
+            line.starts_with("<6>criswitchd::serve: criswitch 0.1.0 started listen="),
             "{line:?}"
         );
     }
@@ -97,7 +97,7 @@ fn a_line_of_json_is_an_object_with_its_fields() {
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["level"], "INFO");
     assert_eq!(line["message"], "criswitch 0.1.0 started");
-    assert_eq!(line["target"], "criswitch::serve");
+    assert_eq!(line["target"], "criswitchd::serve");
     assert!(
         line["listen"].as_str().unwrap().ends_with("/listen"),
         "{line}"

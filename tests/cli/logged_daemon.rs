@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::config_files::ConfigFiles;
 use crate::processes;
 use crate::support::PATIENCE;
-use crate::{command, text};
+use crate::text;
 
 /// A running daemon with every line of its log. The daemon is killed if the test ends first.
 pub(crate) struct LoggedDaemon {
@@ -20,7 +20,7 @@ pub(crate) struct LoggedDaemon {
 impl LoggedDaemon {
     /// Starts the daemon and waits until it serves.
     pub(crate) fn start(files: &ConfigFiles) -> LoggedDaemon {
-        LoggedDaemon::start_as(command(&["serve", "--config", text(&files.main())]))
+        LoggedDaemon::start_as(crate::daemon(text(&files.main())))
     }
 
     /// Starts the daemon with this command and waits until it serves.

@@ -30,8 +30,8 @@ async fn connections_that_cannot_be_accepted_are_logged_once_until_one_is_accept
     runc.serve_on(&backend);
     runc.hold("ListPodSandboxMetrics");
     let mut serve = std::process::Command::new("sh");
-    serve.args(["-c", FILES, env!("CARGO_BIN_EXE_criswitch")]);
-    serve.args(["serve", "--config", text(&files.main())]);
+    serve.args(["-c", FILES, env!("CARGO_BIN_EXE_criswitchd")]);
+    serve.args(["--config", text(&files.main())]);
     let mut shown = LoggedDaemon::start_as(serve);
     let client = Client::new(&listen).raw().await;
     let path = |rpc| format!("/runtime.v1.RuntimeService/{rpc}");

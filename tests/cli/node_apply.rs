@@ -42,7 +42,8 @@ pub(crate) fn image() -> Machine {
         )
         .with(CONFIG, &KUBELET.replace(NEW, OLD))
         .with(KEPT, OLD)
-        .with("/program", "#!/bin/sh\n");
+        .with("/programs/criswitch", "#!/bin/sh\n")
+        .with("/programs/criswitchd", "#!/bin/sh\n");
     let config = machine.at(CONFIG);
     rustix::fs::setxattr(&config, "user.note", b"kept", XattrFlags::empty()).ok();
     fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
@@ -96,8 +97,8 @@ pub(crate) fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
 /// Runs a command of `criswitch node` on a machine. The exit status is -1 if the process was killed.
 pub(crate) fn node(machine: &Machine, name: &str, arguments: &[&str]) -> Outcome {
     let files = main_file(SPEC);
-    let (program, spec) = (machine.at("/program"), files.main());
-    let source = ["--spec", text(&spec), "--program", text(&program)];
+    let (program, spec) = (machine.at("/programs"), files.main());
+    let source = ["--spec", text(&spec), "--programs", text(&program)];
     let source = if name == "apply" { &source[..] } else { &[] };
     let all = [
         &["node", name, "--root", text(machine.root())],
@@ -186,11 +187,11 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
 #[test]
 fn the_number_of_a_specification_that_changes_nothing_counts() {
     let machine = image();
-    let (root, program) = (text(machine.root()), machine.at("/program"));
+    let (root, program) = (text(machine.root()), machine.at("/programs"));
     for (generation, code) in [(3, 0), (4, 0), (3, 1), (4, 0)] {
         let files = main_file(&format!("{SPEC}generation = {generation}\n"));
         let (spec, program) = (files.main(), text(&program));
-        let apply = ["node", "apply", "--root", root, "--program", program];
+        let apply = ["node", "apply", "--root", root, "--programs", program];
         let outcome = run(&[&apply[..], &["--spec", text(&spec)]].concat());
         assert_eq!(outcome.code, code, "{generation}: {}", outcome.stdout);
     }
@@ -240,8 +241,15 @@ fn an_undo_on_a_mounted_disk_removes_the_labels_of_the_node() {
     let machine = image().with(LABELS, "criswitch.io/handler.runc=true\n");
     let key = format!("labels_file = '{LABELS}'\n{SPEC}");
     let files = main_file(&key);
-    let (root, program) = (text(machine.root()), machine.at("/program"));
-    let apply = ["node", "apply", "--root", root, "--program", text(&program)];
+    let (root, program) = (text(machine.root()), machine.at("/programs"));
+    let apply = [
+        "node",
+        "apply",
+        "--root",
+        root,
+        "--programs",
+        text(&program),
+    ];
     let applied = run(&[&apply[..], &["--spec", text(&files.main())]].concat());
     assert_eq!(applied.code, 0, "{}", applied.stdout);
     assert!(machine.at(LABELS).exists());
@@ -305,13 +313,13 @@ fn a_record_that_is_written_in_part_spoils_no_other() {
     }
     fs::write(&journal, &text_of_journal).unwrap();
     let files = main_file(SPEC);
-    let (program, spec) = (machine.at("/program"), files.main());
+    let (program, spec) = (machine.at("/programs"), files.main());
     let output = Command::new("bash")
         .args(["-c", "trap '' XFSZ; ulimit -f 400; exec \"$@\"", "-"])
         .args([env!("CARGO_BIN_EXE_criswitch"), "node", "apply", "--root"])
         .args([
             text(machine.root()),
-            "--program",
+            "--programs",
             text(&program),
             "--spec",
             text(&spec),
@@ -391,7 +399,7 @@ fn an_apply_that_fails_undoes_what_it_has_changed() {
     let script = "mount -t tmpfs -o nr_inodes=1 none \"$1/etc/criswitch\" || exit 99
         shift && exec \"$@\"";
     let files = main_file(SPEC);
-    let (program, spec) = (machine.at("/program"), files.main());
+    let (program, spec) = (machine.at("/programs"), files.main());
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "sh", "-c", script, "-", text(machine.root())]);
     unshare.args([
@@ -402,7 +410,7 @@ fn an_apply_that_fails_undoes_what_it_has_changed() {
         text(machine.root()),
     ]);
     let output = unshare
-        .args(["--program", text(&program), "--spec", text(&spec)])
+        .args(["--programs", text(&program), "--spec", text(&spec)])
         .output()
         .unwrap();
     let shown = String::from_utf8(output.stderr).unwrap();
@@ -433,7 +441,7 @@ fn a_full_disk_does_not_prevent_an_undo() {
         before=$(files)
         boundary=0
         while [ -z "${is_last:-}" ]; do
-            "$criswitch" node apply --root "$disk" --program "$disk/program" --spec "$spec" || exit 2
+            "$criswitch" node apply --root "$disk" --programs "$disk/programs" --spec "$spec" || exit 2
             [ "$before" != "$(files)" ] || exit 3
             "$criswitch" node undo --root "$disk" --stop-at "$boundary" >"$disk/out" & undo=$!
             until grep -q ') T ' "/proc/$undo/stat" || ! kill -0 "$undo" 2>/dev/null; do :; done
@@ -486,7 +494,7 @@ fn a_changed_specification_is_applied_over_the_first_and_undone_alone() {
     succeeds(&machine, "apply");
     let first = state(machine.root(), false);
     let files = main_file(&SPEC.replace("[node]", "kata = '/run/kata/containerd.sock'\n[node]"));
-    let (program, spec) = (machine.at("/program"), files.main());
+    let (program, spec) = (machine.at("/programs"), files.main());
     let apply = [
         "node",
         "apply",
@@ -494,7 +502,7 @@ fn a_changed_specification_is_applied_over_the_first_and_undone_alone() {
         text(machine.root()),
         "--spec",
         text(&spec),
-        "--program",
+        "--programs",
     ];
     let outcome = run(&[&apply[..], &[text(&program)]].concat());
     assert_eq!(outcome.code, 0, "{}", outcome.stdout);

@@ -57,10 +57,10 @@ fn an_apply_keeps_a_file_that_somebody_changes_meanwhile() {
     succeeds(&machine, "undo");
     for boundary in boundaries {
         let files = main_file(SPEC);
-        let (program, spec) = (machine.at("/program"), files.main());
+        let (program, spec) = (machine.at("/programs"), files.main());
         let mut apply = command(&["node", "apply", "--root", text(machine.root())]);
         apply.args([
-            "--program",
+            "--programs",
             text(&program),
             "--spec",
             text(&spec),

@@ -202,8 +202,14 @@ async fn without_a_specification_the_runtimes_are_discovered() {
 async fn a_node_that_is_as_specified_is_ready() {
     let machine = running(&containerd()).await;
     let version = env!("CARGO_PKG_VERSION");
-    let program = machine.at(&format!("/opt/criswitch/{version}/criswitch"));
-    fs::copy(env!("CARGO_BIN_EXE_criswitch"), program).unwrap();
+    let folder = machine.at(&format!("/opt/criswitch/{version}"));
+    let programs = [
+        env!("CARGO_BIN_EXE_criswitch"),
+        env!("CARGO_BIN_EXE_criswitchd"),
+    ];
+    for program in programs.map(Path::new) {
+        fs::copy(program, folder.join(program.file_name().unwrap())).unwrap();
+    }
     symlink(version, machine.at("/opt/criswitch/current")).unwrap();
     let units = [
         (
@@ -221,7 +227,7 @@ async fn a_node_that_is_as_specified_is_ready() {
     let machine = units.iter().fold(machine, |machine, (name, text, target)| {
         let link = machine.at(&format!("{folder}/{target}.target.wants/{name}"));
         symlink(format!("../{name}"), link).unwrap();
-        let text = text.replace("/usr/bin/criswitch", "/opt/criswitch/current/criswitch");
+        let text = text.replace("/usr/bin/", "/opt/criswitch/current/");
         machine.with(&format!("{folder}/{name}"), &text)
     });
     let drop_in = include_str!("../../systemd/kubelet.service.d/10-criswitch.conf");
@@ -229,7 +235,7 @@ async fn a_node_that_is_as_specified_is_ready() {
         .with(&format!("{UNIT}.d/10-criswitch.conf"), drop_in)
         .with("/etc/criswitch/criswitch.toml", TABLE)
         .with("/var/lib/kubelet/config.yaml", KUBELET)
-        .running("900", &["/opt/criswitch/current/criswitch", "serve"]);
+        .running("900", &["/opt/criswitch/current/criswitchd"]);
     let outcome = plan_beside(&machine, "", &[]).await;
     let ready =
         "kubelet: kubelet.service, kubeadm with the configuration\n\nready: nothing would change\n";
@@ -419,15 +425,15 @@ fn a_target_that_is_read_only_noexec_immutable_or_full_is_rejected() {
     for (shell, finding) in [
         (
             "mount -t tmpfs -o ro none \"$1/opt\"",
-            "refused read-only: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/current: ",
+            "refused read-only: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd, /opt/criswitch/current: ",
         ),
         (
             "mount -t tmpfs -o noexec none \"$1/opt\"",
-            "refused noexec: /opt/criswitch/0.1.0/criswitch: ",
+            "refused noexec: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd: ",
         ),
         (
             "mount -t tmpfs -o size=2m none \"$1/opt\"",
-            "refused room: /opt/criswitch/0.1.0/criswitch: ",
+            "refused room: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd: ",
         ),
     ] {
         if let Some(shown) = plan_after(&machine(), shell) {

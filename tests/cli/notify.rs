@@ -14,7 +14,7 @@ use crate::support::{Client, PATIENCE, Sim};
 use crate::text;
 
 fn serve(files: &ConfigFiles, manager: &Path, watchdog_usec: &str) -> Command {
-    let mut command = crate::command(&["serve", "--config", text(&files.main())]);
+    let mut command = crate::daemon(text(&files.main()));
     command.env("NOTIFY_SOCKET", manager);
     command.env("WATCHDOG_USEC", watchdog_usec);
     command

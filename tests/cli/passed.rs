@@ -15,7 +15,7 @@ use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, Sim, passing};
 use crate::text;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitchd");
 
 /// A `serve` command that gets this many copies of the descriptor, and this value of `LISTEN_FDS`.
 fn serve_with(
@@ -24,7 +24,7 @@ fn serve_with(
     (count, shown): (usize, &str),
 ) -> Command {
     let mut command = passing(BINARY, descriptor, count, shown);
-    command.args(["serve", "--config", text(&files.main())]);
+    command.args(["--config", text(&files.main())]);
     command
 }
 
@@ -120,7 +120,7 @@ async fn listen_may_have_another_path_to_the_passed_socket() {
 #[tokio::test]
 async fn sockets_passed_to_another_process_are_ignored() {
     let (files, listen, _) = one_backend();
-    let mut command = crate::command(&["serve", "--config", text(&files.main())]);
+    let mut command = crate::daemon(text(&files.main()));
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
     let daemon = Daemon::start_as(command).await;
     assert!(listen.exists());

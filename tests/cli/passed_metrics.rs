@@ -15,7 +15,7 @@ use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Sim, passing, passing_both};
 use crate::text;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitchd");
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n";
 
 /// A configuration with one backend that answers, and the socket to listen on.
@@ -54,7 +54,7 @@ impl Node {
     fn serve(&self, metrics: impl Into<OwnedFd>, names: &str) -> Command {
         let socket = self.socket.try_clone().unwrap().into();
         let mut command = passing_both(BINARY, [metrics.into(), socket], names);
-        command.args(["serve", "--config", text(&self.files.main())]);
+        command.args(["--config", text(&self.files.main())]);
         command
     }
 
@@ -73,7 +73,7 @@ impl Node {
 
     /// The error of a daemon that does not start, and exits with 1.
     fn refused(&self, mut serve: Command) -> String {
-        serve.args(["serve", "--config", text(&self.files.main())]);
+        serve.args(["--config", text(&self.files.main())]);
         let output = serve.output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
@@ -214,7 +214,7 @@ async fn a_metrics_address_in_use_is_reported_and_calls_are_served() {
     let (node, taken) = (Node::new(), loopback());
     node.metrics_listen(&taken.1.to_string());
     let mut serve = passing(BINARY, node.socket.try_clone().unwrap(), 1, "1");
-    serve.args(["serve", "--config", text(&node.files.main())]);
+    serve.args(["--config", text(&node.files.main())]);
     let daemon = Daemon::start_as(serve).await;
     let log = node.log_of(daemon).await;
     assert_eq!(log.matches("ERROR").count(), 1, "{log}");

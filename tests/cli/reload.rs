@@ -67,7 +67,7 @@ impl Node {
         let [old, new] = sims;
         let main = Node::table(&files, head, "");
         files.write("criswitch.toml", &main);
-        let serve = crate::command(&["serve", "--config", text(&files.main())]);
+        let serve = crate::daemon(text(&files.main()));
         let daemon = Daemon::start_as(start(serve)).await;
         Node {
             files,

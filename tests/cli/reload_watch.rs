@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Sim};
-use crate::{command, text};
+use crate::text;
 
 /// A full pipe: a write blocks until the pipe is read.
 fn full_pipe() -> (impl Read + Send + 'static, impl Into<Stdio>) {
@@ -26,7 +26,7 @@ async fn files_that_become_invalid_before_the_first_check_are_reported() {
     let good = std::fs::read_to_string(files.main()).unwrap();
     std::fs::write(files.main(), format!("watch = true\n{good}")).unwrap();
     let (log, stderr) = full_pipe();
-    let mut serve = command(&["serve", "--config", text(&files.main())]);
+    let mut serve = crate::daemon(text(&files.main()));
     let process = serve.stderr(stderr).spawn().unwrap();
     drop(serve);
     // When the socket exists, the daemon has read the files, and waits until it can write its log.

@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::config_files::native;
 use crate::logged_daemon::LoggedDaemon;
 use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
-use crate::{command, main_file, text};
+use crate::{main_file, text};
 
 /// A word that every secret contains. Each field that may hold a secret gets a secret of its own.
 pub(crate) const SECRET: &str = "hunter2";
@@ -132,7 +132,7 @@ async fn no_user_reads_them(format: &str, named: &str) {
     let runc = Sim::new("runc");
     runc.serve_on(&directory.join("runc"));
     runc.add_image(IMAGE);
-    let mut serve = command(&["serve", "--config", text(&path)]);
+    let mut serve = crate::daemon(text(&path));
     let output = directory.join("output");
     serve.stdout(std::fs::File::create(&output).unwrap());
     let shown = LoggedDaemon::start_as(serve);

@@ -10,7 +10,7 @@ use criswitch_cri::codec::cri::VersionRequest;
 use crate::config_files::{ConfigFiles, native};
 use crate::processes;
 use crate::support::{Client, Sim};
-use crate::{command, main_file, run, run_beside, text};
+use crate::{beside, daemon, ended, main_file, text};
 
 /// A daemon, which is killed if the test ends first.
 pub(crate) struct Daemon {
@@ -22,7 +22,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     async fn start(files: &ConfigFiles) -> Daemon {
-        Daemon::start_as(command(&["serve", "--config", text(&files.main())])).await
+        Daemon::start_as(daemon(text(&files.main()))).await
     }
 
     /// Starts the daemon and waits until it logs that it serves.
@@ -128,9 +128,9 @@ async fn serve_answers_on_its_socket_until_a_signal_and_exits_with_0() {
 async fn serve_that_cannot_listen_reports_the_reason_and_exits_with_1() {
     let (files, listen, _) = one_backend();
     let _first = Daemon::start(&files).await;
-    let second = run_beside(&["serve", "--config", text(&files.main())]).await;
+    let second = beside(daemon(text(&files.main()))).await;
     assert_eq!(second.code, 1);
-    let why = format!("criswitch: another process serves {}", listen.display());
+    let why = format!("criswitchd: another process serves {}", listen.display());
     assert!(second.stderr.starts_with(&why), "{}", second.stderr);
 }
 
@@ -143,7 +143,7 @@ async fn serve_with_the_state_of_another_process_reports_a_hint_and_exits_with_1
         std::fs::write(files.main(), format!("state_dir = {state:?}\n{config}")).unwrap();
     }
     let _first = Daemon::start(&first).await;
-    let second = run_beside(&["serve", "--config", text(&second.main())]).await;
+    let second = beside(daemon(text(&second.main()))).await;
     assert_eq!(second.code, 1);
     let place = format!("{}; stop it", state.display());
     for why in ["another criswitch saves its state in ", &place] {
@@ -168,7 +168,7 @@ fn serve_that_cannot_create_its_socket_reports_a_hint() {
     ] {
         let listen = files.main().with_file_name(name);
         std::fs::write(files.main(), format!("listen = {listen:?}\n{rest}")).unwrap();
-        let outcome = run(&["serve", "--config", text(&files.main())]);
+        let outcome = ended(&mut daemon(text(&files.main())), false);
         assert_eq!(outcome.code, 1);
         assert!(outcome.stderr.contains(shown), "{}", outcome.stderr);
     }
@@ -184,7 +184,7 @@ fn a_lock_that_is_a_link_is_not_followed() {
     held.lock().unwrap();
     let lock = listen.with_file_name("listen.lock");
     std::os::unix::fs::symlink(&victim, &lock).unwrap();
-    let outcome = run(&["serve", "--config", text(&files.main())]);
+    let outcome = ended(&mut daemon(text(&files.main())), false);
     assert_eq!(outcome.code, 1);
     let shown = "listen.lock; if it is a link, remove it";
     assert!(outcome.stderr.contains(shown), "{}", outcome.stderr);

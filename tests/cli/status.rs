@@ -14,7 +14,7 @@ use crate::processes::without_own_state;
 use crate::reload::{Files, Node};
 use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Settings, ShowsHandlers, Sim};
-use crate::{Outcome, command, run_beside, text};
+use crate::{Outcome, run_beside, text};
 
 async fn run(node: &Node, arguments: &[&str]) -> Outcome {
     let file = node.files.main();
@@ -328,7 +328,7 @@ async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let (files, _, _) = one_backend();
     let config = std::fs::read_to_string(files.main()).unwrap();
     std::fs::write(files.main(), format!("start_wait = '0s'\n{config}")).unwrap();
-    let serve = command(&["serve", "--config", text(&files.main())]);
+    let serve = crate::daemon(text(&files.main()));
     let _daemon = Daemon::start_as(serve).await;
     let path = files.main();
     let outcome = run_beside(&["status", "--config", text(&path)]).await;
@@ -395,7 +395,7 @@ async fn status_right_after_a_start_does_not_wait_for_absent_backends() {
     let (files, _, _) = one_backend();
     let config = std::fs::read_to_string(files.main()).unwrap();
     std::fs::write(files.main(), format!("start_wait = '10m'\n{config}")).unwrap();
-    let serve = command(&["serve", "--config", text(&files.main())]);
+    let serve = crate::daemon(text(&files.main()));
     let _daemon = Daemon::start_as(serve).await;
     let path = files.main();
     let status = ["status", "--config", text(&path)];
@@ -546,7 +546,7 @@ async fn status_shows_the_conditions_of_a_different_runtime() {
 async fn the_configuration_path_of_a_daemon_started_with_a_relative_path_is_absolute() {
     let node = Node::start_as("", |serve| {
         let config = serve.get_args().last().map(Path::new).unwrap();
-        let mut relative = crate::command(&["serve", "--config", "criswitch.toml"]);
+        let mut relative = crate::daemon("criswitch.toml");
         relative.current_dir(config.parent().unwrap());
         relative
     })

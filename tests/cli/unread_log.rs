@@ -10,7 +10,7 @@ use criswitch_cri::codec::cri::StatusRequest;
 use crate::config_files::ConfigFiles;
 use crate::serve::one_backend;
 use crate::support::{Client, PATIENCE, Sim};
-use crate::{command, text};
+use crate::text;
 
 /// A number of rejected calls whose log lines do not fit in a pipe.
 const A_PIPE: usize = 1000;
@@ -31,7 +31,7 @@ impl Unread {
         let (files, listen, backend) = one_backend();
         Sim::new("runc").serve_on(&backend);
         let (reader, writer) = std::io::pipe().unwrap();
-        let mut serve = command(&["serve", "--config", text(&files.main())]);
+        let mut serve = crate::daemon(text(&files.main()));
         let process = serve.stderr(writer).spawn().unwrap();
         let _files = files;
         let client = Client::new(&listen);

@@ -57,7 +57,7 @@ fn a_wrong_command_line_exits_with_64_and_the_reason() {
             &["check", "--config"],
             "a value is required for '--config <FILE>'",
         ),
-        (&["serve", "--probe"], "unexpected argument '--probe'"),
+        (&["pods", "--probe"], "unexpected argument '--probe'"),
         (&["routes", "x"], "unexpected argument 'x'"),
         (&["completions", "tcl"], "invalid value 'tcl' for '<SHELL>'"),
     ] {

@@ -35,7 +35,7 @@ const CROWD: &str = r#"
     sysread(STDIN, my $bytes, 1);
 "#;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitchd");
 
 /// The first bytes of an HTTP/2 client.
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -146,7 +146,7 @@ fn without_acls_every_user_can_connect_and_a_warning_explains_the_risk() {
     if !is_root() || !tried.is_ok_and(|tried| tried.success()) {
         return;
     }
-    unshared.args([BINARY, "serve", "--config", text(&files.main())]);
+    unshared.args([BINARY, "--config", text(&files.main())]);
     let shown = LoggedDaemon::start_as(unshared);
     let inside = format!("/proc/{}/root{}", shown.pid(), listen.display());
     assert_eq!(mode(Path::new(&inside)), 0o666);

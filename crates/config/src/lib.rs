@@ -9,6 +9,7 @@ mod advice;
 mod backend_id;
 mod check;
 pub mod disk;
+pub mod exit;
 mod files;
 mod foreign;
 pub mod keys;
@@ -18,6 +19,7 @@ pub mod labels_file;
 mod lines;
 mod log;
 mod metrics;
+pub mod options;
 pub mod problem;
 mod scheduling;
 pub mod specification;
@@ -48,6 +50,10 @@ pub use value::duration_text;
 
 /// The path of the main file, unless `--config` sets a different path.
 pub const DEFAULT_PATH: &str = paths::CONFIG;
+/// The environment variable with the path of the main file, for both programs.
+pub const CONFIG_VARIABLE: &str = "CRISWITCH_CONFIG";
+/// The state directories of the shipped systemd unit.
+pub const UNIT_DIRECTORIES: [&str; 2] = ["/run/criswitch/state", "/var/lib/criswitch"];
 /// The socket that criswitch listens on, unless the configuration sets a different one.
 pub const DEFAULT_LISTEN: &str = paths::LISTEN;
 
@@ -233,6 +239,13 @@ impl Config {
         });
         let files: Vec<_> = files.collect();
         Config::of_files(main, &files, problems)
+    }
+
+    /// The directories in which a daemon of this configuration may keep its state: of this process, to which systemd has
+    /// given `systemd`, and of systemd's unit.
+    pub fn state_directories(&self, systemd: [Option<PathBuf>; 2]) -> [Directories; 2] {
+        let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
+        [systemd, of_unit].map(|systemd| self.directories(systemd))
     }
 
     /// The directories for the state: the values of `runtime_dir` and `state_dir`, else the directories of systemd,

@@ -4,12 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use criswitch_config::address::Address;
-use criswitch_config::{Config, DEFAULT_PATH, Problems};
+use criswitch_config::{CONFIG_VARIABLE, Config, DEFAULT_PATH, Problems};
 
 use super::running::{NotRunning, Running};
 
-/// The environment variable with the default of `--config`.
-pub(crate) const CONFIG_VARIABLE: &str = "CRISWITCH_CONFIG";
 /// The environment variable with the default of `--socket`.
 pub(crate) const SOCKET_VARIABLE: &str = "CRISWITCH_SOCKET";
 

@@ -19,6 +19,7 @@ use criswitch_client::terminal::{self, print};
 use criswitch_config::{Config, MetricsListen};
 use criswitch_cri::error_text::error_chain;
 use criswitch_platform::connect::dial;
+use criswitch_platform::service;
 use criswitch_platform::write_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -27,7 +28,6 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::arguments::Daemon;
-use super::check;
 
 /// The time that a part may take. `check --probe` waits for each backend.
 const PART_LIMIT: Duration = Duration::from_secs(30);
@@ -205,7 +205,7 @@ async fn scrape(
 /// The names, sizes and ages of the state files, not their contents.
 fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let places = check::state_directories(&load(config)?);
+    let places = load(config)?.state_directories(service::directories());
     let folders = places
         .into_iter()
         .flat_map(|place| [place.runtime, place.state]);

@@ -9,13 +9,15 @@ use criswitch_client::output::{self, ListOutput};
 use criswitch_client::terminal;
 use criswitch_client::terminal::print;
 use criswitch_config::wording::{self, counted};
-use criswitch_config::{Config, Directories, Handler, KEYS, Problems, Table, duration_text, keys};
+use criswitch_config::{
+    Config, Handler, KEYS, Problems, Table, UNIT_DIRECTORIES, duration_text, keys,
+};
 use criswitch_cri::facts::RUNTIME_READY;
-use criswitch_platform::service;
 use serde_json::{Value, json};
 
 use super::arguments::{File, directory};
 use super::consequences::{self, Consequence};
+use super::daemon;
 use super::features;
 use super::node::{self, Node};
 use super::probe::{
@@ -79,9 +81,6 @@ impl CheckArguments {
         }
     }
 }
-
-/// The state directories of the shipped systemd unit.
-const UNIT_DIRECTORIES: [&str; 2] = ["/run/criswitch/state", "/var/lib/criswitch"];
 
 /// The text output for a valid configuration.
 pub(super) fn text(
@@ -158,17 +157,9 @@ fn notes(config: &Config) -> Vec<String> {
     [
         config.notes.clone(),
         config.advice(),
-        super::daemon().map_or_else(Vec::new, |daemon| {
-            (daemon.restart_problems)(config, &state_directories(config))
-        }),
+        daemon::check(&config.path),
     ]
     .concat()
-}
-
-/// The directories in which a daemon of this configuration may keep its state: of this process, and of systemd's unit.
-pub(super) fn state_directories(config: &Config) -> [Directories; 2] {
-    let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
-    [service::directories(), of_unit].map(|systemd| config.directories(systemd))
 }
 
 /// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is

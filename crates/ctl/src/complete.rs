@@ -11,7 +11,7 @@ use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, CompletionCandidate, Shell};
 use criswitch_config::{Config, DEFAULT_PATH, Table};
 
-use super::arguments::CONFIG_VARIABLE;
+use criswitch_config::CONFIG_VARIABLE;
 
 /// The environment variable with which a script asks for completions.
 const VARIABLE: &str = "CRISWITCH_COMPLETE";

@@ -244,7 +244,7 @@ fn next(file: &Path, config: &Config) -> String {
     format!(
         "criswitch wrote {shown}. Read it, then run:\n\
          \x20 criswitch check --probe{option}\n\
-         \x20 criswitch serve{option}\n\
+         \x20 criswitchd{option}\n\
          \x20 crictl -r {endpoint} pods\n\
          If these show what you expect, set for the kubelet:\n\
          \x20 --container-runtime-endpoint={endpoint}\n"

@@ -7,6 +7,7 @@ mod bundle;
 mod check;
 mod complete;
 mod consequences;
+mod daemon;
 mod discover;
 mod dry_run;
 mod explain;
@@ -27,19 +28,16 @@ mod trial;
 mod version;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use criswitch_client::exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
 use criswitch_client::output::{Encoding, ListOutput, Output};
 use criswitch_client::terminal::{self, print};
-use criswitch_config::{Config, Directories, Problems};
-use criswitch_platform::service;
+use criswitch_config::Problems;
 
-use arguments::File;
 use running::NotRunning;
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
@@ -54,7 +52,6 @@ Examples:
   criswitch check --node    also check kubelet, crictl and sockets
   criswitch check -o json   print the result as JSON
   criswitch node plan       show how this node would be set up
-  criswitch serve           serve until SIGTERM, then finish calls
   criswitch reload          apply a changed configuration
   criswitch try --all       start a pod of each handler
   criswitch status --watch  show the status every 2 seconds
@@ -67,10 +64,6 @@ Examples:
 Exit codes: 0 success, 1 failure at run time, 2 something would change
 (reload --dry-run, node plan), 64 wrong usage, 69 criswitch is not
 running, 78 wrong configuration.";
-
-const SERVE_CODES: &str = "\
-Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
-78 the configuration is wrong.";
 
 const STATUS_CODES: &str = "\
 Exit codes: 0 serving, 1 any other verdict, 69 criswitch is not running
@@ -128,9 +121,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
-    #[command(after_help = SERVE_CODES)]
-    Serve(File),
+    /// Say where the daemon is: criswitchd serves the CRI.
+    #[command(hide = true)]
+    Serve {
+        /// Any arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _arguments: Vec<String>,
+    },
     /// Show the status of the daemon, its backends and handlers, and the last reload.
     #[command(after_help = STATUS_CODES)]
     Status(status::StatusArguments),
@@ -179,27 +176,10 @@ enum Command {
     Bundle(bundle::BundleArguments),
     /// Print the version, the commit, the version of the CRI, and the target.
     Version(Output),
-    #[command(flatten)]
-    Service(service::Commands),
 }
-
-/// The functions of the daemon that the commands of the same program use.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnDaemon {
-    /// The function that serves with the configuration at this path, until SIGTERM or SIGINT.
-    pub serve: fn(&Path) -> anyhow::Result<Verdict>,
-    /// The same under a service manager, until it stops the service. The error is empty if it is in the log already.
-    pub serve_as_service: fn(&Path) -> Result<(), String>,
-    /// Sentences about the lists that would fail after a restart, from the state that the daemon has saved in the first
-    /// of these directories that has one. The daemon is not called, because `check` also runs before the daemon starts.
-    pub restart_problems: fn(&Config, &[Directories]) -> Vec<String>,
-}
-
-static DAEMON: OnceLock<OwnDaemon> = OnceLock::new();
 
 /// Parses the arguments of the process, runs the command and returns its exit code.
-pub fn run(daemon: OwnDaemon) -> ExitCode {
-    let daemon = *DAEMON.get_or_init(|| daemon);
+pub fn run() -> ExitCode {
     match complete::answer(Cli::command) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
@@ -210,7 +190,7 @@ pub fn run(daemon: OwnDaemon) -> ExitCode {
         Err(error) => return usage(&error),
     };
     let encoding = command.encoding();
-    match command.run(daemon) {
+    match command.run() {
         Ok(verdict) => ExitCode::from(verdict as u8),
         Err(error) => failed(&error, encoding),
     }
@@ -236,13 +216,9 @@ impl Command {
         }
     }
 
-    fn run(self, daemon: OwnDaemon) -> anyhow::Result<Verdict> {
+    fn run(self) -> anyhow::Result<Verdict> {
         match self {
-            Command::Serve(file) => {
-                // The path must be absolute, because `criswitch status` shows it to users in other directories.
-                let path = std::path::absolute(&file.path).unwrap_or(file.path);
-                (daemon.serve)(&path)
-            }
+            Command::Serve { .. } => Err(daemon::serves()),
             Command::Status(status) => status.run(),
             Command::Pods(pods) => pods.run(),
             Command::Reload(reload) => reload.run(),
@@ -262,17 +238,8 @@ impl Command {
             } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
             Command::Bundle(bundle) => bundle.run(),
             Command::Version(output) => print(version::shown(&output)?),
-            Command::Service(command) => {
-                command.run(daemon.serve_as_service)?;
-                Ok(Verdict::Fine)
-            }
         }
     }
-}
-
-/// The daemon in the same program.
-fn daemon() -> Option<&'static OwnDaemon> {
-    DAEMON.get()
 }
 
 /// Prints clap's message and returns the exit code: success for help and version, else [`USAGE`].

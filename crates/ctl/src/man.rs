@@ -8,12 +8,13 @@ use std::path::Path;
 use std::{fs, io};
 
 use anyhow::Context;
-use clap::Command;
 use clap::builder::Resettable;
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use criswitch_config::Key;
 use criswitch_config::keys::{TABLES, of_table};
+use criswitch_config::options::{DAEMON_CODES, OPTIONS};
 
 use criswitch_client::exit::USAGE;
 
@@ -24,9 +25,15 @@ const SOURCE: &str = concat!("criswitch ", env!("CARGO_PKG_VERSION"));
 const COMMANDS: &str = "8";
 const FILE_FORMATS: &str = "5";
 
-/// The sections FILES, SIGNALS and ENVIRONMENT of criswitch(8).
+/// The sections FILES and ENVIRONMENT of criswitch(8).
 const SECTIONS: &str = include_str!("man/criswitch.8");
-const SEE_ALSO: [(&str, &str); 2] = [("criswitch", "(8)"), ("criswitch.toml", "(5)")];
+/// The sections SIGNALS and ENVIRONMENT of criswitchd(8).
+const DAEMON_SECTIONS: &str = include_str!("man/criswitchd.8");
+const SEE_ALSO: [(&str, &str); 3] = [
+    ("criswitch", "(8)"),
+    ("criswitchd", "(8)"),
+    ("criswitch.toml", "(5)"),
+];
 /// The example in criswitch.toml(5): a file that the tests load.
 const EXAMPLE: &str = include_str!("../../../config/examples/kata-beside-containerd.toml");
 
@@ -50,10 +57,12 @@ pub(super) fn page(command: Command) -> anyhow::Result<String> {
 /// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
 pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
     let command = complete(command);
-    let commands = command.get_subcommands();
+    let commands = command.get_subcommands().filter(|its| !its.is_hide_set());
     let commands = commands.flat_map(|its| [its].into_iter().chain(its.get_subcommands()));
     let commands = commands.chain([&command]);
-    let pages = commands.map(command_page).chain([configuration_page()]);
+    let pages = commands
+        .map(command_page)
+        .chain([daemon_page(), configuration_page()]);
     let mut written = pages.map(|page| {
         let page = page?;
         fs::write(folder.join(page.file), page.text)
@@ -115,6 +124,26 @@ fn plain(mut command: Command) -> Command {
             Some(help) => arg.clone().long_help(format!("{help}.")),
             None => arg,
         })
+}
+
+/// The page criswitchd(8).
+fn daemon_page() -> io::Result<ManPage> {
+    let options = OPTIONS.map(|(name, value, help)| {
+        let option = Arg::new(name).long(name).help(help);
+        match value {
+            "" => option.action(ArgAction::SetTrue),
+            value => option.value_name(value),
+        }
+    });
+    let mut command = Command::new("criswitchd")
+        .about("The daemon of criswitch")
+        .disable_help_flag(true)
+        .args(options);
+    let description = description(&command, "");
+    command = command.long_about(description);
+    let mut sections = Roff::new();
+    exit_status(&mut sections, DAEMON_CODES);
+    page_of(command, COMMANDS, DAEMON_SECTIONS, sections)
 }
 
 fn configuration_page() -> io::Result<ManPage> {

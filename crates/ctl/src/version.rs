@@ -2,11 +2,22 @@
 
 use std::sync::LazyLock;
 
-use criswitch_version::BUILD;
-use serde_json::json;
+use criswitch_version::{BUILD, Build};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use criswitch_client::output::Output;
-use criswitch_client::terminal::Shown;
+use criswitch_client::output::{self, Output};
+use criswitch_client::terminal::{self, Shown};
+
+use super::daemon;
+
+/// This program.
+#[derive(Serialize)]
+struct ThisProgram {
+    #[serde(flatten)]
+    build: Build,
+    problems: Vec<Value>,
+}
 
 /// The text of `criswitch --version`, without the name of the program.
 pub(super) fn text() -> &'static str {
@@ -15,8 +26,18 @@ pub(super) fn text() -> &'static str {
 }
 
 pub(super) fn shown(output: &Output) -> anyhow::Result<Shown> {
+    let difference = daemon::difference();
     match output.encoding() {
-        Some(encoding) => encoding.document(json!(BUILD)),
-        None => Ok(format!("criswitch {}\n", text()).into()),
+        Some(encoding) => {
+            let problems = difference.iter().map(|it| output::problem(it)).collect();
+            encoding.document(json!(ThisProgram {
+                build: BUILD,
+                problems
+            }))
+        }
+        None => {
+            terminal::complain(&output::names(difference));
+            Ok(format!("criswitch {}\n", text()).into())
+        }
     }
 }

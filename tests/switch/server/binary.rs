@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::support::{Client, PATIENCE, Sim};
 use crate::wait::until;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitchd");
 
 /// A simulated runtime, and a configuration with it as the only backend.
 pub struct Node {
@@ -50,7 +50,7 @@ impl Node {
 
     fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--config"]).arg(self.config());
+        command.arg("--config").arg(self.config());
         command
     }
 

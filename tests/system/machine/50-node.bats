@@ -6,8 +6,7 @@ load node.bash
 
 setup_file() {
   import_images
-  dpkg-deb --fsys-tarfile /share/criswitch.deb | tar -xO ./usr/bin/criswitch >/root/criswitch
-  chmod +x /root/criswitch
+  dpkg-deb --fsys-tarfile /share/criswitch.deb | tar -xC /root --strip-components 3 ./usr/bin
   { configuration && printf '%s\n' '[node]' 'kubelet_timeout = "5m"' 'try = "off"' \
     'accept = ["admission", "eviction", "kubelet-version", "readiness"]'; } >/root/spec.toml
   systemctl enable --now kubelet.service

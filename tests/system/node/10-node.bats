@@ -176,15 +176,19 @@ is_undone() {
 }
 
 @test "an upgrade restarts criswitch only, and streams through the kubelet go on" {
+  local program
   processes kubelet | keep_as kubelet
   create_pod boxed crun
   wait_for 60 "a pod of the other containerd" pod_is boxed "$RUNS"
   equal "pods of the other containerd" 1 "$(pods_at 1 | wc -l)"
   specify 2
-  # A program of the next version, whose number has as many digits.
-  LC_ALL=C sed "s/${OLD//./\\.}/$NEW/g" "$(root)/root/criswitch" >"$(root)/root/next"
-  chmod +x "$(root)/root/next"
-  disturb_nothing in_node /root/next node apply --spec /root/spec.toml
+  # Programs of the next version, whose number has as many digits.
+  mkdir "$(root)/root/next"
+  for program in criswitch criswitchd; do
+    LC_ALL=C sed "s/${OLD//./\\.}/$NEW/g" "$(root)/root/$program" >"$(root)/root/next/$program"
+    chmod +x "$(root)/root/next/$program"
+  done
+  disturb_nothing in_node /root/next/criswitch node apply --spec /root/spec.toml
   only_criswitch_changed 2 "$NEW"
 }
 
@@ -207,7 +211,7 @@ NEW=${OLD%?}$(((${OLD: -1} + 1) % 10))
 only_criswitch_changed() {
   goes_on exec && goes_on logs || return
   equal "the generation" "$1" "$(node status -o json | jq .generation)" || return
-  equal "the version" "/opt/criswitch/$2/criswitch" \
+  equal "the version" "/opt/criswitch/$2/criswitchd" \
     "$(in_node readlink "/proc/$(processes criswitch)/exe")" || return
   equal "the kubelet" "$(kept kubelet)" "$(processes kubelet)"
 }

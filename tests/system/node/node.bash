@@ -62,7 +62,7 @@ start_node_of_systemd() {
       import_image "$n" "$image" || return
     done
   done
-  cp "$CRISWITCH" "$(root)/root/criswitch"
+  cp "$CRISWITCH" "${CRISWITCH}d" "$(root)/root"
 }
 
 # import_image N NAME: imports an image of the node's archives into its containerd N.
@@ -149,12 +149,14 @@ inspect_all() {
   done >"$1"
 }
 
-# image_of_criswitch: makes an image of the program, with the libraries of this machine that it needs, for the chart.
+# image_of_criswitch: makes an image of the programs, with the libraries of this machine that it needs, for the chart.
 image_of_criswitch() {
-  local root=$DIR/criswitch.root IMAGES=$DIR/image file
+  local root=$DIR/criswitch.root IMAGES=$DIR/image program file
   mkdir -p "$root/usr/bin" "$IMAGES"
-  strip --strip-debug -o "$root/usr/bin/criswitch" "$CRISWITCH"
-  for file in $(ldd "$CRISWITCH" | grep -o '/[^ ]*'); do
+  for program in "$CRISWITCH" "${CRISWITCH}d"; do
+    strip --strip-debug -o "$root/usr/bin/${program##*/}" "$program"
+  done
+  for file in $(ldd "$CRISWITCH" "${CRISWITCH}d" | grep -o '/[^ ]* ' | sort -u); do
     cp --parents "$file" "$root"
   done
   # shellcheck source=tests/system/runtimes/images.sh

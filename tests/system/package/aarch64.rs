@@ -6,17 +6,18 @@ use std::process::{Child, Command, Stdio};
 use crate::machine::until;
 use crate::support::{Client, Sim};
 
-/// The program that tests/system/package/run.sh built.
-fn program() -> Command {
-    let path = std::env::var_os("CRISWITCH_AARCH64");
+/// One of the programs that tests/system/package/run.sh built.
+fn program(name: &str) -> Command {
+    let folder = std::env::var_os("CRISWITCH_AARCH64");
+    let folder = folder.expect("CRISWITCH_AARCH64 names the folder of the programs");
     let mut command = Command::new("qemu-aarch64-static");
-    command.arg(path.expect("CRISWITCH_AARCH64 names the program"));
+    command.arg(Path::new(&folder).join(name));
     command
 }
 
 /// The output of a command, which must succeed. The simulated runtimes go on meanwhile.
 async fn output(arguments: &[&str]) -> String {
-    let mut command = program();
+    let mut command = program("criswitch");
     command.args(arguments).stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = output.await.unwrap();
@@ -60,8 +61,8 @@ async fn the_program_for_aarch64_discovers_checks_routes_a_pod_and_merges_a_list
     let checked = output(&["check", "--probe", "--config", &config]).await;
     assert!(checked.contains("configuration is valid"), "{checked}");
 
-    let mut serve = program();
-    let _daemon = Daemon(serve.args(["serve", "--config", &config]).spawn().unwrap());
+    let mut serve = program("criswitchd");
+    let _daemon = Daemon(serve.args(["--config", &config]).spawn().unwrap());
     let client = Client::new(Path::new(&at("criswitch.sock")));
     until(async || client.pods().await.is_ok()).await;
     client.run_pod("kata", "safe").await.unwrap();

@@ -52,7 +52,7 @@ impl Debian {
         assert_ne!(changed, text);
         fs::write(&control, changed).unwrap();
         // The kernel ignores bytes after the end of an executable.
-        append(&tree.join("usr/bin/criswitch"), version);
+        append(&tree.join("usr/bin/criswitchd"), version);
         append(
             &tree.join("etc/criswitch/criswitch.toml"),
             &format!("# {version}\n"),
@@ -115,7 +115,7 @@ impl Debian {
     pub fn runs_what_is_installed(&self) -> bool {
         let id = self.show("criswitch", "MainPID");
         let running = fs::read(self.at(&format!("proc/{id}/exe"))).unwrap();
-        running == fs::read(self.at("usr/bin/criswitch")).unwrap()
+        running == fs::read(self.at("usr/bin/criswitchd")).unwrap()
     }
 }
 

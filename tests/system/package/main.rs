@@ -219,7 +219,7 @@ async fn a_removal_stops_the_daemon_and_keeps_the_configuration_and_a_purge_leav
     assert!(!debian.socket().exists());
     let listening = debian.runs("cat", &["/proc/net/tcp"]);
     assert!(!listening.contains(METRICS), "{listening}");
-    assert!(!debian.at("usr/bin/criswitch").exists());
+    assert!(!debian.at("usr/bin/criswitchd").exists());
     assert_eq!(debian.config(), CONFIG);
     assert!(drop_in.exists());
     assert_eq!(debian.sim("kata").pods().len(), 1);

@@ -41,9 +41,19 @@ main() {
   examine_metadata
   (cd "$TOP/tests/system/restart/client" && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
   cd "$TOP"
-  CRISWITCH_PACKAGE=$RELEASE/criswitch_$VERSION-1_amd64.deb CRISWITCH_AARCH64=$QUICK/criswitch-$VERSION-linux-arm64 \
+  put_together "$QUICK" arm64 "$HERE/aarch64"
+  CRISWITCH_PACKAGE=$RELEASE/criswitch_$VERSION-1_amd64.deb CRISWITCH_AARCH64=$HERE/aarch64 \
     CRISWITCH_REPOSITORIES=$HERE/repositories CRISWITCH_BUNDLE=$HERE/bundle RESTARTS_CLIENT=$CACHE/restarts-client \
     cargo test --quiet --locked --test package -- --ignored --nocapture
+}
+
+# put_together RELEASE ARCH FOLDER: puts the two programs of a release into a folder, under the names of an installation.
+put_together() {
+  local program
+  mkdir -p "$3"
+  for program in criswitch criswitchd; do
+    cp "$1/$program-$VERSION-linux-$2" "$3/$program"
+  done
 }
 
 install_what_is_missing() {
@@ -177,12 +187,11 @@ examine_programs() {
       return 1
     fi
   done
-  mkdir -p "$root"
-  cp "$RELEASE/criswitch-$VERSION-linux-amd64" "$root/criswitch"
+  put_together "$RELEASE" amd64 "$root"
   cp "$TOP/config/criswitch.toml" "$root"
   chroot "$root" /criswitch version | grep -F "criswitch $VERSION (commit ${CRISWITCH_COMMIT:0:12}, "
   chroot "$root" /criswitch check --config /criswitch.toml >/dev/null
-  unzip -l "$QUICK/criswitch-$VERSION-windows-amd64.zip" | grep criswitch.exe
+  [ "$(unzip -l "$QUICK/criswitch-$VERSION-windows-amd64.zip" | grep -cE '/criswitchd?\.exe$')" = 2 ]
 }
 
 # Each SBOM lists the crates that cargo's dependency tree has for the target, without those of build scripts and macros.
@@ -216,10 +225,10 @@ examine_image() {
     blob "$(jq -r '.config.digest' <<<"$manifest")" | jq -e --argjson manifest "$manifest" \
       '.config | .Labels == $manifest.annotations and .User == "65532:65532"' >/dev/null
     files=$(blob "$(jq -r '.layers[0].digest' <<<"$manifest")" | tar --list --gzip)
-    grep -qx ./usr/bin/criswitch <<<"$files"
-    [ "$(grep -c '/bin/.' <<<"$files")" = 1 ]
+    [ "$(grep '/bin/.' <<<"$files" | sort | tr '\n' ' ')" = "./usr/bin/criswitch ./usr/bin/criswitchd " ]
     unsquashfs -quiet -no-progress -force -dest "$HERE/sysext" "$QUICK/criswitch-$VERSION-sysext-$arch.raw" >/dev/null
     cmp "$HERE/sysext/usr/bin/criswitch" "$QUICK/criswitch-$VERSION-linux-$arch"
+    cmp "$HERE/sysext/usr/bin/criswitchd" "$QUICK/criswitchd-$VERSION-linux-$arch"
     [ -f "$HERE/sysext/usr/lib/extension-release.d/extension-release.criswitch" ]
   done
 }
@@ -300,7 +309,7 @@ flip_bit() {
 # Makes signed repositories with the optimized packages and the quick ones for the other architecture, and with a later
 # version that has a changed program.
 make_repositories() {
-  local first=$HERE/first newer=$HERE/newer packager
+  local first=$HERE/first newer=$HERE/newer packager program
   export GNUPGHOME=$HERE/gnupg
   # The agent of gpg outlives the commands.
   trap 'gpgconf --kill all' EXIT
@@ -310,9 +319,11 @@ make_repositories() {
   mkdir --mode=700 "$GNUPGHOME"
   gpg --batch --quiet --passphrase '' --quick-generate-key 'Test <test@criswitch.invalid>' rsa3072 sign never
   # The kernel ignores bytes after the end of an executable.
-  { cat "$RELEASE/criswitch-$VERSION-linux-amd64" && echo newer; } >"$newer/criswitch"
+  for program in criswitch criswitchd; do
+    { cat "$RELEASE/$program-$VERSION-linux-amd64" && echo newer; } >"$newer/$program"
+  done
   for packager in deb rpm; do
-    (cd "$HERE/sources" && VERSION=99.0.0 ARCH=amd64 BINARY=$newer/criswitch PARTS=$HERE/one-target/parts \
+    (cd "$HERE/sources" && VERSION=99.0.0 ARCH=amd64 PROGRAM=$newer/criswitch DAEMON=$newer/criswitchd PARTS=$HERE/one-target/parts \
       HOMEPAGE=https://criswitch.invalid MAINTAINER='Test <test@criswitch.invalid>' \
       nfpm package --config package/nfpm.yaml --packager "$packager" --target "$newer" >/dev/null)
   done

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::support::{Client, IMAGE, PATIENCE, Sim, passing};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitchd");
 /// The number of pods that exist all the time, each with a container.
 const PODS: usize = 5;
 /// The number of lines of criswitch's log that are kept for error messages.
@@ -144,7 +144,7 @@ fn start(
     directory: &TempDir,
 ) -> (Child, watch::Receiver<VecDeque<String>>) {
     let mut switch = passing(BINARY, listener.try_clone().unwrap(), 1, "1");
-    switch.args(["serve", "--config"]);
+    switch.arg("--config");
     switch.arg(directory.path().join("criswitch.toml"));
     let mut switch = switch.stderr(Stdio::piped()).spawn().unwrap();
     let log = watch::Sender::new(VecDeque::new());

@@ -55,7 +55,7 @@ install_programs() {
   mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}"
 }
 
-# If CRISWITCH is set in the environment, it names the binary to test, and nothing is built.
+# If CRISWITCH is set in the environment, it names the program to test, with the daemon beside it, and nothing is built.
 build_switch() {
   [ -z "${CRISWITCH:-}" ] || return 0
   echo "building criswitch"

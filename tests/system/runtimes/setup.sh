@@ -115,7 +115,7 @@ start_switch() {
 launch_switch() {
   render "$1.toml" "$DIR/$1.toml"
   render crictl.yaml "$DIR/crictl-$1.yaml" "SOCKET=$DIR/$1.sock"
-  start_program "$1" "$CRISWITCH" serve --config "$DIR/$1.toml"
+  start_program "$1" "${CRISWITCH}d" --config "$DIR/$1.toml"
 }
 
 # start_program NAME COMMAND...: starts the command in the background. Its pid is in $DIR/NAME.pid, its output in

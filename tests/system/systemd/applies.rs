@@ -39,7 +39,7 @@ accept = ['current-runtime', 'cgroup-driver', 'handler-without-row', 'unknown-po
 ";
 const SPEC: &str = "root/spec.toml";
 
-/// A node with a kubelet that uses runc, and the program of criswitch in /root.
+/// A node with a kubelet that uses runc, and the programs of criswitch in /root.
 pub(crate) async fn node() -> Machine {
     let machine = Machine::boot_bare().await;
     let write = |path: &str, text: &str| {
@@ -56,12 +56,14 @@ pub(crate) async fn node() -> Machine {
     write(SPEC, &format!("{CONFIG}{NODE}"));
     fs::create_dir(machine.at("var/lib/kubelet/pods")).unwrap();
     fs::copy("/usr/bin/bash", machine.at("opt/kubelet")).unwrap();
-    let program = machine.at("root/criswitch");
-    let mut strip = Command::new("strip");
-    strip
-        .args([env!("CARGO_BIN_EXE_criswitch"), "-o"])
-        .arg(program);
-    assert!(strip.status().unwrap().success());
+    for (built, name) in [
+        (env!("CARGO_BIN_EXE_criswitch"), "criswitch"),
+        (env!("CARGO_BIN_EXE_criswitchd"), "criswitchd"),
+    ] {
+        let mut strip = Command::new("strip");
+        strip.args([built, "-o"]).arg(machine.at("root").join(name));
+        assert!(strip.status().unwrap().success());
+    }
     machine.systemctl(&["daemon-reload"]);
     machine.systemctl(&["restart", "kubelet"]);
     machine
@@ -276,14 +278,18 @@ async fn the_undo_of_the_first_generation_restarts_the_kubelet_also_after_an_upg
     let before = Before::of(&machine);
     succeeds(&machine, &APPLY).await;
     // The kernel ignores bytes after the end of a program.
-    let mut next = fs::read(machine.at("root/criswitch")).unwrap();
-    next.extend(b"next");
-    fs::write(machine.at("root/next"), next).unwrap();
-    fs::set_permissions(machine.at("root/next"), Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(machine.at("root/next")).unwrap();
+    for name in ["criswitch", "criswitchd"] {
+        let mut next = fs::read(machine.at("root").join(name)).unwrap();
+        next.extend(b"next");
+        let program = machine.at("root/next").join(name);
+        fs::write(&program, next).unwrap();
+        fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+    }
     let kubelet = process(&machine, "kubelet");
     succeeds(
         &machine,
-        &[&APPLY[..], &["--program", "/root/next"]].concat(),
+        &[&APPLY[..], &["--programs", "/root/next"]].concat(),
     )
     .await;
     succeeds(&machine, &["undo"]).await;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# boot.sh DIR [BINARY]: boots systemd with the shipped units and BINARY as /usr/bin/criswitch, in separate namespaces
-# and on a separate root. The booted system sees DIR and, read-only, /usr of the machine. It runs until a signal ends
+# boot.sh DIR [BINARY]: boots systemd with the shipped units, and with BINARY and the daemon beside it in /usr/bin, in
+# separate namespaces and on a separate root. The booted system sees DIR and, read-only, /usr of the machine. It runs until a signal ends
 # this script. Without BINARY the system has no file of criswitch, and packages can be installed; changes of files are
 # discarded.
 #
@@ -85,7 +85,7 @@ make_root() {
 
 add_binary() {
   mkdir -p "$DIR/added/bin"
-  cp "$BINARY" "$DIR/added/bin/criswitch"
+  cp "$BINARY" "${BINARY}d" "$DIR/added/bin"
   mount -t overlay -o "ro,lowerdir=$DIR/added:/usr" usr usr
 }
 

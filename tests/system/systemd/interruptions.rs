@@ -233,8 +233,12 @@ async fn an_upgrade_that_fails_goes_back_without_the_kubelet() {
     let machine = node().await;
     succeeds(&machine, &APPLY).await;
     let (installed, kubelet) = (files(&machine), process(&machine, "kubelet"));
-    fs::write(machine.at("root/bad"), "#!/bin/sh\nexit 1\n").unwrap();
-    let upgrade = [&APPLY[..], &["--program", "/root/bad"]].concat();
+    fs::create_dir(machine.at("root/bad")).unwrap();
+    for name in ["criswitch", "criswitchd"] {
+        let program = machine.at("root/bad").join(name);
+        fs::write(program, "#!/bin/sh\nexit 1\n").unwrap();
+    }
+    let upgrade = [&APPLY[..], &["--programs", "/root/bad"]].concat();
     let output = call(&machine, &upgrade).await;
     let words = "step start has failed, and all changes are undone: ";
     assert!(said(&output).contains(words), "{}", said(&output));

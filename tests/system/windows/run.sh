@@ -175,7 +175,7 @@ test_the_service() {
   rm -rf "$data"
   mkdir -p "$data" "$WINEPREFIX/drive_c/criswitch"
   cp package/windows/criswitch.toml "$data"
-  cp "$CARGO_TARGET_DIR/$TARGET/debug/criswitch.exe" "$WINEPREFIX/drive_c/criswitch"
+  cp "$CARGO_TARGET_DIR/$TARGET"/debug/criswitch{,d}.exe "$WINEPREFIX/drive_c/criswitch"
   criswitch check | expect "listen *npipe:////./pipe/criswitch"
   criswitch manifests | expect "kubernetes.io/os: windows"
   # The service manager of Wine needs a moment after its first start.
@@ -189,7 +189,7 @@ test_the_service() {
   criswitch reload 2>&1 | expect "criswitch.toml:1[0-9]:"
   net stop criswitch | expect "stopped successfully"
   expect "shutting down" <"$data/criswitch.log"
-  criswitch service uninstall
+  sc delete criswitch
   if net start criswitch >/dev/null 2>&1; then
     echo "the service starts although it was uninstalled"
     return 1
@@ -202,7 +202,7 @@ criswitch() {
 
 service_is_installed() {
   local said
-  said=$("$WINE" 'C:\criswitch\criswitch.exe' service install 2>&1) || grep -q "exists" <<<"$said"
+  said=$(sc create criswitch start= auto binPath= 'C:\criswitch\criswitchd.exe --service') || grep -q "exists\|1073" <<<"$said"
 }
 
 service_runs() {
@@ -211,6 +211,10 @@ service_runs() {
 
 net() {
   "$WINE" net "$@"
+}
+
+sc() {
+  "$WINE" sc "$@" 2>&1
 }
 
 daemon_answers() {

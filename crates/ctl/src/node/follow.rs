@@ -18,13 +18,15 @@ use tokio::time::sleep;
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
 use crate::arguments::directory;
+use crate::daemon;
 
 const CODES: &str = "\
 Exit codes: 0 ended by SIGTERM; with --ready: the node is as it should
 be, 1 it cannot follow; with --ready: the node is not, or not yet.";
 
-/// The copies on the node of the program and of the specification.
+/// The copies on the node of the two programs and of the specification.
 const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
+const DAEMON: &str = "/var/lib/criswitch/node/criswitchd";
 const SPEC: &str = "/var/lib/criswitch/node/spec.toml";
 /// The limit on a message: Kubernetes keeps as much of it in an event.
 const MAX_MESSAGE: usize = 1000;
@@ -183,7 +185,7 @@ impl Follower<'_> {
             return Ok(format!("notUninstalled\n{}", ended.output));
         }
         self.is_decided = true;
-        for path in [PROGRAM, SPEC] {
+        for path in [PROGRAM, DAEMON, SPEC] {
             remove(&self.root.at(Path::new(path)))?;
         }
         Ok(UNINSTALLED.to_owned())
@@ -218,14 +220,16 @@ impl Follower<'_> {
         unit.run(&self.root, program, &command, is_shown).await
     }
 
-    /// Copies this program and the specification to the node.
+    /// Copies the programs and the specification to the node.
     fn carry(&self) -> io::Result<()> {
         let copy = |from: &Path, to: &str| {
             let to = self.root.at(Path::new(to));
             // A unit may still run the old copy.
             replace_with(&to, |new| fs::copy(from, new).map(drop))
         };
-        copy(&std::env::current_exe()?, PROGRAM)?;
+        let own = std::env::current_exe()?;
+        copy(&daemon::beside(&own), DAEMON)?;
+        copy(&own, PROGRAM)?;
         self.options
             .spec
             .as_ref()

@@ -24,6 +24,7 @@ use super::root::{self, Root};
 use super::steps::{self, PlannedStep};
 use super::{Finding, advice, last};
 use crate::arguments::directory;
+use crate::daemon;
 use crate::discover;
 use crate::probe::{Probe, probe_all};
 
@@ -43,9 +44,9 @@ pub(super) struct SpecificationArguments {
     /// The specification of the node: a configuration with the table [node]; without it, the runtimes are discovered.
     #[arg(long, value_name = "FILE")]
     spec: Option<PathBuf>,
-    /// The program to install, if it is not this program.
-    #[arg(long, value_name = "FILE", hide = true)]
-    program: Option<PathBuf>,
+    /// The directory with the programs to install, if it is not the directory of this program.
+    #[arg(long, value_name = "DIR", hide = true)]
+    programs: Option<PathBuf>,
 }
 
 /// The arguments of `criswitch node plan`.
@@ -78,8 +79,8 @@ pub(super) struct MachineFacts<'a> {
     pub(super) layout: Result<Layout, Vec<Finding>>,
     /// The answers of the backends; `None` if the machine does not run.
     pub(super) probes: Option<Vec<Probe>>,
-    /// The program that runs.
-    pub(super) program: Vec<u8>,
+    /// The programs to install: the names and the bytes of this program and of the daemon.
+    pub(super) programs: [(&'static str, Vec<u8>); 2],
     /// The files that are as an earlier `apply` has made them.
     pub(super) own: Vec<PathBuf>,
     /// The number of the specification that was applied last.
@@ -148,10 +149,18 @@ impl SpecificationArguments {
         specification: &'a Specification,
         directory: &'a Path,
     ) -> anyhow::Result<MachineFacts<'a>> {
-        let program = self.program.clone().map_or_else(std::env::current_exe, Ok);
-        let program = program.and_then(std::fs::read);
-        let program = program.context("the program cannot be read")?;
-        MachineFacts::look(specification, directory, program)
+        let own = std::env::current_exe()?;
+        let given = self.programs.as_ref();
+        let program = given.map_or(own, |folder| folder.join("criswitch"));
+        let read = |path: &Path| {
+            let bytes = std::fs::read(path);
+            bytes.with_context(|| format!("{} cannot be read", path.display()))
+        };
+        let programs = [
+            ("criswitch", read(&program)?),
+            ("criswitchd", read(&daemon::beside(&program))?),
+        ];
+        MachineFacts::look(specification, directory, programs)
     }
 }
 
@@ -159,7 +168,7 @@ impl<'a> MachineFacts<'a> {
     fn look(
         specification: &'a Specification,
         directory: &'a Path,
-        program: Vec<u8>,
+        programs: [(&'static str, Vec<u8>); 2],
     ) -> anyhow::Result<MachineFacts<'a>> {
         let root = Root::of(directory);
         let wanted = Wanted::find(specification, &root, directory);
@@ -179,7 +188,7 @@ impl<'a> MachineFacts<'a> {
             next_kubelet,
             endpoint,
             pods: pods(&kubelet, &root),
-            program,
+            programs,
             own: own(&journal)?,
             number: journal.number(),
             root,

@@ -17,8 +17,8 @@ use super::unit::Unit;
 pub(super) const PROGRAMS: &str = "/opt/criswitch";
 /// The link to the directory of the version that the units start.
 const CURRENT: &str = "/opt/criswitch/current";
-/// The program in the shipped units.
-const PACKAGED: &str = "/usr/bin/criswitch";
+/// The programs in the shipped units have this path before their names.
+const PACKAGED: &str = "/usr/bin/";
 pub(super) const UNITS: &str = "/etc/systemd/system";
 /// The drop-in that starts the kubelet after criswitch.
 pub(super) const ORDER_DROP_IN: &str = "10-criswitch.conf";
@@ -107,18 +107,13 @@ pub(super) fn text(text: &str) -> Content {
 
 fn binary(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let version = PathBuf::from(env!("CARGO_PKG_VERSION"));
-    let program = Path::new(PROGRAMS).join(&version).join("criswitch");
-    let files = [
-        (
-            program,
-            Content::File {
-                bytes: facts.program.clone(),
-                mode: 0o755,
-            },
-        ),
-        (CURRENT.into(), Content::Link(version)),
-    ];
-    of_files(&facts.root, files)
+    let folder = Path::new(PROGRAMS).join(&version);
+    let files = facts.programs.iter().map(|(name, bytes)| {
+        let (bytes, mode) = (bytes.clone(), 0o755);
+        (folder.join(name), Content::File { bytes, mode })
+    });
+    let link = (CURRENT.into(), Content::Link(version.clone()));
+    of_files(&facts.root, files.chain([link]))
 }
 
 fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
@@ -127,10 +122,9 @@ fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
         .as_ref()
         .map(|wanted| wanted.config.listen.to_string());
     let listen = listen.as_deref().unwrap_or(DEFAULT_LISTEN);
-    let current = Path::new(CURRENT).join("criswitch");
     let folder = Path::new(UNITS);
     let files = SHIPPED.into_iter().flat_map(|(name, unit, target)| {
-        let unit = unit.replace(PACKAGED, &current.to_string_lossy());
+        let unit = unit.replace(PACKAGED, &format!("{CURRENT}/"));
         let unit = unit.replace(DEFAULT_LISTEN, listen);
         let link = Path::new("..").join(name);
         [
@@ -155,9 +149,9 @@ fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 
 fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let is_daemon = |(_, line): (u32, String)| {
-        let mut words = line.split('\0');
-        let program = words.next().map(Path::new).and_then(Path::file_name);
-        program.is_some_and(|name| name == "criswitch") && words.next() == Some("serve")
+        let program = line.split('\0').next().map(Path::new);
+        let program = program.and_then(Path::file_name);
+        program.is_some_and(|name| name == "criswitchd")
     };
     // On this machine, a daemon that no unit runs does not count.
     let is_active = match facts.root.is_this_machine() {

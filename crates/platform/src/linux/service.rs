@@ -12,18 +12,15 @@ pub const QUERY: &str = "systemctl status criswitch.socket criswitch.service";
 /// Serves with this configuration file. Returns why it failed.
 pub type Serve = fn(&Path) -> Result<(), String>;
 
-/// The commands for the service manager: none, because systemd needs none.
-#[cfg_attr(feature = "commands", derive(clap::Subcommand))]
-pub enum Commands {}
+/// The help on the option with which a service manager starts the daemon: systemd needs none.
+pub const HELP: Option<&str> = None;
 
-impl Commands {
-    /// Cannot be called, because there is no command.
-    ///
-    /// # Errors
-    /// None.
-    pub fn run(self, _: Serve) -> io::Result<()> {
-        match self {}
-    }
+/// Cannot serve, because systemd needs no option.
+///
+/// # Errors
+/// Always.
+pub fn run(_: PathBuf, _: Serve) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Whether a service manager reads messages.

@@ -1,47 +1,32 @@
-//! The Windows service: its commands, the events that the service control manager sends, and the reports to it.
+//! The Windows service: the events that the service control manager sends, and the reports to it.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command as Program;
 use std::sync::OnceLock;
 use std::time::Duration;
-use std::{env, fmt};
 
 use tokio::sync::Notify;
 use windows_service::service::{
-    Service, ServiceAccess, ServiceAction, ServiceActionType, ServiceControl, ServiceControlAccept,
-    ServiceErrorControl, ServiceExitCode, ServiceFailureActions, ServiceFailureResetPeriod,
-    ServiceInfo, ServiceStartType, ServiceState, ServiceStatus, ServiceType,
+    ServiceControl, ServiceControlAccept, ServiceExitCode, ServiceState, ServiceStatus, ServiceType,
 };
 use windows_service::service_control_handler::{
     self, ServiceControlHandlerResult, ServiceStatusHandle,
 };
 use windows_service::service_dispatcher;
-use windows_service::service_manager::{ServiceManager, ServiceManagerAccess};
 
-use super::paths::{CONFIG, LOG};
+use super::paths::LOG;
 
 /// The command that shows whether the service runs.
 pub const QUERY: &str = "sc query criswitch";
 /// The name of the service.
 const NAME: &str = "criswitch";
-const DESCRIPTION: &str =
-    "One CRI endpoint for the kubelet in front of several container runtimes.";
-/// The pause before Windows restarts the service after a failure.
-const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// How long the service must run without a failure until Windows counts failures from zero again.
-const RESET_AFTER: Duration = Duration::from_secs(60);
 /// How long a start may take.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The largest size of the log file. A full log file replaces the previous one.
 const LARGEST_LOG: u64 = 16 << 20;
-/// The error of a system that lacks a setting of services (`ERROR_INVALID_LEVEL`).
-const NO_LEVEL: i32 = 124;
-/// The security identifiers of the system and of the administrators' group, which own the files.
-const SYSTEM: &str = "*S-1-5-18";
-const ADMINISTRATORS: &str = "*S-1-5-32-544";
 
 /// Completes when the service must stop.
 static STOP: Notify = Notify::const_new();
@@ -55,152 +40,19 @@ static SERVED: OnceLock<(PathBuf, Serve)> = OnceLock::new();
 /// Serves with this configuration file until the service must stop. Returns why it failed.
 pub type Serve = fn(&Path) -> Result<(), String>;
 
-/// The commands for the service manager.
-#[derive(clap::Subcommand)]
-pub enum Commands {
-    /// Install, remove or run the Windows service.
-    #[command(subcommand)]
-    Service(ServiceCommand),
-}
+/// The help on the option with which Windows starts the daemon.
+pub const HELP: Option<&str> = Some("Serve as the service; only Windows starts it so");
 
-/// A command for the service manager.
-#[derive(clap::Subcommand)]
-pub enum ServiceCommand {
-    /// Install the service. It starts with Windows, and restarts 1 s after a failure.
-    Install(ConfigPath),
-    /// Stop and remove the service. The configuration and the state stay.
-    Uninstall,
-    /// Serve as the service. Only Windows runs this command.
-    Run(ConfigPath),
-}
-
-/// The configuration file of the service.
-#[derive(clap::Args)]
-pub struct ConfigPath {
-    /// The configuration file; criswitch also reads conf.d/*.toml beside it.
-    #[arg(long = "config", value_name = "FILE", default_value = CONFIG)]
-    path: PathBuf,
-}
-
-impl Commands {
-    /// Runs the command. Blocks.
-    ///
-    /// # Errors
-    /// If Windows rejects the command, or if criswitch was not started as a service.
-    pub fn run(self, serve: Serve) -> io::Result<()> {
-        let Commands::Service(command) = self;
-        let done = match command {
-            ServiceCommand::Install(ConfigPath { path }) => install(&std::path::absolute(path)?),
-            ServiceCommand::Uninstall => uninstall(),
-            ServiceCommand::Run(ConfigPath { path }) => {
-                SERVED.set((path, serve)).ok();
-                service_dispatcher::start(NAME, entry)
-            }
-        };
-        done.map_err(cause)
-    }
-}
-
-/// The error of Windows, without the crate's words around it.
-fn cause(error: windows_service::Error) -> io::Error {
-    match error {
+/// Serves as the service. Blocks until the service has stopped.
+///
+/// # Errors
+/// If Windows has not started criswitch as a service.
+pub fn run(path: PathBuf, serve: Serve) -> io::Result<()> {
+    SERVED.set((path, serve)).ok();
+    service_dispatcher::start(NAME, entry).map_err(|error| match error {
         windows_service::Error::Winapi(error) => error,
         error => io::Error::other(error),
-    }
-}
-
-fn install(configuration: &Path) -> windows_service::Result<()> {
-    protect().map_err(windows_service::Error::Winapi)?;
-    let access = ServiceManagerAccess::CONNECT | ServiceManagerAccess::CREATE_SERVICE;
-    let manager = ServiceManager::local_computer(None::<&str>, access)?;
-    let program = env::current_exe().map_err(windows_service::Error::Winapi)?;
-    let arguments = ["service".into(), "run".into(), "--config".into()];
-    let info = ServiceInfo {
-        name: NAME.into(),
-        display_name: NAME.into(),
-        service_type: ServiceType::OWN_PROCESS,
-        start_type: ServiceStartType::AutoStart,
-        error_control: ServiceErrorControl::Normal,
-        executable_path: program,
-        launch_arguments: [&arguments[..], &[configuration.into()]].concat(),
-        dependencies: Vec::new(),
-        account_name: None,
-        account_password: None,
-    };
-    // To set a restart, criswitch needs the right to start the service.
-    let access = ServiceAccess::CHANGE_CONFIG | ServiceAccess::START | ServiceAccess::DELETE;
-    let service = manager.create_service(&info, access)?;
-    let set = set_up(&service);
-    if set.is_err() {
-        // The first error is the one to report.
-        service.delete().ok();
-    }
-    set
-}
-
-/// Sets the description and the restart of the service.
-fn set_up(service: &Service) -> windows_service::Result<()> {
-    service.set_description(DESCRIPTION)?;
-    service.update_failure_actions(ServiceFailureActions {
-        reset_period: ServiceFailureResetPeriod::After(RESET_AFTER),
-        reboot_msg: None,
-        command: None,
-        actions: Some(vec![ServiceAction {
-            action_type: ServiceActionType::Restart,
-            delay: RESTART_AFTER,
-        }]),
-    })?;
-    match service.set_failure_actions_on_non_crash_failures(true) {
-        // Wine restarts no services.
-        Err(windows_service::Error::Winapi(error)) if error.raw_os_error() == Some(NO_LEVEL) => {
-            Ok(())
-        }
-        set => set,
-    }
-}
-
-/// Creates criswitch's directory, which has the configuration, the state and the log, and lets only the system and
-/// administrators use it. By default, every user may create files in directories below `C:\ProgramData`, so the
-/// directory may have files of other users.
-fn protect() -> io::Result<()> {
-    let directory = Path::new(CONFIG).parent().unwrap_or(Path::new(CONFIG));
-    fs::create_dir_all(directory)?;
-    let with_files = ["/T", "/L"];
-    let owner = ["/setowner", ADMINISTRATORS];
-    icacls(directory, &[owner, with_files].concat())?;
-    icacls(directory, &["/reset", "/T", "/L"])?;
-    let [system, administrators] =
-        [SYSTEM, ADMINISTRATORS].map(|group| format!("{group}:(OI)(CI)F"));
-    icacls(
-        directory,
-        &["/inheritance:r", "/grant:r", &system, &administrators],
-    )
-}
-
-/// Changes the access to a directory. Names icacls by its full path, because Windows first searches a bare name in the
-/// directory of criswitch.
-fn icacls(directory: &Path, arguments: &[&str]) -> io::Result<()> {
-    let system = env::var_os("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
-    let program = Path::new(&system).join(r"System32\icacls.exe");
-    let output = Program::new(program)
-        .arg(directory)
-        .args(arguments)
-        .output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(format!(
-            "icacls cannot set the access to {}; run the command as an administrator",
-            directory.display()
-        ))),
-    }
-}
-
-fn uninstall() -> windows_service::Result<()> {
-    let manager = ServiceManager::local_computer(None::<&str>, ServiceManagerAccess::CONNECT)?;
-    let service = manager.open_service(NAME, ServiceAccess::STOP | ServiceAccess::DELETE)?;
-    // A service that does not run cannot be stopped. Windows removes a running service when it has stopped.
-    service.stop().ok();
-    service.delete()
+    })
 }
 
 windows_service::define_windows_service!(entry, serve);

@@ -22,7 +22,7 @@ teardown() {
   equal "default" runc "$(jq -r .defaultHandler <<<"$table")"
 
   render crictl.yaml "$DIR/crictl-discovered.yaml" "SOCKET=$DIR/discovered.sock"
-  start_program discovered "$CRISWITCH" serve --config "$file"
+  start_program discovered "${CRISWITCH}d" --config "$file"
   wait_for 60 "criswitch" crictl_at discovered version
   for handler in crun gvisor runc ""; do
     pod=$(crictl_at discovered runp --runtime "$handler" "$(pod_config "discovered-$handler")")

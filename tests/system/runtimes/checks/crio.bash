@@ -29,7 +29,7 @@ start_mixed() {
     -e "s|/run/crio/crio.sock|$DIR/crio.sock|; s|/run/containerd/containerd.sock|$DIR/containerd-2.sock|" \
     "$TOP/config/examples/crio-and-containerd.toml" >"$DIR/mixed.toml"
   render crictl.yaml "$DIR/crictl-mixed.yaml" "SOCKET=$DIR/mixed.sock"
-  start_program mixed "$CRISWITCH" serve --config "$DIR/mixed.toml"
+  start_program mixed "${CRISWITCH}d" --config "$DIR/mixed.toml"
   wait_for 60 "criswitch" mixed version
 }
 

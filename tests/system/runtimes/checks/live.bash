@@ -19,7 +19,7 @@ start_live() {
   mkdir -p "$LIVE/conf.d"
   [ -e "$LIVE/criswitch.toml" ] || render live.toml "$LIVE/criswitch.toml"
   render crictl.yaml "$DIR/crictl-live.yaml" "SOCKET=$DIR/live.sock"
-  start_program live "$CRISWITCH" serve --config "$LIVE/criswitch.toml"
+  start_program live "${CRISWITCH}d" --config "$LIVE/criswitch.toml"
   wait_for 60 "criswitch" live version
 }
 

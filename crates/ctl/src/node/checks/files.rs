@@ -15,8 +15,9 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const RUNNING: &str = "/run/systemd/system";
 const SYSTEMD: [&str; 2] = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
 /// Files of a package, or of a manual installation.
-const INSTALLED: [&str; 3] = [
+const INSTALLED: [&str; 4] = [
     "/usr/bin/criswitch",
+    "/usr/bin/criswitchd",
     "/usr/lib/systemd/system/criswitch.service",
     "/lib/systemd/system/criswitch.service",
 ];
@@ -179,10 +180,10 @@ pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Fin
         let before = facts.root.place(Path::new(&change.place)).metadata();
         2 * (content.size() + before.map_or(0, |about| about.len()))
     });
-    let recover = if facts.root.is_this_machine() {
-        3 * facts.program.len() as u64
-    } else {
-        0
+    let [(_, own), _] = &facts.programs;
+    let recover = match facts.root.is_this_machine() {
+        true => 3 * own.len() as u64,
+        false => 0,
     };
     let needed = sizes.sum::<u64>() + recover + ROOM;
     let journal = WriteTarget::of(&existing_part(&facts.root, journal::FILE));

@@ -1,0 +1,12 @@
+//! The exit codes of both programs.
+
+/// The program failed at run time.
+pub const FAILED: u8 = 1;
+/// A dry run found changes.
+pub const WOULD_CHANGE: u8 = 2;
+/// The command line is wrong (sysexits' EX_USAGE).
+pub const USAGE: u8 = 64;
+/// criswitch is not running or not reachable (sysexits' EX_UNAVAILABLE).
+pub const NOT_RUNNING: u8 = 69;
+/// The configuration is wrong (sysexits' EX_CONFIG).
+pub const CONFIGURATION: u8 = 78;

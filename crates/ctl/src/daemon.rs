@@ -1,0 +1,75 @@
+//! criswitchd, the program of the daemon, which is installed in the same directory as this program.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use criswitch_client::program::within;
+use criswitch_version::BUILD;
+
+/// The time that the program may take to read its files.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The path of the program.
+///
+/// # Errors
+/// The path of this program is unknown.
+fn path() -> io::Result<PathBuf> {
+    Ok(beside(&std::env::current_exe()?))
+}
+
+/// The path of the daemon's program if the commands are at `program`.
+pub(crate) fn beside(program: &Path) -> PathBuf {
+    program.with_file_name(format!("criswitchd{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// The error of `criswitch serve`.
+pub(super) fn serves() -> anyhow::Error {
+    match path() {
+        Ok(path) => anyhow!(
+            "the daemon is a program of its own; start {} in place of `criswitch serve`",
+            path.display()
+        ),
+        Err(error) => error.into(),
+    }
+}
+
+/// What the daemon says about a start with the configuration at `path`: the lists that would fail, from its saved state.
+pub(super) fn check(path: &Path) -> Vec<String> {
+    let checked = run(|daemon| {
+        daemon.arg("--check").arg("--config").arg(path);
+    });
+    match checked {
+        Ok(output) => lines(&output.stderr),
+        Err(error) => vec![format!(
+            "not known whether a restart would make lists fail: {error:#}"
+        )],
+    }
+}
+
+/// The difference between the versions of the two programs, as a sentence; `None` if they are the same.
+pub(super) fn difference() -> Option<String> {
+    let own = format!("criswitchd {BUILD}");
+    let shown = match run(|daemon| {
+        daemon.arg("--version");
+    }) {
+        Ok(output) => lines(&output.stdout).concat(),
+        Err(error) => return Some(format!("the version of criswitchd is not known: {error:#}")),
+    };
+    (shown != own).then(|| {
+        format!("the daemon beside this program has another version: {shown}; install both from one release")
+    })
+}
+
+fn run(set: impl FnOnce(&mut Command)) -> anyhow::Result<Output> {
+    let mut daemon = Command::new(path()?);
+    set(&mut daemon);
+    within(LIMIT, daemon)
+}
+
+fn lines(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    text.lines().map(str::to_owned).collect()
+}
