@@ -1,5 +1,9 @@
 //! Records which backend owns each pod and container. In memory only; does no I/O.
 //!
+//! The backend that created an id, else the first that listed it, owns it until its list no longer has it or it is
+//! forgotten; others' items of that id are dropped, with one warning. If another backend lists the id then, the id passes
+//! to it at once.
+//!
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
 //! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
 
@@ -18,15 +22,15 @@ mod started;
 mod tests;
 mod uids;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::rpc::Kind;
 
 use entries::{
-    Entries, Entry, Evidence, Ids, WholeLists, claim, claims, copies, count, is_full, is_of, items,
-    learn, of, own, settle, with_prefix,
+    Entries, Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, of, own,
+    settle, shared, with_prefix,
 };
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
@@ -60,15 +64,6 @@ pub type Changed = BTreeSet<BackendId>;
 /// A moment in the order in which entries were learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
-
-/// The owner of an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// One backend.
-    One(BackendId),
-    /// Both backends list the id, and neither created the item through criswitch. criswitch does not guess the owner.
-    Disputed(BackendId, BackendId),
-}
 
 /// The owners of all known pods and containers.
 #[derive(Debug, Default)]
@@ -155,10 +150,9 @@ impl Owners {
             backend,
             source: Evidence::Created,
             claimed: false,
-            rival: None,
+            next: None,
             first: self.clock,
             at: self.clock,
-            print: 0,
             more,
         }
     }
@@ -191,8 +185,7 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, requested at `asked`. The backend owns every item of the
-    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`. Also
-    /// returns the result of [`Owners::own`].
+    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`.
     ///
     /// # Errors
     /// If the list is malformed or too large; then nothing is learned from it.
@@ -206,18 +199,15 @@ impl Owners {
         self.clock += 1;
         let now = self.clock;
         let removed = self.removals.since(asked);
-        let of = (backend, self.whole.get(&(kind, backend)).copied());
-        let (mut learned, drops) = match kind {
-            Kind::Pod => learn(&mut self.pods.by_id, of, now, list, &removed, &PodShape),
+        let pods = &mut self.pods.by_id;
+        let learned = match kind {
+            Kind::Pod => learn(pods, backend, now, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape::new(&self.pods.by_id, backend);
-                learn(&mut self.containers, of, now, list, &removed, &shape)
+                let shape = ContainerShape::new(pods, backend);
+                learn(&mut self.containers, backend, now, list, &removed, &shape)
             }
         }?;
         self.changes += u64::from(learned.changes);
-        if drops {
-            (learned.own, learned.dropped) = self.without_others(kind, backend, list, asked)?;
-        }
         Ok(learned)
     }
 
@@ -230,8 +220,7 @@ impl Owners {
     }
 
     /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and
-    /// the items of other backends. Keeps the items of a backend that joined after `asked`, because a merged list of
-    /// that moment has no part of that backend. Returns `None` if the list has no items to drop.
+    /// the items of other backends. Returns `None` if the list has no such items.
     ///
     /// # Errors
     /// If the list is malformed or too large.
@@ -242,57 +231,15 @@ impl Owners {
         list: &[u8],
         asked: Mark,
     ) -> Result<Option<Bytes>, Unlearned> {
-        let (own, _) = self.without_others(kind, backend, list, asked)?;
-        Ok(own)
-    }
-
-    fn without_others(
-        &self,
-        kind: Kind,
-        backend: BackendId,
-        list: &[u8],
-        asked: Mark,
-    ) -> Result<(Option<Bytes>, usize), Unlearned> {
         let removed = self.removals.since(asked);
-        let is_later = |owner, first| first > asked.0 && self.has_joined_since(owner, asked);
+        let pods = &self.pods.by_id;
         match kind {
-            Kind::Pod => {
-                let pods = &self.pods.by_id;
-                own(pods, backend, list, &removed, &PodShape, is_later)
-            }
+            Kind::Pod => own(pods, backend, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape::new(&self.pods.by_id, backend);
-                own(&self.containers, backend, list, &removed, &shape, is_later)
+                let shape = ContainerShape::new(pods, backend);
+                own(&self.containers, backend, list, &removed, &shape)
             }
         }
-    }
-
-    /// Whether `backend` does not own this item, and the part of its owner in a merged list that was begun at `asked` may
-    /// lack it: the owner joined later, or listed the item later for the first time.
-    pub(crate) fn has_passed_since(
-        &self,
-        kind: Kind,
-        id: &str,
-        backend: BackendId,
-        asked: Mark,
-    ) -> bool {
-        let pods = &self.pods.by_id;
-        let owner = match kind {
-            Kind::Pod => pods.get(id).map(Entry::listed_since),
-            Kind::Container => self.containers.get(id).map(Entry::listed_since),
-        };
-        owner.is_some_and(|(owner, first, is_listed)| {
-            owner != backend
-                && first > asked.0
-                && (is_listed || self.has_joined_since(owner, asked))
-        })
-    }
-
-    /// Whether the first complete lists of `backend` were learned after `asked`.
-    fn has_joined_since(&self, backend: BackendId, Mark(asked): Mark) -> bool {
-        let whole = |kind| self.whole.get(&(kind, backend));
-        let is_later = |lists: &WholeLists| lists.first > asked;
-        whole(Kind::Pod).is_some() && whole(Kind::Container).is_none_or(is_later)
     }
 
     /// Forgets the items that a complete list of `backend` lacked. If another backend lists such an item, that backend
@@ -326,7 +273,6 @@ impl Owners {
                         backend: Some(pod.backend),
                         uid: Some(pod.more.uid),
                         by_us: false,
-                        had_rival: false,
                     });
                 }
             }
@@ -339,20 +285,16 @@ impl Owners {
     }
 
     /// The owner of exactly this id; prefixes do not match.
-    pub fn find(&self, kind: Kind, id: &str) -> Option<Owner> {
+    pub fn find(&self, kind: Kind, id: &str) -> Option<BackendId> {
         match kind {
-            Kind::Pod => self.pods.by_id.get(id).map(Entry::owner),
-            Kind::Container => self.containers.get(id).map(Entry::owner),
+            Kind::Pod => self.pods.by_id.get(id).map(|pod| pod.backend),
+            Kind::Container => self.containers.get(id).map(|container| container.backend),
         }
     }
 
     /// Whether a backend other than `backend` owns this id.
     pub fn is_of_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
-        let owner = match kind {
-            Kind::Pod => self.pods.by_id.get(id).map(|pod| pod.backend),
-            Kind::Container => self.containers.get(id).map(|container| container.backend),
-        };
-        owner.is_some_and(|owner| owner != backend)
+        self.find(kind, id).is_some_and(|owner| owner != backend)
     }
 
     /// Whether the pod is not known yet, and calls that create a pod of `uid` are under way at other backends but not
@@ -371,16 +313,17 @@ impl Owners {
             && self
                 .with_prefix(kind, id)
                 .into_iter()
-                .any(|(full, owner)| is_longer(&full) && owner != Owner::One(backend))
+                .any(|(full, owner)| is_longer(&full) && owner != backend)
     }
 
     /// The number of pods and containers that `backend` lists although they belong to another backend.
     pub fn claims(&self, backend: BackendId) -> usize {
-        claims(&self.pods.by_id, backend) + claims(&self.containers, backend)
+        let claimed = self.shared().filter(|(_, lister)| *lister == backend);
+        claimed.count()
     }
 
     /// All ids that begin with `prefix`, and their owners.
-    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
+    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, BackendId)> {
         match kind {
             Kind::Pod => with_prefix(&self.pods.by_id, prefix),
             Kind::Container => with_prefix(&self.containers, prefix),
@@ -462,7 +405,7 @@ impl Owners {
         its.any(|pod| pod.source != Evidence::Created && pod.first > mark)
     }
 
-    /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
+    /// The ids that `backend` owns.
     pub fn of(&self, kind: Kind, backend: BackendId) -> Ids<'_> {
         match kind {
             Kind::Pod => of(&self.pods.by_id, backend),
@@ -476,15 +419,9 @@ impl Owners {
         self.count(backend) != (0, 0) || self.creations.is_at(backend)
     }
 
-    /// How many of the pods and containers of `backend` each other backend lists too, with the same names and time of
-    /// creation. If two backends are sockets of one runtime, both list the same items.
-    pub fn copies(&self, backend: BackendId) -> BTreeMap<BackendId, u64> {
-        let mut counts = BTreeMap::new();
-        let pods = copies(&self.pods.by_id, backend);
-        for lister in pods.chain(copies(&self.containers, backend)) {
-            *counts.entry(lister).or_default() += 1;
-        }
-        counts
+    /// For each pod and container that another backend lists too: the owner, and that backend.
+    pub fn shared(&self) -> impl Iterator<Item = (BackendId, BackendId)> {
+        shared(&self.pods.by_id).chain(shared(&self.containers))
     }
 
     /// Forgets all pods and containers of `backend`. If another backend also lists an item, that backend becomes its

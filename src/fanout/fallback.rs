@@ -7,7 +7,7 @@ use std::time::Duration;
 use criswitch_config::{BackendId, duration_text};
 use criswitch_cri::rpc::filter::{filter, without_inside};
 use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::backend::known::Failure;
 use crate::backend::lists::Snapshot;
@@ -238,21 +238,6 @@ impl Part<'_> {
 fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) -> Option<Readable> {
     let message = cached(list, backend, backend.stale_lists())?;
     cached::own_items(owners, list, backend, &message, request)
-}
-
-/// Like `whole_list`, for a part of a merged list that was made before.
-///
-/// # Errors
-/// `Unavailable` if the cached list can no longer be served.
-pub(crate) fn cached_again(
-    owners: &Owners,
-    question: &Question,
-    call: &Call,
-    list: List,
-    backend: &Backend,
-) -> Result<Readable, Status> {
-    whole_list(owners, list, backend, &call.message())
-        .ok_or_else(|| backend.unavailable(&unserved(question, list, backend)))
 }
 
 /// Returns why merged lists of the kind `list` fail now because of `backend`; `None` if `backend` does not make them

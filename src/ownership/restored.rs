@@ -1,23 +1,14 @@
 //! The facts of owners that survive a restart of criswitch, besides the lists. Does no I/O.
 
-use super::entries::{disputed, is_of, restore};
+use super::entries::{is_of, restore};
 use super::{BackendId, Evidence, Mark, Owners};
 
 impl Owners {
-    /// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
-    pub fn disputed(&self, backend: BackendId) -> Vec<String> {
-        let mut ids = disputed(&self.pods.by_id, backend);
-        ids.extend(disputed(&self.containers, backend));
-        ids
-    }
-
-    /// Marks the listed entries of `backend` as restored from the saved state, except the ids in `disputed`: the owners
-    /// of these ids may be disputed again.
-    pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
+    /// Marks the listed entries of `backend` as restored from the saved state.
+    pub fn restore(&mut self, backend: BackendId) {
         self.changes += 1;
-        let disputed = disputed.iter().map(String::as_str).collect();
-        restore(&mut self.pods.by_id, backend, &disputed);
-        restore(&mut self.containers, backend, &disputed);
+        restore(&mut self.pods.by_id, backend);
+        restore(&mut self.containers, backend);
     }
 
     /// The pods of `backend` that were created through criswitch.

@@ -362,12 +362,8 @@ pub(crate) fn owned_by(
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {
-    // The backend owns nothing, but it no longer disputes items of other backends.
-    let changed = switch.owners().forget_backend(backend.id);
-    let live = switch.live();
-    live.among(&changed)
-        .iter()
-        .for_each(|it| it.saving.note_change());
+    // The backend owns nothing, so that no other backend changes.
+    switch.owners().forget_backend(backend.id);
     switch.question.forget(backend.id);
     backend.connection.close();
 }

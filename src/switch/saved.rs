@@ -194,7 +194,6 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     };
     let handlers = switch.owners().pods.rows(backend.id);
     let with_default_row = switch.owners().pods.with_default_row(backend.id);
-    let disputed = switch.owners().disputed(backend.id);
     let created = switch.owners().created_at(backend.id);
     let known = backend.record.known();
     let live = switch.live();
@@ -215,7 +214,6 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         images: list(List::Images),
         handlers,
         with_default_row,
-        disputed,
         descriptors: labels::descriptors(backend).filter(labels::is_kept),
         version: known.version.into(),
         status: known.status.into(),
@@ -324,7 +322,7 @@ impl Restored<'_> {
         owners
             .pods
             .restore_rows(backend.id, saved.handlers, &saved.with_default_row);
-        owners.restore(backend.id, &saved.disputed);
+        owners.restore(backend.id);
         drop(owners);
         // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
         let at_most = (at + TOUCH_EVERY).min(Instant::now());

@@ -2,7 +2,8 @@
 
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Target, Unroutable};
-use criswitch::ownership::{Owner, PodNames};
+use criswitch::ownership::PodNames;
+use criswitch_config::BackendId;
 use criswitch_cri::rpc::Kind;
 
 use super::messages::{self, WORDS};
@@ -95,12 +96,11 @@ fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Unrout
     }
 }
 
-pub fn owned(model: &Model, kind: Kind, id: &str, owner: Owner) -> Result<Target, Unroutable> {
-    let is_anothers = |(full, other): &(&str, Owner)| *full != id && *other != owner;
+pub fn owned(model: &Model, kind: Kind, id: &str, owner: BackendId) -> Result<Target, Unroutable> {
+    let is_anothers = |(full, other): &(&str, BackendId)| *full != id && *other != owner;
     let is_short = model.with_prefix(kind, id).iter().any(is_anothers);
-    match owner {
-        Owner::One(_) if is_short && id.len() < 64 => Err(Unroutable::Ambiguous(id.to_owned())),
-        Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
-        Owner::Disputed(one, other) => Err(Unroutable::Disputed(kind, id.to_owned(), one, other)),
+    match is_short && id.len() < 64 {
+        true => Err(Unroutable::Ambiguous(id.to_owned())),
+        false => Ok(Target::Owner(owner, kind, id.to_owned())),
     }
 }
