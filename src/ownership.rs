@@ -29,8 +29,8 @@ use criswitch_config::BackendId;
 use criswitch_cri::rpc::Kind;
 
 use entries::{
-    Entries, Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, of, own,
-    settle, shared, with_prefix,
+    Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, of, own, settle,
+    shared, with_prefix,
 };
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
@@ -39,7 +39,7 @@ pub use creations::{Creation, Creations};
 pub use learned::{Claim, LearnedList, Owned, Unlearned};
 pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
-pub use pods::Pods;
+pub use pods::{Containers, Pods};
 pub use removals::Removals;
 pub use started::{StartedWith, Unasked};
 
@@ -75,7 +75,8 @@ pub struct Owners {
     pub removals: Removals,
     /// The pods by id.
     pub pods: Pods,
-    containers: Entries<InPod>,
+    /// The containers by id.
+    pub containers: Containers,
     whole: HashMap<(Kind, BackendId), WholeLists>,
     /// The calls that may create a pod that criswitch does not know.
     pub creations: Creations,
@@ -105,7 +106,8 @@ impl Owners {
     /// now owns the pod, unless the pod was removed since `asked`. If another backend created the pod, or may have had
     /// it before `asked`, that backend stays the owner.
     pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) -> Owned {
-        let claim = claim(&self.pods.by_id, id, backend, asked, self.whole(Kind::Pod));
+        let whole = |owner| self.whole.get(&(Kind::Pod, owner)).copied();
+        let claim = claim(&self.pods.by_id, id, backend, asked, whole);
         let mut changed = Changed::new();
         if claim.is_none() && !self.removals.since(asked).contains_key(id) {
             let entry = self.created(backend, names.created(self.mark()));
@@ -125,22 +127,18 @@ impl Owners {
         (pod, label): (&str, Option<&str>),
         asked: Mark,
     ) -> Owned {
-        let whole = self.whole(Kind::Container);
-        let claim = claim(&self.containers, id, backend, asked, whole);
+        let whole = |owner| self.whole.get(&(Kind::Container, owner)).copied();
+        let claim = claim(&self.containers.by_id, id, backend, asked, whole);
         let mut changed = Changed::new();
         let removed = self.removals.since(asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
             let more = InPod::of(pod, label, &self.pods.by_id);
             let entry = self.created(backend, more);
-            let before = self.containers.insert(id.to_owned(), entry);
+            let before = self.containers.by_id.insert(id.to_owned(), entry);
             changed.insert(backend);
             changed.extend(before.map(|before| before.backend));
         }
         Owned { claim, changed }
-    }
-
-    fn whole(&self, kind: Kind) -> impl Fn(BackendId) -> Option<WholeLists> {
-        move |backend| self.whole.get(&(kind, backend)).copied()
     }
 
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
@@ -170,11 +168,11 @@ impl Owners {
                 let uid = pod.as_ref().map(|pod| pod.more.uid.clone());
                 removed.push(Removed::by_us(id.to_owned(), at, pod.as_ref(), uid));
                 let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
-                let containers = self.containers.extract_if(its);
+                let containers = self.containers.by_id.extract_if(its);
                 removed.extend(containers.map(|(id, it)| Removed::by_us(id, at, Some(&it), None)));
             }
             Kind::Container => {
-                let container = self.containers.remove(id);
+                let container = self.containers.by_id.remove(id);
                 removed.push(Removed::by_us(id.to_owned(), at, container.as_ref(), None));
             }
         }
@@ -204,19 +202,18 @@ impl Owners {
             Kind::Pod => learn(pods, backend, now, list, &removed, &PodShape),
             Kind::Container => {
                 let shape = ContainerShape::new(pods, backend);
-                learn(&mut self.containers, backend, now, list, &removed, &shape)
+                learn(
+                    &mut self.containers.by_id,
+                    backend,
+                    now,
+                    list,
+                    &removed,
+                    &shape,
+                )
             }
         }?;
         self.changes += u64::from(learned.changes);
         Ok(learned)
-    }
-
-    /// Checks that [`Owners::learn`] can learn from this encoded list reply.
-    ///
-    /// # Errors
-    /// If the list is malformed or too large.
-    pub fn check(list: &[u8]) -> Result<(), Unlearned> {
-        items(list).map(drop)
     }
 
     /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and
@@ -237,7 +234,7 @@ impl Owners {
             Kind::Pod => own(pods, backend, list, &removed, &PodShape),
             Kind::Container => {
                 let shape = ContainerShape::new(pods, backend);
-                own(&self.containers, backend, list, &removed, &shape)
+                own(&self.containers.by_id, backend, list, &removed, &shape)
             }
         }
     }
@@ -264,7 +261,7 @@ impl Owners {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
                     let noted = (&mut *changes, &mut changed);
-                    settle(&mut self.containers, backend, asked, noted, of_them);
+                    settle(&mut self.containers.by_id, backend, asked, noted, of_them);
                 }
                 for (id, pod) in gone {
                     self.removals.add(Removed {
@@ -278,7 +275,7 @@ impl Owners {
             }
             Kind::Container => {
                 let noted = (changes, &mut changed);
-                settle(&mut self.containers, backend, asked, noted, |_| true);
+                settle(&mut self.containers.by_id, backend, asked, noted, |_| true);
             }
         }
         changed
@@ -288,7 +285,11 @@ impl Owners {
     pub fn find(&self, kind: Kind, id: &str) -> Option<BackendId> {
         match kind {
             Kind::Pod => self.pods.by_id.get(id).map(|pod| pod.backend),
-            Kind::Container => self.containers.get(id).map(|container| container.backend),
+            Kind::Container => self
+                .containers
+                .by_id
+                .get(id)
+                .map(|container| container.backend),
         }
     }
 
@@ -326,7 +327,7 @@ impl Owners {
     pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, BackendId)> {
         match kind {
             Kind::Pod => with_prefix(&self.pods.by_id, prefix),
-            Kind::Container => with_prefix(&self.containers, prefix),
+            Kind::Container => with_prefix(&self.containers.by_id, prefix),
         }
     }
 
@@ -338,34 +339,15 @@ impl Owners {
         let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
         if !backends.is_empty() {
             backends.extend(self.creations.with_uid(uid));
-            backends.extend(self.with_odd_labels());
+            let pods = self.pods.by_id.values().filter(|pod| pod.more.odd_label);
+            backends.extend(pods.map(|pod| pod.backend));
+            let containers = self.containers.by_id.values();
+            let containers = containers.filter(|container| container.more.odd_label);
+            backends.extend(containers.map(|container| container.backend));
         }
         backends.sort_unstable();
         backends.dedup();
         backends
-    }
-
-    fn with_odd_labels(&self) -> impl Iterator<Item = BackendId> {
-        let pods = self.pods.by_id.values().filter(|pod| pod.more.odd_label);
-        let containers = self.containers.values();
-        let containers = containers.filter(|container| container.more.odd_label);
-        let pods = pods.map(|pod| pod.backend);
-        pods.chain(containers.map(|container| container.backend))
-    }
-
-    /// The containers of a pod.
-    pub fn containers_of(&self, pod: &str) -> Vec<String> {
-        let its = self
-            .containers
-            .iter()
-            .filter(|(_, container)| container.more.pod == pod);
-        its.map(|(id, _)| id.clone()).collect()
-    }
-
-    /// The pod of a container.
-    pub fn pod_of(&self, container: &str) -> Option<&str> {
-        let container = self.containers.get(container)?;
-        Some(&container.more.pod)
     }
 
     /// Whether `backend` owns a container whose pod is not known, but may be in the backend's next list of pods.
@@ -387,7 +369,7 @@ impl Owners {
 
     fn without_pod(&self, backend: BackendId) -> impl Iterator<Item = (&String, &Entry<InPod>)> {
         let pods = of(&self.pods.by_id, backend);
-        let its = self.containers.iter();
+        let its = self.containers.by_id.iter();
         let its = its.filter(move |(_, it)| is_of(it, backend));
         its.filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
     }
@@ -399,29 +381,17 @@ impl Owners {
         container.source == Evidence::Saved || pods.is_some_and(|pods| container.first <= pods.last)
     }
 
-    /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
-    pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
-        let mut its = self.pods.by_id.values().filter(|pod| is_of(pod, backend));
-        its.any(|pod| pod.source != Evidence::Created && pod.first > mark)
-    }
-
     /// The ids that `backend` owns.
     pub fn of(&self, kind: Kind, backend: BackendId) -> Ids<'_> {
         match kind {
             Kind::Pod => of(&self.pods.by_id, backend),
-            Kind::Container => of(&self.containers, backend),
+            Kind::Container => of(&self.containers.by_id, backend),
         }
-    }
-
-    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. Other
-    /// backends that list the same items do not count: they may list copies to get the items.
-    pub fn would_lose(&self, backend: BackendId) -> bool {
-        self.count(backend) != (0, 0) || self.creations.is_at(backend)
     }
 
     /// For each pod and container that another backend lists too: the owner, and that backend.
     pub fn shared(&self) -> impl Iterator<Item = (BackendId, BackendId)> {
-        shared(&self.pods.by_id).chain(shared(&self.containers))
+        shared(&self.pods.by_id).chain(shared(&self.containers.by_id))
     }
 
     /// Forgets all pods and containers of `backend`. If another backend also lists an item, that backend becomes its
@@ -441,7 +411,7 @@ impl Owners {
     pub fn is_full(&self, kind: Kind, backend: BackendId) -> bool {
         match kind {
             Kind::Pod => is_full(&self.pods.by_id, backend),
-            Kind::Container => is_full(&self.containers, backend),
+            Kind::Container => is_full(&self.containers.by_id, backend),
         }
     }
 
@@ -455,9 +425,17 @@ impl Owners {
     pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
         match kind {
             Kind::Pod => count(&self.pods.by_id, backend),
-            Kind::Container => count(&self.containers, backend),
+            Kind::Container => count(&self.containers.by_id, backend),
         }
     }
+}
+
+/// Checks that [`Owners::learn`] can learn from this encoded list reply.
+///
+/// # Errors
+/// If the list is malformed or too large.
+pub(crate) fn check(list: &[u8]) -> Result<(), Unlearned> {
+    items(list).map(drop)
 }
 
 /// Ids for tests.

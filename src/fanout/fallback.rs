@@ -361,6 +361,7 @@ fn still_owned(
     );
     let is_in_pod = |id: &str| {
         owners
+            .containers
             .pod_of(id)
             .is_some_and(|of| of.starts_with(pod.as_str()))
     };

@@ -186,8 +186,8 @@ impl Drop for ChangedItem<'_> {
 pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: &str) {
     let owners = switch.owners();
     let (containers, pod) = match kind {
-        Kind::Pod => (owners.containers_of(id), None),
-        Kind::Container => (Vec::new(), owners.pod_of(id)),
+        Kind::Pod => (owners.containers.of_pod(id), None),
+        Kind::Container => (Vec::new(), owners.containers.pod_of(id)),
     };
     let containers = containers.iter().map(|id| (Kind::Container, id.as_str()));
     let pod = pod.map(|pod| (Kind::Pod, pod));

@@ -114,7 +114,7 @@ pub(crate) fn note_handler(owners: &Owners, request: &Request, target: &Target) 
 pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> Option<String> {
     let pod = match kind {
         Kind::Pod => id,
-        Kind::Container => owners.pod_of(id)?,
+        Kind::Container => owners.containers.pod_of(id)?,
     };
     let backend = owners.find(Kind::Pod, pod)?;
     let names = owners.pods.names(pod, backend)?;

@@ -18,7 +18,9 @@ use crate::call::route::Target;
 use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::errors;
 use crate::gate::Readable;
-use crate::ownership::{Changed, Claim, LONGEST_ID, Mark, Owned, Owners, PodNames, Unlearned};
+use crate::ownership::{
+    self, Changed, Claim, LONGEST_ID, Mark, Owned, Owners, PodNames, Unlearned,
+};
 use crate::switch::pod_requests::{self, PodRequests};
 use crate::switch::usable::{has_room, keep_stats, readable, usable};
 use crate::switch::view::View;
@@ -357,7 +359,7 @@ impl<'a> Learner<'a> {
         let bad = |unlearned: Unlearned| backend.bad_reply(&unlearned.to_string());
         if !self.teaches {
             self.may_have_others = true;
-            return Owners::check(message).map_err(bad);
+            return ownership::check(message).map_err(bad);
         }
         let learned = owners.learn(kind, backend.id, message, self.asked.mark);
         let learned = learned.map_err(bad)?;
@@ -444,7 +446,7 @@ impl<'a> Learner<'a> {
             let owners = &mut self.view.owners;
             let changed = owners.settle(kind, backend.id, self.asked.mark);
             self.learned.save.extend(changed);
-            let (claims, doubles) = (owners.claims(backend.id), owners.doubles(backend.id));
+            let (claims, doubles) = (owners.claims(backend.id), owners.pods.doubles(backend.id));
             let doubled = backend.record.learn(|known| {
                 known.claims = claims;
                 std::mem::replace(&mut known.doubles, doubles)

@@ -344,10 +344,13 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
     switch.set_live(left);
 }
 
-/// Whether `backend` owns a pod or container, or may own one. A joined backend that was never listed counts as needed.
-/// A backend that never joined does not, because no client knows its pods.
+/// Whether `backend` owns a pod or container, or may own one. Other backends that list the same items do not count: they
+/// may list copies to get the items. A joined backend that was never listed counts as needed. A backend that never joined
+/// does not, because no client knows its pods.
 fn is_needed(question: &Question, owners: &Owners, backend: &Backend) -> bool {
-    backend.has_joined() && !question.has_listed(backend.id) || owners.would_lose(backend.id)
+    let is_unlisted = backend.has_joined() && !question.has_listed(backend.id);
+    let may_create = owners.creations.is_at(backend.id);
+    is_unlisted || owners.count(backend.id) != (0, 0) || may_create
 }
 
 /// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.

@@ -194,7 +194,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     };
     let handlers = switch.owners().pods.rows(backend.id);
     let with_default_row = switch.owners().pods.with_default_row(backend.id);
-    let created = switch.owners().created_at(backend.id);
+    let created = switch.owners().pods.created_at(backend.id);
     let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();
@@ -381,7 +381,7 @@ fn restore_created(owners: &mut Owners, backend: &Backend, known: &LastKnown) {
     let asked = owners.mark();
     let items = items.as_ref().unwrap_or(pods);
     if owners.learn(Kind::Pod, backend.id, items, asked).is_ok() {
-        owners.restore_created(backend.id, &saved.created);
+        owners.pods.restore_created(backend.id, &saved.created);
     }
 }
 

@@ -56,7 +56,7 @@ fn all_is_known(model: &Model, odd: &str) {
         assert_eq!(<[usize; 2]>::from(model.owners.count(backend)), count);
     }
     for name in WORDS {
-        let mut containers = model.owners.containers_of(name);
+        let mut containers = model.owners.containers.of_pod(name);
         containers.sort_unstable();
         assert_eq!(containers, model.containers_of(name));
         assert_eq!(
