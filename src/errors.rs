@@ -265,14 +265,6 @@ pub fn ambiguous(prefix: &str) -> Status {
     Status::unknown(format!("Multiple IDs found with provided prefix: {prefix}"))
 }
 
-/// Two backends list the id, and criswitch did not see which backend created the pod or container.
-pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
-    Status::failed_precondition(format!(
-        "{} {id:?}: backends {one:?} and {other:?} both list it, and criswitch does not guess which one owns it; if both sockets belong to one runtime, configure one backend for both",
-        noun(kind)
-    ))
-}
-
 /// No backend is known to have the pod of a pull, and some backends did not answer. So criswitch sends the credentials
 /// in the pull to no backend.
 pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {

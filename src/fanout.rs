@@ -18,7 +18,7 @@ use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::codec::cri;
 use criswitch_cri::codec::protobuf::Malformed;
-use criswitch_cri::rpc::filter::{filter, first_of_each};
+use criswitch_cri::rpc::filter::first_of_each;
 use criswitch_cri::rpc::{self, Items, Join, Lacking, List};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -61,7 +61,7 @@ pub(crate) struct BackendResult {
 
 /// One backend's part of a merged reply.
 pub(crate) enum Share {
-    /// The backend's own message.
+    /// The backend's own message, which criswitch has learned. It may have items of other backends.
     Own(Readable),
     /// The backend's own message, asked for at this moment. It is larger than the backend's equal share of
     /// `max_message`, and criswitch has not learned it: it is used only if the merged reply has room for it.
@@ -292,107 +292,101 @@ async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(asked).await
 }
 
-/// Sends `call` to all `backends`, and merges their parts into one reply. A part that cannot be used is replaced (see
-/// [`fallback`]), also one that is too large (see [`large`]); the call fails if nothing can replace it, or if no
-/// backend's own answer can be used. A backend is omitted only if the RPC allows it.
+/// Sends `call` to all `backends`, and merges their parts into one reply; the call fails if nothing can replace a part
+/// that cannot be used, or if no backend's own answer can be used. A backend is omitted only if the RPC allows it.
 pub(crate) async fn merge(
     switch: &Switch,
     call: &Call,
     how: &Items,
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
-    let begun = switch.owners().mark();
-    let before = switch.owners().changes();
+    let begun = MergeStart::now(&switch.owners());
+    let list = call.listing().map(|listing| listing.list);
+    let shares = shares(switch, call, how, backends).await?;
+    let mut parts = Parts::default();
+    let mut messages = Vec::with_capacity(backends.len());
+    for (backend, share) in backends.iter().zip(shares) {
+        let is_own = matches!(share, Share::Own(_));
+        if let Some(mut message) = parts.add(share) {
+            if let Some(list) = list.filter(|_| is_own) {
+                message = begun.shown(switch, list, backend, message)?;
+            }
+            messages.push((Arc::clone(backend), message));
+        }
+    }
+    // Two backends may have stats of a pod that criswitch does not know yet.
+    if let Some(list) = list.filter(|list| list.has_owners())
+        && (list.is_stats() || begun.is_outdated(&switch.owners()))
+    {
+        each_once(list, &mut messages)?;
+    }
+    if let Some(why) = parts.failure() {
+        return Err(why);
+    }
+    let merged = one_message(switch, call, &how.join, messages)?;
+    // An answer of one backend may have changed the items of another.
+    Ok(Unsent::of(merged, backends))
+}
+
+/// Asks all `backends` at once, and learns their answers. A part that cannot be used is replaced (see [`fallback`]), also
+/// one that is too large (see [`large`]).
+async fn shares(
+    switch: &Switch,
+    call: &Call,
+    how: &Items,
+    backends: &[Arc<Backend>],
+) -> Result<Vec<Share>, Failed> {
     let equal_share = switch.max_message / backends.len().max(1);
     let answered = backends.iter().map(|backend| async move {
-        let mut reply = None;
         let part = Part {
             switch,
             call,
             how,
             backend,
         };
-        let own = own_share(part, equal_share, &mut reply);
+        let own = own_share(part, equal_share);
         let share = fallback::with_replacement(part, own).await?;
-        Ok::<_, Failed>(Answered { part, share, reply })
+        Ok::<_, Failed>(Answered { part, share })
     });
     let answered = join_all(answered).await.into_iter();
     let mut answered = answered.collect::<Result<Vec<_>, _>>()?;
     large::settle(&mut answered)?;
-    let mut messages = Vec::with_capacity(backends.len());
-    let mut passed = Vec::new();
-    let mut parts = Parts::default();
-    let has_changed = switch.owners().changes() != before;
-    for (backend, Answered { share, reply, .. }) in backends.iter().zip(answered) {
-        if let Some(message) = parts.add(share) {
-            let (message, moved) = match has_changed {
-                true => part_again(switch, call, backend, (begun, reply), message)?,
-                false => (message, Readable::default()),
-            };
-            messages.push((Arc::clone(backend), message));
-            if !moved.is_empty() {
-                passed.push((Arc::clone(backend), moved));
-            }
-        }
-    }
-    // The part of the owner comes first: of two parts with one item, the first counts.
-    messages.append(&mut passed);
-    let list = call.listing().map(|listing| listing.list);
-    // Two backends may have stats of a pod that criswitch does not know yet.
-    let is_each_once = |list: &List| list.has_owners() && (has_changed || list.is_stats());
-    if let Some(list) = list.filter(is_each_once) {
-        each_once(list, &mut messages)?;
-    }
-    match parts.failure() {
-        Some(why) => Err(why),
-        // An answer of one backend may have changed the items of another.
-        None => Ok(Unsent::of(
-            one_message(switch, call, &how.join, messages)?,
-            backends,
-        )),
-    }
+    Ok(answered.into_iter().map(|it| it.share).collect())
 }
 
-/// Makes the part `message` of a backend in a list of pods or containers again, after the answers of all backends were
-/// learned: meanwhile items may have passed from one backend to another. The merged list was begun at `begun`. Without a
-/// `reply` of the backend the part is cached. The part of any other call stays as it is.
-///
-/// Also returns the items that have passed to a backend whose part may lack them, because it is older.
-fn part_again(
-    switch: &Switch,
-    call: &Call,
-    backend: &Backend,
-    (begun, reply): (Mark, Option<(Readable, Asked)>),
-    message: Readable,
-) -> Result<(Readable, Readable), Failed> {
-    let list = call.listing().map(|listing| listing.list);
-    let Some((list, kind)) = list.and_then(|list| Some((list, list.kind()?))) else {
-        return Ok((message, Readable::default()));
-    };
-    let shown = |part: Readable| {
-        let shown = View::of(switch).shown(list, backend, &part)?;
-        Ok::<_, Failed>(part.rewritten(shown))
-    };
-    let passed = |whole: &Readable| {
-        let owners = switch.owners();
-        let has_passed = |id: &str| owners.has_passed_since(kind, id, backend.id, begun);
-        let passed = filter(list, whole, &[], has_passed);
-        let passed = passed.map_err(|it| backend.malformed(&it))?;
-        Ok::<_, Failed>(whole.clone().rewritten(Some(passed)))
-    };
-    match reply {
-        Some((reply, asked)) => {
-            let own = switch.owners().own(kind, backend.id, &reply, asked.mark);
-            let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
-            let passed = passed(&reply)?;
-            Ok((shown(reply.rewritten(own))?, shown(passed)?))
-        }
-        None => {
-            let (owners, question) = (switch.owners(), &switch.question);
-            let part = fallback::cached_again(&owners, question, call, list, backend)?;
-            drop(owners);
-            Ok((shown(part)?, passed(&message)?))
-        }
+/// The beginning of a call to several backends.
+#[derive(Clone, Copy)]
+struct MergeStart {
+    mark: Mark,
+    changes: u64,
+}
+
+impl MergeStart {
+    fn now(owners: &Owners) -> MergeStart {
+        let (mark, changes) = (owners.mark(), owners.changes());
+        MergeStart { mark, changes }
+    }
+
+    /// Whether a fact has changed that a list may show or depend on.
+    fn is_outdated(&self, owners: &Owners) -> bool {
+        owners.changes() != self.changes
+    }
+
+    /// The list `message` of a backend, which is learned, as the client gets it. An answer of one backend may have changed
+    /// the items of another, so the owners count that are known now.
+    fn shown(
+        &self,
+        switch: &Switch,
+        list: List,
+        backend: &Backend,
+        message: Readable,
+    ) -> Result<Readable, Status> {
+        let view = View::of(switch);
+        let shown = match self.is_outdated(&view.owners) {
+            true => view.own(list, backend, &message, self.mark),
+            false => view.shown(list, backend, &message),
+        }?;
+        Ok(message.rewritten(shown))
     }
 }
 
@@ -409,12 +403,7 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
 }
 
 /// Asks the backend for its part of a merged reply, and learns from the reply unless it is larger than `equal_share`.
-/// Sets `reply` to the reply that was learned, and the moment when criswitch asked for it.
-async fn own_share(
-    part: Part<'_>,
-    equal_share: usize,
-    reply: &mut Option<(Readable, Asked)>,
-) -> Result<Share, Failed> {
+async fn own_share(part: Part<'_>, equal_share: usize) -> Result<Share, Failed> {
     let Part {
         switch,
         call,
@@ -428,7 +417,7 @@ async fn own_share(
             let message = backend.message(&answer)?;
             give_way(&message).await;
             if message.len() <= equal_share {
-                let learned = learned_share(part, &message, asked, reply);
+                let learned = learned_share(part, &message, asked);
                 give_way(&message).await;
                 return learned;
             }
@@ -445,24 +434,18 @@ async fn own_share(
 }
 
 /// Learns from `message`, the backend's part of a merged reply.
-fn learned_share(
-    part: Part<'_>,
-    message: &Bytes,
-    asked: Asked,
-    reply: &mut Option<(Readable, Asked)>,
-) -> Result<Share, Failed> {
+fn learned_share(part: Part<'_>, message: &Bytes, asked: Asked) -> Result<Share, Failed> {
     let Part {
         switch,
         call,
         backend,
         ..
     } = part;
-    let mut learned = Learner::new(switch, backend, asked).learn(call, message);
+    let mut learned = Learner::new(switch, backend, asked).learn_share(call, message);
     let readable = learned.readable.take();
-    let (own, _) = act(switch, backend, learned)?;
+    act(switch, backend, learned)?;
     let readable = readable.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
-    *reply = Some((readable.clone(), asked));
-    Ok(Share::Own(readable.rewritten(own)))
+    Ok(Share::Own(readable))
 }
 
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.

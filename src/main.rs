@@ -16,7 +16,7 @@ use lexopt::Arg::{Long, Short};
 
 use serve::NotServed;
 
-/// What the arguments ask for.
+/// The work that the arguments ask for.
 enum Wish {
     Serve,
     /// Serve as a service of Windows.
@@ -101,7 +101,7 @@ fn print(text: String) -> Result<(), NotServed> {
 
 /// Prints a line to standard error, and returns the exit code.
 fn said(line: &str, code: u8) -> ExitCode {
-    // If nobody reads standard error, the exit code still says what happened.
+    // An error is ignored: the exit code says what happened, too.
     writeln!(io::stderr(), "{line}").ok();
     ExitCode::from(code)
 }

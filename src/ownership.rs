@@ -1,5 +1,9 @@
 //! Records which backend owns each pod and container. In memory only; does no I/O.
 //!
+//! The backend that created an id, else the first that listed it, owns it until its list no longer has it or it is
+//! forgotten; others' items of that id are dropped, with one warning. If another backend lists the id then, the id passes
+//! to it at once.
+//!
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
 //! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
 
@@ -18,15 +22,15 @@ mod started;
 mod tests;
 mod uids;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use criswitch_config::BackendId;
 use criswitch_cri::rpc::Kind;
 
 use entries::{
-    Entries, Entry, Evidence, Ids, WholeLists, claim, claims, copies, count, is_full, is_of, items,
-    learn, of, own, settle, with_prefix,
+    Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, of, own, settle,
+    shared, with_prefix,
 };
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
@@ -35,7 +39,7 @@ pub use creations::{Creation, Creations};
 pub use learned::{Claim, LearnedList, Owned, Unlearned};
 pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
-pub use pods::Pods;
+pub use pods::{Containers, Pods};
 pub use removals::Removals;
 pub use started::{StartedWith, Unasked};
 
@@ -61,15 +65,6 @@ pub type Changed = BTreeSet<BackendId>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
-/// The owner of an id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// One backend.
-    One(BackendId),
-    /// Both backends list the id, and neither created the item through criswitch. criswitch does not guess the owner.
-    Disputed(BackendId, BackendId),
-}
-
 /// The owners of all known pods and containers.
 #[derive(Debug, Default)]
 pub struct Owners {
@@ -80,7 +75,8 @@ pub struct Owners {
     pub removals: Removals,
     /// The pods by id.
     pub pods: Pods,
-    containers: Entries<InPod>,
+    /// The containers by id.
+    pub containers: Containers,
     whole: HashMap<(Kind, BackendId), WholeLists>,
     /// The calls that may create a pod that criswitch does not know.
     pub creations: Creations,
@@ -110,7 +106,8 @@ impl Owners {
     /// now owns the pod, unless the pod was removed since `asked`. If another backend created the pod, or may have had
     /// it before `asked`, that backend stays the owner.
     pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) -> Owned {
-        let claim = claim(&self.pods.by_id, id, backend, asked, self.whole(Kind::Pod));
+        let whole = |owner| self.whole.get(&(Kind::Pod, owner)).copied();
+        let claim = claim(&self.pods.by_id, id, backend, asked, whole);
         let mut changed = Changed::new();
         if claim.is_none() && !self.removals.since(asked).contains_key(id) {
             let entry = self.created(backend, names.created(self.mark()));
@@ -130,22 +127,18 @@ impl Owners {
         (pod, label): (&str, Option<&str>),
         asked: Mark,
     ) -> Owned {
-        let whole = self.whole(Kind::Container);
-        let claim = claim(&self.containers, id, backend, asked, whole);
+        let whole = |owner| self.whole.get(&(Kind::Container, owner)).copied();
+        let claim = claim(&self.containers.by_id, id, backend, asked, whole);
         let mut changed = Changed::new();
         let removed = self.removals.since(asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
             let more = InPod::of(pod, label, &self.pods.by_id);
             let entry = self.created(backend, more);
-            let before = self.containers.insert(id.to_owned(), entry);
+            let before = self.containers.by_id.insert(id.to_owned(), entry);
             changed.insert(backend);
             changed.extend(before.map(|before| before.backend));
         }
         Owned { claim, changed }
-    }
-
-    fn whole(&self, kind: Kind) -> impl Fn(BackendId) -> Option<WholeLists> {
-        move |backend| self.whole.get(&(kind, backend)).copied()
     }
 
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
@@ -155,10 +148,9 @@ impl Owners {
             backend,
             source: Evidence::Created,
             claimed: false,
-            rival: None,
+            next: None,
             first: self.clock,
             at: self.clock,
-            print: 0,
             more,
         }
     }
@@ -176,11 +168,11 @@ impl Owners {
                 let uid = pod.as_ref().map(|pod| pod.more.uid.clone());
                 removed.push(Removed::by_us(id.to_owned(), at, pod.as_ref(), uid));
                 let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
-                let containers = self.containers.extract_if(its);
+                let containers = self.containers.by_id.extract_if(its);
                 removed.extend(containers.map(|(id, it)| Removed::by_us(id, at, Some(&it), None)));
             }
             Kind::Container => {
-                let container = self.containers.remove(id);
+                let container = self.containers.by_id.remove(id);
                 removed.push(Removed::by_us(id.to_owned(), at, container.as_ref(), None));
             }
         }
@@ -191,8 +183,7 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, requested at `asked`. The backend owns every item of the
-    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`. Also
-    /// returns the result of [`Owners::own`].
+    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`.
     ///
     /// # Errors
     /// If the list is malformed or too large; then nothing is learned from it.
@@ -206,32 +197,27 @@ impl Owners {
         self.clock += 1;
         let now = self.clock;
         let removed = self.removals.since(asked);
-        let of = (backend, self.whole.get(&(kind, backend)).copied());
-        let (mut learned, drops) = match kind {
-            Kind::Pod => learn(&mut self.pods.by_id, of, now, list, &removed, &PodShape),
+        let pods = &mut self.pods.by_id;
+        let learned = match kind {
+            Kind::Pod => learn(pods, backend, now, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape::new(&self.pods.by_id, backend);
-                learn(&mut self.containers, of, now, list, &removed, &shape)
+                let shape = ContainerShape::new(pods, backend);
+                learn(
+                    &mut self.containers.by_id,
+                    backend,
+                    now,
+                    list,
+                    &removed,
+                    &shape,
+                )
             }
         }?;
         self.changes += u64::from(learned.changes);
-        if drops {
-            (learned.own, learned.dropped) = self.without_others(kind, backend, list, asked)?;
-        }
         Ok(learned)
     }
 
-    /// Checks that [`Owners::learn`] can learn from this encoded list reply.
-    ///
-    /// # Errors
-    /// If the list is malformed or too large.
-    pub fn check(list: &[u8]) -> Result<(), Unlearned> {
-        items(list).map(drop)
-    }
-
     /// Returns an encoded list reply of `backend`, requested at `asked` and learned since, without repeated items and
-    /// the items of other backends. Keeps the items of a backend that joined after `asked`, because a merged list of
-    /// that moment has no part of that backend. Returns `None` if the list has no items to drop.
+    /// the items of other backends. Returns `None` if the list has no such items.
     ///
     /// # Errors
     /// If the list is malformed or too large.
@@ -242,57 +228,15 @@ impl Owners {
         list: &[u8],
         asked: Mark,
     ) -> Result<Option<Bytes>, Unlearned> {
-        let (own, _) = self.without_others(kind, backend, list, asked)?;
-        Ok(own)
-    }
-
-    fn without_others(
-        &self,
-        kind: Kind,
-        backend: BackendId,
-        list: &[u8],
-        asked: Mark,
-    ) -> Result<(Option<Bytes>, usize), Unlearned> {
         let removed = self.removals.since(asked);
-        let is_later = |owner, first| first > asked.0 && self.has_joined_since(owner, asked);
+        let pods = &self.pods.by_id;
         match kind {
-            Kind::Pod => {
-                let pods = &self.pods.by_id;
-                own(pods, backend, list, &removed, &PodShape, is_later)
-            }
+            Kind::Pod => own(pods, backend, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape::new(&self.pods.by_id, backend);
-                own(&self.containers, backend, list, &removed, &shape, is_later)
+                let shape = ContainerShape::new(pods, backend);
+                own(&self.containers.by_id, backend, list, &removed, &shape)
             }
         }
-    }
-
-    /// Whether `backend` does not own this item, and the part of its owner in a merged list that was begun at `asked` may
-    /// lack it: the owner joined later, or listed the item later for the first time.
-    pub(crate) fn has_passed_since(
-        &self,
-        kind: Kind,
-        id: &str,
-        backend: BackendId,
-        asked: Mark,
-    ) -> bool {
-        let pods = &self.pods.by_id;
-        let owner = match kind {
-            Kind::Pod => pods.get(id).map(Entry::listed_since),
-            Kind::Container => self.containers.get(id).map(Entry::listed_since),
-        };
-        owner.is_some_and(|(owner, first, is_listed)| {
-            owner != backend
-                && first > asked.0
-                && (is_listed || self.has_joined_since(owner, asked))
-        })
-    }
-
-    /// Whether the first complete lists of `backend` were learned after `asked`.
-    fn has_joined_since(&self, backend: BackendId, Mark(asked): Mark) -> bool {
-        let whole = |kind| self.whole.get(&(kind, backend));
-        let is_later = |lists: &WholeLists| lists.first > asked;
-        whole(Kind::Pod).is_some() && whole(Kind::Container).is_none_or(is_later)
     }
 
     /// Forgets the items that a complete list of `backend` lacked. If another backend lists such an item, that backend
@@ -317,7 +261,7 @@ impl Owners {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
                     let noted = (&mut *changes, &mut changed);
-                    settle(&mut self.containers, backend, asked, noted, of_them);
+                    settle(&mut self.containers.by_id, backend, asked, noted, of_them);
                 }
                 for (id, pod) in gone {
                     self.removals.add(Removed {
@@ -326,33 +270,32 @@ impl Owners {
                         backend: Some(pod.backend),
                         uid: Some(pod.more.uid),
                         by_us: false,
-                        had_rival: false,
                     });
                 }
             }
             Kind::Container => {
                 let noted = (changes, &mut changed);
-                settle(&mut self.containers, backend, asked, noted, |_| true);
+                settle(&mut self.containers.by_id, backend, asked, noted, |_| true);
             }
         }
         changed
     }
 
     /// The owner of exactly this id; prefixes do not match.
-    pub fn find(&self, kind: Kind, id: &str) -> Option<Owner> {
+    pub fn find(&self, kind: Kind, id: &str) -> Option<BackendId> {
         match kind {
-            Kind::Pod => self.pods.by_id.get(id).map(Entry::owner),
-            Kind::Container => self.containers.get(id).map(Entry::owner),
+            Kind::Pod => self.pods.by_id.get(id).map(|pod| pod.backend),
+            Kind::Container => self
+                .containers
+                .by_id
+                .get(id)
+                .map(|container| container.backend),
         }
     }
 
     /// Whether a backend other than `backend` owns this id.
     pub fn is_of_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
-        let owner = match kind {
-            Kind::Pod => self.pods.by_id.get(id).map(|pod| pod.backend),
-            Kind::Container => self.containers.get(id).map(|container| container.backend),
-        };
-        owner.is_some_and(|owner| owner != backend)
+        self.find(kind, id).is_some_and(|owner| owner != backend)
     }
 
     /// Whether the pod is not known yet, and calls that create a pod of `uid` are under way at other backends but not
@@ -371,19 +314,20 @@ impl Owners {
             && self
                 .with_prefix(kind, id)
                 .into_iter()
-                .any(|(full, owner)| is_longer(&full) && owner != Owner::One(backend))
+                .any(|(full, owner)| is_longer(&full) && owner != backend)
     }
 
     /// The number of pods and containers that `backend` lists although they belong to another backend.
     pub fn claims(&self, backend: BackendId) -> usize {
-        claims(&self.pods.by_id, backend) + claims(&self.containers, backend)
+        let claimed = self.shared().filter(|(_, lister)| *lister == backend);
+        claimed.count()
     }
 
     /// All ids that begin with `prefix`, and their owners.
-    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
+    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, BackendId)> {
         match kind {
             Kind::Pod => with_prefix(&self.pods.by_id, prefix),
-            Kind::Container => with_prefix(&self.containers, prefix),
+            Kind::Container => with_prefix(&self.containers.by_id, prefix),
         }
     }
 
@@ -395,34 +339,15 @@ impl Owners {
         let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
         if !backends.is_empty() {
             backends.extend(self.creations.with_uid(uid));
-            backends.extend(self.with_odd_labels());
+            let pods = self.pods.by_id.values().filter(|pod| pod.more.odd_label);
+            backends.extend(pods.map(|pod| pod.backend));
+            let containers = self.containers.by_id.values();
+            let containers = containers.filter(|container| container.more.odd_label);
+            backends.extend(containers.map(|container| container.backend));
         }
         backends.sort_unstable();
         backends.dedup();
         backends
-    }
-
-    fn with_odd_labels(&self) -> impl Iterator<Item = BackendId> {
-        let pods = self.pods.by_id.values().filter(|pod| pod.more.odd_label);
-        let containers = self.containers.values();
-        let containers = containers.filter(|container| container.more.odd_label);
-        let pods = pods.map(|pod| pod.backend);
-        pods.chain(containers.map(|container| container.backend))
-    }
-
-    /// The containers of a pod.
-    pub fn containers_of(&self, pod: &str) -> Vec<String> {
-        let its = self
-            .containers
-            .iter()
-            .filter(|(_, container)| container.more.pod == pod);
-        its.map(|(id, _)| id.clone()).collect()
-    }
-
-    /// The pod of a container.
-    pub fn pod_of(&self, container: &str) -> Option<&str> {
-        let container = self.containers.get(container)?;
-        Some(&container.more.pod)
     }
 
     /// Whether `backend` owns a container whose pod is not known, but may be in the backend's next list of pods.
@@ -444,7 +369,7 @@ impl Owners {
 
     fn without_pod(&self, backend: BackendId) -> impl Iterator<Item = (&String, &Entry<InPod>)> {
         let pods = of(&self.pods.by_id, backend);
-        let its = self.containers.iter();
+        let its = self.containers.by_id.iter();
         let its = its.filter(move |(_, it)| is_of(it, backend));
         its.filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
     }
@@ -456,35 +381,17 @@ impl Owners {
         container.source == Evidence::Saved || pods.is_some_and(|pods| container.first <= pods.last)
     }
 
-    /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
-    pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
-        let mut its = self.pods.by_id.values().filter(|pod| is_of(pod, backend));
-        its.any(|pod| pod.source != Evidence::Created && pod.first > mark)
-    }
-
-    /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
+    /// The ids that `backend` owns.
     pub fn of(&self, kind: Kind, backend: BackendId) -> Ids<'_> {
         match kind {
             Kind::Pod => of(&self.pods.by_id, backend),
-            Kind::Container => of(&self.containers, backend),
+            Kind::Container => of(&self.containers.by_id, backend),
         }
     }
 
-    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. Other
-    /// backends that list the same items do not count: they may list copies to get the items.
-    pub fn would_lose(&self, backend: BackendId) -> bool {
-        self.count(backend) != (0, 0) || self.creations.is_at(backend)
-    }
-
-    /// How many of the pods and containers of `backend` each other backend lists too, with the same names and time of
-    /// creation. If two backends are sockets of one runtime, both list the same items.
-    pub fn copies(&self, backend: BackendId) -> BTreeMap<BackendId, u64> {
-        let mut counts = BTreeMap::new();
-        let pods = copies(&self.pods.by_id, backend);
-        for lister in pods.chain(copies(&self.containers, backend)) {
-            *counts.entry(lister).or_default() += 1;
-        }
-        counts
+    /// For each pod and container that another backend lists too: the owner, and that backend.
+    pub fn shared(&self) -> impl Iterator<Item = (BackendId, BackendId)> {
+        shared(&self.pods.by_id).chain(shared(&self.containers.by_id))
     }
 
     /// Forgets all pods and containers of `backend`. If another backend also lists an item, that backend becomes its
@@ -504,7 +411,7 @@ impl Owners {
     pub fn is_full(&self, kind: Kind, backend: BackendId) -> bool {
         match kind {
             Kind::Pod => is_full(&self.pods.by_id, backend),
-            Kind::Container => is_full(&self.containers, backend),
+            Kind::Container => is_full(&self.containers.by_id, backend),
         }
     }
 
@@ -518,9 +425,17 @@ impl Owners {
     pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
         match kind {
             Kind::Pod => count(&self.pods.by_id, backend),
-            Kind::Container => count(&self.containers, backend),
+            Kind::Container => count(&self.containers.by_id, backend),
         }
     }
+}
+
+/// Checks that [`Owners::learn`] can learn from this encoded list reply.
+///
+/// # Errors
+/// If the list is malformed or too large.
+pub(crate) fn check(list: &[u8]) -> Result<(), Unlearned> {
+    items(list).map(drop)
 }
 
 /// Ids for tests.

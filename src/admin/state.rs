@@ -178,14 +178,12 @@ fn moved(owners: &Owners, live: &Live, backend: &Backend) -> Option<String> {
     }
     let (pods, containers) = owners.count(backend.id);
     let mut listers = live.backends.iter().filter(|it| is_ready(it));
-    let copies = owners.copies(backend.id);
-    let (lister, count) = listers.find_map(|it| Some((it.name(), copies.get(&it.id)?)))?;
-    Some(wording::moved(
-        &backend.name(),
-        &lister,
-        *count,
-        pods + containers,
-    ))
+    let (lister, count) = listers.find_map(|it| {
+        let count = owners.shared().filter(|ids| *ids == (backend.id, it.id));
+        Some((it.name(), count.count())).filter(|(_, count)| *count > 0)
+    })?;
+    let all = pods + containers;
+    Some(wording::moved(&backend.name(), &lister, count, all))
 }
 
 fn condition(condition: Condition<'_>) -> admin::Condition {

@@ -8,7 +8,7 @@ use criswitch_config::{BackendId, Handler, Table};
 use criswitch_cri::codec::protobuf::{self, Malformed, Path};
 use criswitch_cri::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 
-use crate::ownership::{Named, Owner, Owners, PodNames, hash_of_annotations};
+use crate::ownership::{Named, Owners, PodNames, hash_of_annotations};
 
 /// The target of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,8 +53,6 @@ pub enum Unroutable {
     EmptyId(Kind),
     /// Several ids begin with this text.
     Ambiguous(String),
-    /// Two backends list the id.
-    Disputed(Kind, String, BackendId, BackendId),
     /// Several backends list a pod with this uid.
     DoubledPod(String, Vec<BackendId>),
 }
@@ -121,17 +119,11 @@ impl Knowledge<'_> {
         }
     }
 
-    /// The target for a complete id. The id is rejected if two backends list it, or if a longer id on another backend
-    /// begins with it.
-    fn owned(&self, kind: Kind, id: &str, owner: Owner) -> Result<Target, Unroutable> {
-        match owner {
-            Owner::One(backend) if self.owners.is_short_for_another(kind, id, backend) => {
-                Err(Unroutable::Ambiguous(id.to_owned()))
-            }
-            Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
-            Owner::Disputed(one, other) => {
-                Err(Unroutable::Disputed(kind, id.to_owned(), one, other))
-            }
+    /// The target for a complete id. The id is rejected if a longer id on another backend begins with it.
+    fn owned(&self, kind: Kind, id: &str, owner: BackendId) -> Result<Target, Unroutable> {
+        match self.owners.is_short_for_another(kind, id, owner) {
+            true => Err(Unroutable::Ambiguous(id.to_owned())),
+            false => Ok(Target::Owner(owner, kind, id.to_owned())),
         }
     }
 
@@ -139,7 +131,7 @@ impl Knowledge<'_> {
     /// with it.
     ///
     /// # Errors
-    /// If several ids have this beginning, or two backends list the id.
+    /// If several ids have this beginning.
     pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Unroutable> {
         if let Some(owner) = self.owners.find(kind, id) {
             return self.owned(kind, id, owner);

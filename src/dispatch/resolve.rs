@@ -152,9 +152,6 @@ fn rejected(counts: &Counts, request: &Request, unroutable: Unroutable) -> Statu
         }
         Unroutable::EmptyId(kind) => errors::empty_id(request.row.name, kind),
         Unroutable::Ambiguous(prefix) => errors::ambiguous(&prefix),
-        Unroutable::Disputed(kind, id, one, other) => {
-            errors::disputed(kind, &id, &name(one), &name(other))
-        }
         Unroutable::DoubledPod(uid, backends) => {
             let names: Vec<_> = backends.into_iter().map(name).collect();
             errors::doubled_pod(&uid, &names)

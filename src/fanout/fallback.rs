@@ -7,7 +7,7 @@ use std::time::Duration;
 use criswitch_config::{BackendId, duration_text};
 use criswitch_cri::rpc::filter::{filter, without_inside};
 use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::backend::known::Failure;
 use crate::backend::lists::Snapshot;
@@ -240,21 +240,6 @@ fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) ->
     cached::own_items(owners, list, backend, &message, request)
 }
 
-/// Like `whole_list`, for a part of a merged list that was made before.
-///
-/// # Errors
-/// `Unavailable` if the cached list can no longer be served.
-pub(crate) fn cached_again(
-    owners: &Owners,
-    question: &Question,
-    call: &Call,
-    list: List,
-    backend: &Backend,
-) -> Result<Readable, Status> {
-    whole_list(owners, list, backend, &call.message())
-        .ok_or_else(|| backend.unavailable(&unserved(question, list, backend)))
-}
-
 /// Returns why merged lists of the kind `list` fail now because of `backend`; `None` if `backend` does not make them
 /// fail.
 pub(crate) fn list_problem(
@@ -376,6 +361,7 @@ fn still_owned(
     );
     let is_in_pod = |id: &str| {
         owners
+            .containers
             .pod_of(id)
             .is_some_and(|of| of.starts_with(pod.as_str()))
     };

@@ -14,14 +14,11 @@ use crate::errors;
 use crate::fanout::fallback::{self, Part};
 use crate::fanout::{Share, joined, learned_share};
 use crate::gate::Readable;
-use crate::switch::learn::Asked;
 
 /// The part of a backend that has answered, or whose part is replaced.
 pub(super) struct Answered<'a> {
     pub(super) part: Part<'a>,
     pub(super) share: Share,
-    /// The reply that was learned, and the moment when criswitch asked for it.
-    pub(super) reply: Option<(Readable, Asked)>,
 }
 
 impl Answered<'_> {
@@ -57,7 +54,7 @@ pub(super) fn settle(answered: &mut [Answered<'_>]) -> Result<(), Failed> {
     }
     for it in answered {
         if let Share::Large(message, asked) = &it.share {
-            let learned = learned_share(it.part, message, *asked, &mut it.reply);
+            let learned = learned_share(it.part, message, *asked);
             it.share = fallback::or_replacement(it.part, learned)?;
         }
     }

@@ -26,11 +26,11 @@ use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::errors;
 use crate::fanout::fallback::{self, Part};
-use crate::fanout::{self, Parts, Share, merge};
+use crate::fanout::{self, MergeStart, Parts, Share, merge};
 use crate::gate::{Joined, Readable};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::{Budget, Reservation, Unread};
-use crate::ownership::{MOST, Mark};
+use crate::ownership::MOST;
 use crate::switch::Switch;
 use crate::switch::act::act;
 use crate::switch::learn::{Asked, Learned, Learner};
@@ -51,17 +51,12 @@ pub(crate) fn interleave(
     instead: &'static Row,
 ) -> Result<Reply, Status> {
     let windows = fanout::windows(&switch.counts, call, backends.len())?;
-    let (begun, changes) = {
-        let owners = switch.owners();
-        (owners.mark(), owners.changes())
-    };
     let together = Together {
         without_part: backends.len(),
         parts: Parts::default(),
         open: backends.len(),
         ended: Vec::new(),
-        begun,
-        changes,
+        begun: MergeStart::now(&switch.owners()),
     };
     let together = Arc::new(Mutex::new(together));
     let has_owners = call.listing().is_some_and(|it| it.list.has_owners());
@@ -220,19 +215,9 @@ struct Together {
     parts: Parts,
     /// How many feeds have not ended.
     open: usize,
-    /// The feeds that have ended.
-    ended: Vec<(Arc<Backend>, EndedFeed)>,
-    /// When the call began.
-    begun: Mark,
-    /// [`Owners::changes`](crate::ownership::Owners::changes) at that time.
-    changes: u64,
-}
-
-/// The part of a backend whose feed has ended.
-enum EndedFeed {
-    /// All messages of the backend's stream, and when criswitch asked for it.
-    Own(Readable, Asked),
-    Cached,
+    /// All messages of the feeds that have ended, unless they are cached or too large.
+    ended: Vec<(Arc<Backend>, Readable)>,
+    begun: MergeStart,
 }
 
 /// The messages of a backend so far.
@@ -329,7 +314,7 @@ impl Feed {
 
     /// Ends the feed. The last feed to end returns the items that no message had, because another backend owned them
     /// until its stream ended without them.
-    fn end(&mut self, ended: Option<EndedFeed>) -> Result<Option<Readable>, Failed> {
+    fn end(&mut self, ended: Option<Readable>) -> Result<Option<Readable>, Failed> {
         let Some(together) = self.together.take() else {
             return Ok(None);
         };
@@ -337,25 +322,19 @@ impl Feed {
         together.open -= 1;
         let ended = ended.map(|ended| (Arc::clone(&self.backend), ended));
         together.ended.extend(ended);
-        let has_changed = self.switch.owners().changes() != together.changes;
+        let begun = together.begun;
+        let is_outdated = begun.is_outdated(&self.switch.owners());
         let is_counted = self.seen.lock().len() < MOST;
-        if together.open > 0 || !has_changed || !is_counted {
+        let list = self.call.listing().map(|listing| listing.list);
+        let list = list.filter(|list| list.kind().is_some() && is_outdated && is_counted);
+        let Some(list) = list.filter(|_| together.open == 0) else {
             return Ok(None);
-        }
+        };
         let mut passed = Joined::default();
-        for (backend, ended) in std::mem::take(&mut together.ended) {
-            let reply = match ended {
-                EndedFeed::Own(messages, asked) => Some((messages, asked)),
-                EndedFeed::Cached => None,
-            };
-            let reply = (together.begun, reply);
-            let none = Readable::default();
-            let (part, moved) =
-                fanout::part_again(&self.switch, &self.call, &backend, reply, none)?;
+        for (backend, messages) in std::mem::take(&mut together.ended) {
+            let own = begun.shown(&self.switch, list, &backend, messages)?;
             self.shows.append([&backend].into_iter().collect());
-            for message in [part, moved] {
-                passed.add_items(&self.unseen(message)?);
-            }
+            passed.add_items(&self.unseen(own)?);
         }
         Ok(Some(passed.list()))
     }
@@ -525,10 +504,10 @@ impl Feed {
     }
 
     /// Called at the end of the stream. If the call asked for all items, the messages become the cached list. Returns the
-    /// backend's part, unless it is too large.
-    fn settle(&mut self) -> Result<Option<EndedFeed>, Status> {
+    /// backend's messages, unless they are cached or too large.
+    fn settle(&mut self) -> Result<Option<Readable>, Status> {
         let kept = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
-            StreamedList::NotItsOwn => return Ok(Some(EndedFeed::Cached)),
+            StreamedList::NotItsOwn => return Ok(None),
             StreamedList::Kept(messages, held) => Some((messages.list(), held)),
             StreamedList::TooLong => None,
         };
@@ -538,7 +517,7 @@ impl Feed {
             let messages = kept.as_ref().map(|(messages, _)| messages.clone());
             self.settle_whole(list, messages)?;
         }
-        Ok(kept.map(|(messages, held)| EndedFeed::Own(messages.holding(held), self.asked)))
+        Ok(kept.map(|(messages, held)| messages.holding(held)))
     }
 
     fn settle_whole(&mut self, list: List, messages: Option<Readable>) -> Result<(), Status> {

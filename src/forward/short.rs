@@ -22,7 +22,6 @@ use crate::backend::known::Known;
 use crate::backend::statuses::ItemStatus;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
-use crate::ownership::Owner;
 use crate::switch::Switch;
 use crate::switch::view::View;
 
@@ -74,7 +73,7 @@ fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
     let message = call.message();
     let (kind, id) = item(call.row, &message)?;
     let owner = switch.owners().find(kind, id);
-    if owner != Some(Owner::One(backend.id)) {
+    if owner != Some(backend.id) {
         return None;
     }
     let status = backend.statuses.lock().get(kind, id)?;
@@ -132,7 +131,7 @@ pub(crate) fn keep(
         && answer.code() == Code::Ok
         && let Some((kind, id)) = item(row, &request)
         // A short id is no key, because lists have the whole one.
-        && switch.owners().find(kind, id) == Some(Owner::One(backend.id))
+        && switch.owners().find(kind, id) == Some(backend.id)
         && let Ok(message) = backend.message(answer)
         && let Ok(state) = protobuf::varint(&message, state)
     {
@@ -187,8 +186,8 @@ impl Drop for ChangedItem<'_> {
 pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: &str) {
     let owners = switch.owners();
     let (containers, pod) = match kind {
-        Kind::Pod => (owners.containers_of(id), None),
-        Kind::Container => (Vec::new(), owners.pod_of(id)),
+        Kind::Pod => (owners.containers.of_pod(id), None),
+        Kind::Container => (Vec::new(), owners.containers.pod_of(id)),
     };
     let containers = containers.iter().map(|id| (Kind::Container, id.as_str()));
     let pod = pod.map(|pod| (Kind::Pod, pod));

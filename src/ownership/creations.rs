@@ -155,7 +155,7 @@ impl Creations {
     }
 
     /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent to `backend`.
-    pub(super) fn is_at(&self, backend: BackendId) -> bool {
+    pub(crate) fn is_at(&self, backend: BackendId) -> bool {
         let is_of_this_run = |it: &PossiblePod| !matches!(it.stage, CreationStage::OfLastRun(_));
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);
         its.any(is_of_this_run)

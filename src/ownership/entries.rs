@@ -8,7 +8,7 @@ use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use foldhash::fast::RandomState;
 
-use super::{BackendId, Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Owner, Unlearned};
+use super::{BackendId, Changed, Claim, LONGEST_ID, LearnedList, MOST, Mark, Unlearned};
 
 /// All entries of one kind, by id.
 pub(super) type Entries<T> = HashMap<String, Entry<T>, RandomState>;
@@ -22,14 +22,12 @@ pub(super) struct Entry<T> {
     pub(super) source: Evidence,
     /// Whether a claim of another backend on the id was reported.
     pub(super) claimed: bool,
-    /// Another backend that also lists the id.
-    pub(super) rival: Option<Rival>,
+    /// Another backend that lists the id too. It becomes the owner when the owner no longer lists the id.
+    pub(super) next: Option<Lister>,
     /// When the backend first returned or listed the id.
     pub(super) first: u64,
     /// When the entry was last learned.
     pub(super) at: u64,
-    /// A hash that distinguishes the listed item from another item with the same id; see [`Shape::print`].
-    pub(super) print: u64,
     pub(super) more: T,
 }
 
@@ -38,7 +36,7 @@ pub(super) struct Entry<T> {
 pub(super) enum Evidence {
     /// The backend returned the id from a call that creates a pod or container.
     Created,
-    /// In the saved state of the last run of criswitch, the backend owned the id, and the id was not disputed.
+    /// In the saved state of the last run of criswitch, the backend owned the id.
     Saved,
     /// The backend was the first to list the id.
     Listed,
@@ -46,14 +44,10 @@ pub(super) enum Evidence {
 
 /// A backend that lists an id of another backend.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rival {
+pub(super) struct Lister {
     pub(super) backend: BackendId,
-    /// When the rival last listed the id.
+    /// When the backend last listed the id.
     pub(super) at: u64,
-    print: u64,
-    /// Whether an earlier complete list of the rival lacked the id, although the owner already had it. A late rival
-    /// does not dispute the owner.
-    late: bool,
 }
 
 /// The times of the complete lists of one kind from a backend.
@@ -73,65 +67,33 @@ pub(super) trait Shape<T> {
     fn again(&self, _more: &mut T, _item: &[u8]) -> bool {
         false
     }
-    /// A hash of the item's names and its time of creation. If two backends are sockets of one runtime, both list the
-    /// same names and time.
-    fn print(&self, item: &[u8]) -> u64;
-    /// The owner of the item's pod, and when the owner first returned or listed the pod. `None` if the item is a pod, or
-    /// its pod is unknown.
-    fn pods_owner(&self, _item: &[u8]) -> Option<(BackendId, u64)> {
-        None
+    /// Whether the item is part of another backend's pod.
+    fn is_in_others_pod(&self, _item: &[u8]) -> bool {
+        false
     }
     /// Whether the item's label says that it is part of another backend's pod, and its own pod shows that it is not.
     fn is_mislabelled(&self, _item: &[u8]) -> bool {
         false
     }
-    /// Whether the item is part of another backend's pod.
-    fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool {
-        self.pods_owner(item)
-            .is_some_and(|(owner, _)| owner != backend)
+    /// Whether the item belongs to another backend, whatever its id.
+    fn is_foreign(&self, item: &[u8]) -> bool {
+        self.is_in_others_pod(item) || self.is_mislabelled(item)
     }
 }
 
 impl<T> Entry<T> {
-    /// The owner, when the owner first returned or listed the id, and whether it listed the id without having created it.
-    pub(super) fn listed_since(&self) -> (BackendId, u64, bool) {
-        (self.backend, self.first, self.source == Evidence::Listed)
-    }
-
-    pub(super) fn owner(&self) -> Owner {
-        match self.rival {
-            Some(rival)
-                if self.source == Evidence::Listed && !rival.late && rival.print != self.print =>
-            {
-                Owner::Disputed(self.backend, rival.backend)
-            }
-            _ => Owner::One(self.backend),
-        }
-    }
-
     /// Whether the backend may have had the item before `asked`. The result is `true` for the items of the backend's
     /// first complete list, because these items may be older than this run of criswitch.
     fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
         let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
         self.source != Evidence::Listed || !is_new
     }
-}
 
-impl<T> Entry<T> {
-    /// Makes `rival` the owner. The previous owner no longer lists the id, but `rival` does.
-    fn pass_to(&mut self, rival: Rival) {
-        (self.backend, self.rival) = (rival.backend, None);
+    /// Makes `next` the owner, because the owner no longer lists the id.
+    fn pass_to(&mut self, next: Lister) {
+        (self.backend, self.next) = (next.backend, None);
         (self.source, self.claimed) = (Evidence::Listed, false);
-        (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
-    }
-
-    /// Makes a change that may begin or end a dispute. The state of the owner says which ids are disputed.
-    fn edit(&mut self, changed: &mut Changed, change: impl FnOnce(&mut Entry<T>)) {
-        let before = self.owner();
-        change(self);
-        if self.owner() != before {
-            changed.insert(self.backend);
-        }
+        (self.first, self.at) = (next.at, next.at);
     }
 }
 
@@ -153,70 +115,50 @@ pub(super) fn claim<T>(
     })
 }
 
-/// Learns all items of a list, or none if the list is invalid. Also returns whether the list repeats items, or has items
-/// of other backends. `whole` has the times of the complete lists of `backend`.
+/// Learns all items of a list, or none if the list is invalid.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
-    (backend, whole): (BackendId, Option<WholeLists>),
+    backend: BackendId,
     now: u64,
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
-) -> Result<(LearnedList, bool), Unlearned> {
+) -> Result<LearnedList, Unlearned> {
     let mut claims = Vec::new();
     let before = entries.len();
-    let (mut changes, mut changed) = (false, Changed::new());
-    let mut drops = false;
-    let is_foreign =
-        |item: &[u8]| shape.is_in_others_pod(item, backend) || shape.is_mislabelled(item);
+    let (mut changes, mut dropped) = (false, 0);
     for (id, item) in items(list)? {
         match entries.get_mut(id) {
             // The list repeats the id.
-            Some(entry) if entry.backend == backend && entry.at == now => drops = true,
-            Some(entry) if entry.backend == backend && is_foreign(item) => drops = true,
+            Some(entry) if entry.backend == backend && entry.at == now => dropped += 1,
+            Some(entry) if entry.backend == backend && shape.is_foreign(item) => dropped += 1,
             Some(entry) if entry.backend == backend => {
                 entry.at = now;
-                // A created item has no print before its first list.
-                if entry.rival.is_some() || entry.print == 0 {
-                    entry.edit(&mut changed, |entry| entry.print = shape.print(item));
-                }
                 changes |= shape.again(&mut entry.more, item);
             }
             Some(entry) => {
-                let before = entry.rival.filter(|rival| rival.backend == backend);
-                let late = before.map_or_else(
-                    || whole.is_some_and(|whole| whole.last >= entry.first),
-                    |rival| rival.late,
-                );
-                let rival = Rival {
-                    backend,
-                    at: now,
-                    print: shape.print(item),
-                    late,
-                };
-                entry.edit(&mut changed, |entry| entry.rival = Some(rival));
+                entry.next = Some(Lister { backend, at: now });
                 if !std::mem::replace(&mut entry.claimed, true) {
                     let owner = entry.backend;
                     let id = id.to_owned();
                     claims.push(Claim { id, owner });
                 }
-                drops = true;
+                dropped += 1;
             }
-            None if is_foreign(item) => drops = true,
+            None if shape.is_foreign(item) => dropped += 1,
             // The list was requested before the item was removed.
             None if removed.contains_key(id) => {
                 changes = true;
-                drops |= is_removed_from_another(removed, id, backend);
+                dropped += usize::from(is_removed_from_another(removed, id, backend));
             }
             None => {
                 let entry = Entry {
                     backend,
                     source: Evidence::Listed,
                     claimed: false,
-                    rival: None,
+                    next: None,
                     first: now,
                     at: now,
-                    print: shape.print(item),
                     more: shape.more(item),
                 };
                 entries.insert(id.to_owned(), entry);
@@ -224,49 +166,37 @@ pub(super) fn learn<T>(
         }
     }
     let new = entries.len() - before;
-    if new > 0 {
-        changed.insert(backend);
-    }
-    let learned = LearnedList {
+    Ok(LearnedList {
         claims,
-        own: None,
-        dropped: 0,
+        dropped,
         new,
-        changes: changes || new > 0 || drops,
-        changed,
-    };
-    Ok((learned, drops))
+        changes: changes || new > 0 || dropped > 0,
+        changed: (new > 0).then_some(backend).into_iter().collect(),
+    })
 }
 
-/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Keeps an item
-/// of another backend if `is_later`, which gets the owner and the time when the owner first had the item. Also returns
-/// the number of items that were dropped. Returns `None` if it is 0.
+/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Returns `None`
+/// if the list has no such items.
 pub(super) fn own<T>(
     entries: &Entries<T>,
     backend: BackendId,
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
-    is_later: impl Fn(BackendId, u64) -> bool,
-) -> Result<(Option<Bytes>, usize), Unlearned> {
+) -> Result<Option<Bytes>, Unlearned> {
     let mut seen = Ids::default();
     let mut dropped = Vec::new();
     for (place, (id, item)) in items(list)?.into_iter().enumerate() {
-        // The list was requested before the item was removed.
-        let is_removed = removed.contains_key(id);
-        let is_anothers =
-            |(owner, first)| owner != backend && (is_removed || !is_later(owner, first));
-        let is_dropped = shape.pods_owner(item).is_some_and(is_anothers)
-            || shape.is_mislabelled(item)
+        let is_dropped = shape.is_foreign(item)
             || match entries.get(id) {
-                Some(entry) => is_anothers((entry.backend, entry.first)) || !seen.insert(id),
+                Some(entry) => entry.backend != backend || !seen.insert(id),
                 None => is_removed_from_another(removed, id, backend),
             };
         if is_dropped {
             dropped.push(place);
         }
     }
-    Ok((without(list, &dropped)?, dropped.len()))
+    Ok(without(list, &dropped)?)
 }
 
 /// Whether a client has removed `id`, and another backend owned it.
@@ -329,18 +259,15 @@ pub(super) fn settle<T>(
     shows: impl Fn(&T) -> bool,
 ) -> Vec<(String, Entry<T>)> {
     for entry in entries.values_mut().filter(|entry| shows(&entry.more)) {
-        match entry.rival {
-            Some(rival) if rival.backend == backend && rival.at <= asked => {
-                entry.edit(changed, |entry| entry.rival = None);
-                *changes += 1;
+        match entry.next {
+            Some(next) if next.backend == backend && next.at <= asked => entry.next = None,
+            Some(next) if entry.backend == backend && entry.at <= asked => {
+                entry.pass_to(next);
+                changed.extend([backend, next.backend]);
             }
-            Some(rival) if entry.backend == backend && entry.at <= asked => {
-                entry.pass_to(rival);
-                changed.extend([backend, rival.backend]);
-                *changes += 1;
-            }
-            _ => {}
+            _ => continue,
         }
+        *changes += 1;
     }
     let lacking = |_: &String, entry: &mut Entry<T>| {
         entry.backend == backend && entry.at <= asked && shows(&entry.more)
@@ -353,9 +280,12 @@ pub(super) fn settle<T>(
     gone
 }
 
-pub(super) fn with_prefix<'a, T>(entries: &'a Entries<T>, prefix: &str) -> Vec<(&'a str, Owner)> {
+pub(super) fn with_prefix<'a, T>(
+    entries: &'a Entries<T>,
+    prefix: &str,
+) -> Vec<(&'a str, BackendId)> {
     let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
-    hits.map(|(id, entry)| (id.as_str(), entry.owner()))
+    hits.map(|(id, entry)| (id.as_str(), entry.backend))
         .collect()
 }
 
@@ -368,21 +298,11 @@ pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
     entry.backend == backend
 }
 
-/// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
-pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<String> {
-    let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
-    let disputed = its.filter(|(_, entry)| entry.owner() != Owner::One(backend));
-    disputed.map(|(id, _)| id.clone()).collect()
-}
-
-/// Marks the listed entries of `backend` as restored from the saved state, except the `disputed` ids.
-pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
-    for (id, entry) in entries {
-        let is_listed = is_of(entry, backend) && entry.source == Evidence::Listed;
-        if is_listed && !disputed.contains(id.as_str()) {
-            entry.source = Evidence::Saved;
-        }
-    }
+/// Marks the listed entries of `backend` as restored from the saved state.
+pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId) {
+    let its = entries.values_mut().filter(|entry| is_of(entry, backend));
+    its.filter(|entry| entry.source == Evidence::Listed)
+        .for_each(|entry| entry.source = Evidence::Saved);
 }
 
 /// The number of items in `list` that are mislabelled.
@@ -391,23 +311,10 @@ pub(super) fn mislabelled<T>(list: &[u8], shape: &impl Shape<T>) -> usize {
     items.filter(|(_, item)| shape.is_mislabelled(item)).count()
 }
 
-/// The number of ids that `backend` lists although they belong to another backend.
-pub(super) fn claims<T>(entries: &Entries<T>, backend: BackendId) -> usize {
-    let rivals = entries.values().filter_map(|entry| entry.rival);
-    rivals.filter(|rival| rival.backend == backend).count()
-}
-
-/// For each entry of `backend` that another backend lists too, with the same names and time of creation: the other
-/// backend.
-pub(super) fn copies<T>(
-    entries: &Entries<T>,
-    backend: BackendId,
-) -> impl Iterator<Item = BackendId> + '_ {
-    let its = entries.values().filter(move |entry| is_of(entry, backend));
-    its.filter_map(|entry| {
-        let rival = entry.rival.filter(|rival| rival.print == entry.print);
-        Some(rival?.backend)
-    })
+/// The owner and the next owner of each id that several backends list.
+pub(super) fn shared<T>(entries: &Entries<T>) -> impl Iterator<Item = (BackendId, BackendId)> + '_ {
+    let all = entries.values();
+    all.filter_map(|entry| Some((entry.backend, entry.next?.backend)))
 }
 
 pub(super) fn count<T>(entries: &Entries<T>, backend: BackendId) -> usize {

@@ -1,6 +1,5 @@
 //! The results of learning from a reply.
 
-use bytes::Bytes;
 use criswitch_cri::codec::protobuf::Malformed;
 
 use super::{BackendId, Changed, LONGEST_ID, MOST};
@@ -28,9 +27,7 @@ pub struct Owned {
 pub struct LearnedList {
     /// Ids in the list that another backend owns. Each id is reported only once, by the first list that has it.
     pub claims: Vec<Claim>,
-    /// The list without repeated items and the items of other backends; `None` if the list has no such items.
-    pub own: Option<Bytes>,
-    /// The number of items that `own` lacks.
+    /// The number of items in the list that are repeated or belong to other backends.
     pub dropped: usize,
     /// The number of ids in the list that had no owner before.
     pub new: usize,

@@ -3,7 +3,7 @@
 //! A pod that was created through criswitch ranks above a pod that is only listed. Times of creation are not compared:
 //! clocks can be set back, and backends may report wrong times.
 
-use super::{BackendId, Entry, Evidence, Mark, Owner, PodNames, Pods};
+use super::{BackendId, Entry, Evidence, Mark, PodNames, Pods};
 
 /// The result of a search for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,13 +109,9 @@ fn rank(pod: &Entry<PodNames>, routes: &impl Fn(&str, BackendId) -> bool) -> Ran
     }
 }
 
-/// The backends that own or dispute these pods.
+/// The backends that own these pods, in ascending order.
 fn owners(pods: &[PodEntry<'_>]) -> Vec<BackendId> {
-    let owners = pods.iter().flat_map(|(_, pod)| match pod.owner() {
-        Owner::One(backend) => vec![backend],
-        Owner::Disputed(one, other) => vec![one, other],
-    });
-    let mut owners: Vec<_> = owners.collect();
+    let mut owners: Vec<_> = pods.iter().map(|(_, pod)| pod.backend).collect();
     owners.sort_unstable();
     owners.dedup();
     owners

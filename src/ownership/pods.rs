@@ -1,7 +1,8 @@
-//! The known pods. `started` has the handlers that they were created with, `pod_names` the search by their names.
+//! The known pods and containers. `started` has the handlers that they were created with, `pod_names` the search by their names.
 
-use super::entries::Entries;
-use super::{BackendId, PodNames};
+use super::entries::{Entries, is_of};
+use super::shapes::InPod;
+use super::{BackendId, Evidence, Mark, PodNames};
 
 /// The known pods.
 #[derive(Debug, Default)]
@@ -21,5 +22,30 @@ impl Pods {
     pub fn names(&self, id: &str, backend: BackendId) -> Option<&PodNames> {
         let pod = self.by_id.get(id).filter(|pod| pod.backend == backend);
         pod.map(|pod| &pod.more)
+    }
+
+    /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
+    pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
+        let mut its = self.by_id.values().filter(|pod| is_of(pod, backend));
+        its.any(|pod| pod.source != Evidence::Created && pod.first > mark)
+    }
+}
+
+/// The known containers.
+#[derive(Debug, Default)]
+pub struct Containers {
+    pub(super) by_id: Entries<InPod>,
+}
+
+impl Containers {
+    /// The containers of a pod.
+    pub fn of_pod(&self, pod: &str) -> Vec<String> {
+        let its = self.by_id.iter().filter(|(_, it)| it.more.pod == pod);
+        its.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The pod of a container.
+    pub fn pod_of(&self, container: &str) -> Option<&str> {
+        Some(&self.by_id.get(container)?.more.pod)
     }
 }

@@ -24,8 +24,6 @@ pub(super) struct Removed {
     pub(super) uid: Option<String>,
     /// Whether a client removed the item through criswitch. Otherwise a complete list lacked the item.
     pub(super) by_us: bool,
-    /// Whether another backend listed the item too.
-    pub(super) had_rival: bool,
 }
 
 impl Removed {
@@ -42,7 +40,6 @@ impl Removed {
             backend: entry.map(|entry| entry.backend),
             uid,
             by_us: true,
-            had_rival: entry.is_some_and(|entry| entry.rival.is_some()),
         }
     }
 }
@@ -77,12 +74,10 @@ impl Removals {
         removed.take_while(move |removed| removed.at > mark.0)
     }
 
-    /// The backend that had this pod or container, if a client removed it through criswitch and no other backend listed
-    /// it.
+    /// The backend that had this pod or container, if a client removed it through criswitch.
     pub fn owner_of(&self, id: &str) -> Option<BackendId> {
-        let mut removed = self.0.iter().rev();
-        let last = removed.find(|it| it.id == id && it.by_us && it.backend.is_some())?;
-        last.backend.filter(|_| !last.had_rival)
+        let mut removed = self.0.iter().rev().filter(|it| it.id == id && it.by_us);
+        removed.find_map(|it| it.backend)
     }
 
     /// The backend of the last removed pod with this uid.
@@ -104,7 +99,6 @@ mod tests {
             backend: Some(B),
             uid: Some(format!("uid-of-{id}")),
             by_us,
-            had_rival: false,
         }
     }
 

@@ -1,12 +1,10 @@
 //! Reads listed pods and containers.
 
 use std::cell::OnceCell;
-use std::hash::Hasher;
 
 use criswitch_cri::codec::protobuf;
 use criswitch_cri::rpc::UID_LABEL;
-use criswitch_cri::rpc::fields::{container, pod_sandbox};
-use fnv::FnvHasher;
+use criswitch_cri::rpc::fields::container;
 
 use super::entries::{Entries, Shape};
 use super::uids::UidRanks;
@@ -43,11 +41,6 @@ impl Shape<PodNames> for PodShape {
     fn again(&self, names: &mut PodNames, pod: &[u8]) -> bool {
         names.listed_again(pod)
     }
-
-    /// A hash of `metadata` and `created_at`.
-    fn print(&self, pod: &[u8]) -> u64 {
-        hash_of(pod, &[pod_sandbox::METADATA, pod_sandbox::CREATED_AT])
-    }
 }
 
 /// Reads a listed `Container`. The known pods show the owner and the uid of the container's pod.
@@ -74,21 +67,9 @@ impl Shape<InPod> for ContainerShape<'_> {
         InPod::of(pod_of(container), label_of(container), self.pods)
     }
 
-    /// A hash of `pod_sandbox_id`, `metadata` and `created_at`.
-    fn print(&self, container: &[u8]) -> u64 {
-        hash_of(
-            container,
-            &[
-                container::POD_SANDBOX_ID,
-                container::METADATA,
-                container::CREATED_AT,
-            ],
-        )
-    }
-
-    fn pods_owner(&self, container: &[u8]) -> Option<(BackendId, u64)> {
-        let pod = self.pods.get(pod_of(container))?;
-        Some((pod.backend, pod.first))
+    fn is_in_others_pod(&self, container: &[u8]) -> bool {
+        let pod = self.pods.get(pod_of(container));
+        pod.is_some_and(|pod| pod.backend != self.backend)
     }
 
     /// The container has the uid label of another backend's pod, and is in a pod of its own backend that has a different
@@ -122,17 +103,6 @@ fn label_of(container: &[u8]) -> Option<&str> {
 /// The id of a listed `Container`'s pod.
 fn pod_of(container: &[u8]) -> &str {
     protobuf::string(container, &[container::POD_SANDBOX_ID]).unwrap_or("")
-}
-
-/// A hash of the fields with these numbers, as encoded.
-fn hash_of(message: &[u8], numbers: &[u32]) -> u64 {
-    let mut hasher = FnvHasher::default();
-    for field in protobuf::fields(message).flatten() {
-        if numbers.contains(&field.number) {
-            hasher.write(field.raw);
-        }
-    }
-    hasher.finish()
 }
 
 /// The name, or an empty string if it is longer than a valid name.

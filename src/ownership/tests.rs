@@ -52,8 +52,8 @@ fn a_broken_list_teaches_nothing_and_a_name_that_is_too_long_becomes_empty() {
         ..LearnedList::default()
     };
     assert_eq!(learned, Ok(expected));
-    assert_eq!(owners.containers_of(&longest), [longest]);
-    assert_eq!(owners.containers_of(""), ["second"]);
+    assert_eq!(owners.containers.of_pod(&longest), [longest]);
+    assert_eq!(owners.containers.of_pod(""), ["second"]);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those
     let left = [("second", A), ("later", A), ("third", B)];
     for (id, owner) in left {
         let found = owners.find(Kind::Container, id);
-        assert_eq!(found, Some(Owner::One(owner)), "{id}");
+        assert_eq!(found, Some(owner), "{id}");
     }
     assert!(!owners.has_stray(A), "a list of pods lacks later's pod");
     assert_eq!(owners.orphans(A), ["later"]);
@@ -115,7 +115,8 @@ fn the_items_of_another_backend_are_dropped_from_a_list_and_reported_once() {
         owner: A,
     };
     assert_eq!(first.claims, [claim]);
-    assert_eq!(first.own.unwrap(), pods(&[("own", 1), ("last", 3)]));
+    let own = owners.own(Kind::Pod, B, &list, owners.mark());
+    assert_eq!(own.unwrap().unwrap(), pods(&[("own", 1), ("last", 3)]));
     let second = listed(&mut owners, B, &list);
     assert_eq!((second.claims.len(), second.dropped), (0, 1));
     assert_eq!(owners.claims(B), 1);
@@ -127,18 +128,23 @@ fn the_items_of_another_backend_are_dropped_from_a_list_and_reported_once() {
 #[test]
 fn an_item_that_one_list_repeats_is_dropped() {
     let mut owners = Owners::default();
-    let learned = listed(&mut owners, A, &pods(&[("web", 1), ("web", 1)]));
-    assert_eq!(learned.own.unwrap(), pods(&[("web", 1)]));
+    let list = pods(&[("web", 1), ("web", 1)]);
+    assert_eq!(listed(&mut owners, A, &list).dropped, 1);
+    let own = owners.own(Kind::Pod, A, &list, owners.mark());
+    assert_eq!(own.unwrap().unwrap(), pods(&[("web", 1)]));
 }
 
 #[test]
-fn one_runtime_under_two_sockets_is_no_dispute_but_different_pods_with_one_id_are_a_dispute() {
-    for (second, owner) in [(1, Owner::One(A)), (2, Owner::Disputed(A, B))] {
-        let mut owners = Owners::default();
-        listed(&mut owners, A, &pods(&[("web", 1)]));
-        listed(&mut owners, B, &pods(&[("web", second)]));
-        assert_eq!(owners.find(Kind::Pod, "web"), Some(owner), "{second}");
-    }
+fn the_first_backend_that_lists_an_id_owns_it_until_its_list_lacks_the_id() {
+    let mut owners = Owners::default();
+    listed(&mut owners, A, &pods(&[("web", 1)]));
+    listed(&mut owners, B, &pods(&[("web", 2)]));
+    listed(&mut owners, A, &pods(&[("web", 3)]));
+    assert_eq!(owners.find(Kind::Pod, "web"), Some(A));
+    owners.settle(Kind::Pod, A, owners.mark());
+    assert_eq!(owners.find(Kind::Pod, "web"), Some(B));
+    owners.settle(Kind::Pod, B, owners.mark());
+    assert_eq!(owners.find(Kind::Pod, "web"), None);
 }
 
 /// A clock that is set back gives a later pod an earlier time of creation.
@@ -155,7 +161,7 @@ fn a_clock_set_back_changes_no_owner() {
     }
     for (pod, backend, created_at) in [("first", A, 100), ("second", B, 1)] {
         listed(&mut owners, backend, &pods(&[(pod, created_at)]));
-        assert_eq!(owners.find(Kind::Pod, pod), Some(Owner::One(backend)));
+        assert_eq!(owners.find(Kind::Pod, pod), Some(backend));
     }
     let second = Named::One {
         backend: B,
@@ -177,15 +183,12 @@ fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     let later = owners.mark();
     let names = PodNames::default;
     let claim = owners.own_pod("old", B, names(), later).claim.unwrap();
-    assert_eq!(
-        (claim.owner, owners.find(Kind::Pod, "old")),
-        (A, Some(Owner::One(A)))
-    );
+    assert_eq!((claim.owner, owners.find(Kind::Pod, "old")), (A, Some(A)));
     // Backend 0 may be a second socket of backend 1's runtime, and may list the pod before backend 1 answers the
     // create.
     let owned = owners.own_pod("old", B, names(), asked);
     assert_eq!((owned.claim, owned.changed), (None, Changed::from([A, B])));
-    assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(B)));
+    assert_eq!(owners.find(Kind::Pod, "old"), Some(B));
 }
 
 #[test]
@@ -199,76 +202,13 @@ fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
 }
 
 #[test]
-fn a_list_keeps_an_item_that_was_not_removed_of_a_backend_that_joined_after_the_request() {
-    for (joins_later, is_removed, kept) in [
-        (true, false, ["web"].as_slice()),
-        (true, true, &[]),
-        (false, false, &[]),
-    ] {
-        let mut owners = Owners::default();
-        let join = |owners: &mut Owners| {
-            let asked = owners.mark();
-            listed(owners, B, &pods(&[("web", 1)]));
-            owners.settle(Kind::Pod, B, asked);
-            owners.settle(Kind::Container, B, asked);
-        };
-        let before = owners.mark();
-        if is_removed {
-            owners.forget(Kind::Pod, "web");
-        }
-        join(&mut owners);
-        let asked = if joins_later { before } else { owners.mark() };
-        let list = pods(&[("web", 1)]);
-        let learned = owners.learn(Kind::Pod, A, &list, asked).unwrap();
-        let own = learned.own.unwrap_or(list.into());
-        let ids = protobuf::fields(&own).flatten();
-        let ids = ids.map(|pod| protobuf::string(pod.bytes().unwrap(), &[1]).unwrap());
-        assert_eq!(ids.collect::<Vec<_>>(), kept);
-        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(B)));
+fn a_backend_keeps_its_pod_though_another_backend_lists_the_pod_too() {
+    let mut owners = with_pods(&[("created", A)]);
+    for backend in [A, B] {
+        listed(&mut owners, backend, &pods(&[("web", 1), ("created", 1)]));
     }
-}
-
-#[test]
-fn a_backend_that_lists_an_id_only_after_another_had_it_disputes_nothing() {
-    let mut owners = Owners::default();
-    listed(&mut owners, A, &pods(&[("web", 1)]));
-    let asked = owners.mark();
-    owners.settle(Kind::Pod, B, asked);
-    for _ in 0..2 {
-        listed(&mut owners, B, &pods(&[("web", 2)]));
-        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(A)));
-    }
-}
-
-#[test]
-fn after_a_restart_an_owner_is_disputed_only_if_it_was_before() {
-    let mut owners = Owners::default();
-    let both = pods(&[("own", 1), ("disputed", 1)]);
-    listed(&mut owners, A, &both);
-    listed(&mut owners, B, &pods(&[("disputed", 2)]));
-    assert_eq!(owners.disputed(A), ["disputed"]);
-    let saved = owners.disputed(A);
-
-    let mut owners = Owners::default();
-    listed(&mut owners, A, &both);
-    owners.restore(A, &saved);
-    listed(&mut owners, B, &pods(&[("own", 2), ("disputed", 2)]));
-    assert_eq!(owners.find(Kind::Pod, "own"), Some(Owner::One(A)));
-    assert_eq!(
-        owners.find(Kind::Pod, "disputed"),
-        Some(Owner::Disputed(A, B))
-    );
-}
-
-#[test]
-fn a_backend_is_needed_for_its_pod_even_if_another_backend_lists_a_copy() {
-    for (second, copies) in [(1, 1), (2, 0)] {
-        let mut owners = with_pods(&[("created", A)]);
-        listed(&mut owners, A, &pods(&[("web", 1), ("created", 1)]));
-        listed(&mut owners, B, &pods(&[("web", second), ("created", 1)]));
-        assert!(owners.would_lose(A) && !owners.would_lose(B));
-        assert_eq!(owners.copies(A), BTreeMap::from([(B, copies + 1)]));
-    }
+    assert_eq!((owners.count(A), owners.count(B)), ((2, 0), (0, 0)));
+    assert_eq!(Vec::from_iter(owners.shared()), [(A, B), (A, B)]);
 }
 
 #[test]
@@ -282,22 +222,10 @@ fn a_pod_that_its_owner_no_longer_lists_passes_to_a_backend_that_lists_it() {
         listed(&mut owners, B, &pods(&[("web", 1)]));
         let changed = owners.settle(Kind::Pod, A, owners.mark());
         assert_eq!(changed, Changed::from([A, B]), "both are saved");
-        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(B)));
-        assert!(owners.created_at(B).is_empty());
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(B));
+        assert!(owners.pods.created_at(B).is_empty());
         assert_eq!(owners.forget(Kind::Pod, "web"), Changed::from([B]));
     }
-}
-
-#[test]
-fn a_dispute_that_begins_or_ends_changes_the_state_of_the_owner() {
-    let mut owners = Owners::default();
-    listed(&mut owners, A, &pods(&[("web", 1)]));
-    let begins = listed(&mut owners, B, &pods(&[("web", 2)]));
-    assert_eq!(begins.changed, Changed::from([A]));
-    let goes_on = listed(&mut owners, B, &pods(&[("web", 2)]));
-    assert_eq!(goes_on.changed, Changed::new());
-    let ends = owners.settle(Kind::Pod, B, owners.mark());
-    assert_eq!(ends, Changed::from([A]));
 }
 
 #[test]
@@ -305,19 +233,11 @@ fn a_list_is_cut_by_the_owners_that_later_lists_have_shown() {
     let mut owners = with_pods(&[("web", A)]);
     let asked = owners.mark();
     let list = pods(&[("web", 1), ("own", 1)]);
-    let learned = owners.learn(Kind::Pod, B, &list, asked).unwrap();
-    assert_eq!(learned.own.unwrap(), pods(&[("own", 1)]));
+    owners.learn(Kind::Pod, B, &list, asked).unwrap();
+    let own = owners.own(Kind::Pod, B, &list, asked);
+    assert_eq!(own.unwrap().unwrap(), pods(&[("own", 1)]));
     owners.settle(Kind::Pod, A, owners.mark());
     assert_eq!(owners.own(Kind::Pod, B, &list, asked), Ok(None));
-}
-
-#[test]
-fn a_rivals_pod_is_compared_with_the_owners_latest_list() {
-    let mut owners = Owners::default();
-    listed(&mut owners, A, &pods(&[("web", 1)]));
-    listed(&mut owners, B, &pods(&[("web", 2)]));
-    listed(&mut owners, A, &pods(&[("web", 2)]));
-    assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(A)));
 }
 
 #[test]
@@ -344,7 +264,7 @@ fn a_container_that_moves_into_another_backends_pod_is_dropped() {
         let learned = owners.learn(Kind::Container, B, &list, asked).unwrap();
         assert_eq!(learned.dropped, dropped, "{pod}");
     }
-    assert_eq!(owners.pod_of("one"), Some("own"));
+    assert_eq!(owners.containers.pod_of("one"), Some("own"));
 }
 
 #[test]
@@ -352,8 +272,9 @@ fn a_container_in_another_backends_pod_is_dropped_and_not_learned() {
     let mut owners = with_pods(&[("web", A)]);
     let list = containers(&[("forged", "web"), ("own", "other")]);
     let asked = owners.mark();
-    let learned = owners.learn(Kind::Container, B, &list, asked).unwrap();
-    assert_eq!(learned.own.unwrap(), containers(&[("own", "other")]));
+    owners.learn(Kind::Container, B, &list, asked).unwrap();
+    let own = owners.own(Kind::Container, B, &list, asked);
+    assert_eq!(own.unwrap().unwrap(), containers(&[("own", "other")]));
     assert_eq!(owners.find(Kind::Container, "forged"), None);
 }
 
@@ -371,15 +292,13 @@ fn a_short_id_that_begins_another_backends_id_is_short_for_it() {
 }
 
 #[test]
-fn a_removed_id_keeps_its_backend_unless_another_backend_listed_it_too() {
-    let mut owners = with_pods(&[("a", B), ("b", B), ("c", B)]);
-    listed(&mut owners, C, &pods(&[("b", 1)]));
-    for id in ["a", "b", "a"] {
+fn a_removed_id_keeps_its_backend() {
+    let mut owners = with_pods(&[("a", B), ("c", B)]);
+    for id in ["a", "a"] {
         owners.forget(Kind::Pod, id);
     }
     owners.settle(Kind::Pod, B, owners.mark());
     assert_eq!(owners.removals.owner_of("a"), Some(B));
-    assert_eq!(owners.removals.owner_of("b"), None);
     assert_eq!(owners.removals.owner_of("c"), None, "no client removed it");
 }
 
@@ -433,7 +352,7 @@ fn a_pod_of_a_uid_ranks_by_creation_through_criswitch_and_then_by_lists() {
     owners.creations.end(creation, None);
     listed(&mut owners, B, &of_uid("second", "U"));
     assert!(!owners.is_uid_of_another("U", B), "both are listed");
-    assert_eq!([owners.doubles(A), owners.doubles(B)], [0, 0]);
+    assert_eq!([owners.pods.doubles(A), owners.pods.doubles(B)], [0, 0]);
     let names = PodNames {
         uid: "U".to_owned(),
         ..PodNames::default()
@@ -441,10 +360,10 @@ fn a_pod_of_a_uid_ranks_by_creation_through_criswitch_and_then_by_lists() {
     owners.own_pod("third", C, names, owners.mark());
     for backend in [A, B] {
         assert!(owners.is_uid_of_another("U", backend), "{backend:?}");
-        assert_eq!(owners.doubles(backend), 1);
+        assert_eq!(owners.pods.doubles(backend), 1);
     }
     assert!(!owners.is_uid_of_another("U", C));
-    assert_eq!(owners.doubles(C), 0);
+    assert_eq!(owners.pods.doubles(C), 0);
     owners.forget(Kind::Pod, "third");
     assert!(!owners.is_uid_of_another("U", B), "removed");
     assert!(!owners.is_uid_of_another("", D), "no uid");

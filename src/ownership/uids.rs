@@ -11,7 +11,7 @@ use foldhash::quality::RandomState;
 
 use super::entries::{Entries, is_of, mislabelled};
 use super::shapes::ContainerShape;
-use super::{BackendId, Entry, Evidence, Owners, PodNames};
+use super::{BackendId, Entry, Evidence, Owners, PodNames, Pods};
 
 /// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
 #[derive(Debug, Default)]
@@ -87,15 +87,14 @@ impl Owners {
         let shape = ContainerShape::new(&self.pods.by_id, backend);
         mislabelled(list, &shape)
     }
+}
 
+impl Pods {
     /// The number of ready pods that `backend` lists with the uid of a pod that another backend created through
     /// criswitch.
     pub fn doubles(&self, backend: BackendId) -> usize {
-        let (its, others): (Vec<_>, Vec<_>) = self
-            .pods
-            .by_id
-            .values()
-            .partition(|pod| is_of(pod, backend));
+        let (its, others): (Vec<_>, Vec<_>) =
+            self.by_id.values().partition(|pod| is_of(pod, backend));
         let created = others.iter().filter(|pod| pod.source == Evidence::Created);
         let uids: HashSet<_> = created.map(|pod| pod.more.uid.as_str()).collect();
         let is_double = |pod: &&Entry<PodNames>| {

@@ -17,7 +17,7 @@ use criswitch_platform::service;
 pub(crate) fn check(path: &Path) -> Result<String, Problems> {
     let config = Config::load(path)?;
     for problem in restart_problems(&config) {
-        // A reader that is gone needs no warnings.
+        // An error is ignored: the reader may have ended.
         writeln!(io::stderr(), "{problem}").ok();
     }
     let handlers = counted(config.table.handlers.len(), "handler");

@@ -349,7 +349,7 @@ async fn state_of(own: OwnCalls<'_>, id: &str) -> Result<Bytes, Failed> {
         containers.push(Bytes::copy_from_slice(container));
     }
     if containers.is_empty() {
-        let ids = switch.owners().containers_of(id);
+        let ids = switch.owners().containers.of_pod(id);
         let mut left = backend.max_message;
         for id in ids {
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;

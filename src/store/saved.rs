@@ -33,12 +33,10 @@ pub struct Saved {
     /// An encoded `ListImagesResponse`.
     #[prost(bytes = "bytes", optional, tag = "8")]
     pub images: Option<Bytes>,
+    // Earlier versions saved disputed ids as 10.
     /// By pod id: the handler of the routing table that the pod was created with.
     #[prost(map = "string, string", tag = "9")]
     pub handlers: HashMap<String, String>,
-    /// The ids of pods and containers whose owner is unknown, because another backend lists them too.
-    #[prost(string, repeated, tag = "10")]
-    pub disputed: Vec<String>,
     /// An encoded `ListMetricDescriptorsResponse`; `None` if the backend has not described its metrics.
     #[prost(bytes = "bytes", optional, tag = "11")]
     pub descriptors: Option<Bytes>,

@@ -52,5 +52,5 @@ fn has_later_pod(backend: &Backend, owners: &Owners) -> bool {
         .lists
         .get(List::Containers)
         .map(|list| list.mark);
-    containers.is_some_and(|listed| owners.has_pod_since(backend.id, listed))
+    containers.is_some_and(|listed| owners.pods.has_pod_since(backend.id, listed))
 }

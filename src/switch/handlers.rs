@@ -28,7 +28,7 @@ use crate::backend::Backend;
 use crate::backend::wire::Wire;
 use crate::call::route::Target;
 use crate::call::{Request, log};
-use crate::ownership::{Owner, Owners, StartedWith, Unasked};
+use crate::ownership::{Owners, StartedWith, Unasked};
 use crate::topology::Live;
 
 /// The most requests for pods' handlers in flight to one backend.
@@ -114,11 +114,9 @@ pub(crate) fn note_handler(owners: &Owners, request: &Request, target: &Target) 
 pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> Option<String> {
     let pod = match kind {
         Kind::Pod => id,
-        Kind::Container => owners.pod_of(id)?,
+        Kind::Container => owners.containers.pod_of(id)?,
     };
-    let Some(Owner::One(backend)) = owners.find(Kind::Pod, pod) else {
-        return None;
-    };
+    let backend = owners.find(Kind::Pod, pod)?;
     let names = owners.pods.names(pod, backend)?;
     let table_name = |it| table.name_for(backend, it);
     let name = name(table_name, &names.started_with, &names.handler);

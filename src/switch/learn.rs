@@ -19,7 +19,7 @@ use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::errors;
 use crate::gate::Readable;
 use crate::ownership::{
-    Changed, Claim, LONGEST_ID, LearnedList, Mark, Owned, Owners, PodNames, Unlearned,
+    self, Changed, Claim, LONGEST_ID, Mark, Owned, Owners, PodNames, Unlearned,
 };
 use crate::switch::pod_requests::{self, PodRequests};
 use crate::switch::usable::{has_room, keep_stats, readable, usable};
@@ -146,6 +146,8 @@ pub(crate) struct Learner<'a> {
     backend: &'a Backend,
     asked: Asked,
     teaches: bool,
+    /// Whether the reply is a list that may have items of other backends.
+    may_have_others: bool,
     learned: Learned,
 }
 
@@ -160,12 +162,25 @@ impl<'a> Learner<'a> {
             pod_requests: &switch.pod_requests,
             backend,
             asked,
+            may_have_others: false,
             learned: Learned::default(),
         }
     }
 
-    /// Learns from the successful reply to `call`. The reply cannot be used if it does not follow the CRI.
+    /// Learns from the successful reply to `call`. The reply cannot be used if it does not follow the CRI. The client
+    /// gets a list without the items of other backends, and with the routing table's names for handlers.
     pub(crate) fn learn(mut self, call: &Call, reply: &Bytes) -> Learned {
+        let message = self.reply(call, reply);
+        let message = message.and_then(|message| match call.listing() {
+            Some(listing) => self.shown(listing.list, reply),
+            None => Ok(message),
+        });
+        self.end(message)
+    }
+
+    /// Learns from the successful reply to `call`, a part of a merged reply. The client gets a list only after all parts
+    /// were learned, because a part may change the owners of another part's items.
+    pub(crate) fn learn_share(mut self, call: &Call, reply: &Bytes) -> Learned {
         let message = self.reply(call, reply);
         self.end(message)
     }
@@ -173,22 +188,22 @@ impl<'a> Learner<'a> {
     /// Learns and caches a complete list. If the last list had the same items and nothing has changed since, the list
     /// is not decoded.
     pub(crate) fn learn_whole(mut self, list: List, reply: &Bytes) -> Learned {
-        let message = self.whole(list, reply);
-        self.end(message)
+        let learned = self.whole(list, reply);
+        self.end(learned.map(|()| None))
     }
 
     /// Learns a list that is or may be incomplete. Rejects the list if the backend is at the entry limit, because only
-    /// a complete list shows which entries can be forgotten.
+    /// a complete list shows which entries can be forgotten. Returns the list for the client like [`Learner::learn`].
     pub(crate) fn learn_part(mut self, list: List, message: &Bytes) -> Learned {
-        let message = self.part(list, message);
+        let learned = self.part(list, message);
+        let message = learned.and_then(|()| self.shown(list, message));
         self.end(message)
     }
 
-    /// Learns a list. The list for the client is without the items of other backends, and with the routing table's
-    /// names for handlers.
+    /// Learns a list.
     pub(crate) fn learn_list(mut self, list: List, message: &Bytes) -> Learned {
-        let message = self.list(list, message);
-        self.end(message)
+        let learned = self.list(list, message);
+        self.end(learned.map(|()| None))
     }
 
     /// Caches a complete list, and forgets the items that the list lacks.
@@ -251,7 +266,7 @@ impl<'a> Learner<'a> {
                 self.learned.retire = true;
             }
             Lesson::ChangedState(changes, id) => self.change_states(changes, id),
-            Lesson::List(listing) => return self.listing(listing, reply),
+            Lesson::List(listing) => self.listing(listing, reply)?,
             Lesson::Handler(paths) => return self.view.renamed(backend, reply, paths),
             Lesson::Url(path) => return urls::completed(backend, reply, path),
         }
@@ -259,7 +274,7 @@ impl<'a> Learner<'a> {
     }
 
     /// Learns from the reply to a call for a list. Stats are only cached, because they show no owners.
-    fn listing(&mut self, listing: &Listing, reply: &Bytes) -> Result<Option<Bytes>, Status> {
+    fn listing(&mut self, listing: &Listing, reply: &Bytes) -> Result<(), Status> {
         let list = listing.list;
         if !list.is_stats() && listing.is_whole {
             return self.whole(list, reply);
@@ -272,10 +287,10 @@ impl<'a> Learner<'a> {
         if let Some(stats) = readable.filter(|_| listing.is_whole) {
             keep_stats(list, self.backend, stats, self.asked);
         }
-        self.view.shown(list, self.backend, reply)
+        Ok(())
     }
 
-    fn whole(&mut self, list: List, reply: &Bytes) -> Result<Option<Bytes>, Status> {
+    fn whole(&mut self, list: List, reply: &Bytes) -> Result<(), Status> {
         let backend = self.backend;
         if !self.teaches {
             self.learned.readable = readable(&self.view.live, Some(list), backend, reply)?;
@@ -287,17 +302,16 @@ impl<'a> Learner<'a> {
                 .record
                 .learn(|known| known.lists.repeated(list, reply, changes))
         {
-            let message = self.view.shown(list, backend, reply)?;
             self.learned.readable = Some(repeated.clone());
             backend.keep_list(list, self.asked.snapshot(repeated));
             let mark = self.asked.mark;
             self.view.owners.listed_again(kind, backend.id, mark);
             self.settled(list);
-            return Ok(message);
+            return Ok(());
         }
         let read = backend.last_list(list).next_list(list, reply);
         let readable = usable(&self.view.live, Some(list), backend, reply, read)?;
-        let message = self.list(list, reply)?;
+        self.list(list, reply)?;
         self.learned.readable.clone_from(&readable);
         if let Some(readable) = readable {
             self.keep(list, self.asked.snapshot(readable));
@@ -318,7 +332,7 @@ impl<'a> Learner<'a> {
                 .record
                 .learn(|known| known.lists.learned(list, reply, changes));
         }
-        Ok(message)
+        Ok(())
     }
 
     /// Caches a complete list; keeps the last one instead if merged lists have no room for this one.
@@ -328,7 +342,7 @@ impl<'a> Learner<'a> {
         }
     }
 
-    fn part(&mut self, list: List, message: &Bytes) -> Result<Option<Bytes>, Status> {
+    fn part(&mut self, list: List, message: &Bytes) -> Result<(), Status> {
         let is_full = |kind| self.view.owners.is_full(kind, self.backend.id);
         if list.kind().is_some_and(is_full) {
             return Err(self.backend.bad_reply(&Unlearned::TooMany.to_string()));
@@ -336,36 +350,32 @@ impl<'a> Learner<'a> {
         self.list(list, message)
     }
 
-    fn list(&mut self, list: List, message: &Bytes) -> Result<Option<Bytes>, Status> {
-        let own = match list.kind() {
-            Some(kind) => self.own_items(kind, message)?,
-            None => None,
+    /// Learns the owners in a list.
+    fn list(&mut self, list: List, message: &Bytes) -> Result<(), Status> {
+        let Some(kind) = list.kind() else {
+            return Ok(());
         };
-        let shown = own.as_ref().unwrap_or(message);
-        Ok(self.view.shown(list, self.backend, shown)?.or(own))
-    }
-
-    /// Learns the owners in a list. Returns the list without the items of other backends, if there are any.
-    fn own_items(&mut self, kind: Kind, message: &Bytes) -> Result<Option<Bytes>, Status> {
         let (backend, owners) = (self.backend, &mut self.view.owners);
         let bad = |unlearned: Unlearned| backend.bad_reply(&unlearned.to_string());
         if !self.teaches {
-            // The items may have passed to another backend.
-            let own = owners.own(kind, backend.id, message, self.asked.mark);
-            return own.map_err(bad);
+            self.may_have_others = true;
+            return ownership::check(message).map_err(bad);
         }
         let learned = owners.learn(kind, backend.id, message, self.asked.mark);
-        let LearnedList {
-            claims,
-            own,
-            dropped,
-            changed,
-            ..
-        } = learned.map_err(bad)?;
-        self.warn_of(&claims);
-        self.learned.save.extend(changed);
-        backend.record.drops(dropped);
-        Ok(own)
+        let learned = learned.map_err(bad)?;
+        self.warn_of(&learned.claims);
+        self.learned.save.extend(learned.changed);
+        self.may_have_others = learned.dropped > 0;
+        backend.record.drops(learned.dropped);
+        Ok(())
+    }
+
+    /// The list that was just learned as the client gets it, if it differs from `message`.
+    fn shown(&self, list: List, message: &Bytes) -> Result<Option<Bytes>, Status> {
+        match self.may_have_others {
+            true => self.view.own(list, self.backend, message, self.asked.mark),
+            false => self.view.shown(list, self.backend, message),
+        }
     }
 
     /// Learns that the backend has created the container `id` in `pod`.
@@ -436,7 +446,7 @@ impl<'a> Learner<'a> {
             let owners = &mut self.view.owners;
             let changed = owners.settle(kind, backend.id, self.asked.mark);
             self.learned.save.extend(changed);
-            let (claims, doubles) = (owners.claims(backend.id), owners.doubles(backend.id));
+            let (claims, doubles) = (owners.claims(backend.id), owners.pods.doubles(backend.id));
             let doubled = backend.record.learn(|known| {
                 known.claims = claims;
                 std::mem::replace(&mut known.doubles, doubles)

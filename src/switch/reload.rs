@@ -344,10 +344,13 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
     switch.set_live(left);
 }
 
-/// Whether `backend` owns a pod or container, or may own one. A joined backend that was never listed counts as needed.
-/// A backend that never joined does not, because no client knows its pods.
+/// Whether `backend` owns a pod or container, or may own one. Other backends that list the same items do not count: they
+/// may list copies to get the items. A joined backend that was never listed counts as needed. A backend that never joined
+/// does not, because no client knows its pods.
 fn is_needed(question: &Question, owners: &Owners, backend: &Backend) -> bool {
-    backend.has_joined() && !question.has_listed(backend.id) || owners.would_lose(backend.id)
+    let is_unlisted = backend.has_joined() && !question.has_listed(backend.id);
+    let may_create = owners.creations.is_at(backend.id);
+    is_unlisted || owners.count(backend.id) != (0, 0) || may_create
 }
 
 /// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.
@@ -362,12 +365,8 @@ pub(crate) fn owned_by(
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {
-    // The backend owns nothing, but it no longer disputes items of other backends.
-    let changed = switch.owners().forget_backend(backend.id);
-    let live = switch.live();
-    live.among(&changed)
-        .iter()
-        .for_each(|it| it.saving.note_change());
+    // The backend owns nothing, so that no other backend changes.
+    switch.owners().forget_backend(backend.id);
     switch.question.forget(backend.id);
     backend.connection.close();
 }

@@ -194,8 +194,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     };
     let handlers = switch.owners().pods.rows(backend.id);
     let with_default_row = switch.owners().pods.with_default_row(backend.id);
-    let disputed = switch.owners().disputed(backend.id);
-    let created = switch.owners().created_at(backend.id);
+    let created = switch.owners().pods.created_at(backend.id);
     let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();
@@ -215,7 +214,6 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         images: list(List::Images),
         handlers,
         with_default_row,
-        disputed,
         descriptors: labels::descriptors(backend).filter(labels::is_kept),
         version: known.version.into(),
         status: known.status.into(),
@@ -324,7 +322,7 @@ impl Restored<'_> {
         owners
             .pods
             .restore_rows(backend.id, saved.handlers, &saved.with_default_row);
-        owners.restore(backend.id, &saved.disputed);
+        owners.restore(backend.id);
         drop(owners);
         // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
         let at_most = (at + TOUCH_EVERY).min(Instant::now());
@@ -383,7 +381,7 @@ fn restore_created(owners: &mut Owners, backend: &Backend, known: &LastKnown) {
     let asked = owners.mark();
     let items = items.as_ref().unwrap_or(pods);
     if owners.learn(Kind::Pod, backend.id, items, asked).is_ok() {
-        owners.restore_created(backend.id, &saved.created);
+        owners.pods.restore_created(backend.id, &saved.created);
     }
 }
 

@@ -10,7 +10,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::backend::known::Known;
 use crate::gate::Readable;
-use crate::ownership::{MOST, Owners, Unlearned};
+use crate::ownership::{self, MOST, Unlearned};
 use crate::switch::learn::Asked;
 use crate::topology::Live;
 
@@ -75,7 +75,7 @@ pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) 
 /// `Internal` if clients cannot decode the list, or if it has more items than any backend can have.
 pub(crate) fn check_first(list: List, backend: &Backend, reply: &Bytes) -> Result<(), Status> {
     let fault = Readable::list(list, reply).err();
-    let fault = fault.or_else(|| Owners::check(reply).err().map(|it| it.to_string()));
+    let fault = fault.or_else(|| ownership::check(reply).err().map(|it| it.to_string()));
     fault.map_or(Ok(()), |fault| Err(backend.bad_reply(&fault)))
 }
 

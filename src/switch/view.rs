@@ -14,7 +14,7 @@ use parking_lot::MutexGuard;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::ownership::{MOST, Owners, Unlearned};
+use crate::ownership::{MOST, Mark, Owners, Unlearned};
 use crate::switch::labels::KnownFits;
 use crate::switch::{Switch, handlers, labels};
 use crate::topology::Live;
@@ -39,7 +39,25 @@ impl View<'_> {
         }
     }
 
-    /// Returns a backend's list as the client gets it, if it differs from `message`.
+    /// Like [`View::shown`], for a list that was requested at `asked` and may have items of other backends.
+    pub(crate) fn own(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &Bytes,
+        asked: Mark,
+    ) -> Result<Option<Bytes>, Status> {
+        let Some(kind) = list.kind() else {
+            return self.shown(list, backend, message);
+        };
+        let own = self.owners.own(kind, backend.id, message, asked);
+        let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
+        let shown = self.shown(list, backend, own.as_ref().unwrap_or(message))?;
+        Ok(shown.or(own))
+    }
+
+    /// Returns a backend's list as the client gets it, if it differs from `message`. Only stats may have items of other
+    /// backends.
     pub(crate) fn shown(
         &self,
         list: List,

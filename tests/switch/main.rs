@@ -97,10 +97,10 @@ mod images {
 mod ownership {
     mod changed_owners;
     mod claims;
-    mod disputed_ids;
     mod hung_lists;
     mod many_ids;
     mod owners;
+    mod shared_ids;
     mod sharing;
     mod short_ids;
     mod unknown_ids;

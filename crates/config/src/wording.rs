@@ -41,12 +41,11 @@ pub fn removal(backend: &str) -> String {
     )
 }
 
-/// The sentence about a backend that no file names and that does not answer, while backend `lister` lists `copies` of
+/// The sentence about a backend that no file names and that does not answer, while backend `lister` lists `shared` of
 /// its `all` pods and containers.
-pub fn moved(backend: &str, lister: &str, copies: u64, all: usize) -> String {
+pub fn moved(backend: &str, lister: &str, shared: usize, all: usize) -> String {
     format!(
-        "backend {lister} lists {copies} of the {all} pods and containers of backend {backend}, with the same names and \
-         times; if its runtime now serves the socket of {lister}, pass them to {lister}: criswitch forget {backend}"
+        "backend {lister} lists {shared} of the {all} pods and containers of backend {backend}; if its runtime now serves the socket of {lister}, pass them to {lister}: criswitch forget {backend}"
     )
 }
 

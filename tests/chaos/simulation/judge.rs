@@ -20,7 +20,6 @@ use tonic::Code;
 
 use super::client::{Call, Reply};
 use super::files::RUNTIMES;
-use super::filter::Takes;
 use super::offers::Offers;
 use super::plan::creates;
 use super::tables::{Places, runtime_of};
@@ -323,34 +322,9 @@ impl Case<'_> {
                 "Unimplemented is wrong: a backend or a fallback could answer the call",
             ),
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
-            Code::FailedPrecondition
-                if self.may_be_doubled() || self.may_be_in_use() || self.names_disputed() =>
-            {
-                Ok(())
-            }
+            Code::FailedPrecondition if self.may_be_doubled() || self.may_be_in_use() => Ok(()),
             _ => self.unless(!spoilt, "no fault so far explains this code"),
         }
-    }
-
-    /// Whether the call or its filter names a pod or container that may be disputed.
-    fn names_disputed(&self) -> bool {
-        let call = &self.asked.call;
-        let kind = match (&call.row.goes, Takes::of(call.row)) {
-            (Goes::Owner(kind, ..), _) => *kind,
-            (_, Some(takes)) if !call.filter.id.is_empty() => takes.kind(),
-            (Goes::OwnerWithImage(_), _) | (_, Some(_)) => Kind::Pod,
-            _ => return false,
-        };
-        let named = self.thing(kind);
-        named.is_some_and(|thing| self.may_be_disputed(thing))
-    }
-
-    /// Whether backends may list different things under the thing's id, and none of them must have created it.
-    fn may_be_disputed(&self, thing: &Thing) -> bool {
-        let is_created =
-            thing.owned && thing.answered.is_some() && !thing.unanswered && !thing.lost;
-        let differs = thing.sources().any(|at| self.truth.health[at].was_hostile);
-        thing.shared && !is_created && (thing.odd || differs)
     }
 
     /// Checks that the reply names a pod or container that this call created.

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch::fanout::merge;
-use criswitch::ownership::{Owner, Owners};
+use criswitch::ownership::Owners;
 use criswitch::switch::labels::union;
 use criswitch_config::{BackendId, BackendIds};
 use criswitch_cri::codec::cri;
@@ -84,16 +84,13 @@ fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>
                 own.push(id);
             }
         }
-        let learned = learned.unwrap();
-        let shown = learned.own.unwrap_or_else(|| list.clone());
+        learned.unwrap();
+        let shown = owners.own(kind, backend, list, owners.mark()).unwrap();
+        let shown = shown.unwrap_or_else(|| list.clone());
         assert_eq!(self::ids(&shown), own);
     }
     for (id, wanted) in &known {
-        let owner = match owners.find(kind, id) {
-            Some(Owner::One(owner) | Owner::Disputed(owner, _)) => owner,
-            None => panic!("{id} is not known"),
-        };
-        assert_eq!(owner, *wanted);
+        assert_eq!(owners.find(kind, id), Some(*wanted), "{id}");
     }
     assert_eq!(owners.with_prefix(kind, "").len(), known.len());
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use arbitrary::{Result, Unstructured};
-use criswitch::ownership::{Claim, Mark, Named, Owner, Owners, PodNames};
+use criswitch::ownership::{Claim, Mark, Named, Owners, PodNames};
 use criswitch_config::BackendId;
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::{Kind, SEEN_ANNOTATION};
@@ -32,12 +32,11 @@ pub struct Model {
     wholes: Vec<Whole>,
 }
 
-/// A full list of pods or containers, with the moments when criswitch asked for the list and learned it.
+/// A full list of pods or containers, with the moment when criswitch learned it.
 struct Whole {
     kind: Kind,
     backend: BackendId,
     learned: u64,
-    asked: u64,
 }
 
 /// A pod or container of the model.
@@ -46,27 +45,14 @@ struct Row {
     id: String,
     backend: BackendId,
     created: bool,
-    rival: Option<Rival>,
+    /// Another backend that lists the id, and the moment of that backend's last list with the id.
+    next: Option<(BackendId, u64)>,
     first: u64,
     learned: u64,
-    /// A listed pod's uid and creation time, or a container's pod. If two backends list an id with different values of
-    /// `print`, the owner may be disputed.
-    print: String,
     names: PodNames,
     /// The moment when the item was created through criswitch. 0 if the item is known from lists only.
     made: u64,
     pod: String,
-}
-
-/// Another backend that lists the id, with the moment of that backend's last list with the id, and the `print` in that
-/// list.
-#[derive(Clone)]
-struct Rival {
-    backend: BackendId,
-    seen: u64,
-    print: String,
-    /// Whether the rival lacked the id in a full list that criswitch asked for after the owner had listed the id.
-    late: bool,
 }
 
 impl Model {
@@ -149,10 +135,9 @@ impl Model {
             id,
             backend,
             created: true,
-            rival: None,
+            next: None,
             first: self.moments,
             learned: self.moments,
-            print: String::new(),
             names: PodNames {
                 ready: true,
                 ..names
@@ -192,7 +177,6 @@ impl Model {
             kind,
             backend,
             learned: self.moments,
-            asked,
         });
         let pods = self.lack(backend, asked, |row| row.kind == kind);
         if kind == Kind::Pod {
@@ -252,8 +236,7 @@ impl Model {
                 ready: pod.state == cri::PodSandboxState::SandboxReady as i32,
                 ..PodNames::default()
             };
-            let print = format!("{} {}", names.uid, pod.created_at);
-            (print, names, String::new())
+            (names, String::new())
         });
         let seen: Vec<_> = wanted.zip(seen).collect();
         self.list(
@@ -281,7 +264,7 @@ impl Model {
         };
         let seen = containers.into_iter().map(|container| {
             let pod = container.pod_sandbox_id;
-            (container.id, (pod.clone(), PodNames::default(), pod))
+            (container.id, (PodNames::default(), pod))
         });
         let seen: Vec<_> = seen.collect();
         self.list(
@@ -303,7 +286,7 @@ impl Model {
         backend: BackendId,
         list: &[u8],
         (mark, asked): (Mark, u64),
-        seen: Vec<(String, (String, PodNames, String))>,
+        seen: Vec<(String, (PodNames, String))>,
     ) -> Result<()> {
         self.moments += 1;
         if u.ratio(1, 8)? {
@@ -317,13 +300,14 @@ impl Model {
             self.see(kind, id, backend, asked, more.clone());
         }
         let mut before = HashSet::new();
-        let own = seen.iter().filter(|(id, (.., pod))| {
+        let own = seen.iter().filter(|(id, (_, pod))| {
             let is_known = self.of(kind).any(|row| row.id == *id);
             let is_shown = self.is_shown(kind, id, pod, (backend, asked));
             is_shown && (!is_known || before.insert(id))
         });
         let own: Vec<_> = own.map(|(id, _)| id.as_str()).collect();
-        let shown = learned.own.as_deref().unwrap_or(list);
+        let of_backend = self.owners.own(kind, backend, list, mark).unwrap();
+        let shown = of_backend.as_deref().unwrap_or(list);
         let items = criswitch_cri::codec::protobuf::all_bytes(shown, &[1])
             .unwrap()
             .into_iter();
@@ -331,6 +315,7 @@ impl Model {
             .map(|item| criswitch_cri::codec::protobuf::string(item, &[1]).unwrap())
             .collect();
         assert_eq!(shown, own);
+        assert_eq!(learned.dropped, seen.len() - own.len());
         Ok(())
     }
 
@@ -341,20 +326,16 @@ impl Model {
         id: &str,
         backend: BackendId,
         asked: u64,
-        (print, names, pod): (String, PodNames, String),
+        (names, pod): (PodNames, String),
     ) {
         let learned = self.moments;
         let removed = self.was_removed(id, asked);
         let owner_of_pod = self.pod_of(kind, &pod).map(|row| row.backend);
         let is_in_others_pod = owner_of_pod.is_some_and(|owner| owner != backend);
-        let last = self.wholes_of(kind, backend).map(|whole| whole.asked).max();
         let mut rows = self.rows.iter_mut();
         match rows.find(|row| (row.kind, row.id.as_str()) == (kind, id)) {
             Some(row) if row.backend == backend && is_in_others_pod => {}
             Some(row) if row.backend == backend => {
-                if row.rival.is_some() {
-                    row.print = print;
-                }
                 let is_new = std::mem::replace(&mut row.learned, learned) != learned;
                 if is_new {
                     row.names.ready = names.ready;
@@ -363,26 +344,16 @@ impl Model {
                     }
                 }
             }
-            Some(row) => {
-                let before = row.rival.as_ref().filter(|rival| rival.backend == backend);
-                let late = before.map_or(last >= Some(row.first), |rival| rival.late);
-                row.rival = Some(Rival {
-                    backend,
-                    seen: learned,
-                    print,
-                    late,
-                });
-            }
+            Some(row) => row.next = Some((backend, learned)),
             None if is_in_others_pod || removed => {}
             None => self.rows.push(Row {
                 kind,
                 id: id.to_owned(),
                 backend,
                 created: false,
-                rival: None,
+                next: None,
                 first: learned,
                 learned,
-                print,
                 names,
                 made: 0,
                 pod,
@@ -396,8 +367,7 @@ impl Model {
         pods.find(|row| kind == Kind::Container && row.id == pod)
     }
 
-    /// Whether the client sees an item of a list that criswitch asked for at `asked`: it is not another backend's, or the
-    /// other backend had no full lists before `asked`.
+    /// Whether the client sees an item of a list that criswitch asked for at `asked`: it is not another backend's.
     fn is_shown(
         &self,
         kind: Kind,
@@ -405,14 +375,7 @@ impl Model {
         pod: &str,
         (backend, asked): (BackendId, u64),
     ) -> bool {
-        let has_joined_since = |owner| {
-            let first = self.wholes_of(Kind::Container, owner).next();
-            let has_pods = self.wholes_of(Kind::Pod, owner).next().is_some();
-            has_pods && first.is_none_or(|first| first.learned > asked)
-        };
-        let was_removed = self.was_removed(id, asked);
-        let is_later = |row: &Row| row.first > asked && has_joined_since(row.backend);
-        let is_anothers = |row: &Row| row.backend != backend && (was_removed || !is_later(row));
+        let is_anothers = |row: &Row| row.backend != backend;
         let row = self.of(kind).find(|row| row.id == id);
         let is_removed = || {
             let owner = self.removed_at(id, asked);
@@ -439,15 +402,15 @@ impl Model {
         self.rows.iter().filter(move |row| row.kind == kind)
     }
 
-    pub fn find(&self, kind: Kind, id: &str) -> Option<Owner> {
+    pub fn find(&self, kind: Kind, id: &str) -> Option<BackendId> {
         let mut rows = self.of(kind).filter(|row| row.id == id);
-        rows.next().map(Row::owner)
+        rows.next().map(|row| row.backend)
     }
 
     /// The pods or containers with an id prefix, sorted by id.
-    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
+    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, BackendId)> {
         let rows = self.of(kind).filter(|row| row.id.starts_with(prefix));
-        let mut found: Vec<_> = rows.map(|row| (row.id.as_str(), row.owner())).collect();
+        let mut found: Vec<_> = rows.map(|row| (row.id.as_str(), row.backend)).collect();
         found.sort_by_key(|(id, _)| *id);
         found
     }
@@ -484,7 +447,7 @@ impl Model {
         if rows.iter().any(|row| fits(row)) {
             rows.retain(|row| fits(row));
         }
-        let all: BTreeSet<_> = rows.iter().flat_map(|row| row.owners()).collect();
+        let all: BTreeSet<_> = rows.iter().map(|row| row.backend).collect();
         let all: Vec<_> = all.into_iter().collect();
         match all.as_slice() {
             [] => Named::NoPod,
@@ -500,7 +463,7 @@ impl Model {
     /// The backends with ready pods, in ascending order.
     pub fn ready(&self) -> Vec<BackendId> {
         let rows = self.of(Kind::Pod).filter(|row| row.names.ready);
-        let owners: BTreeSet<_> = rows.flat_map(Row::owners).collect();
+        let owners: BTreeSet<_> = rows.map(|row| row.backend).collect();
         owners.into_iter().collect()
     }
 
@@ -526,33 +489,17 @@ impl Model {
 }
 
 impl Row {
-    fn owner(&self) -> Owner {
-        match &self.rival {
-            Some(rival) if !self.created && !rival.late && rival.print != self.print => {
-                Owner::Disputed(self.backend, rival.backend)
-            }
-            _ => Owner::One(self.backend),
-        }
-    }
-
-    fn owners(&self) -> Vec<BackendId> {
-        match self.owner() {
-            Owner::One(backend) => vec![backend],
-            Owner::Disputed(one, other) => vec![one, other],
-        }
-    }
-
     /// Updates the row after a full list of `backend` that criswitch asked for at `asked`. The list lacks the row,
     /// unless the backend has listed the row since `asked`.
     fn settle(&mut self, backend: BackendId, asked: u64) {
-        let Some(rival) = self.rival.clone() else {
+        let Some((next, seen)) = self.next else {
             return;
         };
-        if rival.backend == backend && rival.seen <= asked {
-            self.rival = None;
+        if next == backend && seen <= asked {
+            self.next = None;
         } else if self.backend == backend && self.learned <= asked {
-            (self.backend, self.rival, self.print) = (rival.backend, None, rival.print);
-            (self.first, self.learned) = (rival.seen, rival.seen);
+            (self.backend, self.next) = (next, None);
+            (self.first, self.learned) = (seen, seen);
             self.created = false;
         }
     }

@@ -2,7 +2,8 @@
 
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Target, Unroutable};
-use criswitch::ownership::{Owner, PodNames};
+use criswitch::ownership::PodNames;
+use criswitch_config::BackendId;
 use criswitch_cri::rpc::Kind;
 
 use super::messages::{self, WORDS};
@@ -55,7 +56,7 @@ fn all_is_known(model: &Model, odd: &str) {
         assert_eq!(<[usize; 2]>::from(model.owners.count(backend)), count);
     }
     for name in WORDS {
-        let mut containers = model.owners.containers_of(name);
+        let mut containers = model.owners.containers.of_pod(name);
         containers.sort_unstable();
         assert_eq!(containers, model.containers_of(name));
         assert_eq!(
@@ -95,12 +96,11 @@ fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Unrout
     }
 }
 
-pub fn owned(model: &Model, kind: Kind, id: &str, owner: Owner) -> Result<Target, Unroutable> {
-    let is_anothers = |(full, other): &(&str, Owner)| *full != id && *other != owner;
+pub fn owned(model: &Model, kind: Kind, id: &str, owner: BackendId) -> Result<Target, Unroutable> {
+    let is_anothers = |(full, other): &(&str, BackendId)| *full != id && *other != owner;
     let is_short = model.with_prefix(kind, id).iter().any(is_anothers);
-    match owner {
-        Owner::One(_) if is_short && id.len() < 64 => Err(Unroutable::Ambiguous(id.to_owned())),
-        Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
-        Owner::Disputed(one, other) => Err(Unroutable::Disputed(kind, id.to_owned(), one, other)),
+    match is_short && id.len() < 64 {
+        true => Err(Unroutable::Ambiguous(id.to_owned())),
+        false => Ok(Target::Owner(owner, kind, id.to_owned())),
     }
 }

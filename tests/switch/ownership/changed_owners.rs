@@ -201,29 +201,6 @@ async fn a_list_has_a_cached_pod_that_passes_to_a_backend_that_joins_during_the_
 }
 
 #[tokio::test]
-async fn a_list_has_a_pod_that_another_backend_lists_first_after_its_own_part() {
-    let twin = |name| Sim::new(name).seed("same");
-    let sims = [twin("runc"), twin("kata")];
-    let rig = node("list_timeout = \"30s\"", sims).await;
-    settled(&rig).await;
-    let [runc, kata] = ["runc", "kata"].map(|name| rig.sim(name));
-    let asked = kata.calls("ListPodSandbox").len();
-    runc.hold("ListPodSandbox");
-    let client = Client::clone(&rig);
-    let listing = tokio::spawn(async move { client.pods().await });
-    runc.until_held("ListPodSandbox").await;
-    until(async || kata.calls("ListPodSandbox").len() > asked).await;
-    rig.state().await;
-    let pod = directly(runc).run_pod("", "web").await.unwrap();
-    assert_eq!(directly(kata).run_pod("", "web").await.unwrap(), pod);
-    kata.stop().await;
-    kata.start();
-    until(async || state_of(&rig, "kata").await["pods"] == 1).await;
-    runc.release("ListPodSandbox");
-    assert_eq!(names(&listing.await.unwrap().unwrap()), ["web"]);
-}
-
-#[tokio::test]
 async fn no_event_reports_a_pod_as_deleted_while_another_backend_has_it() {
     let [moved, gone] = ["a", "f"].map(|digit| digit.repeat(64));
     let kata = Sim::new("kata").next_ids([&*moved, &*gone]);

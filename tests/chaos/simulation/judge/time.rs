@@ -99,7 +99,6 @@ impl Case<'_> {
         let begun = self.asked.begun;
         thing.stood(begun)
             && thing.is_sure(begun)
-            && !self.may_be_disputed(thing)
             && self.sure(thing.backend)
             && thing.learned.is_some_and(|at| at < begun)
     }
@@ -209,8 +208,7 @@ impl Case<'_> {
         let lacking = code == Code::Unimplemented && self.may_be_unimplemented();
         // A hostile backend may answer with an id of another backend. criswitch then rejects the create.
         let refused = creates(self.asked.call.row) && self.got().any(|seen| seen.spoilt);
-        let rejected =
-            code == Code::FailedPrecondition && (self.may_be_in_use() || self.names_disputed());
+        let rejected = code == Code::FailedPrecondition && self.may_be_in_use();
         let failed = code != Code::Ok && !lacking && !refused && !rejected;
         self.unless(
             due && patient && !is_cut_off && (failed || took > bound),

@@ -83,8 +83,6 @@ pub struct Thing {
     pub lost: bool,
     /// Whether several backends have listed the thing at some time.
     pub shared: bool,
-    /// Whether a copy has had another time of creation.
-    pub odd: bool,
     /// Whether criswitch had to forget the thing while no other backend was known to list it.
     pub forgotten: bool,
 }
@@ -143,7 +141,6 @@ impl Thing {
             owned: false,
             lost: false,
             shared: false,
-            odd: false,
             forgotten: false,
         }
     }
@@ -153,7 +150,6 @@ impl Thing {
         let alone = self.copies.is_empty() && self.is_settled(Moment::MAX);
         self.owned = alone && self.learned.is_some();
         self.shared = true;
-        self.odd |= odd;
         self.copies.push(Copied {
             at,
             since,
