@@ -160,6 +160,7 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
         /opt/criswitch
         /opt/criswitch/0.1.0
         /opt/criswitch/0.1.0/criswitch
+        /opt/criswitch/0.1.0/criswitchd
         /opt/criswitch/current
         /var/lib/kubelet/config.yaml
         /var/lib/kubelet/instance-config.yaml"#]]
@@ -357,7 +358,7 @@ fn a_link_that_leads_out_of_the_image_is_rejected() {
         .lines()
         .find(|line| line.starts_with("refused "))
         .unwrap();
-    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a link leads to a directory outside of the machine's root, or a file is in its way"].assert_eq(finding);
+    expect!["refused outside: /opt/criswitch/0.1.0/criswitch, /opt/criswitch/0.1.0/criswitchd, /opt/criswitch/current, /etc/criswitch/criswitch.toml, /var/lib/criswitch/node/journal: a link leads to a directory outside of the machine's root, or a file is in its way"].assert_eq(finding);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     let machine = image().with("/opt", "a file");
     let outcome = node(&machine, "apply", &[]);

@@ -145,6 +145,7 @@ async fn the_steps_are_in_their_order_and_what_was_not_looked_at_is_rejected_by_
 
         STEP           PLACE                                                          CHANGE
         binary         /opt/criswitch/0.1.0/criswitch                                 create
+        binary         /opt/criswitch/0.1.0/criswitchd                                create
         binary         /opt/criswitch/current                                         create the link to 0.1.0
         units          /etc/systemd/system/criswitch.socket                           create
         units          /etc/systemd/system/sockets.target.wants/criswitch.socket      create the link to ../criswitch.socket
@@ -202,13 +203,12 @@ async fn without_a_specification_the_runtimes_are_discovered() {
 async fn a_node_that_is_as_specified_is_ready() {
     let machine = running(&containerd()).await;
     let version = env!("CARGO_PKG_VERSION");
-    let folder = machine.at(&format!("/opt/criswitch/{version}"));
-    let programs = [
-        env!("CARGO_BIN_EXE_criswitch"),
-        env!("CARGO_BIN_EXE_criswitchd"),
-    ];
-    for program in programs.map(Path::new) {
-        fs::copy(program, folder.join(program.file_name().unwrap())).unwrap();
+    for (built, name) in [
+        (env!("CARGO_BIN_EXE_criswitch"), "criswitch"),
+        (env!("CARGO_BIN_EXE_criswitchd"), "criswitchd"),
+    ] {
+        let program = machine.at(&format!("/opt/criswitch/{version}/{name}"));
+        fs::copy(built, program).unwrap();
     }
     symlink(version, machine.at("/opt/criswitch/current")).unwrap();
     let units = [

@@ -56,7 +56,12 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
             }
         }
         // The only backend's reply is the reply.
-        Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone && hangs_alone => return None,
+        Goes::All(_, Merge::UpdateRuntimeConfig | Merge::RuntimeConfig)
+        | Goes::Image(_, ImageRule::Find(_))
+            if is_alone && hangs_alone =>
+        {
+            return None;
+        }
         Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
         // Nothing replaces a list that was never read, nor a list of one handler's images.
