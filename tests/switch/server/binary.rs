@@ -178,7 +178,7 @@ async fn the_modes_of_socket_and_directory_do_not_depend_on_the_umask() {
     for umask in ["000", "022", "077"] {
         let node = Node::new();
         let mut command = Command::new("sh");
-        let script = format!("umask {umask}; exec \"$0\" serve --config \"$1\"");
+        let script = format!("umask {umask}; exec \"$0\" --config \"$1\"");
         command.args(["-c", &script, BINARY]).arg(node.config());
         let _process = node.start(command).await;
         let mode = |path: &std::path::Path| fs::metadata(path).unwrap().mode() & 0o777;
