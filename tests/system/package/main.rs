@@ -83,7 +83,8 @@ async fn the_package_has_manual_pages_completions_licences_and_an_example_for_th
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
     for (file, words) in [
-        ("man/man8/criswitch.8.gz", "SIGHUP"),
+        ("man/man8/criswitch.8.gz", "criswitchd"),
+        ("man/man8/criswitchd.8.gz", "SIGHUP"),
         ("man/man8/criswitch-check.8.gz", "probe"),
         ("man/man5/criswitch.toml.5.gz", "shutdown_timeout"),
         (
