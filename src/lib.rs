@@ -13,7 +13,7 @@
 //!         |         all that the reply shows is saved
 //!         |-- dispatch::resolve    call::route: makes a target from row, key, routing table and owners
 //!         |                        asks all backends once for an id without a known owner
-//!         |-- call::plan           makes a plan from row and target; later steps do not read the row
+//!         |-- call::plan           makes a plan from row and target; later steps do not match on `goes` and `then`
 //!         |-- forward              one backend: forwards the reply unchanged
 //!         `-- fanout               several backends: calls all, merges; fallback for a part that cannot be used
 //!         |       switch::learn changes the owners by a reply; switch::act then saves, retires, publishes and logs

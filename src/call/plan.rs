@@ -1,4 +1,5 @@
-//! Makes the plan of a call. Later steps follow the plan, and do not read the RPC's row.
+//! Makes the plan of a call. Later steps follow the plan. They read the name and the patience of the RPC's row, but never
+//! match on its columns `goes` and `then`, except for the lesson of a reply.
 
 use std::sync::Arc;
 
