@@ -301,22 +301,39 @@ pub(crate) async fn merge(
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
     let begun = MergeStart::now(&switch.owners());
-    let list = call.listing().map(|listing| listing.list);
     let shares = shares(switch, call, how, backends).await?;
+    // The rest waits for nothing, so the owners stay as they are now.
+    let is_outdated = begun.is_outdated(&switch.owners());
     let mut parts = Parts::default();
     let mut messages = Vec::with_capacity(backends.len());
+    let mut earlier = Vec::new();
     for (backend, share) in backends.iter().zip(shares) {
         let is_own = matches!(share, Share::Own(_));
-        if let Some(mut message) = parts.add(share) {
-            if let Some(list) = list.filter(|_| is_own) {
-                message = begun.shown(switch, list, backend, message)?;
-            }
+        if let Some(message) = parts.add(share) {
+            let part = Part {
+                switch,
+                call,
+                how,
+                backend,
+            };
+            let message = match call.listing() {
+                Some(listing) if is_own => begun.shown(switch, listing.list, backend, message)?,
+                Some(listing) if is_outdated && listing.list.kind().is_some() => {
+                    earlier.push((Arc::clone(backend), message));
+                    part.cached_again(listing)?
+                }
+                _ => message,
+            };
             messages.push((Arc::clone(backend), message));
         }
     }
+    // An item may have passed to a backend that joined later than the call. Of two items with one id, the first counts,
+    // so the parts of the owners come first.
+    messages.append(&mut earlier);
+    let list = call.listing().map(|listing| listing.list);
     // Two backends may have stats of a pod that criswitch does not know yet.
     if let Some(list) = list.filter(|list| list.has_owners())
-        && (list.is_stats() || begun.is_outdated(&switch.owners()))
+        && (list.is_stats() || is_outdated)
     {
         each_once(list, &mut messages)?;
     }
@@ -382,10 +399,11 @@ impl MergeStart {
         message: Readable,
     ) -> Result<Readable, Status> {
         let view = View::of(switch);
-        let shown = match self.is_outdated(&view.owners) {
-            true => view.own(list, backend, &message, self.mark),
-            false => view.shown(list, backend, &message),
-        }?;
+        let shown = if self.is_outdated(&view.owners) {
+            view.own(list, backend, &message, self.mark)?
+        } else {
+            view.shown(list, backend, &message)?
+        };
         Ok(message.rewritten(shown))
     }
 }

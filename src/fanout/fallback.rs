@@ -7,7 +7,7 @@ use std::time::Duration;
 use criswitch_config::{BackendId, duration_text};
 use criswitch_cri::rpc::filter::{filter, without_inside};
 use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::backend::known::Failure;
 use crate::backend::lists::Snapshot;
@@ -211,6 +211,19 @@ impl Part<'_> {
         let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
         let renamed = View::of(switch).shown(list, backend, &message).ok()?;
         Some(message.rewritten(renamed))
+    }
+
+    /// The part of a list of pods or containers that [`Part::replacement`] has made, with the owners that are known now:
+    /// meanwhile items may have passed to `backend`.
+    ///
+    /// # Errors
+    /// `Unavailable` if the cached list can no longer be served.
+    pub(super) fn cached_again(self, listing: &Listing) -> Result<Readable, Status> {
+        let Part {
+            switch, backend, ..
+        } = self;
+        let unserved = || backend.unavailable(&unserved(&switch.question, listing.list, backend));
+        self.renamed_list(listing).ok_or_else(unserved)
     }
 
     /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too

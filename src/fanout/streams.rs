@@ -215,9 +215,17 @@ struct Together {
     parts: Parts,
     /// How many feeds have not ended.
     open: usize,
-    /// All messages of the feeds that have ended, unless they are cached or too large.
-    ended: Vec<(Arc<Backend>, Readable)>,
+    /// The lists of the feeds that have ended, unless they are too large.
+    ended: Vec<(Arc<Backend>, EndedFeed)>,
     begun: MergeStart,
+}
+
+/// The list of a feed that has ended.
+enum EndedFeed {
+    /// All messages of the backend.
+    Own(Readable),
+    /// The messages came from the cache.
+    Cached,
 }
 
 /// The messages of a backend so far.
@@ -314,7 +322,7 @@ impl Feed {
 
     /// Ends the feed. The last feed to end returns the items that no message had, because another backend owned them
     /// until its stream ended without them.
-    fn end(&mut self, ended: Option<Readable>) -> Result<Option<Readable>, Failed> {
+    fn end(&mut self, ended: Option<EndedFeed>) -> Result<Option<Readable>, Failed> {
         let Some(together) = self.together.take() else {
             return Ok(None);
         };
@@ -325,14 +333,28 @@ impl Feed {
         let begun = together.begun;
         let is_outdated = begun.is_outdated(&self.switch.owners());
         let is_counted = self.seen.lock().len() < MOST;
-        let list = self.call.listing().map(|listing| listing.list);
-        let list = list.filter(|list| list.kind().is_some() && is_outdated && is_counted);
-        let Some(list) = list.filter(|_| together.open == 0) else {
+        if together.open > 0 || !is_outdated || !is_counted {
+            return Ok(None);
+        }
+        let call = self.call.clone();
+        let listing = call.listing().filter(|it| it.list.kind().is_some());
+        let Some(listing) = listing else {
             return Ok(None);
         };
         let mut passed = Joined::default();
-        for (backend, messages) in std::mem::take(&mut together.ended) {
-            let own = begun.shown(&self.switch, list, &backend, messages)?;
+        for (backend, ended) in std::mem::take(&mut together.ended) {
+            let part = Part {
+                switch: &self.switch,
+                call: &call,
+                how: self.how,
+                backend: &backend,
+            };
+            let own = match ended {
+                EndedFeed::Own(messages) => {
+                    begun.shown(&self.switch, listing.list, &backend, messages)?
+                }
+                EndedFeed::Cached => part.cached_again(listing)?,
+            };
             self.shows.append([&backend].into_iter().collect());
             passed.add_items(&self.unseen(own)?);
         }
@@ -504,10 +526,10 @@ impl Feed {
     }
 
     /// Called at the end of the stream. If the call asked for all items, the messages become the cached list. Returns the
-    /// backend's messages, unless they are cached or too large.
-    fn settle(&mut self) -> Result<Option<Readable>, Status> {
+    /// list, unless it is too large.
+    fn settle(&mut self) -> Result<Option<EndedFeed>, Status> {
         let kept = match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
-            StreamedList::NotItsOwn => return Ok(None),
+            StreamedList::NotItsOwn => return Ok(Some(EndedFeed::Cached)),
             StreamedList::Kept(messages, held) => Some((messages.list(), held)),
             StreamedList::TooLong => None,
         };
@@ -517,7 +539,7 @@ impl Feed {
             let messages = kept.as_ref().map(|(messages, _)| messages.clone());
             self.settle_whole(list, messages)?;
         }
-        Ok(kept.map(|(messages, held)| messages.holding(held)))
+        Ok(kept.map(|(messages, held)| EndedFeed::Own(messages.holding(held))))
     }
 
     fn settle_whole(&mut self, list: List, messages: Option<Readable>) -> Result<(), Status> {

@@ -372,10 +372,10 @@ impl<'a> Learner<'a> {
 
     /// The list that was just learned as the client gets it, if it differs from `message`.
     fn shown(&self, list: List, message: &Bytes) -> Result<Option<Bytes>, Status> {
-        match self.may_have_others {
-            true => self.view.own(list, self.backend, message, self.asked.mark),
-            false => self.view.shown(list, self.backend, message),
+        if self.may_have_others {
+            return self.view.own(list, self.backend, message, self.asked.mark);
         }
+        self.view.shown(list, self.backend, message)
     }
 
     /// Learns that the backend has created the container `id` in `pod`.
