@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch_config::address::Address;
-use criswitch_cri::error_text::error_chain;
+use criswitch_cri::error_text::{cannot_connect, error_chain};
 use criswitch_platform::Server;
 use criswitch_platform::address::file_id;
 use criswitch_platform::connect::Dialed;
@@ -74,11 +74,14 @@ impl Dialer {
                 let (address, own) = (address.clone(), own.cloned());
                 let dialed = files.run(move || dial(&address, own.as_ref())).await;
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
-                let (stream, server) = stream.stream().await.map_err(cannot_connect)?;
+                let (stream, server) = stream
+                    .stream()
+                    .await
+                    .map_err(|error| cannot_connect(&error))?;
                 handshake(CountedIo::of_backend(stream), file, server).await
             }
             Dialer::Memory(dial) => {
-                let pipe = dial(address).map_err(cannot_connect)?;
+                let pipe = dial(address).map_err(|error| cannot_connect(&error))?;
                 handshake(CountedIo::of_backend(pipe), None, None).await
             }
         }
@@ -112,12 +115,9 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Dia
         return Err(cause);
     }
     let file = file_id(address.path());
-    let dialed = criswitch_platform::dial(address.path()).map_err(cannot_connect)?;
+    let dialed =
+        criswitch_platform::dial(address.path()).map_err(|error| cannot_connect(&error))?;
     Ok((file, dialed))
-}
-
-fn cannot_connect(error: io::Error) -> String {
-    format!("cannot connect: {}", error_chain(&error))
 }
 
 async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

@@ -121,10 +121,10 @@ impl Knowledge<'_> {
 
     /// The target for a complete id. The id is rejected if a longer id on another backend begins with it.
     fn owned(&self, kind: Kind, id: &str, owner: BackendId) -> Result<Target, Unroutable> {
-        match self.owners.is_short_for_another(kind, id, owner) {
-            true => Err(Unroutable::Ambiguous(id.to_owned())),
-            false => Ok(Target::Owner(owner, kind, id.to_owned())),
+        if self.owners.is_short_for_another(kind, id, owner) {
+            return Err(Unroutable::Ambiguous(id.to_owned()));
         }
+        Ok(Target::Owner(owner, kind, id.to_owned()))
     }
 
     /// The target after a [`Target::Miss`], once all backends have been asked. A short id means the only id that begins

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use criswitch_config::address::Address;
 use criswitch_cri::codec::frames;
 use criswitch_cri::codec::grpc::GRPC_STATUS;
-use criswitch_cri::error_text::{error_chain, of_http2};
+use criswitch_cri::error_text::{cannot_connect, error_chain, of_http2};
 use criswitch_cri::rpc::Row;
 use criswitch_platform::Server;
 use criswitch_platform::file_work::{FileWork, NO_ANSWER};
@@ -76,10 +76,6 @@ impl ClientConnection {
             ended: tokio::spawn(connection.map(drop)),
         })
     }
-}
-
-fn cannot_connect(error: &std::io::Error) -> String {
-    format!("cannot connect: {}", error_chain(error))
 }
 
 impl Channel {

@@ -55,6 +55,11 @@ pub fn reported(text: &str) -> Cow<'_, str> {
     cut(without_credentials(begin))
 }
 
+/// Why a connection does not open.
+pub fn cannot_connect(error: &io::Error) -> String {
+    format!("cannot connect: {}", error_chain(error))
+}
+
 /// The cause of calls that a closing connection does not take.
 pub const CLOSING: &str = "the connection is closing (GOAWAY) and takes no further calls";
 

@@ -1,6 +1,7 @@
 //! The commands of the program: their arguments, their output and their exit codes.
 //!
-//! Only this crate writes to standard output. The daemon never does.
+//! The library of the daemon never writes to standard output. Only this crate does, and `main.rs` of the daemon for its
+//! options.
 
 mod arguments;
 mod bundle;

@@ -206,9 +206,10 @@ impl Running {
             return Err(NotRunning(late).into());
         };
         if let Some(lost) = reply.as_ref().err().and_then(connection::lost) {
-            let cause = match self.answered.get() {
-                true => lost.0,
-                false => probe::no_grpc(&lost.0),
+            let cause = if self.answered.get() {
+                lost.0
+            } else {
+                probe::no_grpc(&lost.0)
             };
             return Err(not_there(&self.socket, &cause).into());
         }

@@ -181,9 +181,10 @@ pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Fin
         2 * (content.size() + before.map_or(0, |about| about.len()))
     });
     let [(_, own), _] = &facts.programs;
-    let recover = match facts.root.is_this_machine() {
-        true => 3 * own.len() as u64,
-        false => 0,
+    let recover = if facts.root.is_this_machine() {
+        3 * own.len() as u64
+    } else {
+        0
     };
     let needed = sizes.sum::<u64>() + recover + ROOM;
     let journal = WriteTarget::of(&existing_part(&facts.root, journal::FILE));
