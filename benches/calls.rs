@@ -11,7 +11,7 @@ use criswitch::backend::connect::Dialer;
 use criswitch::call::log::CallLog;
 use criswitch::call::reply;
 use criswitch::gate::Readable;
-use criswitch::metrics;
+use criswitch::operator::metrics;
 use criswitch::ownership::{Owners, PodNames};
 use criswitch::switch::Switch;
 use criswitch::telemetry::counters::Counts;

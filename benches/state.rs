@@ -120,13 +120,12 @@ fn serve(config: Config, is_saved: bool, listens: &std::sync::mpsc::Sender<()>) 
     runtime.block_on(async {
         let listener = Listener::bind(&config.listen, &config.allow_uids).unwrap();
         listens.send(()).unwrap();
-        let switch = match is_saved {
-            true => {
-                let directories = config.directories([None, None]);
-                let (store, found) = Store::open(directories, Boot::current().unwrap());
-                criswitch::switch::saved::resume(config, &Dialer::Socket, store, found)
-            }
-            false => Switch::new(config, &Dialer::Socket),
+        let switch = if is_saved {
+            let directories = config.directories([None, None]);
+            let (store, found) = Store::open(directories, Boot::current().unwrap());
+            criswitch::switch::saved::resume(config, &Dialer::Socket, store, found)
+        } else {
+            Switch::new(config, &Dialer::Socket)
         };
         criswitch::serve(Arc::new(switch), listener, None, std::future::pending()).await;
     });

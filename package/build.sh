@@ -9,6 +9,8 @@
 #   criswitch-VERSION-windows-amd64.zip     the programs for Windows
 #   criswitch-VERSION-image.tar             the container image, as an OCI layout with an index of the architectures
 #   criswitch-VERSION-chart.tgz             the Helm chart
+#   criswitch-VERSION-kubectl.tar.gz        the plug-in of kubectl
+#   criswitch-VERSION-krew.yaml             the manifest with which krew installs the plug-in
 #   criswitch-VERSION-man-completions.tar.gz
 #   criswitch-VERSION-TARGET.cdx.json       the SBOM: the crates that are linked into the programs
 #   criswitch-VERSION-provenance.json       the commit, the toolchain and the command
@@ -25,7 +27,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl x86_64-pc-windows-gnu)
-PROGRAMS=(cargo cargo-about nfpm jq mksquashfs dpkg-deb gzip zip sha256sum)
+PROGRAMS=(cargo cargo-about cargo-auditable nfpm jq mksquashfs dpkg-deb gzip zip sha256sum)
 # This machine's target. Its program writes the manual pages and the completions.
 OWN=$(uname -m)-unknown-linux-musl
 PROFILE=${CRISWITCH_PROFILE:-release}
@@ -60,6 +62,7 @@ main() {
     esac
   done
   chart
+  plugin
   [ "${#images[@]}" = 0 ] || image "$OUT/criswitch-$VERSION-image.tar" "${images[@]}"
   [ "${#images[@]}" = 0 ] || bundle
   finish
@@ -84,7 +87,7 @@ check() {
     [ -d "$sysroot/lib/rustlib/$target/lib" ] || fail "the toolchain lacks the target $target; run: rustup target add $target"
   done
   if [ -z "${CRISWITCH_COMMIT:-}" ]; then
-    [ -e .git ] || fail "these sources are no git work tree; set CRISWITCH_COMMIT to their commit"
+    [ -e .git ] || fail "these sources are not a git work tree; set CRISWITCH_COMMIT to their commit"
     changes=$(git status --porcelain 2>&1) || fail "git cannot read the work tree: ${changes%%$'\n'*}"
     [ -z "$changes" ] || fail "the work tree has changes that are not committed; commit them, or set CRISWITCH_COMMIT"
   fi
@@ -124,13 +127,14 @@ forget_the_place() {
   export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 }
 
-# Compiles all targets at once: the last crate of each target uses only one processor.
+# Compiles all targets at once: the last crate of each target uses only one processor. Each program has the list of its
+# crates, in which scanners look for advisories.
 compile() {
   local targets=("${TARGETS[@]/#/--target=}")
   rm -rf "$PARTS"
   mkdir -p "$PARTS"
   licences &
-  cargo build --quiet --profile "$PROFILE" --locked --offline "${targets[@]}" --target="$OWN" \
+  cargo auditable build --quiet --profile "$PROFILE" --locked --offline "${targets[@]}" --target="$OWN" \
     --message-format=json-render-diagnostics >"$PARTS/build.json"
   wait "$!"
 }
@@ -216,6 +220,16 @@ pack() {
 chart() {
   cp -rL deploy/chart "$WORK/criswitch"
   pack "$WORK" criswitch | gzip --best --no-name >"$OUT/criswitch-$VERSION-chart.tgz"
+}
+
+# The plug-in of kubectl, and its manifest.
+plugin() {
+  local name=criswitch-$VERSION-kubectl.tar.gz
+  mkdir "$WORK/kubectl"
+  cp deploy/kubectl/kubectl-criswitch LICENSE "$WORK/kubectl"
+  pack "$WORK/kubectl" kubectl-criswitch LICENSE | gzip --best --no-name >"$OUT/$name"
+  sed -e "s|@VERSION@|$VERSION|g" -e "s|@HOMEPAGE@|$HOMEPAGE|g" \
+    -e "s|@SHA256@|$(sha256sum <"$OUT/$name" | cut -d ' ' -f 1)|" deploy/kubectl/krew.yaml >"$OUT/criswitch-$VERSION-krew.yaml"
 }
 
 # The folder in the bundle has its own checksums, so that load.sh can compare the files.

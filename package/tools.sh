@@ -11,6 +11,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 CARGO_ABOUT_VERSION=0.9.3
+CARGO_AUDITABLE_VERSION=0.7.7
 TARGETS=(x86_64-unknown-linux-musl aarch64-unknown-linux-musl x86_64-pc-windows-gnu)
 FOLDERS=()
 
@@ -18,7 +19,8 @@ main() {
   mkdir -p "$CACHE"
   install_packages jq:jq mksquashfs:squashfs-tools zip:zip x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64
   install_targets
-  cargo_about
+  cargo_program cargo-about "$CARGO_ABOUT_VERSION" --features cli
+  cargo_program cargo-auditable "$CARGO_AUDITABLE_VERSION"
   go_tool nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm
   (IFS=: && echo "${FOLDERS[*]}")
 }
@@ -44,14 +46,15 @@ install_targets() {
   done
 }
 
-# A full optimization would take longer than it saves.
-cargo_about() {
-  local root=$CACHE/cargo-about-$CARGO_ABOUT_VERSION
-  [ -x "$root/bin/cargo-about" ] ||
+# cargo_program NAME VERSION [ARGUMENT...]: builds a program of crates.io. A full optimization would take longer than it
+# saves.
+cargo_program() {
+  local name=$1 root=$CACHE/$1-$2
+  [ -x "$root/bin/$name" ] ||
     CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-      CARGO_TARGET_DIR=$CACHE/cargo-about-target \
-      cargo install --quiet --locked cargo-about --version "$CARGO_ABOUT_VERSION" --root "$root" --features cli >&2
-  rm -rf "$CACHE/cargo-about-target"
+      CARGO_TARGET_DIR=$CACHE/$name-target \
+      cargo install --quiet --locked "$name" --version "$2" --root "$root" "${@:3}" >&2
+  rm -rf "$CACHE/$name-target"
   FOLDERS+=("$root/bin")
 }
 

@@ -86,6 +86,8 @@ pub struct Backend {
     pub events: Budget,
     /// Counters of clients' calls that went only to this backend and have ended.
     pub calls: Ended,
+    /// Counters of this backend's parts of clients' calls that went to several backends.
+    pub parts: Ended,
     dialer: Dialer,
     files: FileWork,
     /// Measures the file systems of the backend's images. It is separate from `files`, so that a hung file system of
@@ -148,6 +150,7 @@ impl Backend {
             own: Replies::new(max_message),
             events: Budget::for_events(max_message),
             calls: Ended::default(),
+            parts: Ended::default(),
             dialer,
             files: FileWork::default(),
             disk_work: FileWork::default(),
@@ -198,9 +201,9 @@ impl Backend {
         *self.forgets.borrow()
     }
 
-    /// Whether the reply to a call teaches owners and may be cached. `forgets` is the value of [`Backend::forgets`] when
-    /// the call was sent. A backend that merged calls omit must own nothing: another backend may list the same item,
-    /// and the lists of that backend would lack the item.
+    /// Whether the reply to a call teaches owners and may be cached. `forgets` is the value of [`Backend::forgets`]
+    /// when the call was sent. A backend that merged calls omit must own nothing: another backend may list the same
+    /// item, and the lists of that backend would lack the item.
     pub(crate) fn teaches(&self, forgets: u64) -> bool {
         self.has_joined() && self.forgets() == forgets
     }
@@ -220,8 +223,9 @@ impl Backend {
         *self.awaited.lock() = None;
     }
 
-    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait ends when merged
-    /// calls omit the backend, at `latest`, or at the time given to [`Backend::await_until`], whichever is first.
+    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait ends when
+    /// merged calls omit the backend, at `latest`, or at the time given to [`Backend::await_until`], whichever is
+    /// first.
     pub(crate) async fn started(&self, latest: Instant) {
         let by = *self.awaited.lock();
         if let Some(by) = by {

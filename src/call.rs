@@ -111,9 +111,10 @@ impl Call {
     /// # Errors
     /// `Unavailable` if a change cannot be saved.
     pub(crate) async fn may_show(&self, shows: &Unsaved) -> Result<(), Status> {
-        match self.lesson.waits_for_save() {
-            true => shows.saved().await,
-            false => Ok(()),
+        if self.lesson.waits_for_save() {
+            shows.saved().await
+        } else {
+            Ok(())
         }
     }
 

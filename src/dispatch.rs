@@ -3,8 +3,12 @@
 //!
 //! It spawns no task, so a client that disconnects ends its calls at the backends too.
 
+pub mod fanout;
+pub(crate) mod forward;
+pub(crate) mod own;
 mod resolve;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use criswitch_cri::codec::frames;
@@ -17,20 +21,19 @@ use crate::call::log::CallLog;
 use crate::call::plan::{self, Plan};
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, Request};
+use crate::dispatch::fanout::images::{self, find, profiles, remove};
+use crate::dispatch::fanout::{node_config, probe, status};
 use crate::errors;
-use crate::fanout::images::{self, find, remove};
-use crate::fanout::{self, probe, status, streams};
-use crate::forward;
-use crate::http2::IncomingBody;
 use crate::limits::REQUEST_LIMIT;
 use crate::limits::budget::{ClientMemory, Unread};
+use crate::limits::incoming::IncomingBody;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::view::View;
 use crate::switch::{Switch, handlers, learn, subscribers};
 use crate::telemetry::counters::{Counts, Reason};
 
-/// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The request and the reply count
-/// in `memory` until the call has ended and the client has read the reply.
+/// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The request and the reply
+/// count in `memory` until the call has ended and the client has read the reply.
 pub(crate) async fn serve(
     switch: Arc<Switch>,
     row: &'static Row,
@@ -78,17 +81,21 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
         Plan::Version(backend) => Ok(Box::pin(status::version_of(call, &backend)).await?.into()),
         Plan::Alone(only) => Box::pin(fanout::send_alone(switch, call, &only)).await,
         Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, &backends)).await,
-        Plan::Interleave(backends, how, instead) => {
-            Ok(streams::interleave(switch, call, backends, how, instead)?.into())
-        }
         Plan::Status => Ok(Box::pin(status::status(switch, call)).await?.into()),
-        Plan::RuntimeConfig(backends) => Ok(Box::pin(fanout::runtime_config(call, &backends))
+        Plan::RuntimeConfig(backends) => Ok(Box::pin(node_config::runtime_config(call, &backends))
             .await?
             .into()),
         Plan::UpdateRuntimeConfig(backends) => {
             let (last, live) = (&switch.runtime_config, switch.live());
-            Box::pin(fanout::update_runtime_config(last, &live, call, &backends)).await
+            Box::pin(node_config::update_runtime_config(
+                last, &live, call, &backends,
+            ))
+            .await
         }
+        Plan::ListProfiles(stores) => Ok(Box::pin(profiles::list(switch, call, &stores))
+            .await?
+            .into()),
+        Plan::RemoveProfile(stores) => Ok(Box::pin(profiles::remove(call, &stores)).await?.into()),
         Plan::Events => Ok(subscribers::events(switch).into()),
         Plan::FindImage(stores) => Box::pin(find::find_image(switch, call, &stores)).await,
         Plan::FindImageForPod(stores) => {
@@ -116,19 +123,26 @@ fn with_handler(switch: &Switch, log: &CallLog, failed: Failed) -> Failed {
 }
 
 /// After a start, waits for backends whose pods are not listed yet. Lists wait at most until [`Switch::start_by`],
-/// other calls at most for [`BRIEF_WAIT`]. A reload may meanwhile add a backend that gets pods, so a list of pods or
-/// containers then has the new table.
+/// other calls at most for [`BRIEF_WAIT`]; each wait ends before the client's deadline. A reload may meanwhile add a
+/// backend that gets pods, so a list of pods or containers then has the new table.
 async fn started(switch: &Switch, request: &mut Request) {
     let start_by = switch.start_by;
     if Instant::now() >= start_by {
         return;
     }
-    let latest = match request.row.is_list() {
-        true => start_by,
-        false => start_by.min(Instant::now() + BRIEF_WAIT),
+    let latest = if request.row.is_list() {
+        start_by
+    } else {
+        start_by.min(Instant::now() + BRIEF_WAIT)
     };
     let awaited = plan::awaited(request);
-    join_all(awaited.iter().map(|backend| backend.started(latest))).await;
+    let started = pin!(join_all(
+        awaited.iter().map(|backend| backend.started(latest))
+    ));
+    request
+        .within(start_by - Instant::now(), started)
+        .await
+        .ok();
     if request.row.list().is_some_and(|list| list.kind().is_some()) {
         request.live = switch.live();
     }

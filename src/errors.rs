@@ -10,7 +10,7 @@ use criswitch_cri::codec::frames::BadFrame;
 use criswitch_cri::codec::grpc;
 use criswitch_cri::codec::protobuf::Malformed;
 use criswitch_cri::error_text::{self, CLOSING, cut};
-use criswitch_cri::rpc::Kind;
+use criswitch_cri::rpc::{Kind, Row};
 use criswitch_platform::file_work::FILE_LIMIT;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::Instant;
@@ -105,20 +105,28 @@ pub fn unfinished_request(rpc: &str, limit: Duration) -> Status {
     ))
 }
 
-/// The merged reply is larger than `max_message`, so the kubelet would reject the reply.
-pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> Status {
+/// The merged reply is larger than its limit: `max_message`, above which the kubelet would reject the reply, or the
+/// limit of a streamed list.
+pub fn reply_too_large(row: &Row, limit: usize, sizes: &[(Arc<str>, usize)]) -> Status {
+    let rpc = row.name;
+    let name = if row.streams() {
+        "a streamed list may have"
+    } else {
+        "max_message"
+    };
     let total: usize = sizes.iter().map(|(_, size)| size).sum();
     let largest = sizes.iter().max_by_key(|(_, size)| size);
-    let largest = largest.map(|(backend, size)| {
-        format!("; the largest part is that of backend {backend:?}, {size} bytes")
-    });
-    let largest = largest.unwrap_or_default();
+    let largest = largest
+        .map(|(backend, size)| {
+            format!("; the largest part is that of backend {backend:?}, {size} bytes")
+        })
+        .unwrap_or_default();
     let parts: Vec<_> = sizes
         .iter()
         .map(|(backend, size)| format!("{backend} {size}"))
         .collect();
     Status::resource_exhausted(format!(
-        "{rpc}: the merged reply has {total} bytes, more than max_message ({limit}){largest}; by backend: {}",
+        "{rpc}: the merged reply has {total} bytes, more than {name} ({limit}){largest}; by backend: {}",
         parts.join(", ")
     ))
 }
@@ -127,6 +135,14 @@ pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> 
 pub fn backend_reply_too_large(backend: &str, socket: &Address, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "backend {backend:?} ({socket}): its reply is larger than max_message ({limit} bytes)"
+    ))
+}
+
+/// A backend's streamed list is larger than a streamed list may be.
+pub fn backend_list_too_large(backend: &str, socket: &Address, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "backend {backend:?} ({socket}): its streamed list is larger than such a list may be ({limit} bytes, twice \
+         max_message or 32 MiB)"
     ))
 }
 
@@ -355,6 +371,18 @@ pub(crate) fn not_forgotten(cause: &str) -> Status {
     Status::failed_precondition(cause)
 }
 
+/// The health of a service that is neither the node nor a backend.
+pub(crate) fn no_such_service(service: &str) -> Status {
+    Status::not_found(format!(
+        "no backend is named {service:?}; the empty service is the node"
+    ))
+}
+
+/// The metrics page cannot be made.
+pub(crate) fn no_metrics(cause: &prometheus::Error) -> Status {
+    Status::internal(cause.to_string())
+}
+
 /// The outcome of the reload is no longer stored, because many reloads followed.
 pub(crate) fn too_many_reloads() -> Status {
     Status::aborted(
@@ -388,9 +416,17 @@ pub fn impossible(rpc: &str) -> Status {
     ))
 }
 
-/// The backend was removed during a call that needs it.
+/// The cause of a failure at a backend for which the client's deadline is too near.
+pub const BEFORE_DEADLINE: &str = "it did not answer before the client's deadline";
+
+/// The client's deadline is too near to wait for every backend.
+pub fn deadline_before_answers() -> Status {
+    Status::unavailable(format!("a backend: {BEFORE_DEADLINE}"))
+}
+
+/// The backend was removed or forgotten during a call that needs it.
 pub fn gone_backend() -> Status {
-    Status::unavailable("the backend was removed during the call; repeat the call")
+    Status::unavailable("the backend was removed or forgotten during the call; repeat the call")
 }
 
 /// A client subscribed to events and does not read them.

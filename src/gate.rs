@@ -1,9 +1,9 @@
-//! The gate for the bytes of a backend that go to every client: lists, stats, statuses of the node, versions and events.
-//! It reads them whole, by the CRI's types, and makes them [`Readable`]. Does no I/O.
+//! The gate for the bytes of a backend that go to every client: lists, stats, statuses of the node, versions and
+//! events. It reads them whole, by the CRI's types, and makes them [`Readable`]. Does no I/O.
 //!
 //! criswitch copies these bytes without decoding them. One item that clients cannot decode, such as a label that is not
-//! UTF-8, would make the merged reply unreadable for every client. The kubelet reads some messages without asking whether
-//! they are there: an item without its metadata, or stats without their attributes, would make it panic.
+//! UTF-8, would make the merged reply unreadable for every client. The kubelet reads some messages without asking
+//! whether they are there: an item without its metadata, or stats without their attributes, would make it panic.
 
 mod items;
 
@@ -43,6 +43,7 @@ pub struct Readable {
 enum Form {
     List(List),
     Disks,
+    Profiles,
     Status,
     Version,
     Event,
@@ -55,8 +56,12 @@ impl Form {
             Form::List(list) => return items::fault(list, message, &[]),
             Form::Status => (status(message), maps::STATUS),
             Form::Disks => (disks(message), NO_MAPS),
+            Form::Profiles => (
+                decoded::<cri::ListSecurityProfilesResponse>(message),
+                NO_MAPS,
+            ),
             Form::Version => (decoded::<cri::VersionResponse>(message), NO_MAPS),
-            Form::Event => (decoded::<cri::ContainerEventResponse>(message), maps::EVENT),
+            Form::Event => (event(message), maps::EVENT),
         };
         let in_maps = || items::map_fault(message, maps).map(|fault| format!("its reply {fault}"));
         decoded.err().or_else(in_maps)
@@ -112,6 +117,14 @@ impl Readable {
         Form::Disks.read(message)
     }
 
+    /// A `ListSecurityProfilesResponse`.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message.
+    pub fn profiles(message: &Bytes) -> Result<Readable, String> {
+        Form::Profiles.read(message)
+    }
+
     /// A `StatusResponse`.
     ///
     /// # Errors
@@ -151,6 +164,16 @@ impl Readable {
         let fault = || self.form.and_then(|form| form.fault(&message));
         debug_assert_eq!(fault(), None, "a change that clients cannot decode");
         Readable::new(message, self.form)
+    }
+
+    /// This list with the items of `others`, which are lists of the same kind, after its own.
+    pub(crate) fn followed_by<'a>(&self, others: impl Iterator<Item = &'a Readable>) -> Readable {
+        let (mut message, mut form) = (BytesMut::from(self.message.as_ref()), self.form);
+        for other in others {
+            message.extend_from_slice(other);
+            form = form.or(other.form);
+        }
+        Readable::new(message.freeze(), form)
     }
 
     /// `message`, if it has the items of this list, in any order. It is not read again.
@@ -199,56 +222,46 @@ impl From<Readable> for Bytes {
     }
 }
 
-/// Lists of one kind that become one list, one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Joined {
-    message: BytesMut,
-    form: Option<Form>,
-}
-
-impl Joined {
-    pub(crate) fn add(&mut self, list: &Readable) {
-        self.message.extend_from_slice(list);
-        self.form = self.form.or(list.form);
-    }
-
-    /// Adds only the items of a list.
-    pub(crate) fn add_items(&mut self, list: &Readable) {
-        let fields = protobuf::fields(list).flatten();
-        for item in fields.filter(|field| field.number == ITEMS) {
-            self.message.extend_from_slice(item.raw);
-        }
-        self.form = self.form.or(list.form);
-    }
-
-    /// The size so far, in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.message.len()
-    }
-
-    pub(crate) fn list(self) -> Readable {
-        Readable::new(self.message.freeze(), self.form)
-    }
-}
-
-/// The kubelet takes the first file system of images in a merged reply for the default backend's, so a reply without one
-/// must not be merged.
+/// The kubelet takes the first file system of images in a merged reply for the default backend's, so a reply without
+/// one must not be merged. It reads the used bytes unasked.
 fn disks(message: &[u8]) -> Result<(), String> {
     let info = cri::ImageFsInfoResponse::decode(message).map_err(malformed)?;
-    match info.image_filesystems.is_empty() {
-        true => Err("its reply has no file system of images".to_owned()),
-        false => Ok(()),
+    let disks = &info.image_filesystems;
+    if disks.is_empty() {
+        Err("its reply has no file system of images".to_owned())
+    } else if disks.iter().any(|disk| disk.used_bytes.is_none()) {
+        Err("a file system of images in its reply has no used_bytes".to_owned())
+    } else {
+        Ok(())
+    }
+}
+
+/// Kubelets read the image of each container unasked, and take no event of a pod without names.
+fn event(message: &[u8]) -> Result<(), String> {
+    let event = cri::ContainerEventResponse::decode(message).map_err(malformed)?;
+    let pod = event.pod_sandbox_status;
+    if pod.is_some_and(|pod| pod.metadata.is_none()) {
+        Err("the status of its pod has no metadata".to_owned())
+    } else if event
+        .containers_statuses
+        .iter()
+        .any(|it| it.image.is_none())
+    {
+        Err("the status of a container has no image".to_owned())
+    } else {
+        Ok(())
     }
 }
 
 fn status(message: &[u8]) -> Result<(), String> {
     let status = cri::StatusResponse::decode(message).map_err(malformed)?;
     let handlers = status.runtime_handlers.len();
-    match handlers > MOST_HANDLERS {
-        true => Err(format!(
+    if handlers > MOST_HANDLERS {
+        Err(format!(
             "its Status has {handlers} handlers; the limit is {MOST_HANDLERS}"
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -318,7 +331,7 @@ mod tests {
             assert!(Readable::list(kind, &newer).is_ok(), "{kind:?}");
         }
         let disks = |message: &'static [u8]| Readable::disks(&Bytes::from_static(message));
-        assert!(disks(b"\x0a\x00\xc2\xb8\x02\x04caf\xe9").is_ok());
+        assert!(disks(b"\x0a\x02\x1a\x00\xc2\xb8\x02\x04caf\xe9").is_ok());
         assert!(disks(b"\x0a\x04caf\xe9").is_err());
     }
 
@@ -349,6 +362,82 @@ mod tests {
         for (kind, metadata) in [(List::Pods, b"\x12\x00"), (List::Containers, b"\x1a\x00")] {
             let fault = Readable::list(kind, &list("", metadata)).unwrap_err();
             assert!(fault.ends_with("has no id"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn stats_file_systems_and_events_have_what_the_kubelet_reads_unasked() {
+        let attributes = |metadata: Option<cri::ContainerMetadata>| {
+            let id = "the-id".to_owned();
+            let attributes = cri::ContainerAttributes {
+                id,
+                metadata,
+                ..cri::ContainerAttributes::default()
+            };
+            let attributes = Some(attributes);
+            cri::ContainerStats {
+                attributes,
+                ..cri::ContainerStats::default()
+            }
+        };
+        let whole = attributes(Some(cri::ContainerMetadata::default()));
+        let pod = |linux: Option<Vec<cri::ContainerStats>>| cri::PodSandboxStats {
+            attributes: Some(cri::PodSandboxAttributes::default()),
+            linux: linux.map(|containers| cri::LinuxPodSandboxStats {
+                containers,
+                ..cri::LinuxPodSandboxStats::default()
+            }),
+            ..cri::PodSandboxStats::default()
+        };
+        let fault = |kind, item: Vec<u8>| {
+            let mut list = bytes::BytesMut::new();
+            protobuf::put_bytes(&mut list, 1, &item);
+            Readable::list(kind, &list.freeze()).err()
+        };
+        let on_windows = cri::PodSandboxStats {
+            attributes: Some(cri::PodSandboxAttributes::default()),
+            windows: Some(cri::WindowsPodSandboxStats {
+                containers: vec![cri::WindowsContainerStats::default()],
+                ..cri::WindowsPodSandboxStats::default()
+            }),
+            ..cri::PodSandboxStats::default()
+        };
+        assert_eq!(fault(List::ContainerStats, whole.encode_to_vec()), None);
+        assert_eq!(
+            fault(List::PodStats, pod(Some(vec![whole])).encode_to_vec()),
+            None
+        );
+        for (kind, item, lack) in [
+            (
+                List::ContainerStats,
+                attributes(None).encode_to_vec(),
+                "metadata in its attributes",
+            ),
+            (
+                List::PodStats,
+                pod(None).encode_to_vec(),
+                "linux or windows",
+            ),
+            (
+                List::PodStats,
+                pod(Some(vec![attributes(None)])).encode_to_vec(),
+                "attributes of a container",
+            ),
+            (
+                List::PodStats,
+                on_windows.encode_to_vec(),
+                "attributes of a container",
+            ),
+        ] {
+            let fault = fault(kind, item).unwrap();
+            assert!(fault.ends_with(&format!("has no {lack}")), "{fault}");
+        }
+        let fault = disks(b"\x0a\x00").unwrap_err();
+        assert!(fault.contains("no used_bytes"), "{fault}");
+        let pod_without_metadata = b"\x22\x00";
+        let container_without_image = b"\x2a\x00";
+        for message in [pod_without_metadata, container_without_image] {
+            assert!(event(message).is_err(), "{message:?}");
         }
     }
 

@@ -14,28 +14,28 @@
 //!         |-- dispatch::resolve    call::route: makes a target from row, key, routing table and owners
 //!         |                        asks all backends once for an id without a known owner
 //!         |-- call::plan           makes a plan from row and target; later steps do not match on `goes` and `then`
-//!         |-- forward              one backend: forwards the reply unchanged
-//!         `-- fanout               several backends: calls all, merges; fallback for a part that cannot be used
+//!         |-- dispatch::forward    one backend: forwards the reply unchanged
+//!         `-- dispatch::fanout     several backends: calls all, merges; fallback for a part that cannot be used
 //!         |       switch::learn changes the owners by a reply; switch::act then saves, retires, publishes and logs
 //!         |
 //!     backend       one connection to each backend, and more if it allows few streams; backend::connect opens them,
 //!         |         session keeps them open
 //!         |
-//!     call::reply   the backend's reply unchanged, or the merged reply of fanout::merge
+//!     call::reply   the backend's reply unchanged, or the merged reply of dispatch::fanout::merge
 //! ```
 //!
 //! All of this runs on one thread. Each call runs in a task of its own, which ends when the client cancels the call or
-//! disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect,
-//! identify, probe, reconnect), its events and its saved state. Each open connection to a backend has a task that
-//! drives HTTP/2, and so has each connection of a client. One task starts the tasks of new backends, and one reports a
-//! silent default backend. One task serves metrics, and reads them from the shared state at each scrape. One task writes
-//! the labels of the node, and one makes the states of the daemon for all clients that watch it. Work that may block
-//! runs on other threads, apart from the reading of the configuration at the start: docs/architecture.md lists it.
+//! disconnects. No lock is held over an await. Three more tasks run for each backend: its session (connect, identify,
+//! probe, reconnect), its events and its saved state. Each open connection to a backend has a task that drives HTTP/2,
+//! and so has each connection of a client. One task starts the tasks of new backends, and one reports a silent default
+//! backend. One task serves metrics, and reads them from the shared state at each scrape. One task writes the labels of
+//! the node, and one makes the states of the daemon for all clients that watch it. Work that may block runs on other
+//! threads, apart from the reading of the configuration at the start: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
-//! Below the modules are the crates `criswitch-config`, `criswitch-cri`, `criswitch-platform` and `criswitch-version`. A
-//! module uses only these and modules above it; `tests/layers.rs` checks this.
+//! Below the modules are the crates `criswitch-config`, `criswitch-cri`, `criswitch-platform` and `criswitch-version`.
+//! A module uses only these and modules above it; `tests/layers.rs` checks this.
 //!
 //! - [`telemetry`]: the log's queue, limits on repeated log lines, counters, trace ids
 //! - [`store`]: the state files for the next start; file work off the thread that serves calls
@@ -43,32 +43,28 @@
 //!   uid or names (`pod_names`); one query to all backends for several unknown ids (`lookup`)
 //! - [`errors`]: every status that criswitch makes itself
 //! - [`limits`]: the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and
-//!   calls, `streams` calls on the connections to a backend, `flood` frames
-//! - [`http2`]: the body of a request or response, as it arrives over HTTP/2
+//!   calls, `streams` calls on the connections to a backend, `flood` frames; `incoming` is the body of a request or
+//!   response as it arrives over HTTP/2
 //! - [`gate`]: reads the bytes of a backend that go to every client, and makes them `Readable`
 //! - [`backend`]: a backend: its `settings`, its `connection`, what it reported (`known`, with cached `lists`) and when
 //!   it was late (`absence`), its unsaved changes (`unsaved`); calls to it
 //! - [`topology`]: the current routing table and its backends; the next table after a reload; automatically registered
 //!   handlers
-//! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply, and whether its
-//!   client may be the cause of a failure (`fault`)
-//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `usable` says which may be
-//!   cached and merged, `act` acts on what was learned), saved (`saved` makes and reads the contents of `store::saved`),
-//!   reloaded and forgotten
-//! - `forward`: a call to one backend; short reads, which a kept status may answer; the calls that criswitch makes
-//!   itself
-//! - [`fanout`]: a call to several backends: merged lists, streams, images, status; cached lists for a backend whose
-//!   answer cannot be used, and why a list fails (`fallback`)
+//! - [`call`]: a decoded call: its target, its plan, the facts to learn from it, its log line, its reply, and whether
+//!   its client may be the cause of a failure (`fault`)
+//! - [`switch`]: the state that all calls share, and how it is learned (`learn` reads a reply, `usable` says which may
+//!   be cached and merged, `act` acts on what was learned), saved (`saved` makes and reads the contents of
+//!   `store::saved`), reloaded and forgotten
+//! - [`dispatch`]: the path of a call; `forward` sends it to one backend, and a kept status may answer a short read;
+//!   `fanout` sends it to several and merges lists, images and status, with cached lists for a backend whose answer
+//!   cannot be used; `own` has the calls that criswitch makes itself
 //! - `session`: the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause, open
 //!   `further` connections; its events
-//! - [`dispatch`]: the path of a call
-//! - [`node_labels`]: the labels of the node for the scheduler, and the file from which node-feature-discovery reads
-//!   them
-//! - [`admin`]: `criswitch.admin.v1`: the state of the daemon for commands; reload, forget
+//! - [`operator`]: for the people who run the node: `admin` is `criswitch.admin.v1` (the state of the daemon for
+//!   commands; reload, forget), `health` the verdict on the node and gRPC's health service, `metrics` the page for
+//!   Prometheus, `node_labels` the labels for the scheduler and the file from which node-feature-discovery reads them
 //! - [`server`]: the socket, the clients that may connect (`admission`, within `limits`), their HTTP/2 connections
 //!   (`connection`), the layers around each call, shutdown
-//! - [`metrics`]: the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read
-//!   from
 //!
 //! The program criswitchd starts the daemon in `serve`. The commands are another program, `criswitch` of the crate
 //! `criswitch-ctl`, which never uses the daemon. docs/architecture.md says where to begin to add an RPC, a
@@ -114,7 +110,7 @@
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
 //! 8. In the library, only `backend::connect` connects, and only `errors` creates a status with a text of criswitch.
 //!    Only `rpc`, `call::route`, `call::lesson` and `call::plan` match on the columns `goes` and `then` of a row.
-//!    `codec`, `rpc`, `ownership`, `call::route`, `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
+//!    `codec`, `rpc`, `ownership`, `call::route`, `call::lesson`, `call::plan` and `dispatch::fanout::merge` do no I/O.
 //!    Tests: `one_module_connects_and_one_module_creates_statuses`,
 //!    `only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then`, `modules_that_decide_do_no_io`
 //! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.
@@ -129,18 +125,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
-pub mod admin;
 pub mod backend;
 pub mod call;
 pub mod dispatch;
 pub mod errors;
-pub mod fanout;
-mod forward;
 pub mod gate;
-pub mod http2;
 pub mod limits;
-pub mod metrics;
-pub mod node_labels;
+pub mod operator;
 pub mod ownership;
 pub mod server;
 mod session;
@@ -150,6 +141,8 @@ pub mod telemetry;
 pub mod topology;
 
 use backend::Backend;
+use dispatch::fanout;
+use operator::{admin, metrics, node_labels};
 use switch::Switch;
 
 /// How long a shutdown waits for the write of the state in progress.
@@ -157,9 +150,9 @@ const LAST_WRITE_LIMIT: Duration = Duration::from_secs(1);
 /// The wait before a task is restarted after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`, and the write
-/// of the state in progress within a second (`LAST_WRITE_LIMIT`). Meanwhile serves metrics, on the `passed` socket or at
-/// the configured address.
+/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`, and the
+/// write of the state in progress within a second (`LAST_WRITE_LIMIT`). Meanwhile serves metrics, on the `passed`
+/// socket or at the configured address.
 pub async fn serve(
     switch: Arc<Switch>,
     listener: server::Listener,
@@ -177,6 +170,7 @@ pub async fn serve(
     if let Some(store) = &switch.store {
         store.work.end(LAST_WRITE_LIMIT).await;
     }
+    tracing::info!("stopped");
 }
 
 /// Keeps `switch` connected to its backends, including those that reloads add, and reports a silent default backend, as

@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod flood;
+pub mod incoming;
 pub mod places;
 pub mod streams;
 
@@ -32,8 +33,8 @@ pub const OTHERS_ADMIN_CALLS: usize = 32;
 pub const MAX_ADMIN_REQUEST: usize = 64 << 10;
 /// How long a call of the admin service may take until the first message of its reply.
 pub const ADMIN_LIMIT: Duration = Duration::from_secs(30);
-/// The largest message on which criswitch works without a pause, in bytes. Reading a list of 16 MiB takes 56 ms, learning it
-/// 20 ms, and merging it about as long (`cargo bench --bench calls`).
+/// The largest message on which criswitch works without a pause, in bytes. Reading a list of 16 MiB takes 56 ms,
+/// learning it 20 ms, and merging it about as long (`cargo bench --bench calls`).
 const WITHOUT_PAUSE: usize = 1 << 20;
 /// How long a client may take to send its request message. Without this limit, stalled requests would add up until
 /// criswitch rejects all calls.
@@ -46,7 +47,8 @@ pub const REPLY_HEADERS: u32 = 1 << 20;
 /// unfinished header list, which no memory limit counts. 250 such connections took 71 MiB.
 pub const REQUEST_HEADERS: u32 = 1 << 16;
 /// The HTTP/2 window of one stream: the most unread bytes in flight. criswitch reserves this much memory for each
-/// stream that it merges, because a client may leave a full window unread.
+/// streamed list that it passes on, because a client may leave a full window unread. No message of a merged list is
+/// larger, unless one item is.
 pub const STREAM_WINDOW: u32 = 1 << 16;
 /// The HTTP/2 window of all streams of a connection together, in bytes. A full window of every call fits, so that
 /// unread streams never block another stream. The window is no larger than that, because h2 derives from this window

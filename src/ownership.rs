@@ -1,8 +1,8 @@
 //! Records which backend owns each pod and container. In memory only; does no I/O.
 //!
 //! The backend that created an id, else the first that listed it, owns it until its list no longer has it or it is
-//! forgotten; others' items of that id are dropped, with one warning. If another backend lists the id then, the id passes
-//! to it at once.
+//! forgotten; others' items of that id are dropped, with one warning. If another backend lists the id then, the id
+//! passes to it at once.
 //!
 //! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
 //! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
@@ -29,8 +29,8 @@ use criswitch_config::BackendId;
 use criswitch_cri::rpc::Kind;
 
 use entries::{
-    Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, of, own, settle,
-    shared, with_prefix,
+    Entry, Evidence, Ids, WholeLists, claim, count, is_full, is_of, items, learn, mislabelled, of,
+    own, settle, shared, with_prefix,
 };
 use removals::Removed;
 use shapes::{ContainerShape, InPod, PodShape};
@@ -176,8 +176,10 @@ impl Owners {
                 removed.push(Removed::by_us(id.to_owned(), at, container.as_ref(), None));
             }
         }
-        let changed = removed.iter().filter_map(|removed| removed.backend);
-        let changed = changed.collect();
+        let changed = removed
+            .iter()
+            .filter_map(|removed| removed.backend)
+            .collect();
         removed.into_iter().for_each(|it| self.removals.add(it));
         changed
     }
@@ -323,6 +325,12 @@ impl Owners {
         claimed.count()
     }
 
+    /// The number of containers in this list of `backend` that have the uid label of another backend's pod, and that
+    /// criswitch drops.
+    pub fn mislabelled(&self, backend: BackendId, list: &[u8]) -> usize {
+        mislabelled(list, &ContainerShape::new(&self.pods.by_id, backend))
+    }
+
     /// All ids that begin with `prefix`, and their owners.
     pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, BackendId)> {
         match kind {
@@ -341,8 +349,11 @@ impl Owners {
             backends.extend(self.creations.with_uid(uid));
             let pods = self.pods.by_id.values().filter(|pod| pod.more.odd_label);
             backends.extend(pods.map(|pod| pod.backend));
-            let containers = self.containers.by_id.values();
-            let containers = containers.filter(|container| container.more.odd_label);
+            let containers = self
+                .containers
+                .by_id
+                .values()
+                .filter(|container| container.more.odd_label);
             backends.extend(containers.map(|container| container.backend));
         }
         backends.sort_unstable();
@@ -369,8 +380,11 @@ impl Owners {
 
     fn without_pod(&self, backend: BackendId) -> impl Iterator<Item = (&String, &Entry<InPod>)> {
         let pods = of(&self.pods.by_id, backend);
-        let its = self.containers.by_id.iter();
-        let its = its.filter(move |(_, it)| is_of(it, backend));
+        let its = self
+            .containers
+            .by_id
+            .iter()
+            .filter(move |(_, it)| is_of(it, backend));
         its.filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
     }
 
@@ -436,6 +450,19 @@ impl Owners {
 /// If the list is malformed or too large.
 pub(crate) fn check(list: &[u8]) -> Result<(), Unlearned> {
     items(list).map(drop)
+}
+
+/// The ids that other backends than `backend` own because they listed them after `since`.
+pub(crate) fn new_elsewhere(
+    owners: &Owners,
+    kind: Kind,
+    backend: BackendId,
+    since: Mark,
+) -> Ids<'_> {
+    match kind {
+        Kind::Pod => entries::new_elsewhere(&owners.pods.by_id, backend, since.0),
+        Kind::Container => entries::new_elsewhere(&owners.containers.by_id, backend, since.0),
+    }
 }
 
 /// Ids for tests.

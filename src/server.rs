@@ -28,7 +28,7 @@ use crate::server::admission::{Admission, ConnectionPlace};
 use crate::server::layers::Client;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
-use crate::telemetry::log_limit::LogLimit;
+use crate::telemetry::log_limit::AcceptFailures;
 
 pub use criswitch_platform::listen::{BindError, Bound};
 pub use criswitch_platform::passed::{Passed, PassedError, PassedSocket};
@@ -179,28 +179,6 @@ async fn without_calls(has_calls: impl Fn() -> bool) {
     }
 }
 
-/// Limits log lines about failed accepts to one line until an accept succeeds, and to one line a second. The limit per
-/// second is needed if file descriptors run out, because then each connection that ends lets one accept succeed.
-#[derive(Debug, Default)]
-pub(crate) struct AcceptFailures {
-    reported: bool,
-    limit: LogLimit,
-}
-
-impl AcceptFailures {
-    /// Records a failed accept. If it must be logged, returns the number of lines omitted since the last line.
-    pub(crate) fn failed(&mut self) -> Option<u64> {
-        let line = (!self.reported).then(|| self.limit.line()).flatten();
-        self.reported |= line.is_some();
-        line
-    }
-
-    /// Records a successful accept.
-    pub(crate) fn succeeded(&mut self) {
-        self.reported = false;
-    }
-}
-
 /// Accepts the next connection. Retries a failed accept after [`ACCEPT_PAUSE`].
 async fn accept(socket: &Acceptor, failing: &mut AcceptFailures) -> Stream {
     loop {
@@ -291,33 +269,4 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     // Boxed, because the start of a task copies its future several times.
     let answer = |request| Box::pin(layers::answer(Arc::clone(&client), request));
     connection::serve(stream, answer, closing).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::telemetry::log_limit::LOG_PAUSE;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_limit_that_every_connection_reaches_is_reported_once_a_second() {
-        let mut failing = AcceptFailures::default();
-        let reports = |failing: &mut AcceptFailures| {
-            let reported = (0..100).filter_map(|_| {
-                failing.succeeded();
-                failing.failed()
-            });
-            reported.collect::<Vec<_>>()
-        };
-        assert_eq!(reports(&mut failing), [0]);
-        tokio::time::advance(LOG_PAUSE).await;
-        assert_eq!(reports(&mut failing), [99]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn accepts_that_fail_for_long_are_reported_once() {
-        let mut failing = AcceptFailures::default();
-        assert_eq!(failing.failed(), Some(0));
-        tokio::time::advance(10 * LOG_PAUSE).await;
-        assert_eq!(failing.failed(), None);
-    }
 }

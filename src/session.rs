@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
 use criswitch_cri::error_text::error_chain;
-use criswitch_cri::rpc::{self, Row};
+use criswitch_cri::rpc::{self, List, Row};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -26,9 +26,9 @@ use crate::backend::known::{Absence, Known};
 use crate::backend::state::State;
 use crate::backend::wire::Wire;
 use crate::backend::{Backend, CLOSED};
-use crate::fanout::fallback;
-use crate::forward::own::OwnCalls;
-use crate::forward::short;
+use crate::dispatch::fanout::fallback;
+use crate::dispatch::forward::short;
+use crate::dispatch::own::OwnCalls;
 use crate::limits::flood;
 use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::Reason;
@@ -52,8 +52,8 @@ const PROBE_LIMIT: Duration = Duration::from_secs(3);
 /// How long criswitch waits for the answer to one of its own calls before it repeats the call, because a single call
 /// may be lost. Each further wait is twice as long, because calls that the backend does not read take memory.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// The longest of these waits. No client's call goes to a backend that hangs, so only the next probe finds that it answers
-/// again, if a probe was lost.
+/// The longest of these waits. No client's call goes to a backend that hangs, so only the next probe finds that it
+/// answers again, if a probe was lost.
 const LONGEST_ASK: Duration = Duration::from_secs(120);
 
 /// How a connection ended.
@@ -135,8 +135,8 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
                 answers = answers_probe(backend, &wire) => answers,
             };
             if !answers {
-                // This state ends reads that wait for the hung backend, and begins the wait of calls that change something. The end of the connection's task alone does
-                // not end them.
+                // This state ends reads that wait for the hung backend, and begins the wait of calls that change
+                // something. The end of the connection's task alone does not end them.
                 backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
                 tokio::time::sleep(FIRST_PAUSE).await;
                 return None;
@@ -256,7 +256,9 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 async fn know_images(own: OwnCalls<'_>) -> Infallible {
     // If the backend was late with this list, `ask_on` requests it again.
     if !own.backend.record.known().is_late_with(&rpc::LIST_IMAGES) {
-        until_answered(|| own.list_images()).await.ok();
+        until_answered(|| own.list_kind(List::Images, &rpc::LIST_IMAGES))
+            .await
+            .ok();
     }
     keep_whole(own, &rpc::LIST_IMAGES).await
 }
@@ -320,10 +322,7 @@ async fn repeat_late_reads(own: OwnCalls<'_>) -> Infallible {
             biased;
             Some((row, request, is_answered)) = asked.next() => {
                 under_way.retain(|(name, other)| *name != row.name || *other != request);
-                match is_answered {
-                    true => own.backend.record.read_answered(row, &request),
-                    false => own.backend.record.learn(|known| known.late_reads.postpone(row, &request)),
-                }
+                if is_answered { own.backend.record.read_answered(row, &request) } else { own.backend.record.learn(|known| known.late_reads.postpone(row, &request)) }
             }
             () = own.backend.nudges.late_reads.notified() => {}
         }
@@ -398,7 +397,8 @@ async fn resend_runtime_config(
     }
 }
 
-/// Learns whether the backend has `PodSandboxStats`, for which the kubelet asks once, at its start. Any answer shows that.
+/// Learns whether the backend has `PodSandboxStats`, for which the kubelet asks once, at its start. Any answer shows
+/// that.
 async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
     let ask = || backend.ask_own(Some(wire), &rpc::POD_SANDBOX_STATS, frames::frame(&[]));
     until_answered(ask).await.ok();

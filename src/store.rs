@@ -210,14 +210,15 @@ impl Store {
     /// Returns the paths of the backends' files.
     fn files(&self, problems: &mut Vec<String>) -> Vec<PathBuf> {
         let directory = &self.directories.runtime;
-        let files = fs::read_dir(directory).and_then(|files| {
-            let paths = files.map(|file| Ok(file?.path()));
-            paths.collect::<io::Result<Vec<_>>>()
-        });
-        let mut files = files.unwrap_or_else(|error| {
-            problems.push(format!("{} cannot be read: {error}", directory.display()));
-            Vec::new()
-        });
+        let mut files = fs::read_dir(directory)
+            .and_then(|files| {
+                let paths = files.map(|file| Ok(file?.path()));
+                paths.collect::<io::Result<Vec<_>>>()
+            })
+            .unwrap_or_else(|error| {
+                problems.push(format!("{} cannot be read: {error}", directory.display()));
+                Vec::new()
+            });
         files.retain(|path| is_of_backend(path));
         files
     }
@@ -367,8 +368,11 @@ impl Found {
             return None;
         }
         let files = fs::read_dir(&directories.runtime).into_iter().flatten();
-        let paths = files.flatten().map(|file| file.path());
-        let paths: Vec<_> = paths.filter(|path| is_of_backend(path)).collect();
+        let paths: Vec<_> = files
+            .flatten()
+            .map(|file| file.path())
+            .filter(|path| is_of_backend(path))
+            .collect();
         let path = directories.state.join(REGISTER);
         let (register, mut before) = match register_at(&path, boot) {
             Ok(register) => {
@@ -411,8 +415,10 @@ impl Found {
 
     /// A fact about the whole node, from the file of the backend that answered last, because each file has such facts.
     pub fn of_node<T>(&self, of: impl Fn(&Saved) -> Option<T>) -> Option<T> {
-        let facts = self.saved.values();
-        let facts = facts.filter_map(|(saved, answered)| Some((of(saved)?, answered)));
+        let facts = self
+            .saved
+            .values()
+            .filter_map(|(saved, answered)| Some((of(saved)?, answered)));
         let newest = facts.max_by_key(|(_, answered)| *answered);
         newest.map(|(fact, _)| fact)
     }
@@ -429,9 +435,10 @@ impl Found {
 
 impl Register {
     fn before(&self, boot: &Boot) -> LastRun {
-        match self.boot == boot.id {
-            true => LastRun::ThisBoot(self.sockets.iter().cloned().collect()),
-            false => LastRun::EarlierBoot,
+        if self.boot == boot.id {
+            LastRun::ThisBoot(self.sockets.iter().cloned().collect())
+        } else {
+            LastRun::EarlierBoot
         }
     }
 }
@@ -472,9 +479,10 @@ fn is_of_backend(path: &Path) -> bool {
 fn register_at(path: &Path, boot: &Boot) -> Result<Register, Fault> {
     let (content, _) = file::read(path)?;
     let register = Register::decode(content).map_err(|_| Fault::Damaged)?;
-    match register.machine == boot.machine {
-        true => Ok(register),
-        false => Err(Fault::OtherMachine),
+    if register.machine == boot.machine {
+        Ok(register)
+    } else {
+        Err(Fault::OtherMachine)
     }
 }
 
@@ -501,9 +509,10 @@ fn read_register(
     if !fault.is_absence() {
         problems.push(set_aside(&path, &fault));
     }
-    let on_disk = match path.exists() {
-        true => OnDisk::Other,
-        false => OnDisk::Nothing,
+    let on_disk = if path.exists() {
+        OnDisk::Other
+    } else {
+        OnDisk::Nothing
     };
     let before = if is_first {
         LastRun::Never

@@ -184,8 +184,8 @@ impl Live {
                 backends.push(Arc::clone(backend));
             }
         }
-        let before = Some(self.default_backend());
-        let before = before.filter(|id| backends.iter().any(|backend| backend.id == *id));
+        let before = Some(self.default_backend())
+            .filter(|id| backends.iter().any(|backend| backend.id == *id));
         let live = Live::of(config, backends, before, &self.held(runs_pods));
         Next { live, renamed }
     }
@@ -260,8 +260,12 @@ impl Live {
     /// The backends that take part in merged calls, the default backend first.
     pub fn joined(&self) -> Vec<Arc<Backend>> {
         let default_backend = self.default_backend();
-        let joined = self.backends.iter().filter(|backend| backend.has_joined());
-        let mut joined: Vec<_> = joined.cloned().collect();
+        let mut joined: Vec<_> = self
+            .backends
+            .iter()
+            .filter(|backend| backend.has_joined())
+            .cloned()
+            .collect();
         joined.sort_by_key(|backend| backend.id != default_backend);
         joined
     }

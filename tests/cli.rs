@@ -63,6 +63,9 @@ mod forget;
 #[cfg(unix)] // FUSE is a part of Linux.
 #[path = "cli/hanging_file_system.rs"]
 mod hanging_file_system;
+#[cfg(unix)] // The plug-in is a script for a shell.
+#[path = "cli/kubectl.rs"]
+mod kubectl;
 #[cfg(unix)] // node-feature-discovery labels Linux nodes.
 #[path = "cli/labels.rs"]
 mod labels;
@@ -109,9 +112,15 @@ mod node_plan;
 #[cfg(unix)] // `criswitch node` is for Linux nodes.
 #[path = "cli/node_plan_layouts.rs"]
 mod node_plan_layouts;
+#[cfg(unix)] // node-problem-detector runs the script on Linux.
+#[path = "cli/node_problem_detector.rs"]
+mod node_problem_detector;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_rancher.rs"]
 mod node_rancher;
+#[cfg(unix)] // `criswitch node` is for Linux nodes.
+#[path = "cli/node_run.rs"]
+mod node_run;
 #[cfg(unix)] // `check --node` is for Linux nodes.
 #[path = "cli/node_units.rs"]
 mod node_units;

@@ -50,8 +50,9 @@ fn random_inputs_pass_every_oracle() {
 #[test]
 fn every_fuzz_target_is_replayed_here() {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/fuzz_targets");
-    let files = std::fs::read_dir(targets).unwrap();
-    let files = files.map(|file| file.unwrap().path());
+    let files = std::fs::read_dir(targets)
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let mut names: Vec<_> = files
         .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();

@@ -1,4 +1,4 @@
-//! The compiled interface has exactly the facts of `runtime.v1` that tests/data/cri-1.37.json states.
+//! The compiled interface has exactly the facts of `runtime.v1` that tests/data/cri-1.38.json states.
 //!
 //! The code in `proto/generated` is the code for the .proto files.
 //!
@@ -32,23 +32,23 @@ use facts::{FACTS, facts, read_facts};
 type Interface = BTreeMap<String, String>;
 
 #[test]
-fn the_compiled_interface_is_the_one_of_kubernetes_1_37() {
+fn the_compiled_interface_is_the_one_of_kubernetes_1_38() {
     let differences = differences(&facts(), &read_file(&compiled_file()));
     assert!(
         differences.is_empty(),
-        "proto/runtime/v1/api.proto and tests/data/cri-1.37.json differ in {} places:\n  {}",
+        "proto/runtime/v1/api.proto and tests/data/cri-1.38.json differ in {} places:\n  {}",
         differences.len(),
         differences.join("\n  ")
     );
 }
 
 #[test]
-fn the_interface_has_43_rpcs_175_messages_and_11_enums() {
+fn the_interface_has_46_rpcs_185_messages_and_14_enums() {
     let interface = read_file(&compiled_file());
     let count = |kind| interface.keys().filter(|k| k.starts_with(kind)).count();
     assert_eq!(
         [count("rpc "), count("message "), count("enum ")],
-        [43, 175, 11]
+        [46, 185, 14]
     );
 }
 

@@ -1,4 +1,5 @@
-//! The arrows between the crates, and the layers of the code map in `src/lib.rs`: each module uses only modules above it.
+//! The arrows between the crates, and the layers of the code map in `src/lib.rs`: each module uses only modules above
+//! it.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,10 +18,11 @@ fn layers() -> Vec<String> {
     let rows = map.lines().filter_map(|line| line.strip_prefix("//! - "));
     let names = rows.filter_map(|row| row.split('`').nth(1));
     let layers: Vec<String> = names.map(str::to_owned).collect();
-    let modules = code
+    let mut modules: Vec<&str> = code
         .lines()
-        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "));
-    let mut modules: Vec<&str> = modules.map(|name| name.trim_end_matches(';')).collect();
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "))
+        .map(|name| name.trim_end_matches(';'))
+        .collect();
     let mut sorted = layers.clone();
     modules.sort_unstable();
     sorted.sort_unstable();
@@ -82,9 +84,10 @@ fn below(folder: PathBuf) -> Vec<PathBuf> {
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten() {
             let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => directories.push(path),
-                false => files.push(path),
+            if path.is_dir() {
+                directories.push(path)
+            } else {
+                files.push(path)
             }
         }
     }
@@ -137,13 +140,15 @@ fn only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then() {
     }
 }
 
-/// The files of the library and of the crates below it, with their texts without unit tests. A path is below `source()` or
-/// below the folder of the crates.
+/// The files of the library and of the crates below it, with their texts without unit tests. A path is below `source()`
+/// or below the folder of the crates.
 fn library() -> Vec<(String, String)> {
     let modules = layers().into_iter();
     let library = modules.flat_map(|module| read(files(&module)));
-    let crates = CRATES.map(|(name, _)| name).into_iter();
-    let crates = crates.filter(|name| *name != "ctl");
+    let crates = CRATES
+        .map(|(name, _)| name)
+        .into_iter()
+        .filter(|name| *name != "ctl");
     let crates = crates.map(|name| below(root().join("crates").join(name).join("src")));
     library.chain(crates.flat_map(read)).collect()
 }
@@ -154,8 +159,9 @@ fn read(files: Vec<PathBuf>) -> Vec<(String, String)> {
     let read = |file: PathBuf| {
         let text = fs::read_to_string(&file).unwrap();
         let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
-        let path = file.strip_prefix(source());
-        let path = path.or_else(|_| file.strip_prefix(root().join("crates")));
+        let path = file
+            .strip_prefix(source())
+            .or_else(|_| file.strip_prefix(root().join("crates")));
         (path.unwrap().display().to_string(), text.to_owned())
     };
     files.map(read).collect()
@@ -174,7 +180,7 @@ fn having(texts: &[&str]) -> Vec<String> {
 
 #[test]
 fn the_path_of_a_call_spawns_no_task() {
-    let path = ["dispatch", "forward", "fanout", "call", "server/layers"];
+    let path = ["dispatch", "call", "server/layers"];
     let spawning = having(&["spawn(", "JoinSet"]);
     let on_path = |file: &&String| path.iter().any(|module| file.starts_with(module));
     assert_eq!(spawning.iter().find(on_path), None);
@@ -193,8 +199,10 @@ fn one_module_connects_and_one_module_creates_statuses() {
     ];
     assert_eq!(dials, expected);
     let creates = |(_, code): &(String, String)| {
-        let calls = code.split("Status::").zip(code.split("Status::").skip(1));
-        let mut calls = calls.filter(|(before, _)| !before.ends_with(char::is_alphanumeric));
+        let mut calls = code
+            .split("Status::")
+            .zip(code.split("Status::").skip(1))
+            .filter(|(before, _)| !before.ends_with(char::is_alphanumeric));
         calls.any(|(_, call)| {
             let name = call.split('(').next().unwrap_or_default();
             let is_name = name.chars().all(|c| c.is_lowercase() || c == '_');
@@ -216,10 +224,9 @@ fn only_the_gate_makes_readable_messages_and_few_files_change_them() {
     let changes = [
         "backend/lists.rs",
         "switch/cached.rs",
-        "fanout.rs",
-        "fanout/fallback.rs",
-        "fanout/status.rs",
-        "fanout/streams.rs",
+        "dispatch/fanout.rs",
+        "dispatch/fanout/fallback.rs",
+        "dispatch/fanout/status.rs",
         "session/events.rs",
         "session/events/baseline.rs",
     ];
@@ -251,7 +258,7 @@ fn modules_that_decide_do_no_io() {
         "call/route.rs",
         "call/plan.rs",
         "call/lesson.rs",
-        "fanout/merge.rs",
+        "dispatch/fanout/merge.rs",
     ];
     let io = [
         "std::fs",
@@ -299,8 +306,9 @@ fn the_tests_of_each_invariant_exist() {
     };
     // The names of an invariant's tests are between `Tests:` and the next number.
     let lists = invariants.split("//!    Tests: ").skip(1);
-    let lists = lists.map(|list| list.split(". ").next().unwrap_or_default());
-    let lists: Vec<&str> = lists.collect();
+    let lists: Vec<&str> = lists
+        .map(|list| list.split(". ").next().unwrap_or_default())
+        .collect();
     assert_eq!(lists.len(), invariants.lines().filter(is_numbered).count());
     let tests: String = files("../tests/switch")
         .into_iter()

@@ -1,7 +1,7 @@
 //! Merged replies whose encoding is valid protobuf, but unlike that of any known runtime.
 
 use bytes::Bytes;
-use criswitch::fanout::merge;
+use criswitch::dispatch::fanout::merge;
 use criswitch_cri::codec::cri;
 use criswitch_cri::rpc::List;
 use criswitch_cri::rpc::filter::filter;
@@ -28,6 +28,21 @@ fn a_feature_that_is_no_bool_is_dropped_and_the_others_stay() {
     let features = Bytes::from([&[1 << 3, 1], text.as_slice()].concat());
     let common = merge::common_features(&[features.clone(), features]).unwrap();
     assert_eq!(common.as_ref(), [1 << 3, 1]);
+}
+
+/// Field 9 is a feature of a later version of the CRI.
+#[test]
+fn a_feature_is_common_if_all_backends_have_it_whether_it_is_known_or_not() {
+    let features = |numbers: &[u8]| -> Bytes {
+        let fields = numbers.iter().flat_map(|number| [number << 3, 1]);
+        fields.collect()
+    };
+    let common = |all: &[&[u8]]| {
+        let all: Vec<_> = all.iter().map(|numbers| features(numbers)).collect();
+        merge::common_features(&all).unwrap()
+    };
+    assert_eq!(common(&[&[5, 9], &[9, 5]]), features(&[5, 9]));
+    assert_eq!(common(&[&[1, 5, 9], &[1]]), features(&[1]));
 }
 
 #[test]

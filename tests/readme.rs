@@ -20,7 +20,7 @@ mod release;
 #[path = "readme/words.rs"]
 mod words;
 
-use criswitch::metrics::{FAMILIES, MetricKind};
+use criswitch::operator::metrics::{FAMILIES, MetricKind};
 use criswitch_advice::{Effect, FAMILIES as FIELDS, Family, LIMITS, Limit};
 use criswitch_config::RuntimeKind;
 use criswitch_cri::rpc::ROWS;
@@ -56,9 +56,13 @@ fn documents() -> Vec<String> {
     let around = [
         "README.md",
         "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
         "CONTRIBUTING.md",
+        "GOVERNANCE.md",
         "MAINTAINERS.md",
+        "ROADMAP.md",
         "SECURITY.md",
+        "deploy/chart/README.md",
     ];
     [around.map(str::to_owned).to_vec(), chapters(), decisions()].concat()
 }
@@ -105,12 +109,13 @@ fn families() -> String {
 /// name, which has no blank.
 fn confirmed() -> Vec<String> {
     let files = ["25-limits", "26-kernel-limits", "96-cluster"];
-    let checks = files.map(|name| shipped(&format!("tests/system/runtimes/checks/{name}.bats")));
-    let checks = checks.concat();
+    let checks = files
+        .map(|name| shipped(&format!("tests/system/runtimes/checks/{name}.bats")))
+        .concat();
     let names = checks
         .lines()
-        .filter_map(|line| line.strip_prefix("@test \""));
-    let names = names.filter_map(|line| Some(line.split_once(':')?.0.to_owned()));
+        .filter_map(|line| line.strip_prefix("@test \""))
+        .filter_map(|line| Some(line.split_once(':')?.0.to_owned()));
     names.filter(|name| !name.contains(' ')).collect()
 }
 
@@ -119,12 +124,21 @@ fn limits() -> String {
     let mut table =
         String::from("| Limit | Kinds | Fields | Effect | What happens |\n|---|---|---|---|---|\n");
     for limit in LIMITS {
-        let (id, url) = (limit.id, limit.source.url);
-        let known = sources.iter().position(|source| *source == url);
-        let number = known.unwrap_or_else(|| {
-            sources.push(url);
-            sources.len() - 1
-        });
+        let id = limit.id;
+        let link = limit
+            .source
+            .link()
+            .map(|url| {
+                let known = sources.iter().position(|source| *source == url);
+                known.unwrap_or_else(|| {
+                    sources.push(url);
+                    sources.len() - 1
+                })
+            })
+            .map_or_else(
+                || format!("`{id}` ({})", limit.source.title),
+                |number| format!("[`{id}`][{number}]"),
+            );
         let kinds: Vec<_> = limit.kinds.iter().map(|kind| short_title(*kind)).collect();
         let kinds = match (limit.is_of_kubelet(), kinds.is_empty()) {
             (true, _) | (_, true) => "any".to_owned(),
@@ -135,7 +149,7 @@ fn limits() -> String {
         let effect = effect(limit, confirmed);
         writeln!(
             table,
-            "| [`{id}`][{number}] | {kinds} | {fields} | {effect} | {} |",
+            "| {link} | {kinds} | {fields} | {effect} | {} |",
             limit.reason
         )
         .unwrap();
@@ -174,8 +188,11 @@ const USUAL_PARTS: [&str; 5] = [
 fn short_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     let mut short: Vec<String> = Vec::new();
     for field in fields {
-        let parts = field.split('.').map(|part| part.trim_end_matches("[*]"));
-        let mut parts: Vec<_> = parts.filter(|part| !USUAL_PARTS.contains(part)).collect();
+        let mut parts: Vec<_> = field
+            .split('.')
+            .map(|part| part.trim_end_matches("[*]"))
+            .filter(|part| !USUAL_PARTS.contains(part))
+            .collect();
         let field = format!(
             "`{}`",
             parts.split_off(parts.len().saturating_sub(2)).join(".")
@@ -207,9 +224,12 @@ fn families_of_fields() -> String {
 /// The kinds that do all or some of what a family asks for.
 fn works_in(family: &Family) -> String {
     let kinds = <RuntimeKind as strum::VariantArray>::VARIANTS.iter();
-    let kinds = kinds.filter_map(|kind| match family.works_in(*kind)? {
-        true => Some(short_title(*kind).to_owned()),
-        false => Some(format!("{} (some)", short_title(*kind))),
+    let kinds = kinds.filter_map(|kind| {
+        if family.works_in(*kind)? {
+            Some(short_title(*kind).to_owned())
+        } else {
+            Some(format!("{} (some)", short_title(*kind)))
+        }
     });
     kinds.collect::<Vec<_>>().join(", ")
 }
@@ -283,8 +303,8 @@ fn the_keys_that_need_a_restart_are_in_the_table_of_reloads() {
     let chapter = shipped("docs/live-change.md");
     let row = chapter
         .lines()
-        .find(|line| line.ends_with("these keys need a restart |"));
-    let row = row.unwrap();
+        .find(|line| line.ends_with("these keys need a restart |"))
+        .unwrap();
     for key in criswitch_config::KEYS {
         let needs_restart = key.applies == criswitch_config::Applies::Restart;
         let listed = row.contains(&format!("`{}`", key.name));
@@ -370,6 +390,16 @@ fn the_support_matrix_has_the_versions_that_the_tests_pin() {
             "containerd/v2 v",
         ),
         (
+            "containerd",
+            format!("{partners}/containerd-2.3/go.mod"),
+            "containerd/v2 v",
+        ),
+        (
+            "containerd",
+            format!("{partners}/containerd-1.7/go.mod"),
+            "containerd/containerd v",
+        ),
+        (
             "`cri-client`",
             "tests/system/restart/client/go.mod".to_owned(),
             "k8s.io/cri-client v",
@@ -439,14 +469,14 @@ fn broken(document: &str, link: &str, anchors: &HashMap<PathBuf, Vec<String>>) -
 #[test]
 fn every_link_in_the_documentation_has_a_target() {
     let documents = documents();
-    let read = documents
+    let read: Vec<_> = documents
         .iter()
-        .map(|document| (document, links_and_anchors(&shipped(document))));
-    let read: Vec<_> = read.collect();
+        .map(|document| (document, links_and_anchors(&shipped(document))))
+        .collect();
     let anchors = read
         .iter()
-        .map(|(document, (_, anchors))| (at(document).canonicalize().unwrap(), anchors.clone()));
-    let anchors = anchors.collect();
+        .map(|(document, (_, anchors))| (at(document).canonicalize().unwrap(), anchors.clone()))
+        .collect();
     let links = read
         .iter()
         .flat_map(|(document, (links, _))| links.iter().map(move |link| (document, link)));
@@ -494,8 +524,9 @@ fn each_decision_is_in_the_contents_and_fits_on_a_page() {
 /// The names of the files in docs/pictures that have this extension, without the extension.
 fn pictures(extension: &str) -> Vec<String> {
     let files = fs::read_dir(at("docs/pictures")).unwrap();
-    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let names = names.filter_map(|name| Some(name.strip_suffix(extension)?.to_owned()));
+    let names = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| Some(name.strip_suffix(extension)?.to_owned()));
     names.collect()
 }
 
@@ -518,9 +549,12 @@ fn a_chapter_shows_each_picture_and_each_graph_is_drawn() {
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
-    let texts = paths.map(|path| match path.is_dir() {
-        true => sources(&path),
-        false => fs::read_to_string(&path).unwrap(),
+    let texts = paths.map(|path| {
+        if path.is_dir() {
+            sources(&path)
+        } else {
+            fs::read_to_string(&path).unwrap()
+        }
     });
     let text = texts.collect::<String>().replace("\\\"", "\"");
     let mut lines = text.split("\\\n");
@@ -552,8 +586,10 @@ fn the_texts_that_troubleshooting_explains_are_printed() {
 fn block_after(document: &str, words: &str) -> String {
     let text = shipped(document);
     let (_, rest) = text.split_once(words).unwrap();
-    let lines = rest.trim_start_matches('\n').lines();
-    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    let lines = rest
+        .trim_start_matches('\n')
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("    "));
     lines
         .map(|line| format!("{}\n", line.trim_start()))
         .collect()

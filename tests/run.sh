@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests, in three lanes:
+# Runs the tests, in four lanes:
 #
 #   tests/run.sh            the quick lane: needs only cargo and a network; at most 5 minutes from nothing
 #   tests/run.sh all        every step that each change must pass: 45 minutes with a warm cache, 65 from nothing
-#   tests/run.sh nightly    long simulations, fuzzing, power cuts, second versions of partners: about 5 hours
+#   tests/run.sh nightly    long simulations, fuzzing, power cuts, Windows, second versions of partners: about 5 hours
+#   tests/run.sh hosted     steps that workflows run beside a lane; some need servers that test machines cannot reach
 #   tests/run.sh STEP...    these steps
 #   tests/run.sh --list     the steps, with the lane, the needs and the minutes of each
 #
@@ -16,6 +17,7 @@ set -u
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 CARGO_DENY_VERSION=0.20.2
+CARGO_LLVM_COV_VERSION=0.9.1
 # The oldest Rust that builds criswitch: rust-version in Cargo.toml.
 OLDEST_RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TOP/Cargo.toml")
 FAILED=()
@@ -30,7 +32,7 @@ toolchain     all,nightly go           0.1  check_toolchain
 formatting    quick,all   -            0.1  cargo fmt --all --check
 lints         all         -            1.5  cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 quick-tests   quick       network      4    quick_tests
-oldest-rust   all         network      2    check_oldest_rust
+oldest-rust   nightly     network      2    check_oldest_rust
 dependencies  all         network      2    check_dependencies
 scripts       all         root,go      0.5  check_scripts
 partners      all,nightly root,go      0.5  build_partners
@@ -45,27 +47,34 @@ metrics       all         root,go      2    tests/system/prometheus/run.sh
 node          all         root,go      8    test_node
 faults        all         -            2    test_faults
 package       all,nightly root,go      8    test_package
-comparison    all         root,go      3    benches/compare/run.sh --smoke
-begin-windows all         root,network 0.1  begin_windows
-runtimes      all         root,go      13   test_runtimes
-windows       all,nightly root,network 6    test_windows
+begin-demo    all         -            0.1  begin_demo
+runtimes      all         root,go      13.6 test_runtimes
+windows-lints all         network      1    tests/system/windows/run.sh --lints
+windows       nightly     root,network 14   tests/system/windows/run.sh
 demo          all         -            1.5  cargo run --quiet --locked -p criswitch-demo -- --once
+comparison    nightly     root,go      5    benches/compare/run.sh --smoke
 simulation    nightly     -            30   simulate_long
 fuzzing       nightly     network      50   tests/fuzz/run.sh
 addresses     nightly     network      15   fuzz_addresses
 node-cuts     nightly     root,go      90   test_node --cuts 20 --cycles 10 --faults all -f interrupted|installation
 kills         nightly     root,go      28   test_kills
 machine       nightly     root,go      50   test_machine
-versions      nightly     root,go      15   test_versions
+versions      nightly     root,go      26   test_versions
+ansible       nightly     root,network 1.5  with_debug tests/system/ansible/run.sh
+selinux       nightly     root,network 0.2  with_debug tests/system/selinux/run.sh
+advisories    hosted      network      2    check_advisories
+fuzz-targets  hosted      network      8    tests/fuzz/run.sh build
+coverage      hosted      network      20   measure_coverage
+instructions  hosted      root,go      15   compare_instructions
 "
 
 main() {
   cd "$TOP" || exit 1
   case ${1:-} in
-    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
+    --help | -h) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" ;;
     --list) list ;;
     "") supervise "$(lane quick)" ;;
-    all) supervise "$(lane all)" ;;
+    all | hosted) supervise "$(lane "$1")" ;;
     nightly)
       # The scripts of the steps build and check more.
       export CRISWITCH_NIGHTLY=1
@@ -101,9 +110,9 @@ supervise() {
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
-  # With `-m`, the job gets a process group.
+  # With `-m`, the job gets a process group. tee ends after the steps, which write to it while they clean up.
   set -m
-  { set +m; run "${steps[@]}" 2>&1 | tee "$FOLDER/output"; exit "${PIPESTATUS[0]}"; } &
+  { set +m; run "${steps[@]}" 2>&1 | (trap '' INT TERM HUP; exec tee "$FOLDER/output"); exit "${PIPESTATUS[0]}"; } &
   GROUP=$!
   set +m
   wait "$GROUP" || { local code=$?; failures <"$FOLDER/output"; exit "$code"; }
@@ -214,16 +223,41 @@ check_oldest_rust() {
   CARGO_TARGET_DIR=$CACHE/oldest-rust CARGO_PROFILE_DEV_DEBUG=false cargo "+$OLDEST_RUST" check --quiet --locked
 }
 
-# cargo-deny runs for a few seconds only, so an optimized build would take longer than it saves.
+# cargo_tool NAME VERSION ARGUMENT...: runs a program of crates.io, which it builds first if that is needed. The programs
+# run for a few seconds only, so an optimized build would take longer than it saves.
+cargo_tool() {
+  local name=$1 root=$CACHE/$1-$2
+  [ -x "$root/bin/$name" ] ||
+    CARGO_TARGET_DIR=$CACHE/$name-target CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug \
+      "$name" --version "$2" --root "$root" || return
+  rm -rf "$CACHE/$name-target"
+  "$root/bin/$name" "${@:3}"
+}
+
 check_dependencies() {
-  local root=$CACHE/cargo-deny-$CARGO_DENY_VERSION
-  [ -x "$root/bin/cargo-deny" ] ||
-    CARGO_TARGET_DIR=$CACHE/cargo-deny-target CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug \
-      cargo-deny --version "$CARGO_DENY_VERSION" --root "$root" || return
-  rm -rf "$CACHE/cargo-deny-target"
-  "$root/bin/cargo-deny" --locked check bans licenses sources || return
+  cargo_tool cargo-deny "$CARGO_DENY_VERSION" --locked check bans licenses sources || return
   # The fuzz targets are not built here, but their lock file must be up to date.
   cargo metadata --quiet --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >/dev/null
+}
+
+# Compares the crates with the advisories of RustSec. Test machines cannot reach this database.
+check_advisories() {
+  cargo_tool cargo-deny "$CARGO_DENY_VERSION" --locked check advisories
+}
+
+# Prints the share of the lines that the tests run, as one number. A test that fails is the matter of the other lanes.
+# Test machines cannot download the tools of LLVM.
+measure_coverage() {
+  local report=$CACHE/coverage.json
+  rustup component add llvm-tools || return
+  CARGO_TARGET_DIR=$CACHE/coverage cargo_tool cargo-llvm-cov "$CARGO_LLVM_COV_VERSION" llvm-cov --locked \
+    --ignore-run-fail --json --summary-only --output-path "$report" || return
+  jq -r '.data[0].totals.lines | "coverage: \(.percent * 10 | round / 10) % of \(.count) lines"' "$report"
+}
+
+# Compares the instructions of calls with those at a commit, by default the one before.
+compare_instructions() {
+  install jq && benches/compare/gate.sh "${CRISWITCH_BASE:-HEAD^}"
 }
 
 # install PROGRAM: installs the Debian package with the program's name, unless the program exists.
@@ -267,10 +301,11 @@ beside() {
   exec setsid chrt --idle 0 bash -c 'echo 19 >/proc/self/autogroup; exec "$@"' beside "$@"
 }
 
-# Ends the sessions of `beside` that still run.
+# Ends the sessions of `beside` that still run. bash's own kill would end the group of this script instead, because it
+# does not know that a job has made a session.
 end_background() {
   local session
-  for session in $(jobs -p); do kill -- "-$session" 2>/dev/null; done
+  for session in $(jobs -p); do env kill -TERM -- "-$session" 2>/dev/null; done
   wait
 }
 
@@ -295,11 +330,16 @@ test_faults() {
   return "$code"
 }
 
-# test_node [ARGUMENT...]: uses the debug binary, which the tests before have built.
+# test_node [ARGUMENT...]: uses the debug binary, with the faults that it injects.
 test_node() {
   wait_for "${PARTNERS:-}"
-  cargo build --quiet --locked &&
+  cargo build --quiet --locked --features criswitch-ctl/faults &&
     CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch tests/system/node/run.sh "$@"
+}
+
+# with_debug COMMAND...: runs a command that uses the debug binary.
+with_debug() {
+  cargo build --quiet --locked && CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/debug/criswitch "$@"
 }
 
 # Uses the binary and the bundle of the package if that step has built them.
@@ -308,22 +348,9 @@ test_runtimes() {
   CRISWITCH=${PACKAGED:-} CRISWITCH_BUNDLE=${PACKAGED_BUNDLE:-} tests/system/runtimes/run.sh
 }
 
-# Begins the tests for Windows in the background, and builds the demo, because the real runtimes often wait.
-begin_windows() {
-  beside bash -c 'tests/system/windows/run.sh || exit
-    cargo build --quiet --locked -p criswitch-demo' >"$CACHE/windows.log" 2>&1 &
-  WINDOWS=$!
-}
-
-# Tests that have failed in the background are repeated, because there they have little processor time.
-test_windows() {
-  local code=0
-  if [ -n "${WINDOWS:-}" ]; then
-    wait "$WINDOWS" || code=$?
-    cat "$CACHE/windows.log"
-    [ "$code" != 0 ] || return 0
-  fi
-  tests/system/windows/run.sh
+# Begins to build the demo in the background, because the real runtimes often wait.
+begin_demo() {
+  beside cargo build --quiet --locked -p criswitch-demo >"$CACHE/demo.log" 2>&1 &
 }
 
 test_package() {
@@ -365,7 +392,7 @@ test_machine() {
 test_versions() {
   wait_for "${PARTNERS:-}"
   export CRISWITCH_NIGHTLY=1
-  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest' && test_node -f kubeadm
+  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest|older containerd|problem-detector' && test_node -f kubeadm
 }
 
 document() {
@@ -373,9 +400,12 @@ document() {
 }
 
 check_scripts() {
+  # A tag of an action can move, so each action is pinned by its commit. The comment has the version, for Dependabot.
+  ! grep -Hn 'uses: ' .github/workflows/*.yml | grep -vE '@[0-9a-f]{40} # v[0-9.]+$' || return
   install shellcheck || return
   shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.{sh,bash,bats} tests/system/runtimes/checks/* \
-    package/*.sh package/scripts/* docs/pictures/draw.sh || return
+    package/*.sh package/scripts/* docs/pictures/draw.sh benches/compare/*.sh deploy/kubectl/kubectl-criswitch \
+    config/node-problem-detector/check-criswitch.sh || return
   (cd tests/system/workflows && go build -mod=readonly -trimpath -o "$CACHE/actionlint" \
     github.com/rhysd/actionlint/cmd/actionlint) && "$CACHE/actionlint"
 }

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use criswitch_cri::rpc::features::{self, Feature};
 use criswitch_cri::rpc::fields;
 use criswitch_cri::rpc::{
     self, Filter, Goes, HandlerPaths, ImageRule, Kind, Lacking, List, Merge, ROWS, Row, Then,
@@ -64,7 +65,7 @@ impl Interface {
             if field.name() == "runtime_handler" {
                 found.insert(vec![number]);
             }
-            // The entries of maps are no messages of their own.
+            // The entries of maps are not messages of their own.
             if let Some(inner) = self.messages.get(field.type_name()) {
                 let inner = self.handlers(inner).into_iter();
                 found.extend(inner.map(|path| [vec![number], path].concat()));
@@ -85,8 +86,10 @@ impl Interface {
     fn maps(&self, message: &DescriptorProto, path: &mut Vec<u32>, maps: &mut Vec<Vec<u32>>) {
         for field in &message.field {
             path.push(u32::try_from(field.number()).unwrap());
-            let nested = message.nested_type.iter();
-            let mut nested = nested.filter(|it| field.type_name().ends_with(it.name()));
+            let mut nested = message
+                .nested_type
+                .iter()
+                .filter(|it| field.type_name().ends_with(it.name()));
             if nested.any(|it| it.options.as_ref().is_some_and(|it| it.map_entry())) {
                 maps.push(path.clone());
             } else if let Some(inner) = self.messages.get(field.type_name()) {
@@ -104,8 +107,7 @@ impl Interface {
             let field = message
                 .field
                 .iter()
-                .find(|field| field.number() == i32::try_from(*number).unwrap());
-            let field = field
+                .find(|field| field.number() == i32::try_from(*number).unwrap())
                 .unwrap_or_else(|| panic!("{} has no {number}", message.name()))
                 .clone();
             if let Some(inner) = self.messages.get(field.type_name()) {
@@ -132,7 +134,7 @@ fn filter_keys(filter: &Filter) -> Vec<&'static [u32]> {
     id.into_iter().chain(filter.pod).collect()
 }
 
-/// Whether the field is a list. A map field is repeated too, but is no list: concatenated maps may repeat a key.
+/// Whether the field is a list. A map field is repeated too, but is not a list: concatenated maps may repeat a key.
 fn is_list(field: &FieldDescriptorProto) -> bool {
     field.label() == Label::Repeated && !field.type_name().ends_with("Entry")
 }
@@ -144,7 +146,7 @@ fn every_rpc_has_exactly_one_row() {
     let interface: BTreeSet<String> = Interface::compiled().methods.into_keys().collect();
     assert_eq!(unique, interface);
     assert_eq!(rows.len(), unique.len(), "a row stands twice");
-    assert_eq!(rows.len(), 43);
+    assert_eq!(rows.len(), 46);
 }
 
 /// `Unimplemented` to a call of any other RPC is an error.
@@ -156,7 +158,7 @@ fn a_merged_rpc_is_omitted_or_unimplemented_only_if_a_runtime_may_lack_it() {
                 let is_error = items.lacking == Lacking::Error;
                 assert_eq!(is_error, !row.may_lack, "{}", row.name);
             }
-            Some(Merge::Interleave(list, items)) => {
+            Some(Merge::Streamed(list, items)) => {
                 assert!(row.may_lack, "{}", row.name);
                 let of_list = list.merge().and_then(Merge::items).unwrap();
                 assert_eq!(items.lacking, of_list.lacking, "{}", row.name);
@@ -170,8 +172,11 @@ fn a_merged_rpc_is_omitted_or_unimplemented_only_if_a_runtime_may_lack_it() {
 fn the_fault_simulation_lacks_what_a_runtime_may_lack() {
     let mut lacked: Vec<&str> = lacking::GROUPS.concat();
     lacked.sort_unstable();
-    let optional = ROWS.iter().filter(|row| row.may_lack);
-    let mut optional: Vec<&str> = optional.map(|row| row.name).collect();
+    let mut optional: Vec<&str> = ROWS
+        .iter()
+        .filter(|row| row.may_lack)
+        .map(|row| row.name)
+        .collect();
     optional.sort_unstable();
     assert_eq!(lacked, optional);
 }
@@ -220,7 +225,7 @@ fn every_key_is_a_string_outside_of_any_list() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 39);
+    assert_eq!(checked, 41);
 }
 
 #[test]
@@ -300,12 +305,12 @@ fn replies_are_concatenated_only_where_every_field_is_a_list() {
 }
 
 #[test]
-fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
+fn replies_are_streamed_exactly_where_the_rpc_is_a_stream() {
     let interface = Interface::compiled();
     for row in ROWS {
         let method = interface.method(row);
-        let interleaved = matches!(row.merge(), Some(Merge::Interleave(..) | Merge::Events));
-        assert_eq!(interleaved, method.server_streaming(), "{}", row.name);
+        let is_streamed = matches!(row.merge(), Some(Merge::Streamed(..) | Merge::Events));
+        assert_eq!(is_streamed, method.server_streaming(), "{}", row.name);
         assert_eq!(row.streams(), method.server_streaming(), "{}", row.name);
         assert!(!method.client_streaming(), "{}", row.name);
     }
@@ -328,7 +333,7 @@ fn the_maps_that_the_gate_reads_are_all_maps_of_the_interface() {
 fn the_list_instead_of_a_stream_has_the_same_bytes() {
     let interface = Interface::compiled();
     for row in ROWS {
-        let Some(Merge::Interleave(list, items)) = row.merge() else {
+        let Some(Merge::Streamed(list, items)) = row.merge() else {
             continue;
         };
         let shape = |message: &DescriptorProto| -> Vec<_> {
@@ -361,9 +366,26 @@ fn the_named_fields_are_those_of_the_interface() {
     for (message, name, number) in fields::ALL {
         let message = &interface.messages[&format!(".runtime.v1.{message}")];
         let mut all = message.field.iter();
-        let field = all.find(|field| field.name().to_uppercase() == *name);
-        let field = field.unwrap_or_else(|| panic!("{} has no {name}", message.name()));
+        let field = all
+            .find(|field| field.name().to_uppercase() == *name)
+            .unwrap_or_else(|| panic!("{} has no {name}", message.name()));
         assert_eq!(field.number(), *number as i32, "{}.{name}", message.name());
+    }
+}
+
+#[test]
+fn the_features_are_those_of_the_interface() {
+    let interface = Interface::compiled();
+    for (message, all) in [
+        ("RuntimeFeatures", features::OF_RUNTIME),
+        ("RuntimeHandlerFeatures", features::OF_HANDLER),
+    ] {
+        let fields = &interface.messages[&format!(".runtime.v1.{message}")].field;
+        assert!(fields.iter().all(|field| field.r#type() == Type::Bool));
+        let fields = fields.iter().map(|field| (field.name(), field.number()));
+        let known = all.iter().map(|it| (it.name, it.number as i32));
+        assert!(known.eq(fields), "{message}");
+        assert!(all.iter().all(Feature::is_served), "{message}");
     }
 }
 
@@ -476,8 +498,8 @@ fn the_fields_that_criswitch_learns_from_are_in_the_interface() {
     }
 }
 
-/// Backends get their own names of handlers in requests, and clients get the routing table's names in replies. A field that
-/// passes unchanged would be here with the reason. `Status` has the handlers of the routing table alone.
+/// Backends get their own names of handlers in requests, and clients get the routing table's names in replies. A field
+/// that passes unchanged would be here with the reason. `Status` has the handlers of the routing table alone.
 #[test]
 fn every_handler_in_the_interface_has_the_name_of_its_reader() {
     let interface = Interface::compiled();

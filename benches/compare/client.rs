@@ -6,56 +6,25 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use criswitch_cri::codec::frames::FRAME_HEADER;
 use h2::RecvStream;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, Version};
-use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 use tokio::task::LocalSet;
 use tokio::time::{Interval, interval_at};
 
 use crate::events;
+use crate::round::{Round, nanoseconds_since};
 use crate::subjects::START_LIMIT;
 use crate::support::frame_raw;
 use crate::works::Work;
 use crate::{CONNECTION_WINDOW, WINDOW};
 
-/// The length of the prefix of a gRPC message, in bytes.
-pub const FRAME_HEADER: usize = 5;
 /// The time between two polls of a kubelet.
 const POLL: Duration = Duration::from_secs(1);
 /// A kubelet calls `Status` once in this many polls.
 const POLLS_OF_A_STATUS: usize = 5;
-
-/// The result of one round of calls to one subject.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Round {
-    pub calls: usize,
-    pub p50_ns: u64,
-    pub p99_ns: u64,
-    pub seconds: f64,
-    /// Why a call failed or its reply was wrong; `None` if all replies were correct.
-    pub fault: Option<String>,
-}
-
-impl Round {
-    /// Summarizes a round. `took` has the time of each call in nanoseconds.
-    pub fn new(mut took: Vec<u64>, length: Duration, fault: Option<String>) -> Round {
-        took.sort_unstable();
-        let percentile = |percent: usize| took.get(took.len() * percent / 100).copied();
-        Round {
-            calls: took.len(),
-            p50_ns: percentile(50).unwrap_or_default(),
-            p99_ns: percentile(99).unwrap_or_default(),
-            seconds: length.as_secs_f64(),
-            fault,
-        }
-    }
-}
-
-pub fn nanoseconds_since(begin: Instant) -> u64 {
-    u64::try_from(begin.elapsed().as_nanos()).unwrap()
-}
 
 /// A call, and its correct replies.
 pub struct Expected {
@@ -173,8 +142,9 @@ async fn connect_and_call(socket: &Path, expected: &[Expected]) -> Result<(), St
 }
 
 async fn connect(socket: &Path) -> Result<SendRequest<Bytes>, String> {
-    let stream = UnixStream::connect(socket).await;
-    let stream = stream.map_err(|error| error.to_string())?;
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(|error| error.to_string())?;
     let handshake = h2::client::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

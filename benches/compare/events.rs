@@ -6,12 +6,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, Bytes, BytesMut};
 use criswitch_cri::codec::cri;
+use criswitch_cri::codec::frames::FRAME_HEADER;
 use h2::{RecvStream, SendStream};
 use prost::Message;
 use tokio::time::interval;
 
-use crate::client::{FRAME_HEADER, Round};
 use crate::items;
+use crate::round::Round;
 use crate::support::frame;
 
 pub const RPC: &str = "GetContainerEvents";
@@ -72,8 +73,8 @@ fn first_message(bytes: &mut BytesMut) -> Option<Bytes> {
 /// Checks that the bytes of an event are correct, and that its number follows the number of the backend's last event.
 /// Returns the time at which the backend sent the event, in nanoseconds.
 fn check(message: &Bytes, numbers: &mut HashMap<usize, usize>) -> Result<i64, String> {
-    let seen = cri::ContainerEventResponse::decode(message.clone());
-    let seen = seen.map_err(|error| error.to_string())?;
+    let seen =
+        cri::ContainerEventResponse::decode(message.clone()).map_err(|error| error.to_string())?;
     let backend = seen.container_id.get(..2).unwrap_or_default();
     let backend = usize::from_str_radix(backend, 16).map_err(|error| error.to_string())?;
     let status = seen.pod_sandbox_status.unwrap_or_default();

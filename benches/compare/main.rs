@@ -27,6 +27,7 @@ mod instructions;
 mod items;
 mod reference;
 mod report;
+mod round;
 mod splice;
 mod subjects;
 #[path = "../../tests/support/support.rs"]
@@ -42,8 +43,9 @@ use std::time::Instant;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use client::{Expected, Round, nanoseconds_since};
+use client::Expected;
 use report::{Measured, Report};
+use round::{Round, nanoseconds_since};
 use subjects::{Process, STATIC, Subject, backend_socket, own_program, pinned, program};
 use works::Work;
 
@@ -187,11 +189,10 @@ impl Run {
             1 => pinned(PROCESSOR),
             _ => pinned(SECOND_PROCESSOR),
         };
-        let subjects = Subject::ALL
+        let mut subjects: Vec<_> = Subject::ALL
             .into_iter()
             .filter(|subject| subject.does(work))
-            .filter(|subject| *subject != Subject::Static || self.programs.join(STATIC).exists());
-        let mut subjects: Vec<_> = subjects
+            .filter(|subject| *subject != Subject::Static || self.programs.join(STATIC).exists())
             .map(|subject| {
                 let process = self.start(subject, work, &aside);
                 (process, Measured::new(work, subject))
@@ -202,8 +203,8 @@ impl Run {
                 self.add_round(measured, process);
             }
         }
-        let measured = subjects.into_iter().map(|(_, measured)| measured);
-        let mut measured: Vec<Measured> = measured.collect();
+        let mut measured: Vec<Measured> =
+            subjects.into_iter().map(|(_, measured)| measured).collect();
         if self.instructions && work.is_counted() {
             measured
                 .iter_mut()
@@ -223,8 +224,11 @@ impl Run {
         }
         let before = process.as_ref().map(Process::ran_ns);
         let round = self.round(subject, work, calls);
-        let ran_ns = process.as_ref().map(Process::ran_ns);
-        let ran_ns = ran_ns.zip(before).map(|(after, before)| after - before);
+        let ran_ns = process
+            .as_ref()
+            .map(Process::ran_ns)
+            .zip(before)
+            .map(|(after, before)| after - before);
         measured.add(round, ran_ns, process.as_ref().map(Process::memory));
     }
 
@@ -241,8 +245,9 @@ impl Run {
 
     fn round(&self, subject: Subject, work: Work, calls: usize) -> Round {
         let client = self.client(subject, work, calls);
-        let output = program(&[pinned(PROCESSOR), client].concat()).output();
-        let output = output.unwrap();
+        let output = program(&[pinned(PROCESSOR), client].concat())
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"))
     }
@@ -254,8 +259,10 @@ impl Run {
             return vec![own_program(), "reference".to_owned(), work_name, calls];
         }
         let socket = subject.socket(&self.directory).display().to_string();
-        let backends = self.backend_sockets(work).into_iter();
-        let backends = backends.map(|backend| backend.display().to_string());
+        let backends = self
+            .backend_sockets(work)
+            .into_iter()
+            .map(|backend| backend.display().to_string());
         let client = [own_program(), "client".to_owned(), socket, work_name, calls];
         client.into_iter().chain(backends).collect()
     }

@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use criswitch_cri::codec::cri;
+use criswitch_cri::codec::frames::FRAME_HEADER;
 use prost::Message;
 
-use crate::client::{FRAME_HEADER, Round, nanoseconds_since};
+use crate::round::{Round, nanoseconds_since};
 use crate::works::Work;
 
 pub fn measure(work: Work, calls: usize) -> Round {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use crate::client::Round;
+use crate::round::Round;
 use crate::subjects::{Memory, Subject};
 use crate::works::Work;
 
@@ -239,10 +239,11 @@ impl Report {
     }
 
     pub fn write(&self, path: &Path) {
-        let goals = self.goals().into_iter();
-        let goals = goals
-            .map(|(name, figure, most)| json!({ "name": name, "figure": figure, "at_most": most }));
-        let goals: Vec<_> = goals.collect();
+        let goals: Vec<_> = self
+            .goals()
+            .into_iter()
+            .map(|(name, figure, most)| json!({ "name": name, "figure": figure, "at_most": most }))
+            .collect();
         let report = json!({
             "measured": self.measured,
             "stripped_bytes": self.stripped_bytes,

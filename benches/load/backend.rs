@@ -23,9 +23,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::items::{self, container, pod, pod_id};
-use crate::run::FOURTH;
 use crate::support::frame;
 
+pub const BACKENDS: usize = 4;
+/// The backend that may hang. The backends before it stay healthy.
+pub const FOURTH: usize = 3;
 pub const PODS: usize = CONTAINERS / items::CONTAINERS_OF_A_POD;
 pub const CONTAINERS: usize = 500;
 /// The number of pods in a list that is very long.

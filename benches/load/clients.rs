@@ -10,9 +10,8 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{interval, interval_at, timeout};
 
-use crate::backend::{CONTAINERS, PODS};
+use crate::backend::{BACKENDS, CONTAINERS, FOURTH, PODS};
 use crate::items::{container_id, pod_id};
-use crate::run::{BACKENDS, FOURTH};
 use crate::support::{RawClient, frame, frame_raw};
 
 /// The number of clients that call for pods and containers of the three healthy backends.
@@ -204,10 +203,12 @@ async fn poll(connection: RawClient, whole: Vec<(&'static str, usize)>, end: Ins
     while every_second.tick().await.into_std() < end {
         for &(rpc, length) in &whole {
             let since = Instant::now();
-            let outcome = list(&connection, rpc).await;
-            let outcome = outcome.and_then(|reply| match reply.len() >= length {
-                true => Ok(reply),
-                false => Err(format!("{rpc}: {} of {length} bytes", reply.len())),
+            let outcome = list(&connection, rpc).await.and_then(|reply| {
+                if reply.len() >= length {
+                    Ok(reply)
+                } else {
+                    Err(format!("{rpc}: {} of {length} bytes", reply.len()))
+                }
             });
             tally.note(since, outcome);
         }

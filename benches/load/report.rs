@@ -16,9 +16,10 @@ const NO_GROWTH_PERCENT: u64 = 5;
 const NO_COST: f64 = 1.05;
 
 pub fn head(machine: &Machine, length: Duration) {
-    let place = match machine.pinned {
-        true => "criswitch on processor 1, backends and clients on processor 0",
-        false => "not pinned: no taskset, or one processor only",
+    let place = if machine.pinned {
+        "criswitch on processor 1, backends and clients on processor 0"
+    } else {
+        "not pinned: no taskset, or one processor only"
     };
     println!(
         "200 clients, 4 backends, 1000 pods, 2000 containers, {} s a run; {place}; load average {}",

@@ -6,14 +6,11 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::time::{interval, sleep, timeout};
 
-use crate::backend::Backend;
+use crate::backend::{BACKENDS, Backend, FOURTH};
 use crate::clients::{Clients, Seen};
 use crate::machine::{Machine, Switch, Times};
 use crate::support::PATIENCE;
 
-pub const BACKENDS: usize = 4;
-/// The backend that may hang. The backends before it stay healthy.
-pub const FOURTH: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// The fault of the fourth backend, which begins when the run has warmed up.

@@ -96,7 +96,9 @@ def draw_lines(axes, found, unit):
 
 
 def main(dashboard, prometheus, path):
-    panels = {panel["title"]: panel for panel in json.loads(pathlib.Path(dashboard).read_text())["panels"]}
+    shown = json.loads(pathlib.Path(dashboard).read_text())["panels"]
+    collapsed = [panel for row in shown for panel in row.get("panels", [])]
+    panels = {panel["title"]: panel for panel in shown + collapsed}
     begin, end = record(prometheus)
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "", "font.family": "sans-serif", "font.size": 8})
     rows = -(-len(PANELS) // COLUMNS)

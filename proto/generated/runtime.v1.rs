@@ -11,6 +11,13 @@ pub struct UInt64Value {
     #[prost(uint64, tag = "1")]
     pub value: u64,
 }
+/// A number with a fraction that may be absent. A zero in this message is a value; an unset message means absent. Since
+/// Kubernetes 1.38.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct DoubleValue {
+    #[prost(double, tag = "1")]
+    pub value: f64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VersionRequest {
     /// The version of the kubelet's runtime API: "0.1.0". Runtimes ignore this field.
@@ -95,6 +102,9 @@ pub struct RuntimeHandlerFeatures {
     /// Whether a pod of the handler can have its own user namespace.
     #[prost(bool, tag = "2")]
     pub user_namespaces: bool,
+    /// Whether the handler supports `NamespaceOption.cgroupns_options`. Since Kubernetes 1.38.
+    #[prost(bool, tag = "3")]
+    pub cgroup_namespaces: bool,
 }
 /// The optional features of the runtime that do not depend on the handler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -108,6 +118,13 @@ pub struct RuntimeFeatures {
     /// Whether the runtime applies `Mount.mount_options`. Since Kubernetes 1.37.
     #[prost(bool, tag = "3")]
     pub mount_options: bool,
+    /// Whether the runtime applies CgroupMountMode. Since Kubernetes 1.38.
+    #[prost(bool, tag = "4")]
+    pub cgroup_mount_mode: bool,
+    /// Whether the runtime has PullSecurityProfile, ListSecurityProfiles and RemoveSecurityProfile, and applies seccomp
+    /// profiles of the type OCI. Since Kubernetes 1.38.
+    #[prost(bool, tag = "5")]
+    pub seccomp_profile_oci: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateRuntimeConfigRequest {
@@ -286,6 +303,15 @@ pub struct NamespaceOption {
     /// If unset, the user namespace is that of the node.
     #[prost(message, optional, tag = "5")]
     pub userns_options: ::core::option::Option<UserNamespace>,
+    /// If unset, the runtime chooses the cgroup namespace. Since Kubernetes 1.38.
+    #[prost(message, optional, tag = "6")]
+    pub cgroupns_options: ::core::option::Option<CgroupNamespace>,
+}
+/// A cgroup namespace. Since Kubernetes 1.38.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CgroupNamespace {
+    #[prost(enumeration = "NamespaceMode", tag = "1")]
+    pub mode: i32,
 }
 /// A user namespace with its id mappings.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -331,6 +357,12 @@ pub struct SecurityProfile {
     /// Valid for Localhost only. For seccomp, the absolute path of a file; for AppArmor, the name of a loaded profile.
     #[prost(string, tag = "2")]
     pub localhost_ref: ::prost::alloc::string::String,
+    /// Valid for OCI only. The reference of a profile that PullSecurityProfile has pulled. Since Kubernetes 1.38.
+    #[prost(string, tag = "3")]
+    pub oci_ref: ::prost::alloc::string::String,
+    /// Valid for OCI only. A profile that limits the pulled profile further. Since Kubernetes 1.38.
+    #[prost(message, optional, tag = "4")]
+    pub base_profile: ::core::option::Option<SecurityProfileBase>,
 }
 /// Nested message and enum types in `SecurityProfile`.
 pub mod security_profile {
@@ -354,6 +386,8 @@ pub mod security_profile {
         Unconfined = 1,
         /// The profile of the node that `localhost_ref` names.
         Localhost = 2,
+        /// The pulled profile that `oci_ref` names. Since Kubernetes 1.38.
+        Oci = 3,
     }
     impl ProfileType {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -365,6 +399,7 @@ pub mod security_profile {
                 Self::RuntimeDefault => "RuntimeDefault",
                 Self::Unconfined => "Unconfined",
                 Self::Localhost => "Localhost",
+                Self::Oci => "OCI",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -372,6 +407,58 @@ pub mod security_profile {
             match value {
                 "RuntimeDefault" => Some(Self::RuntimeDefault),
                 "Unconfined" => Some(Self::Unconfined),
+                "Localhost" => Some(Self::Localhost),
+                "OCI" => Some(Self::Oci),
+                _ => None,
+            }
+        }
+    }
+}
+/// A profile of the node that limits a pulled profile. Since Kubernetes 1.38.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SecurityProfileBase {
+    #[prost(enumeration = "security_profile_base::BaseType", tag = "1")]
+    pub r#type: i32,
+    /// Valid for Localhost only.
+    #[prost(string, tag = "2")]
+    pub localhost_ref: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `SecurityProfileBase`.
+pub mod security_profile_base {
+    /// The source of the profile.
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum BaseType {
+        /// The default profile of the runtime.
+        RuntimeDefault = 0,
+        /// The profile of the node that `localhost_ref` names.
+        Localhost = 1,
+    }
+    impl BaseType {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::RuntimeDefault => "RuntimeDefault",
+                Self::Localhost => "Localhost",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "RuntimeDefault" => Some(Self::RuntimeDefault),
                 "Localhost" => Some(Self::Localhost),
                 _ => None,
             }
@@ -838,6 +925,9 @@ pub struct LinuxContainerSecurityContext {
     pub apparmor: ::core::option::Option<SecurityProfile>,
     #[prost(enumeration = "SupplementalGroupsPolicy", tag = "17")]
     pub supplemental_groups_policy: i32,
+    /// Whether the container can write to its cgroup file system. Since Kubernetes 1.38.
+    #[prost(enumeration = "CgroupMountMode", tag = "18")]
+    pub cgroup_mount_mode: i32,
 }
 /// Changes to the default capabilities of the runtime. The names have no prefix CAP_; "ALL" means all capabilities.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1404,6 +1494,58 @@ pub struct ImageFsInfoResponse {
     #[prost(message, repeated, tag = "2")]
     pub container_filesystems: ::prost::alloc::vec::Vec<FilesystemUsage>,
 }
+/// Since Kubernetes 1.38.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PullSecurityProfileRequest {
+    /// The reference of the profile, with its digest. The other fields are those of a PullImageRequest.
+    #[prost(message, optional, tag = "1")]
+    pub image: ::core::option::Option<ImageSpec>,
+    #[prost(message, optional, tag = "2")]
+    pub auth: ::core::option::Option<AuthConfig>,
+    /// The configuration of the pod that needs the profile. The pod may not exist yet.
+    #[prost(message, optional, tag = "3")]
+    pub sandbox_config: ::core::option::Option<PodSandboxConfig>,
+    #[prost(enumeration = "SecurityProfileKind", tag = "4")]
+    pub profile_kind: i32,
+}
+/// Since Kubernetes 1.38.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PullSecurityProfileResponse {
+    /// Whether the runtime already had the profile.
+    #[prost(bool, tag = "1")]
+    pub cached: bool,
+}
+/// Since Kubernetes 1.38.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListSecurityProfilesRequest {}
+/// Since Kubernetes 1.38.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListSecurityProfilesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub profiles: ::prost::alloc::vec::Vec<SecurityProfileInfo>,
+}
+/// A pulled security profile. Since Kubernetes 1.38.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SecurityProfileInfo {
+    #[prost(string, tag = "1")]
+    pub digest: ::prost::alloc::string::String,
+    /// The references that the profile was pulled by.
+    #[prost(string, repeated, tag = "2")]
+    pub refs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// In bytes.
+    #[prost(uint64, tag = "3")]
+    pub size: u64,
+}
+/// Since Kubernetes 1.38.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveSecurityProfileRequest {
+    /// The `SecurityProfileInfo.digest` of the profile.
+    #[prost(string, tag = "1")]
+    pub digest: ::prost::alloc::string::String,
+}
+/// This reply means that the runtime does not have the profile. Since Kubernetes 1.38.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveSecurityProfileResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContainerStatsRequest {
     #[prost(string, tag = "1")]
@@ -1881,7 +2023,7 @@ pub struct ContainerMetrics {
     pub metrics: ::prost::alloc::vec::Vec<Metric>,
 }
 /// One value of a metric.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Metric {
     /// The name of the metric's descriptor.
     #[prost(string, tag = "1")]
@@ -1896,6 +2038,9 @@ pub struct Metric {
     pub label_values: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "5")]
     pub value: ::core::option::Option<UInt64Value>,
+    /// A value that need not be whole. Since Kubernetes 1.38.
+    #[prost(message, optional, tag = "6")]
+    pub double_value: ::core::option::Option<DoubleValue>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetEventsRequest {}
@@ -2184,6 +2329,37 @@ impl MountPropagation {
         }
     }
 }
+/// How the cgroup file system of a container is mounted. Since Kubernetes 1.38.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum CgroupMountMode {
+    /// The runtime chooses.
+    Unspecified = 0,
+    ReadOnly = 1,
+    ReadWrite = 2,
+}
+impl CgroupMountMode {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CGROUP_MOUNT_MODE_UNSPECIFIED",
+            Self::ReadOnly => "CGROUP_MOUNT_MODE_READ_ONLY",
+            Self::ReadWrite => "CGROUP_MOUNT_MODE_READ_WRITE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CGROUP_MOUNT_MODE_UNSPECIFIED" => Some(Self::Unspecified),
+            "CGROUP_MOUNT_MODE_READ_ONLY" => Some(Self::ReadOnly),
+            "CGROUP_MOUNT_MODE_READ_WRITE" => Some(Self::ReadWrite),
+            _ => None,
+        }
+    }
+}
 /// The signals, by their Linux names. The numbers are those of the CRI, not those of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -2434,6 +2610,33 @@ impl ContainerState {
             "CONTAINER_RUNNING" => Some(Self::ContainerRunning),
             "CONTAINER_EXITED" => Some(Self::ContainerExited),
             "CONTAINER_UNKNOWN" => Some(Self::ContainerUnknown),
+            _ => None,
+        }
+    }
+}
+/// What a security profile is for. Since Kubernetes 1.38.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum SecurityProfileKind {
+    Unspecified = 0,
+    Seccomp = 1,
+}
+impl SecurityProfileKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SecurityProfileKindUnspecified",
+            Self::Seccomp => "Seccomp",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SecurityProfileKindUnspecified" => Some(Self::Unspecified),
+            "Seccomp" => Some(Self::Seccomp),
             _ => None,
         }
     }
@@ -6039,6 +6242,89 @@ pub mod image_service_client {
                 .insert(GrpcMethod::new("runtime.v1.ImageService", "ImageFsInfo"));
             self.inner.unary(req, path, codec).await
         }
+        /// Pulls a security profile from a registry, and returns once the runtime has it. The kubelet makes this call before it
+        /// creates the pod. Since Kubernetes 1.38.
+        pub async fn pull_security_profile(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PullSecurityProfileRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PullSecurityProfileResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/runtime.v1.ImageService/PullSecurityProfile",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("runtime.v1.ImageService", "PullSecurityProfile"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists the security profiles that the runtime has pulled. Since Kubernetes 1.38.
+        pub async fn list_security_profiles(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListSecurityProfilesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSecurityProfilesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/runtime.v1.ImageService/ListSecurityProfiles",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("runtime.v1.ImageService", "ListSecurityProfiles"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes a security profile and all its references. Idempotent: succeeds for an unknown profile. Since Kubernetes
+        /// 1.38.
+        pub async fn remove_security_profile(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveSecurityProfileRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveSecurityProfileResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/runtime.v1.ImageService/RemoveSecurityProfile",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("runtime.v1.ImageService", "RemoveSecurityProfile"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -6110,6 +6396,38 @@ pub mod image_service_server {
             request: tonic::Request<super::ImageFsInfoRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ImageFsInfoResponse>,
+            tonic::Status,
+        > {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
+        /// Pulls a security profile from a registry, and returns once the runtime has it. The kubelet makes this call before it
+        /// creates the pod. Since Kubernetes 1.38.
+        async fn pull_security_profile(
+            &self,
+            request: tonic::Request<super::PullSecurityProfileRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PullSecurityProfileResponse>,
+            tonic::Status,
+        > {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
+        /// Lists the security profiles that the runtime has pulled. Since Kubernetes 1.38.
+        async fn list_security_profiles(
+            &self,
+            request: tonic::Request<super::ListSecurityProfilesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSecurityProfilesResponse>,
+            tonic::Status,
+        > {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
+        /// Removes a security profile and all its references. Idempotent: succeeds for an unknown profile. Since Kubernetes
+        /// 1.38.
+        async fn remove_security_profile(
+            &self,
+            request: tonic::Request<super::RemoveSecurityProfileRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveSecurityProfileResponse>,
             tonic::Status,
         > {
             Err(tonic::Status::unimplemented("Not yet implemented"))
@@ -6448,6 +6766,147 @@ pub mod image_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ImageFsInfoSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.ImageService/PullSecurityProfile" => {
+                    #[allow(non_camel_case_types)]
+                    struct PullSecurityProfileSvc<T: ImageService>(pub Arc<T>);
+                    impl<
+                        T: ImageService,
+                    > tonic::server::UnaryService<super::PullSecurityProfileRequest>
+                    for PullSecurityProfileSvc<T> {
+                        type Response = super::PullSecurityProfileResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PullSecurityProfileRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ImageService>::pull_security_profile(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PullSecurityProfileSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.ImageService/ListSecurityProfiles" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSecurityProfilesSvc<T: ImageService>(pub Arc<T>);
+                    impl<
+                        T: ImageService,
+                    > tonic::server::UnaryService<super::ListSecurityProfilesRequest>
+                    for ListSecurityProfilesSvc<T> {
+                        type Response = super::ListSecurityProfilesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListSecurityProfilesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ImageService>::list_security_profiles(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSecurityProfilesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.ImageService/RemoveSecurityProfile" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveSecurityProfileSvc<T: ImageService>(pub Arc<T>);
+                    impl<
+                        T: ImageService,
+                    > tonic::server::UnaryService<super::RemoveSecurityProfileRequest>
+                    for RemoveSecurityProfileSvc<T> {
+                        type Response = super::RemoveSecurityProfileResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveSecurityProfileRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ImageService>::remove_security_profile(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveSecurityProfileSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

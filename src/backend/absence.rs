@@ -169,23 +169,6 @@ impl Record {
         }
     }
 
-    /// Awaits the next message of a backend, however long it takes. Records that the backend is late once
-    /// `list_timeout` or `stats_timeout` has passed.
-    pub(crate) async fn next_of<T>(
-        &self,
-        contribution: Contribution,
-        next: impl Future<Output = T>,
-    ) -> T {
-        let mut next = std::pin::pin!(next);
-        if let Ok(next) =
-            tokio::time::timeout(self.settings.timeout(contribution.row), &mut next).await
-        {
-            return next;
-        }
-        self.note_late(contribution);
-        next.await
-    }
-
     /// Records that the backend did not answer a merged call. The session repeats the call in the background until the
     /// backend answers.
     pub(crate) fn miss(&self, row: &'static Row) {
@@ -247,8 +230,9 @@ impl Record {
             }
             (Some(cause), at) => {
                 // A stream and its unary list count as one RPC: the one that failed first.
-                let first = at.map(|at| known.failures.remove(at));
-                let first = first.unwrap_or(Failure::of(row));
+                let first = at
+                    .map(|at| known.failures.remove(at))
+                    .unwrap_or(Failure::of(row));
                 let cause = error_text::cut(cause).into_owned();
                 let mut failing = self.failing.lock();
                 let row = first.row;
@@ -264,15 +248,15 @@ impl Record {
         }
     }
 
-    /// Records that the answer to a client's call for all items cannot be used, perhaps because of the client. The session
-    /// makes the call itself, and records that answer.
+    /// Records that the answer to a client's call for all items cannot be used, perhaps because of the client. The
+    /// session makes the call itself, and records that answer.
     pub(crate) fn doubt(&self, row: &'static Row) {
         self.known.lock().doubt(row);
     }
 
     /// Records whether the backend has the RPC in `row`: `lacks` is the code and the text of an `Unimplemented`, and
-    /// `None` for any other answer. Logs an RPC that every runtime must have, once a minute, unless [`note_answer`] logs
-    /// it.
+    /// `None` for any other answer. Logs an RPC that every runtime must have, once a minute, unless [`note_answer`]
+    /// logs it.
     ///
     /// [`note_answer`]: Record::note_answer
     pub(crate) fn note_rpc(&self, row: &Row, lacks: Option<String>) {

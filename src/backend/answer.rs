@@ -1,4 +1,4 @@
-//! A backend's unary reply, read to its end.
+//! A backend's reply, read to its end.
 
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
@@ -17,16 +17,18 @@ use crate::telemetry::counters::code_name;
 pub enum Data {
     /// The bytes as they arrived, with the gRPC frame header.
     Raw(Bytes),
-    /// The cached list, without a gRPC frame header. The reply has repeated this list byte for byte.
-    Cached(Bytes),
+    /// A message without a gRPC frame header: the cached list, which the reply has repeated byte for byte, or all
+    /// messages of a stream as one.
+    Message(Bytes),
 }
 
-/// A complete unary reply in memory.
+/// A complete reply in memory.
 #[derive(Debug)]
 pub struct Answer {
     /// Status line and headers.
     pub head: http::response::Parts,
-    /// The body. Without the gRPC frame header, the body has at most `max_message` bytes.
+    /// The body. Without the gRPC frame header, the body has at most `max_message` bytes, or those of a
+    /// streamed list.
     pub body: Data,
     /// The trailers. `None` if the reply had no trailers.
     pub trailers: Option<HeaderMap>,

@@ -16,10 +16,11 @@ use tonic::{Code, Status};
 use super::Backend;
 use crate::backend::answer::{Answer, Data};
 use crate::backend::repeat::Repeat;
+use crate::backend::stream::Messages;
 use crate::backend::wire::Wire;
 use crate::errors;
-use crate::http2::IncomingBody;
 use crate::limits::budget::Budget;
+use crate::limits::incoming::IncomingBody;
 use crate::limits::places::User;
 use crate::telemetry::counters::code_name;
 
@@ -62,7 +63,8 @@ impl Backend {
     ///
     /// # Errors
     /// `Unavailable` if the backend cannot be reached, dies before it answers, or becomes unresponsive
-    /// ([`Patience`](criswitch_cri::rpc::Patience)); the code of `errors::of_http2` if it resets the call; `Internal` if it does not speak gRPC.
+    /// ([`Patience`](criswitch_cri::rpc::Patience)); the code of `errors::of_http2` if it resets the call; `Internal`
+    /// if it does not speak gRPC.
     pub async fn call(
         &self,
         row: &Row,
@@ -78,8 +80,8 @@ impl Backend {
         Ok(response)
     }
 
-    /// Sends a call over `wire`. A call that the backend has certainly not processed is sent again, once: over `wire` or,
-    /// if `wire` takes no further calls, over the next connection.
+    /// Sends a call over `wire`. A call that the backend has certainly not processed is sent again, once: over `wire`
+    /// or, if `wire` takes no further calls, over the next connection.
     async fn call_over(
         &self,
         mut wire: Wire,
@@ -114,12 +116,12 @@ impl Backend {
     /// Sends one call of a client of `user` and reads the whole reply.
     ///
     /// # Errors
-    /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message` or does not
-    /// fit in memory.
+    /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message` or a streamed
+    /// list may be, or does not fit in memory.
     pub async fn ask(
         &self,
         user: User,
-        row: &Row,
+        row: &'static Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
@@ -140,7 +142,7 @@ impl Backend {
         &self,
         wire: Wire,
         user: User,
-        row: &Row,
+        row: &'static Row,
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
@@ -156,7 +158,7 @@ impl Backend {
     pub async fn ask_own(
         &self,
         wire: Option<&Wire>,
-        row: &Row,
+        row: &'static Row,
         body: Bytes,
     ) -> Result<Answer, Status> {
         let headers = own_headers();
@@ -174,7 +176,32 @@ impl Backend {
         Ok(answer)
     }
 
+    /// Sends a call over `wire` and reads the whole reply, also of a stream. A backend that lacks a stream of items
+    /// gets the unary call for them.
     async fn read_over(
+        &self,
+        wire: Wire,
+        row: &'static Row,
+        headers: &HeaderMap,
+        body: Bytes,
+        memory: &Budget,
+    ) -> Result<Answer, Status> {
+        let Some(list) = row.unary() else {
+            return self.read_unary(wire, row, headers, body, memory).await;
+        };
+        let response = self
+            .call_over(wire.clone(), row, headers, body.clone())
+            .await?;
+        let answer = Messages::of(row, response, memory)
+            .whole(self, memory)
+            .await?;
+        match answer.code() {
+            Code::Unimplemented => self.read_unary(wire, list, headers, body, memory).await,
+            _ => Ok(answer),
+        }
+    }
+
+    async fn read_unary(
         &self,
         wire: Wire,
         row: &Row,
@@ -186,13 +213,15 @@ impl Backend {
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(frames::FRAME_HEADER);
         let mut body = Repeat::of(body, self.long_list(row));
-        let read = memory.read(&head.headers, &mut body, limit).await;
-        let read = read.map_err(|unread| self.unread(&unread))?;
+        let read = memory
+            .read(&head.headers, &mut body, limit)
+            .await
+            .map_err(|unread| self.unread(&unread))?;
         self.record
             .learn(|known| known.answered = Some(Instant::now()));
         let answer = Answer {
             head,
-            body: body.whole().map_or(Data::Raw(read.body), Data::Cached),
+            body: body.whole().map_or(Data::Raw(read.body), Data::Message),
             trailers: read.trailers,
         };
         let Some(code) = answer.status() else {
@@ -234,7 +263,7 @@ impl Backend {
         }
         let message = match &answer.body {
             Data::Raw(body) => frames::unframe(body),
-            Data::Cached(message) => Ok(message.clone()),
+            Data::Message(message) => Ok(message.clone()),
         };
         message.map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }

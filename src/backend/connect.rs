@@ -72,7 +72,9 @@ impl Dialer {
         match self {
             Dialer::Socket => {
                 let (address, own) = (address.clone(), own.cloned());
-                let dialed = files.run(move || dial(&address, own.as_ref())).await;
+                let dialed = files
+                    .run_unless_hung(move || dial(&address, own.as_ref()))
+                    .await;
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
                 let (stream, server) = stream
                     .stream()

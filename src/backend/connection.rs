@@ -56,6 +56,11 @@ impl Connection {
         self.link.borrow().clone()
     }
 
+    /// Whether calls can go to the backend: its pods are listed, and it answers.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.link().state, State::Ready(_))
+    }
+
     /// Whether a connection is open, so that a call does not wait for the next attempt to connect.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.link().state, State::Ready(_) | State::Unresponsive(..))

@@ -65,7 +65,7 @@ impl Disks {
     }
 
     /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay. A reply without a
-    /// file system of images is no report.
+    /// file system of images is not a report.
     ///
     /// # Errors
     /// If the reply cannot be decoded. Nothing changes then.
@@ -118,8 +118,10 @@ impl Disks {
     }
 
     fn room(&self, mountpoint: &str) -> Option<FreeSpace> {
-        let known = self.disks.iter();
-        let mut known = known.filter(|disk| disk.mountpoint == mountpoint);
+        let mut known = self
+            .disks
+            .iter()
+            .filter(|disk| disk.mountpoint == mountpoint);
         known.next()?.room
     }
 }
@@ -150,8 +152,11 @@ impl Backend {
         // A backend that is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
             let mountpoints = self.record.learn(|known| known.disks.mountpoints());
-            let measured = self.disk_work.run(|| measure(mountpoints)).await;
-            let measured = measured.unwrap_or_default();
+            let measured = self
+                .disk_work
+                .run(|| measure(mountpoints))
+                .await
+                .unwrap_or_default();
             self.record.learn(|known| known.disks.measured(&measured));
         }
     }

@@ -202,7 +202,8 @@ impl Known {
         at.is_some_and(|at| at.elapsed() < time)
     }
 
-    /// The age of the oldest cached list of pods or containers that is served for the backend. `None` if none is served.
+    /// The age of the oldest cached list of pods or containers that is served for the backend. `None` if none is
+    /// served.
     pub fn stale_age(&self) -> Option<Duration> {
         self.oldest(|list| list.kind().is_some())
     }
@@ -235,16 +236,27 @@ impl Known {
         failures.find(|failure| failure.row.list() == Some(list))
     }
 
-    /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that the
-    /// backend lacks, and the short reads that it has not answered.
+    /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that
+    /// the backend lacks, and the short reads that it has not answered.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
         let is_new = |lack: &&Failure| {
             let mut failures = self.failures.iter();
             !failures.any(|failure| failure.row.has_content_of(lack.row))
         };
-        let required = self.lacking.iter().filter(|lack| !lack.row.may_lack);
-        let required = required.filter(is_new).cloned();
-        let late = self.late_reads.rpcs().iter().map(|late| Failure {
+        let required = self
+            .lacking
+            .iter()
+            .filter(|lack| !lack.row.may_lack)
+            .filter(is_new)
+            .cloned();
+        let late = self.late_reads.rpcs().iter();
+        let late = late.filter(|late| {
+            !self
+                .lacking
+                .iter()
+                .any(|lack| lack.row.name == late.row.name)
+        });
+        let late = late.map(|late| Failure {
             since: late.since,
             ..Failure::of(late.row)
         });

@@ -1,5 +1,5 @@
-//! The short reads that a backend has not answered in time. Until it answers, further reads of the RPC are not sent, and
-//! criswitch repeats the unanswered ones itself.
+//! The short reads that a backend has not answered in time. Until it answers, further reads of the RPC are not sent,
+//! and criswitch repeats the unanswered ones itself.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -54,8 +54,8 @@ impl LateReads {
         Some((late.since, is_repeated))
     }
 
-    /// Records that the backend has not answered `request` in time. Returns whether this is the first unanswered request
-    /// of the RPC. A request that is too long is not recorded, because criswitch does not repeat it.
+    /// Records that the backend has not answered `request` in time. Returns whether this is the first unanswered
+    /// request of the RPC. A request that is too long is not recorded, because criswitch does not repeat it.
     pub(crate) fn note(&mut self, row: &'static Row, request: &Bytes) -> bool {
         if request.len() > LONGEST {
             return false;

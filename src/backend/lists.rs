@@ -9,7 +9,7 @@ use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use criswitch_cri::rpc::{List, StateChange};
 use tokio::time::Instant;
 
-use crate::gate::{Joined, Readable};
+use crate::gate::Readable;
 use crate::ownership::Mark;
 
 /// The most created items, and the most changed states, that criswitch adds to one cached list. A newer list replaces
@@ -78,12 +78,7 @@ impl Kept {
         if self.created.is_empty() {
             return Some(last.clone());
         }
-        let mut all = Joined::default();
-        all.add(last);
-        self.created
-            .iter()
-            .for_each(|created| all.add(&created.item));
-        Some(all.list())
+        Some(last.followed_by(self.created.iter().map(|created| &created.item)))
     }
 
     /// The list of `with_created`, with each item in its latest known state.
@@ -134,14 +129,14 @@ impl Lists {
         kept.created.retain(|created| created.at >= snapshot.taken);
         kept.states
             .retain(|_, changed| changed.at >= snapshot.taken);
-        let is_same = kept
-            .last
-            .as_ref()
-            .is_some_and(|last| match list.is_stats() {
+        let is_same = kept.last.as_ref().is_some_and(|last| {
+            if list.is_stats() {
                 // Stats need no hash, because `keep_stats` compares their bytes.
-                true => last.message.is(&snapshot.message),
-                false => last.message.has_items_of(&snapshot.message),
-            });
+                last.message.is(&snapshot.message)
+            } else {
+                last.message.has_items_of(&snapshot.message)
+            }
+        });
         if !is_same {
             kept.learned_at = None;
         }
@@ -230,13 +225,17 @@ impl Lists {
     /// cached stats of this kind, because they are outdated. Returns whether the content changed.
     pub fn keep_stats(&mut self, list: List, snapshot: Snapshot, limit: usize) -> bool {
         let before = self.content(list).cloned();
-        let others = self.kept.iter().filter(|(other, _)| **other != list);
-        let others = others.filter(|(other, _)| other.is_stats());
-        let others = others.filter_map(|(_, kept)| kept.last.as_ref());
+        let others = self
+            .kept
+            .iter()
+            .filter(|(other, _)| **other != list)
+            .filter(|(other, _)| other.is_stats())
+            .filter_map(|(_, kept)| kept.last.as_ref());
         let taken: usize = others.map(|other| other.message.len()).sum();
-        match snapshot.message.len() <= limit.saturating_sub(taken) {
-            true => drop(self.keep(list, snapshot)),
-            false => drop(self.kept.remove(&list)),
+        if snapshot.message.len() <= limit.saturating_sub(taken) {
+            self.keep(list, snapshot);
+        } else {
+            self.kept.remove(&list);
         }
         before.as_deref() != self.content(list).map(|content| &**content)
     }

@@ -144,9 +144,10 @@ mod tests {
             Vec::new(),
         ];
         for reply in replies {
-            let expected = match reply == same {
-                true => Ok(Bytes::from_static(CACHED)),
-                false => Err(reply.clone()),
+            let expected = if reply == same {
+                Ok(Bytes::from_static(CACHED))
+            } else {
+                Err(reply.clone())
             };
             for size in 1..=reply.len().max(1) {
                 let pieces: Vec<_> = reply.chunks(size).collect();

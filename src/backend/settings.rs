@@ -90,9 +90,10 @@ impl Settings {
 
     /// How long a merged call of `row` waits for the backend.
     pub(crate) fn timeout(&self, row: &Row) -> Duration {
-        match row.is_stats() {
-            true => self.stats_timeout(),
-            false => self.list_timeout(),
+        if row.is_stats() {
+            self.stats_timeout()
+        } else {
+            self.list_timeout()
         }
     }
 

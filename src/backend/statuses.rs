@@ -85,6 +85,15 @@ impl Statuses {
         }
     }
 
+    /// Drops the statuses of a pod that may have changed and of its containers, for which `is_in_pod` holds.
+    pub(crate) fn pod_changed(&mut self, pod: &str, is_in_pod: impl Fn(&str) -> bool) {
+        self.drop_kept(|kind, id, _| match kind {
+            Kind::Pod => id == pod,
+            Kind::Container => is_in_pod(id),
+        });
+        self.changes += 1;
+    }
+
     /// Drops the statuses of items that a complete list lacks or shows in another state.
     pub(crate) fn listed(&mut self, list: List, message: &[u8]) {
         let Some(kind) = list.kind() else { return };
@@ -103,16 +112,24 @@ impl Statuses {
                 Some((id, protobuf::varint(item, &[state]).ok()?))
             })
             .collect();
-        let is_outdated = |id: &str, status: &ItemStatus| states.get(id) != Some(&status.state);
-        let outdated: Vec<String> = self
+        let dropped =
+            self.drop_kept(|of, id, status| of == kind && states.get(id) != Some(&status.state));
+        self.changes += u64::from(dropped);
+    }
+
+    /// Drops the kept statuses for which `is_outdated` holds. Returns whether there were any.
+    fn drop_kept(&mut self, is_outdated: impl Fn(Kind, &str, &ItemStatus) -> bool) -> bool {
+        let outdated: Vec<_> = self
             .kept
             .iter()
-            .filter(|((of, id), status)| *of == kind && is_outdated(id, status))
-            .map(|((_, id), _)| id.clone())
+            .filter(|((kind, id), status)| is_outdated(*kind, id, status))
+            .map(|(key, _)| key.clone())
             .collect();
-        if !outdated.is_empty() {
-            self.changed(outdated.iter().map(|id| (kind, id.as_str())));
+        for key in &outdated {
+            let dropped = self.kept.pop(key);
+            self.size -= dropped.as_ref().map_or(0, size);
         }
+        !outdated.is_empty()
     }
 
     /// Drops all statuses.

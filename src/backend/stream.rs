@@ -12,16 +12,16 @@ use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::{Backend, own_headers};
 use crate::errors;
-use crate::http2::IncomingBody;
-use crate::limits::budget::{Budget, Reservation};
+use crate::limits::budget::{self, Budget, Reservation};
+use crate::limits::incoming::IncomingBody;
 use crate::limits::places::User;
+use crate::ownership::MOST;
 
 /// Splits a backend's stream into messages. An HTTP/2 data frame may end anywhere in a message.
 pub(crate) struct Messages {
-    /// The RPC that was called; `None` for a stream that was not requested.
-    row: Option<&'static Row>,
+    row: &'static Row,
     head: http::response::Parts,
-    body: Option<IncomingBody>,
+    body: IncomingBody,
     buffer: BytesMut,
     /// The memory reserved for `buffer`.
     held: Reservation,
@@ -29,18 +29,6 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Sends a call of a client of `user` and returns the stream of reply messages.
-    pub(crate) async fn open(
-        backend: &Backend,
-        user: User,
-        row: &'static Row,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Messages, Status> {
-        let response = backend.call(row, headers, body).await?;
-        Ok(Messages::of(row, response, backend.memory.of(user, row)))
-    }
-
     /// Sends a call of criswitch itself and returns the stream of reply messages.
     pub(crate) async fn open_own(backend: &Backend, row: &'static Row) -> Result<Messages, Status> {
         let response = backend
@@ -50,30 +38,61 @@ impl Messages {
     }
 
     /// The messages of `response`. The bytes of an incomplete message count towards `memory`.
-    fn of(row: &'static Row, response: http::Response<IncomingBody>, memory: &Budget) -> Messages {
+    pub(super) fn of(
+        row: &'static Row,
+        response: http::Response<IncomingBody>,
+        memory: &Budget,
+    ) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
-            row: Some(row),
+            row,
             head,
-            body: Some(body),
+            body,
             buffer: BytesMut::new(),
             held: memory.held(),
             trailers: None,
         }
     }
 
-    /// A stream that has ended successfully.
-    pub(crate) fn ended(backend: &Backend) -> Messages {
-        let (head, ()) = http::Response::new(()).into_parts();
-        let trailers = Some(grpc::ok_trailers());
-        Messages {
-            row: None,
-            head,
-            body: None,
-            buffer: BytesMut::new(),
-            held: backend.memory.all().held(),
-            trailers,
+    /// Reads the whole stream. The answer has one message with the bytes of all messages, which count towards `memory`.
+    ///
+    /// # Errors
+    /// If the stream breaks off, has more bytes than a streamed list may have ([`budget::most_streamed`]), or has more
+    /// messages than any list has items: an endless stream may have only empty messages.
+    pub(super) async fn whole(
+        mut self,
+        backend: &Backend,
+        memory: &Budget,
+    ) -> Result<Answer, Status> {
+        let limit = budget::most_streamed(backend.max_message);
+        let (mut list, mut held, mut count) = (Vec::new(), memory.held(), 0);
+        loop {
+            let message = match self.next(backend).await {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(Failed::Status(status)) => return Err(status),
+                Err(Failed::Answer(answer)) => return Ok(*answer),
+            };
+            count += 1;
+            if count > MOST {
+                let cause = format!("its stream has more than {MOST} messages");
+                return Err(backend.bad_reply(&cause));
+            }
+            if list.len() + message.len() > limit {
+                let (name, socket) = (backend.name(), &backend.socket);
+                return Err(errors::backend_list_too_large(&name, socket, limit));
+            }
+            let grown = held.grow(message.len());
+            grown.map_err(|unread| backend.unread(&unread))?;
+            list.extend_from_slice(&message);
         }
+        // The list may be cached for long, so its spare capacity is released.
+        list.shrink_to_fit();
+        Ok(Answer {
+            head: self.head,
+            body: Data::Message(held.with(list.into())),
+            trailers: Some(grpc::ok_trailers()),
+        })
     }
 
     pub(crate) async fn next(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
@@ -81,14 +100,8 @@ impl Messages {
             if let Some(message) = self.take(backend)? {
                 return Ok(Some(message));
             }
-            let frame = match &mut self.body {
-                Some(body) => body.frame().await,
-                None => None,
-            };
-            match frame
-                .transpose()
-                .map_err(|status| backend.broken_off(&status))?
-            {
+            let frame = self.body.frame().await.transpose();
+            match frame.map_err(|status| backend.broken_off(&status))? {
                 None => return self.end(backend),
                 Some(frame) => match frame.into_data() {
                     Ok(data) => self.add(backend, &data)?,
@@ -107,13 +120,13 @@ impl Messages {
 
     /// Removes the next complete message from the buffer. `None` if more bytes must arrive first.
     fn take(&mut self, backend: &Backend) -> Result<Option<Bytes>, Status> {
-        let message = frames::cut(&mut self.buffer, backend.max_message);
-        let message = message.map_err(|fault| match fault {
-            BadFrame::TooLong(limit) => {
-                errors::backend_reply_too_large(&backend.name(), &backend.socket, limit)
-            }
-            _ => backend.bad_reply(&format!("it sent {fault}")),
-        })?;
+        let message =
+            frames::cut(&mut self.buffer, backend.max_message).map_err(|fault| match fault {
+                BadFrame::TooLong(limit) => {
+                    errors::backend_reply_too_large(&backend.name(), &backend.socket, limit)
+                }
+                _ => backend.bad_reply(&format!("it sent {fault}")),
+            })?;
         self.held.keep(self.buffer.len());
         Ok(message)
     }
@@ -129,9 +142,7 @@ impl Messages {
             body: Data::Raw(Bytes::new()),
             trailers: self.trailers.take(),
         };
-        if let Some(row) = self.row {
-            backend.record.note_rpc(row, answer.lacks());
-        }
+        backend.record.note_rpc(self.row, answer.lacks());
         match answer.status() {
             None => Err(backend
                 .unavailable("its stream ended without a status")

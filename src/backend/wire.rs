@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::errors;
-use crate::http2::IncomingBody;
+use crate::limits::incoming::IncomingBody;
 use crate::limits::streams::{StreamQueue, StreamSlot, Streams};
 
 /// Ends when the connection has ended, or when it rejects a call because the backend has sent GOAWAY. After GOAWAY, the
@@ -107,8 +107,8 @@ impl Wire {
         self.shared.first.over.is_cancelled()
     }
 
-    /// Sends no further calls on the connection. Calls that wait for a free stream end, so that the next connection gets
-    /// them. Calls in flight go on.
+    /// Sends no further calls on the connection. Calls that wait for a free stream end, so that the next connection
+    /// gets them. Calls in flight go on.
     pub(crate) fn end(&self) {
         self.shared.first.over.cancel();
     }

@@ -1,6 +1,6 @@
-//! The headers and the deadline that a call to a backend has from its client, and whether the client may be the cause of
-//! a failure. Only this file decides that for the calls of clients. The calls that criswitch makes itself have nothing
-//! from a client.
+//! The headers and the deadline that a call to a backend has from its client, and whether the client may be the cause
+//! of a failure. Only this file decides that for the calls of clients. The calls that criswitch makes itself have
+//! nothing from a client.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::backend::{Backend, own_headers};
 
 /// The time before a client's deadline at which criswitch stops waiting for a backend.
 const REPLY_MARGIN: Duration = Duration::from_millis(200);
-/// Headers that are no metadata, besides those that begin with [`RESERVED`]. A merged call has criswitch's own.
+/// Headers that are not metadata, besides those that begin with [`RESERVED`]. A merged call has criswitch's own.
 const OF_CONNECTION: [HeaderName; 5] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
@@ -42,9 +42,9 @@ pub(crate) struct Late {
 }
 
 impl Request {
-    /// Awaits `asked`, an answer of a backend: for `limit`, but less long than the client waits, so that the client still
-    /// gets a reply without the backend's answer. `asked` is pinned where it is made: else each future that waits for it
-    /// would contain it twice, and each call would move them.
+    /// Awaits `asked`, an answer of a backend: for `limit`, but less long than the client waits, so that the client
+    /// still gets a reply without the backend's answer. `asked` is pinned where it is made: else each future that waits
+    /// for it would contain it twice, and each call would move them.
     pub(crate) async fn within<T>(
         &self,
         limit: Duration,
@@ -72,8 +72,8 @@ impl Request {
     }
 
     /// The headers of a call that several backends get: criswitch's own, and the client's metadata. They have no
-    /// deadline: criswitch cancels the call when the client's deadline or criswitch's own limit has passed, and only the
-    /// latter says something about the backend.
+    /// deadline: criswitch cancels the call when the client's deadline or criswitch's own limit has passed, and only
+    /// the latter says something about the backend.
     pub(crate) fn merged_headers(&self) -> HeaderMap {
         let mut headers = own_headers();
         headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));

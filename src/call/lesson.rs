@@ -111,10 +111,13 @@ impl Lesson {
             Lesson::Nothing => false,
             Lesson::List(Listing {
                 list, is_streamed, ..
-            }) => match list.is_stats() {
-                true => *list == List::MetricDescriptors,
-                false => !is_streamed,
-            },
+            }) => {
+                if list.is_stats() {
+                    *list == List::MetricDescriptors
+                } else {
+                    !is_streamed
+                }
+            }
             _ => true,
         }
     }

@@ -82,9 +82,10 @@ impl CallLog {
             timeout: grpc::timeout(headers),
             // Most calls that only read write no log line, and a span costs more than all other fields together. So
             // below DEBUG, such a call gets a span only when it writes a log line.
-            span: match row.changes() || LevelFilter::current() >= LevelFilter::DEBUG {
-                true => span(row, number, trace.as_ref()),
-                false => Span::none(),
+            span: if row.changes() || LevelFilter::current() >= LevelFilter::DEBUG {
+                span(row, number, trace.as_ref())
+            } else {
+                Span::none()
             },
             number,
             trace,
@@ -232,9 +233,10 @@ impl CallLog {
             .timeout
             .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
         let is_late = left.is_some_and(|left| left <= DEADLINE_SLACK);
-        let (code, why) = match is_late {
-            true => (Code::DeadlineExceeded, "the client's deadline has passed"),
-            false => (Code::Cancelled, "the client cancelled the call"),
+        let (code, why) = if is_late {
+            (Code::DeadlineExceeded, "the client's deadline has passed")
+        } else {
+            (Code::Cancelled, "the client cancelled the call")
         };
         self.end_once(&CallEnd {
             code,
@@ -380,8 +382,8 @@ impl CallLog {
 }
 
 impl CallEnd<'_> {
-    /// Whether the end of a call of `row` is a failure. `Unimplemented` only means that a runtime lacks the feature, if a
-    /// runtime may lack the RPC.
+    /// Whether the end of a call of `row` is a failure. `Unimplemented` only means that a runtime lacks the feature, if
+    /// a runtime may lack the RPC.
     fn is_failure(&self, row: &Row) -> bool {
         let is_error = match self.code {
             Code::Ok => false,

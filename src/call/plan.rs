@@ -1,5 +1,5 @@
-//! Makes the plan of a call. Later steps follow the plan. They read the name and the patience of the RPC's row, but never
-//! match on its columns `goes` and `then`, except for the lesson of a reply.
+//! Makes the plan of a call. Later steps follow the plan. They read the name and the patience of the RPC's row, but
+//! never match on its columns `goes` and `then`, except for the lesson of a reply.
 
 use std::sync::Arc;
 
@@ -30,22 +30,23 @@ pub(crate) enum Plan {
     Alone(Arc<Backend>),
     /// Send the call to several backends, and merge their replies.
     Merge(Vec<Arc<Backend>>, &'static Items),
-    /// Send the call to several backends, and pass the messages of their streams on. A backend without this RPC gets the
-    /// call of the row.
-    Interleave(Vec<Arc<Backend>>, &'static Items, &'static Row),
     /// Reply with the merged status of all backends.
     Status,
     /// Reply with the default backend's configuration, or with that of another of these backends if it has none.
     RuntimeConfig(Vec<Arc<Backend>>),
     /// Send the runtime configuration to these backends and to new ones.
     UpdateRuntimeConfig(Vec<Arc<Backend>>),
+    /// List the security profiles of these backends.
+    ListProfiles(Vec<Arc<Backend>>),
+    /// Remove a security profile from these backends.
+    RemoveProfile(Vec<Arc<Backend>>),
     /// Subscribe the client to the events of all backends.
     Events,
     /// Look for an image in the stores of these backends, for a client that names no pod.
     FindImage(Vec<Arc<Backend>>),
     /// Look for an image in the stores that an unknown pod may use.
     FindImageForPod(Stores),
-    /// Pull an image into several stores.
+    /// Pull an image or a security profile into several stores.
     PullImage(Vec<Arc<Backend>>),
     /// Remove an image from the stores that have it.
     RemoveImage(Vec<Arc<Backend>>),
@@ -55,11 +56,12 @@ pub(crate) enum Plan {
     Absent(Reply),
 }
 
-/// The plan for `request`, which goes to `target`. `is_alone` says whether the reply of a single backend passes as it is.
+/// The plan for `request`, which goes to `target`. `is_alone` says whether the reply of a single backend passes as it
+/// is.
 ///
 /// # Errors
-/// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed, or
-/// if there is no backend to call.
+/// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed,
+/// or if there is no backend to call.
 pub(crate) fn plan(
     mut request: Request,
     target: Target,
@@ -95,7 +97,8 @@ pub(crate) fn plan(
 
 /// The backends that `request` waits for after a start. The first lists wait for backends that have not been listed
 /// yet: each may have pods that clients know and criswitch does not. The first calls to the default backend wait for
-/// that backend. A call that asks whether the node has an RPC waits for all. Calls for events wait for no backend: subscribers get events of a backend as soon as it is ready.
+/// that backend. A call that asks whether the node has an RPC waits for all. Calls for events wait for no backend:
+/// subscribers get events of a backend as soon as it is ready.
 pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
     let live = &request.live;
     match &request.row.goes {
@@ -155,8 +158,9 @@ impl Planner<'_> {
             _ if backends.is_empty() => return Err(errors::no_backend()),
             _ if self.is_alone && backends.len() == 1 => Plan::Alone(backends.remove(0)),
             Merge::RuntimeConfig => Plan::RuntimeConfig(backends),
-            Merge::Interleave(instead, items) => Plan::Interleave(backends, items, instead),
-            Merge::Items(items) => Plan::Merge(backends, items),
+            Merge::Profiles => Plan::ListProfiles(backends),
+            Merge::RemoveProfile => Plan::RemoveProfile(backends),
+            Merge::Items(items) | Merge::Streamed(_, items) => Plan::Merge(backends, items),
         })
     }
 

@@ -24,8 +24,8 @@ use crate::backend::failed::Failed;
 use crate::backend::unsaved::Unsaved;
 use crate::call::fault::PassedCall;
 use crate::errors;
-use crate::http2::IncomingBody;
 use crate::limits::budget::{self, Budget};
+use crate::limits::incoming::IncomingBody;
 use crate::telemetry::counters::{Counts, Reason};
 use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 
@@ -86,16 +86,24 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
     let chunks = chunks.into_iter().filter(|chunk| !chunk.is_empty());
     let frames = std::iter::once(frames::frame_header(length))
         .chain(chunks)
-        .map(Frame::data);
-    let frames = frames.chain(std::iter::once(Frame::trailers(ok_trailers())));
+        .map(Frame::data)
+        .chain(std::iter::once(Frame::trailers(ok_trailers())));
     with_body(WholeBody(frames.collect()).boxed_unsync())
+}
+
+/// A successful stream of these messages, none of which is empty.
+pub fn of_messages(messages: Vec<Bytes>) -> Reply {
+    let framed = |message: Bytes| [frames::frame_header(message.len()), message];
+    let frames = messages.into_iter().flat_map(framed).map(Frame::data);
+    let end = std::iter::once(Frame::trailers(ok_trailers()));
+    with_body(WholeBody(frames.chain(end).collect()).boxed_unsync())
 }
 
 /// A backend's answer, sent unchanged.
 pub fn of_answer(answer: Answer) -> Reply {
     let data = match answer.body {
         Data::Raw(body) => [body, Bytes::new()],
-        Data::Cached(message) => [frames::frame_header(message.len()), message],
+        Data::Message(message) => [frames::frame_header(message.len()), message],
     };
     let data = data.into_iter().filter(|data| !data.is_empty());
     let frames: VecDeque<_> = data
@@ -149,8 +157,8 @@ pub(crate) fn end(trailers: HeaderMap) -> Body {
 }
 
 /// A backend's response that criswitch forwards without reading it. At the end of the response, the cached `list` is
-/// dropped, because the client may know newer items. `whole` is set if the response lists all items, and records whether
-/// the response failed.
+/// dropped, because the client may know newer items. `whole` is set if the response lists all items, and records
+/// whether the response failed.
 pub(crate) fn passed(
     response: http::Response<IncomingBody>,
     backend: Arc<Backend>,

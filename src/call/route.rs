@@ -183,8 +183,8 @@ impl Knowledge<'_> {
         taking
     }
 
-    /// The backends that get new pods or have pods, those of the routing table first. Also names backends that were never
-    /// listed.
+    /// The backends that get new pods or have pods, those of the routing table first. Also names backends that were
+    /// never listed.
     fn getting_pods(&self) -> Vec<BackendId> {
         let rows = self.table.handlers.iter().map(|row| row.backend);
         let has_pods = |id: &BackendId| self.owners.count(*id) != (0, 0);
@@ -276,9 +276,10 @@ impl Knowledge<'_> {
     /// The stores that an unknown pod with these annotations may use. The pod has a ready sandbox, because the kubelet
     /// asks for images after it has run the sandbox. Until every backend has been listed, any backend may have the pod.
     fn stores_of_ready(&self, annotations: Option<u64>) -> Stores {
-        let (likely, ready) = match self.complete {
-            true => self.owners.pods.ready(annotations),
-            false => Default::default(),
+        let (likely, ready) = if self.complete {
+            self.owners.pods.ready(annotations)
+        } else {
+            Default::default()
         };
         let of = |backends: &[BackendId]| -> Vec<BackendId> {
             let all = self.all.iter().copied();

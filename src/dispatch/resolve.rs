@@ -3,6 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use criswitch_config::BackendId;
 use criswitch_cri::rpc::{Kind, Patience};
@@ -11,16 +12,16 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::call::route::{Knowledge, Target, Unroutable};
 use crate::call::{Request, log};
+use crate::dispatch::fanout::fallback;
+use crate::dispatch::own;
 use crate::errors;
-use crate::fanout::fallback;
-use crate::forward::own;
 use crate::ownership::may_be_short;
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 use crate::topology::Live;
 
-/// The target of a request. Waits for an owner that is not connected: its lists, which come before it is ready, may show
-/// that it lost the item, and that another backend has it.
+/// The target of a request. Waits for an owner that is not connected: its lists, which come before it is ready, may
+/// show that it lost the item, and that another backend has it.
 pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
     let search = Search { switch, request };
     let target = search.known_target().await?;
@@ -110,10 +111,13 @@ impl Search<'_> {
         }
     }
 
+    /// Asks all backends, but less long than the client waits.
     async fn ask_all(&self) -> Result<(), Status> {
         let asked = Arc::clone(self.switch);
         let query = async move { own::list_every(&asked).await };
-        self.switch.question.ask(query).await
+        let answered = pin!(self.switch.question.ask(query));
+        let answered = self.request.within(Duration::MAX, answered).await;
+        answered.unwrap_or_else(|_| Err(errors::deadline_before_answers()))
     }
 
     /// Finds the target by what criswitch knows.

@@ -28,8 +28,9 @@ static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 /// Decodes an item. Returns the name of a required field that it lacks, if any.
 type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
 
-/// Why clients cannot use this list; `None` if they can. Reads no item that `last` has, too: a list of the same kind that
-/// clients can use. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of pods and of containers.
+/// Why clients cannot use this list; `None` if they can. Reads no item that `last` has, too: a list of the same kind
+/// that clients can use. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of pods and of
+/// containers.
 pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
     let (read, maps): (ReadItem, _) = match list {
         List::Pods => (
@@ -54,15 +55,12 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
         List::ContainerStats => (
             |it| {
                 let stats = cri::ContainerStats::decode(it)?;
-                Ok(missing(&[("attributes", stats.attributes.is_some())]))
+                Ok(of_attributes(stats.attributes.as_ref()))
             },
             maps::CONTAINER_STATS,
         ),
         List::PodStats => (
-            |it| {
-                let stats = cri::PodSandboxStats::decode(it)?;
-                Ok(missing(&[("attributes", stats.attributes.is_some())]))
-            },
+            |it| Ok(of_pod_stats(&cri::PodSandboxStats::decode(it)?)),
             maps::POD_STATS,
         ),
         List::Images => (|it| cri::Image::decode(it).map(|_| None), maps::IMAGE),
@@ -120,6 +118,35 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
     None
 }
 
+/// The first field that the kubelet reads of the attributes of a container's stats, and that they lack.
+fn of_attributes(attributes: Option<&cri::ContainerAttributes>) -> Option<&'static str> {
+    let has_metadata = attributes.is_some_and(|it| it.metadata.is_some());
+    missing(&[
+        ("attributes", attributes.is_some()),
+        ("metadata in its attributes", has_metadata),
+    ])
+}
+
+/// The first field that the kubelet reads of the stats of a pod and of its containers, and that they lack.
+fn of_pod_stats(stats: &cri::PodSandboxStats) -> Option<&'static str> {
+    let (linux, windows) = (&stats.linux, &stats.windows);
+    let on_linux = linux
+        .iter()
+        .flat_map(|linux| &linux.containers)
+        .map(|container| container.attributes.as_ref());
+    let on_windows = windows
+        .iter()
+        .flat_map(|windows| &windows.containers)
+        .map(|container| container.attributes.as_ref());
+    let mut containers = on_linux.chain(on_windows);
+    let are_whole = containers.all(|attributes| of_attributes(attributes).is_none());
+    missing(&[
+        ("attributes", stats.attributes.is_some()),
+        ("linux or windows", linux.is_some() || windows.is_some()),
+        ("attributes of a container", are_whole),
+    ])
+}
+
 fn size_fault(list: List, item: &[u8]) -> Option<String> {
     if list != List::MetricDescriptors {
         return None;
@@ -130,8 +157,8 @@ fn size_fault(list: List, item: &[u8]) -> Option<String> {
         .then(|| format!("has {keys} label keys; the limit is {MOST_LABEL_KEYS}"))
 }
 
-/// The fault of the maps at these paths of a decoded message, as the end of a sentence. prost reads a map of a wrong wire
-/// type, and Go does not.
+/// The fault of the maps at these paths of a decoded message, as the end of a sentence. prost reads a map of a wrong
+/// wire type, and Go does not.
 pub(super) fn map_fault(message: &[u8], maps: &[Path]) -> Option<String> {
     maps.iter()
         .find_map(|path| match protobuf::all_bytes(message, path) {
@@ -165,9 +192,10 @@ pub(super) fn print(message: &[u8]) -> Option<u64> {
 
 /// Whether the bytes are equal.
 pub(super) fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    match cfg!(target_env = "musl") {
-        true => is_equal_in_blocks(a, b),
-        false => a == b,
+    if cfg!(target_env = "musl") {
+        is_equal_in_blocks(a, b)
+    } else {
+        a == b
     }
 }
 

@@ -3,8 +3,8 @@
 //! All requests share one budget, of which users and connections have parts ([`Requests`]). Each backend has three
 //! budgets: for replies to clients and for answers to criswitch's own questions ([`Replies`]), and for events. Replies
 //! that clients have not read yet have a budget that the connections share ([`Shares`]). So clients and backends cannot
-//! use up each other's memory, and clients cannot use up the memory that criswitch needs itself. Every body that is read
-//! counts in a budget.
+//! use up each other's memory, and clients cannot use up the memory that criswitch needs itself. Every body that is
+//! read counts in a budget.
 //!
 //! A part of a budget is a budget too. Its bytes also count in the whole.
 
@@ -52,6 +52,11 @@ pub fn most(max_message: usize, backends: usize) -> usize {
     messages + Shares::for_unread(max_message).limit() + backends * (2 * messages + events)
 }
 
+/// The most bytes of a streamed list: the unread replies of one connection may take as much.
+pub fn most_streamed(max_message: usize) -> usize {
+    Budget::for_messages(max_message).limit() / shares::ONE
+}
+
 /// A limit on bytes in memory, and the number of bytes in use.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Pool>);
@@ -68,7 +73,7 @@ struct Pool {
 /// The budget of which a budget is a part.
 #[derive(Debug)]
 enum Whole {
-    /// The budget is no part of another one.
+    /// The budget is not part of another one.
     Itself,
     Budget(Budget),
     /// The budget is one connection's part of [`Shares`].
@@ -314,8 +319,10 @@ impl Collected {
         }
         if self.all.is_empty() {
             let first = std::mem::take(&mut self.first);
-            let announced = frames::frame_length(&first).ok().flatten().unwrap_or(0);
-            let announced = announced
+            let announced = frames::frame_length(&first)
+                .ok()
+                .flatten()
+                .unwrap_or(0)
                 .saturating_add(frames::FRAME_HEADER)
                 .min(MOST_RESERVED);
             self.all.reserve_exact(announced.max(first.len()));

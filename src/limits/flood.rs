@@ -76,7 +76,8 @@ pub struct CountedIo {
     holds: bool,
     /// Bytes that were read from `io` already, and that the next reads return: the preface, or a part of HEADERS.
     next: Bytes,
-    /// HEADERS of a client whose first bytes are not complete yet. h2 gets none of them before the authority is replaced.
+    /// HEADERS of a client whose first bytes are not complete yet. h2 gets none of them before the authority is
+    /// replaced.
     partial: Option<Partial>,
     /// Whether the peer sends requests.
     is_client: bool,
@@ -340,9 +341,10 @@ impl AsyncRead for CountedIo {
                 return Poll::Ready(Ok(()));
             }
             if let Some(partial) = self.partial.take() {
-                match ready!(self.poll_missing(context, into, partial))? {
-                    true => continue,
-                    false => return Poll::Ready(Ok(())),
+                if ready!(self.poll_missing(context, into, partial))? {
+                    continue;
+                } else {
+                    return Poll::Ready(Ok(()));
                 }
             }
             let before = into.filled().len();
@@ -444,8 +446,8 @@ mod tests {
             (HEADERS, 0, 7),
             (CONTINUATION, 30, 1),
             (UNKNOWN, 255, 1),
-        ];
-        let frames = frames.map(|(kind, length, stream)| frame(kind, length, stream));
+        ]
+        .map(|(kind, length, stream)| frame(kind, length, stream));
         let sent = [&[DATA; PREFACE][..], &frames.concat()].concat();
         for size in 1..sent.len() {
             let mut counted = Frames::behind(PREFACE);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// The most further connections to one backend, for calls that find no free stream. With a backend that allows 8 streams
-/// on each connection, an `ExecSync` for each of a node's 110 pods still finds a stream.
+/// The most further connections to one backend, for calls that find no free stream. With a backend that allows 8
+/// streams on each connection, an `ExecSync` for each of a node's 110 pods still finds a stream.
 pub const MAX_FURTHER_CONNECTIONS: usize = 15;
 
 /// The calls on one connection.
@@ -108,9 +108,10 @@ impl StreamQueue {
 impl WaitingCall<'_> {
     /// Waits until `take` returns a value. Calls `take` at once, and again when a stream is free.
     pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
-        let freed = match self.is_probe {
-            true => &self.queue.freed_for_probe,
-            false => &self.queue.freed,
+        let freed = if self.is_probe {
+            &self.queue.freed_for_probe
+        } else {
+            &self.queue.freed
         };
         loop {
             let mut freed = std::pin::pin!(freed.notified());

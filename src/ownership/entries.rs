@@ -175,8 +175,8 @@ pub(super) fn learn<T>(
     })
 }
 
-/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Returns `None`
-/// if the list has no such items.
+/// Returns `list`, which must be learned already, without repeated items and the items of other backends. Returns
+/// `None` if the list has no such items.
 pub(super) fn own<T>(
     entries: &Entries<T>,
     backend: BackendId,
@@ -291,6 +291,14 @@ pub(super) fn with_prefix<'a, T>(
 
 pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> Ids<'_> {
     let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
+    its.map(|(id, _)| id.as_str()).collect()
+}
+
+/// The ids that other backends than `backend` own because they listed them after `since`.
+pub(super) fn new_elsewhere<T>(entries: &Entries<T>, backend: BackendId, since: u64) -> Ids<'_> {
+    let is_new = |entry: &Entry<T>| entry.source == Evidence::Listed && entry.first > since;
+    let new = entries.iter().filter(|(_, entry)| is_new(entry));
+    let its = new.filter(|(_, entry)| entry.backend != backend);
     its.map(|(id, _)| id.as_str()).collect()
 }
 

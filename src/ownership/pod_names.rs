@@ -49,8 +49,11 @@ impl Pods {
         let pods = self.by_id.iter().filter(|(_, pod)| has_name(&pod.more));
         let ranked: Vec<_> = pods.map(|pod| (rank(pod.1, &routes), pod)).collect();
         let best = ranked.iter().map(|(rank, _)| *rank).max();
-        let pods = ranked.into_iter().filter(|(rank, _)| Some(*rank) == best);
-        let pods: Vec<PodEntry<'_>> = pods.map(|(_, pod)| pod).collect();
+        let pods: Vec<PodEntry<'_>> = ranked
+            .into_iter()
+            .filter(|(rank, _)| Some(*rank) == best)
+            .map(|(_, pod)| pod)
+            .collect();
         let id = pods.iter().map(|(id, _)| (*id).clone()).min();
         match (owners(&pods).as_slice(), id) {
             ([backend], Some(id)) => Named::One {
@@ -68,8 +71,10 @@ impl Pods {
     pub fn ready(&self, annotations: Option<u64>) -> (Vec<BackendId>, Vec<BackendId>) {
         let ready = self.by_id.iter().filter(|(_, pod)| pod.more.ready);
         let is_same = |(_, pod): &PodEntry<'_>| pod.more.annotations == annotations;
-        let same = ready.clone().filter(is_same);
-        let same = same.filter(|_| annotations.is_some());
+        let same = ready
+            .clone()
+            .filter(is_same)
+            .filter(|_| annotations.is_some());
         (
             owners(&same.collect::<Vec<_>>()),
             owners(&ready.collect::<Vec<_>>()),

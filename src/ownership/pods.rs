@@ -1,4 +1,5 @@
-//! The known pods and containers. `started` has the handlers that they were created with, `pod_names` the search by their names.
+//! The known pods and containers. `started` has the handlers that they were created with, `pod_names` the search by
+//! their names.
 
 use super::entries::{Entries, is_of};
 use super::shapes::InPod;

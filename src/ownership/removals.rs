@@ -63,9 +63,10 @@ impl Removals {
     /// The ids and uids of the pods of `backend` that were removed after `since`, or that a complete list after `since`
     /// lacked.
     pub fn pods_of(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
-        let its = self.after(since);
-        let its = its.filter(|removed| removed.backend == Some(backend));
-        let its = its.filter_map(|removed| Some((removed.id.clone(), removed.uid.clone()?)));
+        let its = self
+            .after(since)
+            .filter(|removed| removed.backend == Some(backend))
+            .filter_map(|removed| Some((removed.id.clone(), removed.uid.clone()?)));
         its.collect()
     }
 

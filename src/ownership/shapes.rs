@@ -72,16 +72,16 @@ impl Shape<InPod> for ContainerShape<'_> {
         pod.is_some_and(|pod| pod.backend != self.backend)
     }
 
-    /// The container has the uid label of another backend's pod, and is in a pod of its own backend that has a different
-    /// uid.
+    /// The container has the uid label of another backend's pod, and is in a pod of its own backend that has a
+    /// different uid.
     ///
     /// The kubelet assigns containers to pods by this label, so the state of such a container would count for the other
     /// backend's pod. The kubelet makes no such container.
     ///
-    /// A container with the uid of its own pod stays in lists as long as its pod does, even if another backend has a pod
-    /// of that uid: both may be left from the time before the pod moved to the other backend, and the kubelet must see
-    /// them to remove them. A container also stays if its pod is unknown, or if its backend has a pod of that uid with
-    /// the same rank as the other backend's ([`UidRanks`]).
+    /// A container with the uid of its own pod stays in lists as long as its pod does, even if another backend has a
+    /// pod of that uid: both may be left from the time before the pod moved to the other backend, and the kubelet must
+    /// see them to remove them. A container also stays if its pod is unknown, or if its backend has a pod of that uid
+    /// with the same rank as the other backend's ([`UidRanks`]).
     fn is_mislabelled(&self, container: &[u8]) -> bool {
         let label = label_of(container).unwrap_or_default();
         let is_odd = |pod: &&Entry<PodNames>| pod.backend == self.backend && pod.more.uid != label;

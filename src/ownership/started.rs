@@ -104,9 +104,10 @@ impl Pods {
     ) {
         let with_default_row: HashSet<_> = with_default_row.iter().collect();
         for (id, row) in rows {
-            let started_with = match with_default_row.contains(&id) {
-                true => StartedWith::DefaultRow(row),
-                false => StartedWith::Row(row),
+            let started_with = if with_default_row.contains(&id) {
+                StartedWith::DefaultRow(row)
+            } else {
+                StartedWith::Row(row)
             };
             self.learn_handler(&id, backend, started_with);
         }
@@ -188,8 +189,12 @@ mod tests {
     }
 
     fn unasked(owners: &Owners, now: Instant) -> Vec<(String, u32)> {
-        let unasked = owners.pods.without_handler(A, now, usize::MAX);
-        let mut unasked: Vec<_> = unasked.into_iter().map(|it| (it.id, it.failures)).collect();
+        let mut unasked: Vec<_> = owners
+            .pods
+            .without_handler(A, now, usize::MAX)
+            .into_iter()
+            .map(|it| (it.id, it.failures))
+            .collect();
         unasked.sort();
         unasked
     }

@@ -9,8 +9,7 @@ use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
 
-use super::entries::{Entries, is_of, mislabelled};
-use super::shapes::ContainerShape;
+use super::entries::{Entries, is_of};
 use super::{BackendId, Entry, Evidence, Owners, PodNames, Pods};
 
 /// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
@@ -25,8 +24,8 @@ pub(super) struct Uids {
 
 /// The pods of all backends by uid, for one list of a backend.
 ///
-/// For each uid: the ranks of the other backends and of the backend itself. `None` without a pod, otherwise whether a pod
-/// was created through criswitch.
+/// For each uid: the ranks of the other backends and of the backend itself. `None` without a pod, otherwise whether a
+/// pod was created through criswitch.
 pub(super) struct UidRanks<'a>(HashMap<&'a str, [Option<bool>; 2]>);
 
 impl<'a> UidRanks<'a> {
@@ -74,18 +73,10 @@ impl Owners {
         let first = pods.partition_point(|pod| pod.0 < hash);
         let pods = pods.iter().skip(first).take_while(|pod| pod.0 == hash);
         let rank = |is_own: bool| {
-            let pods = pods.clone();
-            let pods = pods.filter(|pod| (pod.1 == backend) == is_own);
+            let pods = pods.clone().filter(|pod| (pod.1 == backend) == is_own);
             pods.map(|pod| pod.2).max()
         };
         rank(false) > rank(true)
-    }
-
-    /// The number of containers in this list of `backend` that have the uid label of another backend's pod, and that
-    /// criswitch drops.
-    pub fn mislabelled(&self, backend: BackendId, list: &[u8]) -> usize {
-        let shape = ContainerShape::new(&self.pods.by_id, backend);
-        mislabelled(list, &shape)
     }
 }
 

@@ -91,8 +91,10 @@ where
                 .boxed()
         }
         LogFormat::Json => {
-            let json = tracing_subscriber::fmt::format().json();
-            let json = json.flatten_event(true).with_span_list(false);
+            let json = tracing_subscriber::fmt::format()
+                .json()
+                .flatten_event(true)
+                .with_span_list(false);
             lines.json().event_format(Remade(json, flat)).boxed()
         }
         LogFormat::Journald => {

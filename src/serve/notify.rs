@@ -8,7 +8,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use std::{io, thread};
 
-use criswitch::backend::state::State;
 use criswitch::ownership::Owners;
 use criswitch::switch::Switch;
 use criswitch::topology::Live;
@@ -132,11 +131,16 @@ fn deliver(messages: &Receiver<String>) {
 
 /// The line for `systemctl status`: the backends that are ready, and the number of pods.
 fn status(live: &Live, owners: &Owners) -> String {
-    let ready = live.backends.iter();
-    let ready = ready.filter(|backend| matches!(backend.connection.link().state, State::Ready(_)));
+    let ready = live
+        .backends
+        .iter()
+        .filter(|backend| backend.connection.is_ready());
     let (ready, all) = (ready.count(), live.backends.len());
-    let pods = live.backends.iter();
-    let pods: usize = pods.map(|backend| owners.count(backend.id).0).sum();
+    let pods: usize = live
+        .backends
+        .iter()
+        .map(|backend| owners.count(backend.id).0)
+        .sum();
     let (backends, pods) = (counted(all, "backend"), counted(pods, "pod"));
     format!("{ready}/{backends} ready, {pods}")
 }

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::call::reply::{Body, Reply};
-use crate::http2::IncomingBody;
+use crate::limits::incoming::IncomingBody;
 use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
 
 /// The most calls in flight on one connection. The kubelet has one connection for each CRI service.
@@ -84,9 +84,10 @@ async fn send(
     let (head, body) = reply.into_parts();
     let is_end = body.is_end_stream();
     let stream = respond.send_response(http::Response::from_parts(head, ()), is_end)?;
-    match is_end {
-        true => Ok(()),
-        false => send_body(body, stream).await,
+    if is_end {
+        Ok(())
+    } else {
+        send_body(body, stream).await
     }
 }
 

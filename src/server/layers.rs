@@ -11,14 +11,14 @@ use criswitch_cri::codec::grpc::GRPC_TIMEOUT;
 use criswitch_cri::rpc::{self, Row};
 use http::header::CONTENT_TYPE;
 
-use crate::admin::AdminCalls;
 use crate::call::log::CallLog;
 use crate::call::reply::{self, Reply};
 use crate::dispatch;
 use crate::errors;
-use crate::http2::IncomingBody;
 use crate::limits::budget::{Budget, ClientMemory};
+use crate::limits::incoming::IncomingBody;
 use crate::limits::places::{Places, User};
+use crate::operator::admin::AdminCalls;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 

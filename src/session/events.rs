@@ -27,11 +27,10 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::state::State;
 use crate::backend::stream::Messages;
 use crate::call::Failed;
-use crate::forward::own::{self, OwnCalls};
-use crate::forward::short;
+use crate::dispatch::forward::short;
+use crate::dispatch::own::{self, OwnCalls};
 use crate::gate::Readable;
 use crate::limits::budget::Unread;
 use crate::ownership::Owners;
@@ -72,7 +71,7 @@ async fn follow_streams(own: OwnCalls<'_>) {
     let OwnCalls {
         switch, backend, ..
     } = own;
-    let away = !matches!(backend.connection.link().state, State::Ready(_));
+    let away = !backend.connection.is_ready();
     let mut before = away.then(|| Baseline::now(switch, backend));
     let mut ends = Ends::default();
     loop {
@@ -218,8 +217,8 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
 fn is_about_another(owners: &mut Owners, backend: BackendId, event: &[u8]) -> bool {
     let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
     let uid = protobuf::string(event, EVENT_POD_UID).unwrap_or_default();
-    let containers = protobuf::strings(event, EVENT_CONTAINERS).unwrap_or_default();
-    let mut containers = containers
+    let mut containers = protobuf::strings(event, EVENT_CONTAINERS)
+        .unwrap_or_default()
         .into_iter()
         .chain(protobuf::string(event, EVENT_ID).ok());
     owners.is_of_another(Kind::Pod, pod, backend)
@@ -331,7 +330,7 @@ where
 }
 
 /// Makes an event with a pod's state from the pod's `PodSandboxStatus`. If the reply has no statuses of containers,
-/// queries each container.
+/// queries each container that is known now.
 async fn state_of(own: OwnCalls<'_>, id: &str) -> Result<Bytes, Failed> {
     let OwnCalls {
         switch, backend, ..

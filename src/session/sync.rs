@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criswitch_cri::codec::{cri, frames, protobuf};
 use criswitch_cri::rpc::fields::{linux_runtime_configuration, runtime_config_response};
-use criswitch_cri::rpc::{self, List, Merge, Row};
+use criswitch_cri::rpc::{self, List, Row};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::time::Instant;
@@ -17,8 +17,8 @@ use crate::backend::answer::Answer;
 use crate::backend::known::WRONG_CGROUP_DRIVER;
 use crate::backend::wire::Wire;
 use crate::call::Failed;
-use crate::fanout::{status, streams};
-use crate::forward::own::{self, FirstLists, OwnCalls, unless_silent};
+use crate::dispatch::fanout::status;
+use crate::dispatch::own::{self, FirstLists, OwnCalls, unless_silent};
 use crate::gate::Readable;
 use crate::switch::act::act;
 use crate::switch::learn::Learned;
@@ -37,9 +37,9 @@ const LONGEST_VERSION: usize = 64 << 10;
 /// driver, sends it the runtime configuration, and requests its status. Then the backend has joined.
 ///
 /// # Errors
-/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration does
-/// not reach the backend, or if the backend is forgotten meanwhile. In spite of any other failure the backend becomes
-/// ready.
+/// The error of `Version`, or of a list if there are no cached lists, or `Unavailable` if the runtime configuration
+/// does not reach the backend, or if the backend is forgotten meanwhile. In spite of any other failure the backend
+/// becomes ready.
 pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let OwnCalls {
         switch,
@@ -54,8 +54,8 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     match &listed {
         Ok(None) if backend.teaches(forgets) && is_there() => switch.question.listed(backend.id),
         Ok(_) => {}
-        // One bad container may fail or delay a list for good. The cached lists have the pods, and the backend may still
-        // answer calls for them.
+        // One bad container may fail or delay a list for good. The cached lists have the pods, and the backend may
+        // still answer calls for them.
         Err(_) if has_cached_lists(backend) => {
             backend.record.miss(&rpc::LIST_PODS);
             backend.record.miss(&rpc::LIST_CONTAINERS);
@@ -161,22 +161,11 @@ pub(crate) async fn version(backend: &Backend, wire: Option<&Wire>) -> Result<()
 /// Makes the call of `row` without a filter, and caches a list, stats or status in the reply.
 ///
 /// # Errors
-/// The error of a call that lists pods, containers or images without a stream. Any other call fails only with
-/// `Unavailable`. `Status` never fails here, because clients request it again.
+/// The error of a call that lists pods, containers or images. Any other call fails only with `Unavailable`. `Status`
+/// never fails here, because clients request it again.
 pub(crate) async fn answers(own: OwnCalls<'_>, row: &'static Row) -> Result<(), Failed> {
     let backend = own.backend;
-    let row = match row.merge() {
-        Some(Merge::Interleave(list, _)) => match streams::read_to_end(backend, row).await {
-            Err(failed) if failed.code() == Code::Unimplemented => list,
-            ended => {
-                own::note(backend, row, &ended);
-                return unless_silent(ended);
-            }
-        },
-        _ => row,
-    };
     match row.list() {
-        Some(List::Images) => own.list_images().await?,
         Some(list) if list.is_stats() => unless_silent(own.ask_stats(row, list).await)?,
         Some(list) => own.list_kind(list, row).await?,
         None if row.name == rpc::STATUS.name => first_status(own).await.unwrap_or_default(),

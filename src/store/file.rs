@@ -61,9 +61,10 @@ fn content(mut bytes: Bytes) -> Result<Bytes, Fault> {
     }
     bytes.advance(FORMAT.len());
     let written = bytes.try_get_u64_le().map_err(|_| Fault::Damaged)?;
-    match written == hash(&bytes) {
-        true => Ok(bytes),
-        false => Err(Fault::Damaged),
+    if written == hash(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(Fault::Damaged)
     }
 }
 

@@ -17,8 +17,8 @@ pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let backend = live
         .backends
         .iter()
-        .find(|backend| *backend.name() == *name);
-    let backend = backend.ok_or_else(|| unknown(name, &live))?;
+        .find(|backend| *backend.name() == *name)
+        .ok_or_else(|| unknown(name, &live))?;
     let advice = match backend.connection.link().state {
         State::Ready(_) => Some(
             "answers, so it is not forgotten; remove its pods, or remove its rows from the configuration and reload: criswitch keeps the backend until its pods end",
@@ -55,7 +55,8 @@ fn unknown(name: &str, live: &Live) -> String {
     let names = live
         .backends
         .iter()
-        .map(|backend: &std::sync::Arc<Backend>| backend.name());
-    let names = names.collect::<Vec<_>>().join(", ");
+        .map(|backend: &std::sync::Arc<Backend>| backend.name())
+        .collect::<Vec<_>>()
+        .join(", ");
     format!("no backend is named {name:?}; the backends are: {names}")
 }

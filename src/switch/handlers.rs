@@ -81,9 +81,10 @@ fn pods_renamed(
         );
         let started_with = owners.pods.started_with(id, backend.id);
         let name = name(|it| names.name_for(it), started_with, listed);
-        Ok(match name == listed {
-            true => Edit::Same,
-            false => Edit::Other(protobuf::with_string(pod, &[*handler], name)),
+        Ok(if name == listed {
+            Edit::Same
+        } else {
+            Edit::Other(protobuf::with_string(pod, &[*handler], name))
         })
     });
     renamed.map_err(|fault| backend.malformed(&fault))

@@ -21,9 +21,12 @@ pub(crate) fn bare_id(id: &str) -> &str {
 pub(crate) fn other_form(id: &str) -> Option<String> {
     let bare = bare_id(id);
     let is_whole = bare.len() == WHOLE_ID && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_whole.then(|| match bare == id {
-        true => format!("{ALGORITHM}{id}"),
-        false => bare.to_owned(),
+    is_whole.then(|| {
+        if bare == id {
+            format!("{ALGORITHM}{id}")
+        } else {
+            bare.to_owned()
+        }
     })
 }
 

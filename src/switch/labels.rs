@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::switch::view::View;
 use crate::topology::Live;
 
 use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
@@ -82,6 +81,49 @@ impl KnownFits {
         known.insert(backend.id, made);
         fits
     }
+
+    /// Whether the metrics of the only backend must be rewritten: clients received the label keys of a backend that was
+    /// removed since.
+    pub(crate) fn must_fit(&self, live: &Live, given: Option<&Bytes>, only: &Backend) -> bool {
+        let fits = self.of_only(live, given, only);
+        fits.is_some_and(|fits| !fits.is_empty())
+    }
+
+    fn of_only(&self, live: &Live, given: Option<&Bytes>, only: &Backend) -> Option<Arc<Fits>> {
+        let given = given?;
+        descriptors(only)?;
+        Some(self.of(live, Some(given), only, Vec::new()))
+    }
+
+    /// Rewrites a backend's metrics to the label keys that clients received. Returns `None` if nothing changes.
+    ///
+    /// # Errors
+    /// `Internal` if the metrics are malformed.
+    pub(crate) fn under_given_labels(
+        &self,
+        live: &Live,
+        given: Option<&Bytes>,
+        backend: &Backend,
+        metrics: &[u8],
+    ) -> Result<Option<Bytes>, Status> {
+        let fits = if live.is_alone() {
+            self.of_only(live, given, backend)
+        } else {
+            let all = live
+                .joined()
+                .iter()
+                .filter_map(|it| descriptors(it))
+                .collect();
+            Some(self.of(live, given, backend, all))
+        };
+        let Some(fits) = fits else { return Ok(None) };
+        let fitted = fitted(metrics, &fits, backend.max_message);
+        let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
+        for (metric, misfit) in omitted {
+            log_omitted(backend, &metric, &misfit);
+        }
+        Ok(metrics)
+    }
 }
 
 /// Whether the descriptors are in the same memory.
@@ -92,45 +134,6 @@ fn is_same(one: &[Vec<Bytes>; 3], other: &[Vec<Bytes>; 3]) -> bool {
             .map(|all| all.iter().map(place).collect::<Vec<_>>())
     };
     places(one) == places(other)
-}
-
-/// Whether the metrics of the only backend must be rewritten: clients received the label keys of a backend that was
-/// removed since.
-pub(crate) fn must_fit(view: &View<'_>, only: &Backend) -> bool {
-    fits_alone(view, only).is_some_and(|fits| !fits.is_empty())
-}
-
-fn fits_alone(view: &View<'_>, only: &Backend) -> Option<Arc<Fits>> {
-    let given = view.given.as_ref()?;
-    descriptors(only)?;
-    Some(view.fits.of(&view.live, Some(given), only, Vec::new()))
-}
-
-/// Rewrites a backend's metrics to the label keys that clients received. Returns `None` if nothing changes.
-///
-/// # Errors
-/// `Internal` if the metrics are malformed.
-pub(crate) fn under_given_labels(
-    view: &View<'_>,
-    backend: &Backend,
-    metrics: &[u8],
-) -> Result<Option<Bytes>, Status> {
-    let live = &view.live;
-    let fits = match live.is_alone() {
-        true => fits_alone(view, backend),
-        false => {
-            let all = live.joined();
-            let all = all.iter().filter_map(|it| descriptors(it)).collect();
-            Some(view.fits.of(live, view.given.as_ref(), backend, all))
-        }
-    };
-    let Some(fits) = fits else { return Ok(None) };
-    let fitted = fitted(metrics, &fits, backend.max_message);
-    let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
-    for (metric, misfit) in omitted {
-        log_omitted(backend, &metric, &misfit);
-    }
-    Ok(metrics)
 }
 
 /// Whether a reply with metric descriptors is small enough to be remembered.

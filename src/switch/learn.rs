@@ -22,7 +22,7 @@ use crate::ownership::{
     self, Changed, Claim, LONGEST_ID, Mark, Owned, Owners, PodNames, Unlearned,
 };
 use crate::switch::pod_requests::{self, PodRequests};
-use crate::switch::usable::{has_room, keep_stats, readable, usable};
+use crate::switch::usable::{has_room, readable, usable};
 use crate::switch::view::View;
 use crate::switch::{Switch, listed, urls};
 use crate::topology::Live;
@@ -178,8 +178,8 @@ impl<'a> Learner<'a> {
         self.end(message)
     }
 
-    /// Learns from the successful reply to `call`, a part of a merged reply. The client gets a list only after all parts
-    /// were learned, because a part may change the owners of another part's items.
+    /// Learns from the successful reply to `call`, a part of a merged reply. The client gets a list only after all
+    /// parts were learned, because a part may change the owners of another part's items.
     pub(crate) fn learn_share(mut self, call: &Call, reply: &Bytes) -> Learned {
         let message = self.reply(call, reply);
         self.end(message)
@@ -192,33 +192,10 @@ impl<'a> Learner<'a> {
         self.end(learned.map(|()| None))
     }
 
-    /// Learns a list that is or may be incomplete. Rejects the list if the backend is at the entry limit, because only
-    /// a complete list shows which entries can be forgotten. Returns the list for the client like [`Learner::learn`].
-    pub(crate) fn learn_part(mut self, list: List, message: &Bytes) -> Learned {
-        let learned = self.part(list, message);
-        let message = learned.and_then(|()| self.shown(list, message));
-        self.end(message)
-    }
-
     /// Learns a list.
     pub(crate) fn learn_list(mut self, list: List, message: &Bytes) -> Learned {
         let learned = self.list(list, message);
         self.end(learned.map(|()| None))
-    }
-
-    /// Caches a complete list, and forgets the items that the list lacks.
-    pub(crate) fn keep_whole(mut self, list: List, message: Readable) -> Learned {
-        if self.teaches {
-            self.count_mislabelled(list, &message);
-            self.keep(list, self.asked.snapshot(message));
-        }
-        self.settle(list)
-    }
-
-    /// Forgets the items that a complete list lacks. The list itself was learned before.
-    pub(crate) fn settle(mut self, list: List) -> Learned {
-        self.forget_missing(list);
-        self.end(Ok(None))
     }
 
     fn end(self, message: Result<Option<Bytes>, Status>) -> Learned {
@@ -319,8 +296,10 @@ impl<'a> Learner<'a> {
         self.count_mislabelled(list, reply);
         self.forget_missing(list);
         let owners = &self.view.owners;
-        let items = protobuf::fields(reply).flatten();
-        let items = items.filter(|field| field.number == fields::ITEMS).count();
+        let items = protobuf::fields(reply)
+            .flatten()
+            .filter(|field| field.number == fields::ITEMS)
+            .count();
         // If the backend owns an item that the list lacks, the item may be newer than the list. The same list,
         // requested later, would remove the item, so the later list must be decoded.
         let is_all = |kind| owners.count_of(kind, backend.id) == items;
@@ -342,6 +321,8 @@ impl<'a> Learner<'a> {
         }
     }
 
+    /// Learns a list that is or may be incomplete. Rejects the list if the backend is at the entry limit, because only
+    /// a complete list shows which entries can be forgotten.
     fn part(&mut self, list: List, message: &Bytes) -> Result<(), Status> {
         let is_full = |kind| self.view.owners.is_full(kind, self.backend.id);
         if list.kind().is_some_and(is_full) {
@@ -361,8 +342,9 @@ impl<'a> Learner<'a> {
             self.may_have_others = true;
             return ownership::check(message).map_err(bad);
         }
-        let learned = owners.learn(kind, backend.id, message, self.asked.mark);
-        let learned = learned.map_err(bad)?;
+        let learned = owners
+            .learn(kind, backend.id, message, self.asked.mark)
+            .map_err(bad)?;
         self.warn_of(&learned.claims);
         self.learned.save.extend(learned.changed);
         self.may_have_others = learned.dropped > 0;
@@ -511,6 +493,19 @@ impl<'a> Learner<'a> {
             }
         }
     }
+}
+
+/// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
+pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
+    if !backend.teaches(asked.forgets) {
+        return;
+    }
+    let snapshot = asked.snapshot(stats);
+    // Metric descriptors are saved on disk, other stats are not.
+    backend.learn_saved(|known| {
+        let is_new = known.lists.keep_stats(list, snapshot, backend.max_message);
+        is_new && list == List::MetricDescriptors
+    });
 }
 
 /// Learns the names of the pod in a request, if the request has the pod's configuration.

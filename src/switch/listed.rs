@@ -77,8 +77,10 @@ pub(crate) fn created(list: List, id: &str, request: &[u8]) -> Result<Bytes, Mal
             protobuf::put_bytes(&mut item, *number, value);
         }
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.unwrap_or_default().as_nanos();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
     protobuf::put_varint(
         &mut item,
         created_at,

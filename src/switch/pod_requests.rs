@@ -175,8 +175,12 @@ pub(crate) fn note_asking(
     }
 }
 
-/// Returns the annotation `kubernetes.io/config.seen` of the pod in `call`.
+/// Returns the annotation `kubernetes.io/config.seen` of the pod in `call`, a call of the kubelet. `None` for a call of
+/// another user than the kubelet's, who could otherwise make criswitch forget the kubelet's pods.
 pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
+    if call.user.is_other() {
+        return None;
+    }
     let annotations = call.row.pod_annotations()?;
     let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION);
     seen.ok().flatten().filter(|seen| !seen.is_empty())

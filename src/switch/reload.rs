@@ -331,8 +331,10 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
     if gone.is_empty() {
         return;
     }
-    let left = live.backends.iter().map(|backend| backend.id);
-    let left: HashSet<_> = left
+    let left: HashSet<_> = live
+        .backends
+        .iter()
+        .map(|backend| backend.id)
         .filter(|id| gone.iter().all(|gone| gone.id != *id))
         .collect();
     for backend in gone {
@@ -344,9 +346,9 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
     switch.set_live(left);
 }
 
-/// Whether `backend` owns a pod or container, or may own one. Other backends that list the same items do not count: they
-/// may list copies to get the items. A joined backend that was never listed counts as needed. A backend that never joined
-/// does not, because no client knows its pods.
+/// Whether `backend` owns a pod or container, or may own one. Other backends that list the same items do not count:
+/// they may list copies to get the items. A joined backend that was never listed counts as needed. A backend that never
+/// joined does not, because no client knows its pods.
 fn is_needed(question: &Question, owners: &Owners, backend: &Backend) -> bool {
     let is_unlisted = backend.has_joined() && !question.has_listed(backend.id);
     let may_create = owners.creations.is_at(backend.id);

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
-use crate::backend::state::State;
 use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::gate::Readable;
 use crate::ownership::Owners;
@@ -56,8 +55,8 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     // backends.
     let live = switch.live();
     Unsaved::from_iter(&live.backends).saved().await.ok();
-    // The file may show the backend's last pod, so the reply to the removal of that pod waits until the file is removed.
-    // If a reload has added the backend again, the new backend replaces the file.
+    // The file may show the backend's last pod, so the reply to the removal of that pod waits until the file is
+    // removed. If a reload has added the backend again, the new backend replaces the file.
     let live = switch.live();
     let mut others = live.backends.iter().filter(|it| it.id != backend.id);
     let removed = match others.find(|it| it.socket == backend.socket) {
@@ -231,7 +230,7 @@ pub(crate) fn restart_problem(
     question: &Question,
     backend: &Backend,
 ) -> Option<String> {
-    if !backend.has_joined() || matches!(backend.connection.link().state, State::Ready(_)) {
+    if !backend.has_joined() || backend.connection.is_ready() {
         return None;
     }
     let why = match has_store {
@@ -332,12 +331,11 @@ impl Restored<'_> {
             let status = Readable::status(&saved.status).unwrap_or_default();
             known.restore(version, status, at_most);
         });
-        match is_known {
-            true => {
-                switch.question.listed(backend.id);
-                backend.await_until(switch.start_by.min(Instant::now() + BRIEF_WAIT));
-            }
-            false => backend.await_until(switch.start_by),
+        if is_known {
+            switch.question.listed(backend.id);
+            backend.await_until(switch.start_by.min(Instant::now() + BRIEF_WAIT));
+        } else {
+            backend.await_until(switch.start_by)
         }
     }
 

@@ -208,9 +208,10 @@ impl Subscribers {
     fn change<T>(&self, queue: &Queue, change: impl FnOnce(&mut UnreadEvents) -> T) -> T {
         let mut unread = queue.unread.lock();
         let (lagged, changed) = (unread.lags, change(&mut unread));
-        unread.lags = match lagged {
-            true => unread.events.len() > CAUGHT_UP,
-            false => unread.events.len() > MOST_UNREAD,
+        unread.lags = if lagged {
+            unread.events.len() > CAUGHT_UP
+        } else {
+            unread.events.len() > MOST_UNREAD
         };
         match (lagged, unread.lags) {
             (false, true) => self.lagging.send_modify(|count| *count += 1),

@@ -11,7 +11,6 @@ use crate::backend::Backend;
 use crate::backend::known::Known;
 use crate::gate::Readable;
 use crate::ownership::{self, MOST, Unlearned};
-use crate::switch::learn::Asked;
 use crate::topology::Live;
 
 /// Reads `reply` at the gate, so that it may be cached and merged with the replies of other backends. Without a `list`,
@@ -19,8 +18,8 @@ use crate::topology::Live;
 /// unchanged.
 ///
 /// # Errors
-/// `Internal` if the reply has more items than any backend can have, or if clients cannot decode it. With one backend only
-/// the latter is no error.
+/// `Internal` if the reply has more items than any backend can have, or if clients cannot decode it. With one backend
+/// only the latter is not an error.
 pub(crate) fn readable(
     live: &Live,
     list: Option<List>,
@@ -53,9 +52,9 @@ pub(super) fn usable(
     }
 }
 
-/// Whether merged lists have room for `size` bytes of `backend`: its equal share of `max_message`, and more if the cached
-/// lists of the other backends leave it. Several backends may list one image, so their lists of images need less room
-/// together, and count as fitting.
+/// Whether merged lists have room for `size` bytes of `backend`: its equal share of `max_message`, and more if the
+/// cached lists of the other backends leave it. Several backends may list one image, so their lists of images need less
+/// room together: up to `max_message` counts as fitting.
 pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) -> bool {
     let joined = live.joined();
     let cached = |other: &Arc<Backend>| {
@@ -64,7 +63,7 @@ pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) 
     };
     let others = joined.iter().filter(|other| other.id != backend.id);
     let limit = backend.max_message;
-    list.kind().is_none()
+    list.kind().is_none() && size <= limit
         || size <= limit / joined.len().max(1)
         || size + others.map(cached).sum::<usize>() <= limit
 }
@@ -74,20 +73,8 @@ pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) 
 /// # Errors
 /// `Internal` if clients cannot decode the list, or if it has more items than any backend can have.
 pub(crate) fn check_first(list: List, backend: &Backend, reply: &Bytes) -> Result<(), Status> {
-    let fault = Readable::list(list, reply).err();
-    let fault = fault.or_else(|| ownership::check(reply).err().map(|it| it.to_string()));
+    let fault = Readable::list(list, reply)
+        .err()
+        .or_else(|| ownership::check(reply).err().map(|it| it.to_string()));
     fault.map_or(Ok(()), |fault| Err(backend.bad_reply(&fault)))
-}
-
-/// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
-pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: Asked) {
-    if !backend.teaches(asked.forgets) {
-        return;
-    }
-    let snapshot = asked.snapshot(stats);
-    // Metric descriptors are saved on disk, other stats are not.
-    backend.learn_saved(|known| {
-        let is_new = known.lists.keep_stats(list, snapshot, backend.max_message);
-        is_new && list == List::MetricDescriptors
-    });
 }

@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::ownership::{MOST, Mark, Owners, Unlearned};
 use crate::switch::labels::KnownFits;
-use crate::switch::{Switch, handlers, labels};
+use crate::switch::{Switch, handlers};
 use crate::topology::Live;
 
 /// The facts that decide how clients see the list of a backend. The owners are locked meanwhile.
@@ -50,8 +50,10 @@ impl View<'_> {
         let Some(kind) = list.kind() else {
             return self.shown(list, backend, message);
         };
-        let own = self.owners.own(kind, backend.id, message, asked);
-        let own = own.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
+        let own = self
+            .owners
+            .own(kind, backend.id, message, asked)
+            .map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
         let shown = self.shown(list, backend, own.as_ref().unwrap_or(message))?;
         Ok(shown.or(own))
     }
@@ -71,7 +73,10 @@ impl View<'_> {
             List::PodMetrics => {
                 let own = self.without_others(list, backend, message)?;
                 let metrics = own.as_ref().unwrap_or(message);
-                Ok(labels::under_given_labels(self, backend, metrics)?.or(own))
+                let given = self.given.as_ref();
+                let fits = self.fits;
+                let fitted = fits.under_given_labels(&self.live, given, backend, metrics)?;
+                Ok(fitted.or(own))
             }
             _ => self.without_others(list, backend, message),
         }
@@ -85,6 +90,11 @@ impl View<'_> {
         paths: &HandlerPaths,
     ) -> Result<Option<Bytes>, Status> {
         handlers::renamed(&self.live.table, &self.owners, backend, message, paths)
+    }
+
+    /// Whether the metrics of the only backend must be rewritten; see [`KnownFits::must_fit`].
+    pub(crate) fn must_fit(&self, only: &Backend) -> bool {
+        self.fits.must_fit(&self.live, self.given.as_ref(), only)
     }
 
     /// Removes repeated stats, and the stats of other backends' pods and containers, from `reply`. Stats of other

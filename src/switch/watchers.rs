@@ -16,8 +16,8 @@ pub(crate) struct Watchers {
     state: watch::Sender<Option<StateFrame>>,
     /// Notified when a client begins to watch.
     begun: Notify,
-    /// Allows one state at a time to be made.
-    pub(crate) turn: Arc<Semaphore>,
+    /// Allows one piece of work of [`Watchers::in_turn`] at a time.
+    turn: Arc<Semaphore>,
 }
 
 impl Default for Watchers {
@@ -31,6 +31,21 @@ impl Default for Watchers {
 }
 
 impl Watchers {
+    /// Does `work`, which looks at the whole state and takes long with many pods, on another thread. One piece of work
+    /// is done at a time. Returns `None` if the work panics.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
+        let worked = tokio::task::spawn_blocking(move || {
+            let worked = work();
+            drop(turn);
+            worked
+        });
+        worked.await.ok()
+    }
+
     /// Begins to watch. The first watcher gets no state that was sent to earlier watchers.
     pub(crate) fn watch(&self) -> watch::Receiver<Option<StateFrame>> {
         if self.state.receiver_count() == 0 {

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The shortest time between two lines that one [`LogLimit`] allows.
-pub(crate) const LOG_PAUSE: Duration = Duration::from_secs(1);
+const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Mutex<Recent>);
@@ -28,6 +28,28 @@ impl LogLimit {
         }
         recent.last = Some(Instant::now());
         Some(std::mem::take(&mut recent.omitted))
+    }
+}
+
+/// Limits log lines about failed accepts to one line until an accept succeeds, and to one line a second. The limit per
+/// second is needed if file descriptors run out, because then each connection that ends lets one accept succeed.
+#[derive(Debug, Default)]
+pub(crate) struct AcceptFailures {
+    reported: bool,
+    limit: LogLimit,
+}
+
+impl AcceptFailures {
+    /// Records a failed accept. If it must be logged, returns the number of lines omitted since the last line.
+    pub(crate) fn failed(&mut self) -> Option<u64> {
+        let line = (!self.reported).then(|| self.limit.line()).flatten();
+        self.reported |= line.is_some();
+        line
+    }
+
+    /// Records a successful accept.
+    pub(crate) fn succeeded(&mut self) {
+        self.reported = false;
     }
 }
 
@@ -127,5 +149,28 @@ mod tests {
         tokio::time::advance(FAILING_PAUSE).await;
         assert_eq!(failing.failed(), Some(10));
         assert!(failing.succeeded().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_every_connection_reaches_is_reported_once_a_second() {
+        let mut failing = AcceptFailures::default();
+        let reports = |failing: &mut AcceptFailures| {
+            let reported = (0..100).filter_map(|_| {
+                failing.succeeded();
+                failing.failed()
+            });
+            reported.collect::<Vec<_>>()
+        };
+        assert_eq!(reports(&mut failing), [0]);
+        tokio::time::advance(LOG_PAUSE).await;
+        assert_eq!(reports(&mut failing), [99]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn accepts_that_fail_for_long_are_reported_once() {
+        let mut failing = AcceptFailures::default();
+        assert_eq!(failing.failed(), Some(0));
+        tokio::time::advance(10 * LOG_PAUSE).await;
+        assert_eq!(failing.failed(), None);
     }
 }

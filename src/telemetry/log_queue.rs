@@ -157,9 +157,12 @@ fn on_one_line(line: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| LINE_BREAKS.contains(byte)) {
         return line.into();
     }
-    let escaped = |byte: &u8| match LINE_BREAKS.contains(byte) {
-        true => byte.escape_ascii().collect::<Vec<u8>>(),
-        false => vec![*byte],
+    let escaped = |byte: &u8| {
+        if LINE_BREAKS.contains(byte) {
+            byte.escape_ascii().collect::<Vec<u8>>()
+        } else {
+            vec![*byte]
+        }
     };
     let text = text.iter().flat_map(escaped);
     text.chain(*b"\n").collect()

@@ -44,8 +44,10 @@ pub(crate) fn extended(
     let mut table = table.clone();
     let mut disputed = Vec::new();
     for (name, backends) in offers(&table, reports, held) {
-        let holder = held.iter().find(|it| it.name == name);
-        let holder = holder.filter(|it| backends.contains(&it.backend));
+        let holder = held
+            .iter()
+            .find(|it| it.name == name)
+            .filter(|it| backends.contains(&it.backend));
         let taker = match (backends.as_slice(), holder) {
             ([one], Some(holder)) if holder.backend == *one => Some(*one),
             ([one], _) => is_complete.then_some(*one),

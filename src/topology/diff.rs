@@ -109,8 +109,12 @@ fn of_handlers(before: &Live, after: &Live, name_of: &impl Fn(&Backend) -> Strin
             Some(_) => {}
         }
     }
-    let removed = before.table.handlers.iter().map(|row| &row.name);
-    let removed = removed.filter(|name| after.table.handler(name).is_none());
+    let removed = before
+        .table
+        .handlers
+        .iter()
+        .map(|row| &row.name)
+        .filter(|name| after.table.handler(name).is_none());
     changes.handlers_removed = removed.cloned().collect();
     let (old, new) = (&before.table.default, &after.table.default);
     changes.default_handler = (old.name != new.name).then(|| Moved {
@@ -211,8 +215,8 @@ fn changed_keys(applies: Applies, before: &Config, after: &Config) -> Vec<String
             // `all`.
             let of_all = KEYS
                 .iter()
-                .find(|all| all.table.is_empty() && all.name == key.name);
-            let of_all = of_all.map(|all| (all.value(before), all.value(after)));
+                .find(|all| all.table.is_empty() && all.name == key.name)
+                .map(|all| (all.value(before), all.value(after)));
             key.name != "socket" && values.0 != values.1 && of_all != Some(values)
         };
         let fields = keys().filter(is_changed).map(|key| key.name);

@@ -12,8 +12,9 @@ pub(crate) fn undo(changes: &Changes, before: &Live, after: &Live) -> Vec<Undo> 
         effect: "the handler is removed again; pods that it has by then run on".to_owned(),
     });
     let lost = lost_auto_registered(before, after);
-    let removed = changes.handlers_removed.iter();
-    let removed = removed
+    let removed = changes
+        .handlers_removed
+        .iter()
         .filter(|name| !lost.contains(name))
         .map(|name| Undo {
             what: format!("handler {name}"),
@@ -90,12 +91,11 @@ fn of_added(name: &str) -> Undo {
 }
 
 fn of_retiring(Retiring { name, unnamed, .. }: &Retiring) -> Undo {
-    let until = match unnamed {
-        true => {
-            ". If its last pod ends before you undo, its cached lists and counters are lost, and lists omit the backend until \
+    let until = if *unnamed {
+        ". If its last pod ends before you undo, its cached lists and counters are lost, and lists omit the backend until \
              it answers"
-        }
-        false => "",
+    } else {
+        ""
     };
     Undo {
         what: format!("backend {name}"),

@@ -75,8 +75,9 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if options.log {
-        let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
-        let lines = lines.with_ansi(std::io::stderr().is_terminal());
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .with_ansi(std::io::stderr().is_terminal());
         lines.without_time().with_writer(std::io::stderr).init();
     }
     // Disables the default panic message: a panic in a schedule is reported as a failure, with the schedule's seed.

@@ -8,7 +8,7 @@ use crate::simulation::sabotage::Sabotage;
 use crate::{shorten, simulation};
 
 /// The largest number of seeds to try until the judge notices a sabotage.
-const SEEDS: u64 = 1000;
+const SEEDS: u64 = 5000;
 /// The schedules that criswitch without sabotage must pass. A schedule takes 0.3 s without optimization.
 const SCHEDULES: u64 = if cfg!(debug_assertions) { 50 } else { 2000 };
 

@@ -55,8 +55,10 @@ pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
         runtime.block_on(world::play(plan, disk.path(), sabotage))
     }));
     played.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or(panic.downcast_ref::<&str>().copied());
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied());
         Err(format!("a panic: {}", text.unwrap_or("?")))
     })
 }

@@ -15,10 +15,11 @@ use crate::secrets::{SECRET, secret, whisper};
 use crate::support::{Client, IMAGE, Sim};
 use crate::{command, main_file, text};
 
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "check.json",
     "config.toml",
     "log.txt",
+    "machine.txt",
     "metrics.txt",
     "parts.txt",
     "state.txt",
@@ -82,8 +83,8 @@ async fn a_bundle_has_all_parts_and_no_secret() {
     let at = |name: &str| files.main().with_file_name(name);
     let configuration = format!(
         "# the registry's password is hunter2\nlisten = {:?}\ndefault_handler = 'runc'\nstart_wait = '0s'\n
-        metrics.listen = {:?}\nlog.level = 'trace'\n[handlers]\nrunc = {:?} # token hunter2\ndead = {:?}",
-        at("listen"), at("metrics"), at("runc"), at("dead")
+        log.level = 'trace'\n[handlers]\nrunc = {:?} # token hunter2\ndead = {:?}",
+        at("listen"), at("runc"), at("dead")
     );
     std::fs::write(files.main(), configuration).unwrap();
     let runc = Sim::new("runc");
@@ -120,9 +121,13 @@ async fn a_bundle_has_all_parts_and_no_secret() {
             .is_empty()
     );
     for (part, word) in [
-        ("config.toml", "default_handler = \"runc\""),
+        ("config.toml", "\ndefault_handler = 'runc'\n"),
+        ("machine.txt", "Linux version"),
         ("status.txt", "dead"),
-        ("metrics.txt", "criswitch_build_info"),
+        (
+            "metrics.txt",
+            "criswitch_verdict{verdict=\"lists failing\"} 1\n",
+        ),
         ("state.txt", "backends.register"),
         ("log.txt", "commit=0123456789ab"),
         ("parts.txt", " ok"),
@@ -196,4 +201,28 @@ async fn tar_can_read_the_archive() {
             .all(|name| name.starts_with("criswitch-bundle/")),
         "{listed}"
     );
+}
+
+#[tokio::test]
+async fn an_archive_that_cannot_be_written_fails_before_the_parts_are_collected() {
+    let files = main_file("");
+    let archive = files.main().with_file_name("absent/bundle.tar.gz");
+    let (code, shown) = bundle(&files, &archive).await;
+    assert_eq!(code, Some(1));
+    assert!(shown.contains("cannot write"), "{shown}");
+    assert!(!shown.contains("version.json"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_dash_writes_the_archive_to_standard_output() {
+    let files = main_file("");
+    let mut bundle = command(&["bundle", "--config", text(&files.main()), "-"]);
+    let output = tokio::task::spawn_blocking(move || bundle.output().unwrap())
+        .await
+        .unwrap();
+    let archive = files.main().with_file_name("printed.tar.gz");
+    std::fs::write(&archive, output.stdout).unwrap();
+    assert!(parts(&archive).keys().eq(&PARTS));
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.contains("Read it before you publish it."), "{notes}");
 }

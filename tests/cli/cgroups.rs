@@ -133,8 +133,12 @@ fn cgroups_of_version_1_are_added_without_their_inactive_pages() {
     };
     assert_eq!(usage.in_cgroups, expected);
     assert_eq!(usage.total(), expected);
-    let names = usage.cgroups.iter().map(|path| path.file_name().unwrap());
-    let names: Vec<_> = names.map(|name| name.to_str().unwrap()).collect();
+    let names: Vec<_> = usage
+        .cgroups
+        .iter()
+        .map(|path| path.file_name().unwrap())
+        .map(|name| name.to_str().unwrap())
+        .collect();
     assert_eq!(names, [POD, &format!("cri-{CONTAINER}.scope")]);
 }
 
@@ -267,9 +271,10 @@ fn a_cgroup_of_the_pod_outside_of_its_parent_is_not_bounded_by_the_pod() {
         };
         for (cgroup, mebibytes, cpu) in [(&own, 1, 3), (&overhead, 350, 70)] {
             let cpu = milliseconds(cpu);
-            match mounts == ONLY_V2 {
-                true => tree.add_v2(cgroup, mebibytes * MIB, 0, cpu),
-                false => tree.add_v1(cgroup, mebibytes * MIB, 0, cpu),
+            if mounts == ONLY_V2 {
+                tree.add_v2(cgroup, mebibytes * MIB, 0, cpu)
+            } else {
+                tree.add_v1(cgroup, mebibytes * MIB, 0, cpu)
             }
         }
         let cgroup = format!("{memory_controller}{overhead}\n");
@@ -292,8 +297,13 @@ fn a_process_without_arguments_has_the_kernels_name() {
     let tree = Tree::with(ONLY_V2);
     tree.add_process(10, 1, &["shim", "-id", POD], "0::/\n", 1);
     tree.add_process(11, 10, &[], "0::/\n", 1);
-    let names = tree.usage().unwrap().processes.into_iter();
-    let mut names: Vec<_> = names.map(|process| process.name).collect();
+    let mut names: Vec<_> = tree
+        .usage()
+        .unwrap()
+        .processes
+        .into_iter()
+        .map(|process| process.name)
+        .collect();
     names.sort();
     assert_eq!(names, ["a) b", "shim"]);
 }

@@ -328,8 +328,7 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
         new = { socket = '/run/criswitch-test/new.sock', auto_register = true, required = false }",
     );
     let directory = files.main().parent().unwrap().to_owned();
-    let config = fs::read_to_string(files.main()).unwrap();
-    let config = config.replace(
+    let config = fs::read_to_string(files.main()).unwrap().replace(
         "'criswitch.sock'",
         &format!("{:?}", directory.join("criswitch.sock")),
     );

@@ -1,5 +1,6 @@
 //! The consequences of a backend for the whole node, in `check --probe`, `discover` and `explain`.
 
+use criswitch_cri::codec::cri;
 use expect_test::expect;
 use serde_json::{Value, json};
 use tonic::Status;
@@ -139,9 +140,10 @@ async fn check_names_all_rpcs_that_a_backend_lacks_and_fails_for_those_that_ever
         }
         let outcome = check(&node, CRIO, "crun", &[]).await;
         let shown = flat(&outcome.stdout);
-        let line = match row.may_lack {
-            true => format!("backend \"other\" lacks {}", row.name),
-            false => format!("it lacks {}, which every runtime must have", row.name),
+        let line = if row.may_lack {
+            format!("backend \"other\" lacks {}", row.name)
+        } else {
+            format!("it lacks {}, which every runtime must have", row.name)
         };
         assert!(shown.contains(&line), "{line}: {shown}");
         assert_eq!(outcome.code, i32::from(!row.may_lack), "{shown}");
@@ -175,6 +177,45 @@ async fn the_probe_waits_for_no_stats_and_sees_streams_of_events_that_end_at_onc
         what.as_str().unwrap().starts_with("GetContainerEvents"),
         "{what}"
     );
+}
+
+/// containerd before 1.7 pins no image. containerd 2.x pins the pause image, and does not report its name.
+#[tokio::test]
+async fn a_pause_image_in_the_store_that_is_not_pinned_is_named() {
+    const PAUSE: &str = "registry.k8s.io/pause:3.6";
+    let image = |pinned| cri::Image {
+        id: "sha256:0".into(),
+        repo_tags: vec![PAUSE.into()],
+        pinned,
+        ..Default::default()
+    };
+    let with = |sim: Sim| {
+        sim.set(|settings| settings.config = Some(json!({ "sandboxImage": PAUSE })))
+            .version("1.6.20")
+    };
+    let runtime = || containerd(["kata"]);
+    let without_images = with(runtime()).stores(image(false));
+    without_images.fail("ImageStatus", Status::unavailable("no images"));
+    for (sim, count) in [
+        (with(runtime()).stores(image(false)), 1),
+        (with(runtime()).stores(image(true)), 0),
+        (with(runtime()), 0),
+        (without_images, 0),
+        (runtime().stores(image(false)), 0),
+    ] {
+        let node = Node::new()
+            .with(CONTAINERD, containerd(["runc"]))
+            .with(CRIO, sim);
+        let consequences = check_json(&node, CRIO, "kata").await["consequences"].clone();
+        let consequences = consequences.as_array().unwrap();
+        assert_eq!(consequences.len(), count, "{consequences:?}");
+        for consequence in consequences {
+            let what = consequence["what"].as_str().unwrap();
+            assert!(what.contains(PAUSE), "{what}");
+            let line = format!("backend \"crio\": {what}");
+            assert!(flat(&node.configuration(&[]).await.text).contains(&flat(&line)));
+        }
+    }
 }
 
 #[tokio::test]

@@ -34,8 +34,9 @@ async fn hostile() -> Node {
 #[track_caller]
 fn assert_plain(what: &str, printed: &str) {
     let lines = printed.split_terminator('\n');
-    let odd = lines.filter(|line| line.contains(char::is_control));
-    let odd: Vec<_> = odd.collect();
+    let odd: Vec<_> = lines
+        .filter(|line| line.contains(char::is_control))
+        .collect();
     assert!(odd.is_empty(), "{what}: {odd:#?}");
 }
 

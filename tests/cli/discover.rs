@@ -14,6 +14,7 @@ async fn two_runtimes_become_a_commented_configuration() {
     let userns = RuntimeHandlerFeatures {
         recursive_read_only_mounts: true,
         user_namespaces: true,
+        ..Default::default()
     };
     let node = Node::new()
         .with(
@@ -67,35 +68,43 @@ async fn a_handler_whose_program_is_of_no_known_kind_gets_a_remark() {
     } } });
     let sim = containerd(["nvidia", "runc-like"]).set(|settings| settings.config = Some(config));
     let printed = Node::new().with(CONTAINERD, sim).configuration(&[]).await;
-    let rows = printed.text.split_once("[handlers]\n").unwrap().1;
-    let rows: Vec<_> = rows.lines().take(2).collect();
+    let rows: Vec<_> = printed
+        .text
+        .split_once("[handlers]\n")
+        .unwrap()
+        .1
+        .lines()
+        .take(2)
+        .collect();
     let remark = r#"runc-like = "containerd"  # unknown kind of runtime: set kind"#;
     assert_eq!(rows, [r#"nvidia    = "containerd""#, remark]);
 }
 
 #[tokio::test]
 async fn every_problem_is_in_the_file_and_on_standard_error() {
-    let cgroupfs = crio(["crun", "runc"]).cgroup_driver(CgroupDriver::Cgroupfs);
-    let cgroupfs = cgroupfs.set(|settings| settings.features.supplemental_groups_policy = false);
+    let cgroupfs = crio(["crun", "runc"])
+        .cgroup_driver(CgroupDriver::Cgroupfs)
+        .set(|settings| settings.features.supplemental_groups_policy = false);
     let broken = Sim::new("broken");
     broken.hold("Version");
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc"]))
         .with(CRIO, cgroupfs)
         .with("run/k0s/containerd.sock", broken);
-    let printed = node.configuration(&["NODE/none.sock"]).await;
+    std::fs::write(node.path("run/cri-dockerd.sock"), "").unwrap();
+    let printed = node.configuration(&[]).await;
     expect![[r##"
         # Written by criswitch discover. `criswitch check --probe` checks it and asks
         # the backends. All keys: criswitch.toml(5).
         #
         # Read this first:
-        # - crio uses the cgroup driver cgroupfs, but containerd uses systemd. Set the
-        #   same driver for the kubelet and all backends before the kubelet uses
-        #   criswitch.
+        # - crio uses the cgroup driver cgroupfs, but containerd uses systemd; set the
+        #   same driver for the kubelet and all backends.
         # - Rows of crio are commented out under [handlers]: runc (taken by containerd,
         #   which comes first).
         # - No backend at /node/run/k0s/containerd.sock: no answer within 3s.
-        # - No backend at /node/none.sock: No such file or directory.
+        # - No backend at /node/run/cri-dockerd.sock: it is a file, not a
+        #   socket.
         # - The node only has features that all backends have. Missing in crio:
         #   supplemental_groups_policy.
 
@@ -123,10 +132,10 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
     "##]]
     .assert_eq(&printed.text);
     expect![[r#"
-        criswitch: crio uses the cgroup driver cgroupfs, but containerd uses systemd. Set the same driver for the kubelet and all backends before the kubelet uses criswitch.
+        criswitch: crio uses the cgroup driver cgroupfs, but containerd uses systemd; set the same driver for the kubelet and all backends.
         criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
         criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
-        criswitch: No backend at /node/none.sock: No such file or directory.
+        criswitch: No backend at /node/run/cri-dockerd.sock: it is a file, not a socket.
         criswitch: The node only has features that all backends have. Missing in crio: supplemental_groups_policy.
     "#]].assert_eq(&printed.shown);
     assert_eq!(
@@ -194,10 +203,11 @@ async fn the_default_handler_of_crio_is_read_from_its_configuration() {
 async fn a_runtime_that_does_not_report_its_handlers_gets_those_of_its_configuration_or_its_default()
  {
     let silent = |sim: Sim| sim.set(|settings| settings.advertises_handlers = false);
-    let old = silent(containerd(["kata"])).version("1.6.20");
-    let old = old.set(|settings| {
-        settings.config = Some(containerd_config(Some("crun"), &["crun", "kata"]));
-    });
+    let old = silent(containerd(["kata"]))
+        .version("1.6.20")
+        .set(|settings| {
+            settings.config = Some(containerd_config(Some("crun"), &["crun", "kata"]));
+        });
     let docker = silent(Sim::new("docker"));
     let node = Node::new()
         .with(CONTAINERD, old)
@@ -231,7 +241,9 @@ async fn each_handler_gets_one_row_however_many_there_are() {
         .with(CONTAINERD, containerd(["runc"]))
         .with("run/kata/containerd.sock", containerd(kata))
         .with(CRIO, crio(["kata", "crun", "runc"]));
-    let printed = node.configuration(&["NODE/run/kata/containerd.sock"]).await;
+    let printed = node
+        .configuration(&["--all", "NODE/run/kata/containerd.sock"])
+        .await;
     let (_, handlers) = printed.text.split_once("[handlers]\n").unwrap();
     let (handlers, _) = handlers.split_once("\n\n").unwrap();
     expect![[r#"
@@ -261,7 +273,9 @@ async fn a_handler_keeps_its_row_if_a_later_backend_has_the_same_name() {
         .with(CONTAINERD, containerd(["runc", "cri-dockerd"]))
         .with("run/cri-dockerd.sock", docker)
         .with("run/k0s/containerd.sock", crio(["k0s", "kata"]));
-    let printed = node.configuration(&["NODE/run/k0s/containerd.sock"]).await;
+    let printed = node
+        .configuration(&["--all", "NODE/run/k0s/containerd.sock"])
+        .await;
     assert_eq!(
         printed.rows(),
         [
@@ -303,7 +317,7 @@ async fn a_runtime_that_is_not_ready_is_shown_with_its_reason() {
     let sim = containerd(["runc"]).set(|settings| settings.conditions[1] = not_ready);
     let node = Node::new().with(CONTAINERD, sim);
     expect![[r#"
-        criswitch: containerd is not ready (NetworkReady is false): cni plugin not initialized
+        criswitch: containerd: it is not ready (NetworkReady is false): cni plugin not initialized
     "#]]
     .assert_eq(&node.configuration(&[]).await.shown);
 }
@@ -314,6 +328,7 @@ async fn the_documentation_shows_the_output_for_a_current_and_an_old_containerd(
     let features = |user_namespaces: bool| RuntimeHandlerFeatures {
         recursive_read_only_mounts: !user_namespaces,
         user_namespaces,
+        ..Default::default()
     };
     let new = containerd(["runc", "gvisor", "runsc"]).version("2.4.2+unknown");
     let new = ["gvisor", "runsc"]
@@ -324,12 +339,12 @@ async fn the_documentation_shows_the_output_for_a_current_and_an_old_containerd(
         .set(|settings| settings.features.user_namespaces_host_network = true);
     let old = Sim::new("containerd")
         .version("1.6.20~ds1")
-        .lacks(["RuntimeConfig", "GetContainerEvents"]);
-    let old = old.set(|settings| {
-        settings.advertises_handlers = false;
-        settings.features = RuntimeFeatures::default();
-        settings.config = Some(containerd_config(Some("crun"), &["crun"]));
-    });
+        .lacks(["RuntimeConfig", "GetContainerEvents"])
+        .set(|settings| {
+            settings.advertises_handlers = false;
+            settings.features = RuntimeFeatures::default();
+            settings.config = Some(containerd_config(Some("crun"), &["crun"]));
+        });
     let node = Node::new()
         .with(CONTAINERD, new)
         .with("run/old/containerd.sock", old);
@@ -342,8 +357,8 @@ async fn the_documentation_shows_the_output_for_a_current_and_an_old_containerd(
     let (_, block) = page.split_once("$ criswitch discover /run/").unwrap();
     let (block, _) = block.split_once("\n\nA row").unwrap();
     let documented: Vec<_> = block.lines().skip(1).map(str::trim_start).collect();
-    let parts = documented.split(|line| *line == "...");
-    let parts: Vec<_> = parts
+    let parts: Vec<_> = documented
+        .split(|line| *line == "...")
         .filter(|part| !part.is_empty())
         .map(|part| part.join("\n"))
         .collect();

@@ -1,4 +1,4 @@
-//! The paths that `criswitch discover` examines, and the files that are no backends.
+//! The paths that `criswitch discover` examines, and the files that are not backends.
 
 use expect_test::expect;
 
@@ -51,7 +51,7 @@ async fn a_socket_in_the_arguments_comes_first_and_gets_the_default_handler() {
         .with(CONTAINERD, containerd(["runc"]))
         .with("run/kata/containerd.sock", containerd(["kata", "runc"]));
     let printed = node
-        .configuration(&["unix://NODE/run/kata/containerd.sock"])
+        .configuration(&["--all", "unix://NODE/run/kata/containerd.sock"])
         .await;
     assert_eq!(
         printed.backends(),
@@ -64,6 +64,34 @@ async fn a_socket_in_the_arguments_comes_first_and_gets_the_default_handler() {
         printed.rows(),
         [r#"*kata -> kata "kata""#, r#"runc -> kata "runc""#]
     );
+}
+
+/// A kubelet that uses a backend removes all pods there that it does not know.
+#[tokio::test]
+async fn only_the_named_sockets_become_backends_and_a_note_names_the_others_with_their_pods() {
+    let other = containerd(["runc"]);
+    let node = Node::new()
+        .with(CONTAINERD, other.clone())
+        .with("run/kata/containerd.sock", containerd(["kata"]));
+    let direct = crate::support::Client::new(&node.path(CONTAINERD));
+    direct.run_pod("", "web").await.unwrap();
+    let printed = node.configuration(&["NODE/run/kata/containerd.sock"]).await;
+    assert_eq!(
+        printed.backends(),
+        ["kata = /node/run/kata/containerd.sock"]
+    );
+    let note = "criswitch: Also found: /node/run/containerd/containerd.sock (containerd 2.4.2, 1 pod). \
+                It is not a backend here; --all makes it one.\n";
+    assert_eq!(printed.shown, note);
+    let file = node.path("found.toml");
+    let sockets = ["NODE/run/kata/containerd.sock", "NODE/none.sock"];
+    let outcome = node
+        .discover(&[&sockets[..], &["--write", text(&file)]].concat())
+        .await;
+    assert_eq!(outcome.code, 1);
+    let cause = "no backend at /node/none.sock: No such file or directory";
+    assert!(outcome.stderr.contains(cause), "{}", outcome.stderr);
+    assert!(!file.exists());
 }
 
 #[tokio::test]
@@ -161,11 +189,6 @@ async fn a_path_that_is_no_cri_socket_is_reported_with_the_cause() {
         criswitch: No backend at /node/run/k0s/containerd.sock: Version returned Unimplemented: unknown service runtime.v1.RuntimeService; the runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: it is a file, not a socket.
     "#]].assert_eq(&printed.shown);
-    // A long path is not wrapped.
-    let long = format!("{}.sock", "a".repeat(80));
-    let printed = node.configuration(&[&format!("NODE/{long}")]).await;
-    let whole = format!(" /node/{long}:");
-    assert!(printed.text.contains(&whole), "{}", printed.text);
 }
 
 #[tokio::test]

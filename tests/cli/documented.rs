@@ -33,13 +33,15 @@ const GROUPS: [&str; 1] = ["node"];
 fn used(line: &str) -> Option<(String, Vec<String>)> {
     let line = line.trim().trim_start_matches("$ ");
     let words = line.strip_prefix("criswitch ")?.split_whitespace();
-    let own = words.take_while(|word| !word.starts_with(['#', '|', '>', '&']));
-    let mut own = own.map(str::to_owned);
+    let mut own = words
+        .take_while(|word| !word.starts_with(['#', '|', '>', '&']))
+        .map(str::to_owned);
     let command = own.next()?;
     let is_word = command.bytes().all(|byte| byte.is_ascii_lowercase());
-    let command = match GROUPS.contains(&&*command) {
-        true => format!("{command} {}", own.next()?),
-        false => command,
+    let command = if GROUPS.contains(&&*command) {
+        format!("{command} {}", own.next()?)
+    } else {
+        command
     };
     (is_word && !MESSAGES.contains(&&*command))
         .then(|| (command, own.filter(|word| word.starts_with("--")).collect()))
@@ -48,9 +50,10 @@ fn used(line: &str) -> Option<(String, Vec<String>)> {
 #[test]
 fn the_documents_use_commands_and_options_that_exist() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let chapters = fs::read_dir(sources.join("docs")).unwrap();
-    let chapters = chapters.map(|file| file.unwrap().path());
-    let chapters = chapters.filter(|path| path.is_file());
+    let chapters = fs::read_dir(sources.join("docs"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.is_file());
     let documents = chapters.chain([sources.join("README.md"), sources.join("CONTRIBUTING.md")]);
     let lines = documents.flat_map(|path| code(&fs::read_to_string(path).unwrap()));
     let used: BTreeSet<_> = lines.filter_map(|line| used(&line)).collect();

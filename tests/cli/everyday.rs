@@ -58,26 +58,25 @@ async fn each_everyday_manifest_has_the_right_answer_for_each_kind_of_runtime() 
         native-sidecar    yes     yes     yes
         canary            yes     yes     yes
         function          yes     yes     yes
-        nfs-client        yes     yes     yes
         secrets-store     yes     yes     yes
         spiffe            yes     unknown unknown
         timezone          yes     yes     yes
         host-data         yes     unknown unknown
         mesh              yes     no      yes
         node-exporter     yes     no      no
-        log-agent         yes     yes     yes
+        log-agent         yes     less    less
         csi-node          yes     no      no
         device-plugin     yes     no      no
         gpu               yes     unknown unknown
-        docker-in-docker  yes     less    no
+        docker-in-docker  yes     no      no
         docker-socket     yes     no      no
         cni-agent         yes     no      no
         kube-proxy        yes     no      no
-        wireguard         unknown no      no
-        fuse              no      no      no
+        wireguard         unknown no      less
+        fuse              no      no      unknown
         zigbee            yes     no      no
         block-database    yes     no      yes
-        elasticsearch     yes     less    no
+        elasticsearch     yes     no      no
         node-sysctl       no      no      no
         safe-sysctl       yes     less    yes
         tuned-proxy       unknown unknown unknown

@@ -21,14 +21,16 @@ const TABLE: &str = "
 
 /// A configuration like containerd's: `sandbox` is gVisor by its type, although its name does not say so.
 fn containerd() -> Sim {
-    let sim = Sim::new("containerd").handlers(["runc", "runsc", "sandbox"]);
-    let sim = sim.features(
-        "runc",
-        RuntimeHandlerFeatures {
-            user_namespaces: true,
-            recursive_read_only_mounts: true,
-        },
-    );
+    let sim = Sim::new("containerd")
+        .handlers(["runc", "runsc", "sandbox"])
+        .features(
+            "runc",
+            RuntimeHandlerFeatures {
+                user_namespaces: true,
+                recursive_read_only_mounts: true,
+                ..Default::default()
+            },
+        );
     sim.set(|settings| {
         settings.config = Some(json!({ "containerd": { "defaultRuntimeName": "runc", "runtimes": {
             "runc": { "runtimeType": "io.containerd.runc.v2", "options": {} },
@@ -116,19 +118,23 @@ async fn each_handler_is_shown_with_the_reasons_and_the_best_one_comes_first() {
 
         HANDLER  BACKEND     KIND             FITS  WHY
         runc     containerd  runc             yes   no known limit applies
-        gvisor   containerd  gVisor           no    does not work: 1 limit
-        boxed    containerd  gVisor           no    does not work: 1 limit
         kata     crio        Kata Containers  no    does not work: 1 limit
-
-        gvisor: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
-        gvisor: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
-
-        boxed: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
-        boxed: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
+        gvisor   containerd  gVisor           no    does not work: 2 limits
+        boxed    containerd  gVisor           no    does not work: 2 limits
 
         kata: cannot do its work: spec.hostNetwork: The pod runs in a virtual machine, which cannot use the network of the node: it has only the interface `lo`. Remove the field, or use a RuntimeClass of runc or crun. [kata-host-network] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
         kata: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its virtual machine: it has all capabilities, but no devices of the node. Remove the field, or use a RuntimeClass of runc or crun. [kata-privileged] https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md
         kata: unknown, applies if privileged_without_host_devices is false for the handler: spec.containers[0].securityContext.privileged: The backend passes all devices of the node to a privileged container, and Kata Containers cannot add them to the virtual machine: the container does not start. Set privileged_without_host_devices = true for the handler in the configuration of the backend. [kata-privileged-devices] https://github.com/kata-containers/kata-containers/issues/1342
+
+        gvisor: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
+        gvisor: cannot do its work: spec.containers[0].securityContext.privileged: gVisor drops the capability NET_RAW, also from privileged containers, unless runsc has the flag --net-raw: raw sockets do not work, and neither do tcpdump and iptables, which NET_ADMIN is for. Set net-raw = "true" in the configuration of runsc, remove the field, or use a RuntimeClass of runc or crun. [gvisor-net-raw] https://github.com/google/gvisor/issues/198
+        gvisor: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
+
+        boxed: cannot do its work: spec.hostNetwork: gVisor has its own network stack: the pod starts, but it has no network interface of the node. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-host-network] https://github.com/google/gvisor/issues/9657
+        boxed: cannot do its work: spec.containers[0].securityContext.privileged: gVisor drops the capability NET_RAW, also from privileged containers, unless runsc has the flag --net-raw: raw sockets do not work, and neither do tcpdump and iptables, which NET_ADMIN is for. Set net-raw = "true" in the configuration of runsc, remove the field, or use a RuntimeClass of runc or crun. [gvisor-net-raw] https://github.com/google/gvisor/issues/198
+        boxed: runs with less: spec.containers[0].securityContext.privileged: The container is privileged in its sandbox only: it cannot use the node's kernel and devices. Remove the field, or use a RuntimeClass of runc or crun. [gvisor-privileged] https://github.com/google/gvisor/issues/33
+
+        not checked: everything else that the API server validates
     "#]]).await;
 }
 
@@ -174,8 +180,8 @@ async fn pods_of_workloads_are_checked_with_the_fields_of_their_file() {
         .iter()
         .map(|it| it["handler"].clone())
         .collect();
-    assert_eq!(names, ["runc", "boxed", "gvisor", "kata"]);
-    let fields = &handlers(web)[1]["reasons"][0]["fields"];
+    assert_eq!(names, ["runc", "kata", "boxed", "gvisor"]);
+    let fields = &handlers(web)[2]["reasons"][0]["fields"];
     let field = "spec.template.spec.initContainers[0].securityContext.privileged";
     assert_eq!(*fields, json!([field]));
     assert_eq!(nightly["fits"], false);
@@ -203,9 +209,7 @@ async fn a_backend_that_does_not_answer_and_an_unknown_class_are_named() {
         "{shown}"
     );
     assert!(
-        shown.contains(
-            "kata: unknown: backend \"crio\" does not answer, so its features are unknown"
-        ),
+        shown.contains("kata: unknown: no answer from backend crio: "),
         "{shown}"
     );
 }

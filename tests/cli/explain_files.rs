@@ -140,7 +140,18 @@ async fn a_path_of_the_node_is_judged_by_what_is_there() {
         ),
         ("/dev/log", "gvisor-host-sockets", "kata-host-sockets"),
         ("/dev", "gvisor-host-directories", "kata-dev-directory"),
-        ("/dev/kvm", "gvisor-host-devices", "kata-device-paths"),
+        ("/dev/kmsg", "gvisor-host-devices", "kata-guest-devices"),
+        (
+            "/run/ztunnel",
+            "gvisor-socket-directories",
+            "kata-socket-directories",
+        ),
+        (
+            "/run/libvirt/libvirt-sock",
+            "gvisor-host-sockets",
+            "kata-host-sockets",
+        ),
+        ("/var/log", "gvisor-inotify", "kata-inotify"),
         (
             "/var/lib/kubelet/plugins_registry",
             "gvisor-kubelet-sockets",
@@ -153,7 +164,7 @@ async fn a_path_of_the_node_is_judged_by_what_is_there() {
         assert_eq!(ids(&pod, "gvisor", "reasons"), [gvisor], "{path}");
         assert_eq!(ids(&pod, "kata", "reasons"), [kata], "{path}");
     }
-    for path in ["/var/lib/x", "/proc", "/sys", "/dev/shm", "/srv"] {
+    for path in ["/var/lib/x", "/proc", "/sys", "/dev/shm", "/srv", "/run/x"] {
         let pod = node.pod(&host_path(path)).await;
         for handler in ["gvisor", "kata"] {
             let row = of(&pod, handler);
@@ -473,8 +484,9 @@ async fn the_kind_of_a_handler_is_that_of_the_program_that_runs() {
         "kata-spin",
         "nvidia",
     ];
-    let sim = Sim::new("t").handlers(names);
-    let sim = sim.set(|settings| settings.config = Some(serde_json::from_str(RUNTIMES).unwrap()));
+    let sim = Sim::new("t")
+        .handlers(names)
+        .set(|settings| settings.config = Some(serde_json::from_str(RUNTIMES).unwrap()));
     sim.serve_on(&node.folder.path().join("t"));
     let rows = names.map(|name| format!("{name} = {{ backend = 't', handler = '{name}' }}\n"));
     node.table = format!(
@@ -498,16 +510,186 @@ async fn the_kind_of_a_handler_is_that_of_the_program_that_runs() {
 async fn a_handler_with_the_name_of_an_unknown_runtime_is_never_runc() {
     let mut node = Three::start();
     Sim::new("crio")
-        .handlers(["crun", "sysbox-runc"])
+        .handlers(["crun", "sysbox-runc", "crun-vm", "urunc"])
         .serve_on(&node.folder.path().join("crio"));
     node.table = "default_handler = 'crun'\n[handlers]\ncrun = 'SOCKETS/crio'\n\
                   sysbox-runc = { backend = 'crio', handler = 'sysbox-runc' }\n[backends]\ncrio = 'SOCKETS/crio'"
-        .replace("crun = 'SOCKETS/crio'", "crun = { backend = 'crio', handler = 'crun' }");
+        .replace("crun = 'SOCKETS/crio'", "crun = { backend = 'crio', handler = 'crun' }\ncrun-vm = 'crio'\n\
+                  urunc = { backend = 'crio', kind = 'other' }");
     let pod = node
         .pod("hostNetwork: true, containers: [{ name: c, securityContext: { privileged: true } }]")
         .await;
-    let row = of(&pod, "sysbox-runc");
-    assert_eq!((&row["kind"], &row["fits"]), (&Value::Null, &Value::Null));
-    assert_eq!(row["notJudged"].as_array().unwrap().len(), 2);
+    for name in ["sysbox-runc", "crun-vm"] {
+        let row = of(&pod, name);
+        assert_eq!((&row["kind"], &row["fits"]), (&Value::Null, &Value::Null));
+        assert_eq!(row["notJudged"].as_array().unwrap().len(), 2);
+    }
+    let row = of(&pod, "urunc");
+    assert_eq!(
+        (&row["kind"], &row["fits"]),
+        (&json!("other"), &Value::Null)
+    );
+    assert_eq!(row["unknown"], json!([]));
     assert_eq!(of(&pod, "crun")["kind"], "crun");
+}
+
+#[tokio::test]
+async fn the_node_selector_of_a_runtime_class_counts_for_its_pods() {
+    let node = Three::start();
+    let class = |name: &str, label: &str| {
+        node.file(
+            name,
+            &format!(
+                "{{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {{ name: boxed }}, handler: runc, \
+                 scheduling: {{ nodeSelector: {{ {label} }} }} }}"
+            ),
+        )
+    };
+    let pod = |rest: &str| {
+        node.file(
+            "pod.yaml",
+            &format!(
+                "{{ apiVersion: v1, kind: Pod, metadata: {{ name: p }}, spec: {{ runtimeClassName: boxed, {rest} \
+                 containers: [{{ name: c }}] }} }}"
+            ),
+        )
+    };
+    let windows = class("windows.yaml", "kubernetes.io/os: windows");
+    let json = node.json(&[&windows, &pod("")]).await;
+    assert_eq!(
+        ids(&json["pods"][0], "runc", "reasons"),
+        ["windows-pods"],
+        "{json}"
+    );
+    let pool = class("pool.yaml", "pool: a");
+    let json = node
+        .json(&[&pool, &pod("nodeSelector: { pool: b },")])
+        .await;
+    let pod_b = &json["pods"][0];
+    let warning = pod_b["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("node label pool"), "{warning}");
+    assert_eq!(pod_b["fits"], false);
+    let outcome = node.explain(&[&windows, &pool, &pod("")], &[]).await;
+    assert_eq!(outcome.code, 1);
+    let line = "problem: RuntimeClass \"boxed\" occurs twice, in ";
+    assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_manifest_hides_no_other_file() {
+    let node = Three::start();
+    node.file("chart/values.yaml", "image: web\n");
+    node.file(
+        "chart/pod.yaml",
+        "{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c }] } }",
+    );
+    let chart = node.folder.path().join("chart");
+    let outcome = node.explain(&[&chart], &[]).await;
+    assert_eq!(outcome.code, 1);
+    for line in [
+        "problem: ",
+        "values.yaml: document 1: the object has no `kind`",
+        "Pod p: ",
+    ] {
+        assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
+    }
+    let json = node.json(&[&chart]).await;
+    assert_eq!(json["problems"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn objects_of_groups_without_pods_do_not_fail_a_chart() {
+    let node = Three::start();
+    let objects = "
+{ apiVersion: v1, kind: Pod, metadata: { name: p }, spec: { containers: [{ name: c }] } }
+---
+{ apiVersion: monitoring.coreos.com/v1, kind: ServiceMonitor, metadata: { name: m }, spec: {} }
+---
+{ apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: { name: r }, spec: {} }
+";
+    let file = node.file("chart.yaml", objects);
+    let outcome = node.explain(&[&file], &[]).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    let line = "without pods: ServiceMonitor m, HTTPRoute r\n";
+    assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
+    let prometheus = "{ apiVersion: monitoring.coreos.com/v1, kind: Prometheus, metadata: { name: m }, spec: {} }";
+    let more = node.file("more.yaml", prometheus);
+    assert_eq!(node.explain(&[&file, &more], &[]).await.code, 1);
+}
+
+#[tokio::test]
+async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
+    let node = Three::start();
+    let kata_sim = &node.sims[2];
+    let claim = "containers: [{ name: c, volumeMounts: [{ name: v, mountPath: /v }] }], \
+                 volumes: [{ name: v, persistentVolumeClaim: { claimName: v } }]";
+    let options = |path: &str| {
+        json!({
+            "runtimeType": "io.containerd.kata.v2",
+            "privileged_without_host_devices": true,
+            "options": { "ConfigPath": path },
+        })
+    };
+    node.file("root/opt/a.toml", "[hypervisor.qemu]\nshared_fs = 'none'\n");
+    node.file("root/opt/b.toml", "[hypervisor.firecracker]\npath = '/x'\n");
+    node.file(
+        "root/opt/c.toml",
+        "[hypervisor.clh]\nshared_fs = 'virtio-fs'\n",
+    );
+    for (path, fits) in [
+        ("/opt/a.toml", json!(false)),
+        ("/opt/b.toml", json!(false)),
+        ("/opt/c.toml", json!(true)),
+        ("/opt/configuration-qemu.toml", json!(true)),
+        ("/opt/configuration-qemu-snp.toml", json!(false)),
+    ] {
+        configured(kata_sim, "kata-qemu", options(path));
+        let pod = node.pod(claim).await;
+        assert_eq!(of(&pod, "kata")["fits"], fits, "{path}");
+    }
+    // Kata Containers merges these files, and explain does not.
+    node.file("root/opt/config.d/10.toml", "shared_fs = 'none'\n");
+    configured(kata_sim, "kata-qemu", options("/opt/c.toml"));
+    let pod = node.pod(claim).await;
+    assert_eq!(of(&pod, "kata")["fits"], json!(null));
+}
+
+#[tokio::test]
+async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
+    let node = Three::start();
+    let container = |more: &str| {
+        format!("containers: [{{ name: c, {more} }}], volumes: [{{ name: v, emptyDir: {{}} }}]")
+    };
+    for (spec, kata, gvisor) in [
+        (
+            "resources: { requests: { memory: 8Gi } }",
+            vec!["kata-memory"],
+            vec![],
+        ),
+        (
+            "resources: { requests: { memory: 8Gi }, limits: { memory: 8Gi } }",
+            vec![],
+            vec![],
+        ),
+        (
+            "resources: { requests: { cpu: 2 } }",
+            vec!["kata-processors"],
+            vec![],
+        ),
+        (
+            "volumeMounts: [{ name: v, mountPath: /a }, { name: v, mountPath: /b, subPath: b }]",
+            vec!["kata-volume-parts"],
+            vec![],
+        ),
+        (
+            "volumeMounts: [{ name: v, mountPath: /a }] }, { name: d, volumeMounts: [{ name: v, mountPath: /a }]",
+            vec![],
+            vec!["gvisor-shared-volumes"],
+        ),
+    ] {
+        let pod = node.pod(&container(spec)).await;
+        assert_eq!(ids(&pod, "kata", "reasons"), kata, "{spec}");
+        assert_eq!(ids(&pod, "gvisor", "reasons"), gvisor, "{spec}");
+        assert_eq!(of(&pod, "runc")["why"], "no known limit applies", "{spec}");
+    }
 }

@@ -1,5 +1,5 @@
-//! `criswitch explain -f` on files that are not quite what their author means: values of a wrong type, fields at a wrong
-//! place, kinds that Kubernetes does not have, files that are no text.
+//! `criswitch explain -f` on files that are not quite what their author means: values of a wrong type, fields at a
+//! wrong place, kinds that Kubernetes does not have, files that are not text.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ async fn a_value_of_a_wrong_type_on_the_way_to_a_field_is_an_error() {
         let error = error(&node, &pod).await;
         assert!(error.contains(what), "{error}");
     }
-    let list = format!("{POD}---\n{{ apiVersion: v1, kind: List, items: {{}} }}\n");
+    let list = "{ apiVersion: v1, kind: List, items: {} }\n";
     let error = error(&node, list).await;
     assert!(
         error.contains("items of the List is a map, not a list"),

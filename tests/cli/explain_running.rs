@@ -37,8 +37,7 @@ async fn shows(node: &Node, subject: &str, expected: Expect) {
     let lines: Vec<_> = shown.lines().map(line).collect();
     let table = lines.iter().position(|line| line.starts_with("LIMIT "));
     let rows = lines.iter().skip(table.unwrap_or(lines.len()) + 1);
-    let more = rows.take_while(|line| *line != "\n").skip(3);
-    let more: Vec<_> = more.collect();
+    let more: Vec<_> = rows.take_while(|line| *line != "\n").skip(3).collect();
     let kept = lines.iter().filter(|line| !more.contains(line));
     expected.assert_eq(&kept.map(String::as_str).collect::<String>());
 }
@@ -70,7 +69,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             recursive-read-only      fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
             host-users-host-network  fails    spec.hostUsers spec.hostNetwork
 
-            20 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
+            19 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
         "#]],
     )
     .await;
@@ -78,20 +77,20 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
         &node,
         "kata",
         expect![[r#"
-        handler kata
-          row: /DIR/criswitch.toml:7, added by reload 1 at TIME
-          backend: kata (/DIR/new.sock), new 1.0.0, ready since TIME
-          kind of runtime: Kata Containers, from the handler's name
-          features: supplemental_groups_policy
-          pods: 1 (1 ready)
+            handler kata
+              row: /DIR/criswitch.toml:7, added by reload 1 at TIME
+              backend: kata (/DIR/new.sock), new 1.0.0, ready since TIME
+              kind of runtime: Kata Containers, from the handler's name
+              features: supplemental_groups_policy
+              pods: 1 (1 ready)
 
-        LIMIT                      EFFECT   FIELDS
-        host-users                 fails    spec.hostUsers
-        recursive-read-only        fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
-        host-users-host-network    fails    spec.hostUsers spec.hostNetwork
+            LIMIT                      EFFECT   FIELDS
+            host-users                 fails    spec.hostUsers
+            recursive-read-only        fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
+            host-users-host-network    fails    spec.hostUsers spec.hostNetwork
 
-        36 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md
-    "#]],
+            40 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
+        "#]],
     )
     .await;
     let kata = json(&node, "kata").await;
@@ -202,8 +201,10 @@ async fn rejected_pods_are_in_status_and_are_found_by_the_handler_that_they_aske
     let table = async |arguments: &[&str]| {
         let main = node.files.main();
         let shown = run_beside(&[arguments, &["--config", text(&main)]].concat()).await;
-        let rows = shown.stdout.lines();
-        let rows = rows.skip_while(|line| !line.starts_with("RECENT FAILURES"));
+        let rows = shown
+            .stdout
+            .lines()
+            .skip_while(|line| !line.starts_with("RECENT FAILURES"));
         let row = rows.skip(1).take(1).collect::<String>();
         row.split_whitespace()
             .map(str::to_owned)
@@ -416,8 +417,9 @@ async fn a_pod_without_a_runtime_class_is_shown_with_the_default_handler_then_an
         "\n  a new pod without a RuntimeClass would go to: the same backend (default handler runc, {place}:6)\n"
     );
     assert!(shown.contains(&now), "{shown}");
-    let main = std::fs::read_to_string(node.files.main()).unwrap();
-    let main = main.replace("default_handler = \"runc\"", "default_handler = \"kata\"");
+    let main = std::fs::read_to_string(node.files.main())
+        .unwrap()
+        .replace("default_handler = \"runc\"", "default_handler = \"kata\"");
     node.files.write("criswitch.toml", &main);
     assert_eq!(node.reload().await.code, 0);
     let shown = explain(&node, &["default/plain"]).await.stdout;

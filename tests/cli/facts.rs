@@ -86,7 +86,7 @@ async fn a_runtime_that_is_not_ready_fails_the_probe_and_loses_its_labels() {
     assert_eq!(probed.code, 1, "{}", probed.stdout);
     let printed = probed.stdout + &probed.stderr;
     assert!(
-        printed.contains("no pod can start there: no space left"),
+        printed.contains("it is not ready (RuntimeReady is false): no space left"),
         "{printed}"
     );
     let found = discover(&node).await;

@@ -80,6 +80,58 @@ async fn labels_are_printed_as_a_feature_file_as_json_and_as_kubectl_commands() 
 }
 
 #[tokio::test]
+async fn a_template_has_the_labels_of_handlers_and_the_taints_in_the_form_of_the_autoscaler() {
+    let node = Node::start("").await;
+    let taints = [
+        "--taint",
+        "sandboxed=true:NoSchedule",
+        "--taint=a/b:NoExecute",
+    ];
+    let tags = labels(
+        &node,
+        &[&["--template", "cluster-autoscaler"][..], &taints].concat(),
+    )
+    .await;
+    assert_eq!((tags.code, tags.stderr.as_str()), (0, ""));
+    expect![[r#"
+        k8s.io/cluster-autoscaler/node-template/label/criswitch.io/handler.runc=true
+        k8s.io/cluster-autoscaler/node-template/taint/sandboxed=true:NoSchedule
+        k8s.io/cluster-autoscaler/node-template/taint/a/b=:NoExecute
+    "#]]
+    .assert_eq(&tags.stdout);
+    let pool = labels(&node, &[&["--template=karpenter"][..], &taints].concat()).await;
+    expect![[r#"
+        spec:
+          template:
+            metadata:
+              labels:
+                criswitch.io/handler.runc: "true"
+            spec:
+              taints:
+              - effect: NoSchedule
+                key: sandboxed
+                value: "true"
+              - effect: NoExecute
+                key: a/b
+    "#]]
+    .assert_eq(&pool.stdout);
+    let pool = labels(&node, &["--template=karpenter"]).await;
+    assert!(!pool.stdout.contains("taints"), "{}", pool.stdout);
+    node.end().await;
+}
+
+#[test]
+fn the_taints_of_a_template_are_checked() {
+    for taint in ["", "a", "a=b", ":NoSchedule", "a=b:Never", "a b:NoSchedule"] {
+        let taint = format!("--taint={taint}");
+        let outcome = run(&["labels", "--template=karpenter", &taint]);
+        assert_eq!(outcome.code, 64, "{taint}: {}", outcome.stderr);
+    }
+    let outcome = run(&["labels", "--taint=a:NoSchedule"]);
+    assert_eq!(outcome.code, 64, "{}", outcome.stderr);
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_written_is_reported() {
     let node = Node::start("").await;
     let file = node.files.path("missing/labels");
@@ -149,12 +201,14 @@ async fn features_of_a_handler_and_the_version_of_a_runtime_become_labels_when_t
     let features = RuntimeHandlerFeatures {
         recursive_read_only_mounts: true,
         user_namespaces: true,
+        cgroup_namespaces: true,
     };
     let runtime = node.new.clone();
     drop(runtime.features("kata", features).version("2.4.2+unknown"));
     node.new.start();
     until(&file, "criswitch.io/handler.kata.user-namespaces=true\n").await;
     until(&file, "criswitch.io/backend.kata.version=2.4.2\n").await;
+    until(&file, "criswitch.io/handler.kata.cgroup-namespaces=true\n").await;
     let content = until(
         &file,
         "criswitch.io/handler.kata.recursive-read-only-mounts=true\n",

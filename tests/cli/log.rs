@@ -138,14 +138,18 @@ async fn a_line_of_json_about_a_call_has_its_message_its_trace_and_its_fields_si
     let path = "/runtime.v1.RuntimeService/RunPodSandbox";
     raw.call(path, &[("traceparent", parent)], run).await;
     let log = node.whole_log().await;
-    let lines = log.iter().map(|line| serde_json::from_str(line).unwrap());
-    let lines: Vec<serde_json::Value> = lines.collect();
+    let lines: Vec<serde_json::Value> = log
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert!(
         lines.iter().all(|line| line["message"].is_string()),
         "{log:#?}"
     );
-    let failed = lines.iter().find(|line| line["message"] == "call failed");
-    let failed = failed.unwrap_or_else(|| panic!("{log:#?}"));
+    let failed = lines
+        .iter()
+        .find(|line| line["message"] == "call failed")
+        .unwrap_or_else(|| panic!("{log:#?}"));
     for (field, value) in [
         ("level", "WARN"),
         ("trace_id", "4bf92f3577b34da6a3ce929d0e0e4736"),
@@ -182,8 +186,7 @@ async fn a_reload_changes_the_log_level_of_a_module_and_the_next_reload_undoes_t
         client.container_status(of_nothing).await.unwrap_err();
     }
     let log = node.whole_log().await;
-    let debug = log.iter().filter(|line| line.contains("DEBUG"));
-    let debug: Vec<_> = debug.collect();
+    let debug: Vec<_> = log.iter().filter(|line| line.contains("DEBUG")).collect();
     assert_eq!(debug.len(), 1, "{log:#?}");
     assert!(debug[0].contains("criswitch::call::log"), "{debug:?}");
     assert!(debug[0].contains("ContainerStatus"), "{debug:?}");

@@ -45,8 +45,10 @@ impl LoggedDaemon {
         let end = Instant::now() + PATIENCE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left);
-            let line = line.unwrap_or_else(|_| panic!("no {words:?} in {:#?}", self.log));
+            let line = self
+                .lines
+                .recv_timeout(left)
+                .unwrap_or_else(|_| panic!("no {words:?} in {:#?}", self.log));
             self.log.push(line.clone());
             if line.contains(words) {
                 return line;

@@ -17,8 +17,10 @@ fn exists(program: &str) -> bool {
 fn page(name: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     run(&["man", text(folder.path())]);
-    let page = fs::read_to_string(folder.path().join(name)).unwrap();
-    let page = page.replace("\\-", "-").replace("\\*(Aq", "'");
+    let page = fs::read_to_string(folder.path().join(name))
+        .unwrap()
+        .replace("\\-", "-")
+        .replace("\\*(Aq", "'");
     page.replace("\\fB", "").replace("\\fR", "")
 }
 
@@ -34,6 +36,7 @@ fn every_command_and_the_configuration_have_a_page_without_a_warning() {
         "criswitch-node-apply.8",
         "criswitch-node-follow.8",
         "criswitch-node-plan.8",
+        "criswitch-node-run.8",
         "criswitch-node-status.8",
         "criswitch-node-undo.8",
         "criswitch-node-uninstall.8",
@@ -64,8 +67,11 @@ fn assert_no_warning(page: &Path) {
         ("mandoc", &["-T", "lint", "-W", "warning"]),
     ] {
         if exists(program) {
-            let output = Command::new(program).args(options).arg(page).output();
-            let output = output.unwrap();
+            let output = Command::new(program)
+                .args(options)
+                .arg(page)
+                .output()
+                .unwrap();
             let warnings = [output.stdout, output.stderr].concat();
             assert_eq!(String::from_utf8_lossy(&warnings), "", "{program}");
         }
@@ -184,8 +190,9 @@ fn variables(folder: &Path) -> Vec<String> {
         }
         let text = fs::read_to_string(path).unwrap();
         let is_name = |char: char| char.is_ascii_uppercase() || char == '_';
-        let names = text.split('"');
-        let names = names.filter(|word| word.contains('_') && word.chars().all(is_name));
+        let names = text
+            .split('"')
+            .filter(|word| word.contains('_') && word.chars().all(is_name));
         names.map(str::to_owned).collect()
     });
     names.collect()

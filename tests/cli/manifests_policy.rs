@@ -85,7 +85,7 @@ fn each_class_of_a_known_kind_has_a_policy_that_rejects_and_one_that_warns() {
         "object.spec.?runtimeClassName.orValue('') == 'boxed'"
     );
     expect![[r#"
-        criswitch: handler "other" has no policy, because its kind of runtime is unknown; set `kind` in its row under [handlers], such as kind = "gvisor"
+        criswitch: handler "other" has no policy, because its kind of runtime is unknown; set `kind` in its row under [handlers], such as kind = "gvisor", or kind = "other"
     "#]]
     .assert_eq(&stderr);
 }
@@ -100,27 +100,33 @@ fn a_policy_has_the_expressions_and_the_reasons_of_the_table() {
     ];
     for (class, kind) in classes {
         for (effect, suffix) in [(Effect::Fails, ""), (Effect::Weakens, "-warnings")] {
-            let limits = LIMITS
-                .iter()
-                .filter(|it| it.kinds.contains(&kind) && it.policy() == Some(effect));
-            let limits: Vec<_> = limits.collect();
+            let is_plain =
+                |kind: &RuntimeKind| *kind == RuntimeKind::Runc || *kind == RuntimeKind::Crun;
+            let limits = LIMITS.iter().filter(|it| {
+                it.kinds.contains(&kind)
+                    && it.policy() == Some(effect)
+                    && (!is_plain(&kind) || it.is_of_kubelet() || it.kinds.iter().all(is_plain))
+            });
+            let parts: Vec<_> = limits
+                .flat_map(|limit| {
+                    let cels = limit.about.cels();
+                    cels.into_iter().map(move |cel| (limit, cel))
+                })
+                .collect();
             let policy = named(
                 &objects,
                 "ValidatingAdmissionPolicy",
                 &format!("criswitch-{class}{suffix}"),
             );
             let validations = policy["spec"]["validations"].as_array().unwrap();
-            assert_eq!(validations.len(), limits.len());
-            for (validation, limit) in validations.iter().zip(limits) {
-                assert_eq!(
-                    validation["expression"],
-                    format!("!({})", limit.about.cel())
-                );
+            assert_eq!(validations.len(), parts.len());
+            for (validation, (limit, cel)) in validations.iter().zip(parts) {
+                assert_eq!(validation["expression"], format!("!({cel})"));
                 let message = validation["message"].as_str().unwrap();
                 for part in [
                     limit.reason,
                     limit.remedy,
-                    limit.source.url,
+                    limit.source.shown(),
                     kind.title(),
                     class,
                 ] {
@@ -176,7 +182,8 @@ fn the_pods_that_the_api_server_rejects_meet_the_same_limits_here() {
         if limit.policy().is_some() {
             assert!(limit.about.fields(&fit).is_empty(), "{}", limit.id);
         }
-        let is_of_windows = limit.kinds.contains(&RuntimeKind::Runhcs);
+        let is_of_windows =
+            limit.kinds.contains(&RuntimeKind::Runhcs) && limit.id != "windows-hypervisor";
         assert!(
             !is_of_windows || limit.about.fields(&host_process).is_empty(),
             "{}",
@@ -201,4 +208,66 @@ fn the_chart_has_the_policies_of_each_kind() {
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/chart");
         expect_file![format!("{chart}/files/policies/{kind}.yaml")].assert_eq(&policies);
     }
+}
+
+#[test]
+fn the_policy_of_default_classes_is_the_same_for_every_configuration() {
+    let files = main_file(TABLE);
+    let path = files.main();
+    let arguments = [
+        "manifests",
+        "--policy=default-class",
+        "--config",
+        text(&path),
+    ];
+    let outcome = run(&arguments);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    expect![[r#"
+        apiVersion: admissionregistration.k8s.io/v1
+        kind: MutatingAdmissionPolicy
+        metadata:
+          labels:
+            app.kubernetes.io/managed-by: criswitch
+            app.kubernetes.io/part-of: criswitch
+          name: criswitch-default-class
+        spec:
+          failurePolicy: Fail
+          matchConditions:
+          - expression: object.spec.?runtimeClassName.orValue('') == ''
+            name: no-class
+          - expression: "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))"
+            name: no-static-pod
+          matchConstraints:
+            namespaceSelector:
+              matchExpressions:
+              - key: criswitch.io/default-class
+                operator: Exists
+            resourceRules:
+            - apiGroups:
+              - ""
+              apiVersions:
+              - v1
+              operations:
+              - CREATE
+              resources:
+              - pods
+          mutations:
+          - applyConfiguration:
+              expression: "Object{spec: Object.spec{runtimeClassName: namespaceObject.metadata.labels['criswitch.io/default-class']}}"
+            patchType: ApplyConfiguration
+          reinvocationPolicy: Never
+        ---
+        apiVersion: admissionregistration.k8s.io/v1
+        kind: MutatingAdmissionPolicyBinding
+        metadata:
+          labels:
+            app.kubernetes.io/managed-by: criswitch
+            app.kubernetes.io/part-of: criswitch
+          name: criswitch-default-class
+        spec:
+          policyName: criswitch-default-class
+    "#]]
+    .assert_eq(&outcome.stdout);
+    let outcome = run(&["manifests", "--policy=nosuch", "--config", text(&path)]);
+    assert_eq!(outcome.code, 64, "{}", outcome.stderr);
 }

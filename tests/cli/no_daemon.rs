@@ -113,8 +113,10 @@ async fn a_user_who_may_not_connect_sees_which_users_may() {
     let ask = |command: &str| {
         let mut ask = Command::new("setpriv");
         ask.args(["--reuid=65534", "--clear-groups", text(&binary), command]);
-        let output = ask.args(["--config", text(&node.files.main())]).output();
-        let output = output.unwrap();
+        let output = ask
+            .args(["--config", text(&node.files.main())])
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(69));
         let errors = String::from_utf8(output.stderr).unwrap();
         errors.replace(text(&node.files.path("")), "DIR/")

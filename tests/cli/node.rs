@@ -1,5 +1,7 @@
 //! `criswitch check --node` on simulated machines.
 
+use std::os::unix::fs::symlink;
+
 use criswitch_cri::codec::cri::CgroupDriver;
 use expect_test::expect;
 use serde_json::json;
@@ -69,7 +71,7 @@ fn a_missing_kubelet_is_reported() {
         cgroups  -      -
         crictl   -      -
 
-        kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env
+        kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts
 
         configuration is valid; 1 problem on this node
     "#]]);
@@ -153,22 +155,25 @@ fn the_flags_of_a_stopped_kubelet_are_read_from_the_files_that_start_it() {
         .without("/proc")
         .with("/var/lib/kubelet/kubeadm-flags.env", kubeadm);
     machine.lacks(TABLE, expect![[r#"
+        kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts; shown is what holds if the unit of kubeadm's packages starts it
         /var/lib/kubelet/kubeadm-flags.env: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; 1 problem on this node
+        configuration is valid; 2 problems on this node
     "#]]);
     let own = "# --container-runtime-endpoint=unix:///run/no.sock\nKUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/criswitch/criswitch.sock";
     machine.with("/etc/default/kubelet", own).shows(
         TABLE,
         expect![[r#"
-            NODE     VALUE                                          FROM
-            kubelet  not running; no unit, so as kubeadm starts it  -
-            runtime  unix:///run/criswitch/criswitch.sock           /etc/default/kubelet
-            images   -                                              -
-            cgroups  systemd                                        /var/lib/kubelet/config.yaml
-            crictl   unix:///run/criswitch/criswitch.sock           /etc/crictl.yaml
+            NODE     VALUE                                 FROM
+            kubelet  not running; no unit                  -
+            runtime  unix:///run/criswitch/criswitch.sock  /etc/default/kubelet
+            images   -                                     -
+            cgroups  systemd                               /var/lib/kubelet/config.yaml
+            crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
 
-            configuration is valid
+            kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts; shown is what holds if the unit of kubeadm's packages starts it
+
+            configuration is valid; 1 problem on this node
         "#]],
     );
 }
@@ -391,8 +396,9 @@ async fn the_cgroup_driver_of_an_older_containerd_is_that_of_the_default_handler
         json!({ "containerd": { "defaultRuntimeName": "runc", "runtimes": { "runc": runc } } })
     };
     for (systemd, code) in [(true, 0), (false, 1)] {
-        let older = Sim::new("runc").lacks(["RuntimeConfig"]);
-        let older = older.set(|settings| settings.config = Some(config(systemd)));
+        let older = Sim::new("runc")
+            .lacks(["RuntimeConfig"])
+            .set(|settings| settings.config = Some(config(systemd)));
         let outcome = with_backend("systemd", &older).await;
         assert_eq!(outcome.code, code, "{}", outcome.stdout);
         let words = "the kubelet's cgroup driver is systemd, the default backend's is cgroupfs";
@@ -413,9 +419,11 @@ fn root_needs_node_and_an_existing_directory() {
 
 #[test]
 fn missing_sockets_of_a_mounted_image_are_not_reported() {
+    let unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n";
     Machine::good()
         .without("/proc")
         .without("/run")
+        .with("/usr/lib/systemd/system/kubelet.service", unit)
         .lacks_nothing(TABLE);
 }
 
@@ -433,6 +441,31 @@ fn a_setting_that_kubeadm_writes_at_its_next_upgrade_is_reported() {
     Machine::good()
         .with("/var/lib/kubelet/instance-config.yaml", kept)
         .lacks_nothing(TABLE);
+}
+
+/// kind and k3d run a kubelet in a container of the machine.
+#[test]
+fn the_kubelet_of_a_container_is_not_the_kubelet_of_the_machine() {
+    let namespace = |machine: &Machine, pid: &str, namespace: &str| {
+        let link = machine.at(&format!("/proc/{pid}/ns/pid"));
+        symlink(format!("pid:[{namespace}]"), link).unwrap();
+    };
+    let machine = Machine::good().running("1", &["/sbin/init"]);
+    let container = [
+        "/usr/bin/kubelet",
+        "--container-runtime-endpoint=unix:///run/x.sock",
+    ];
+    let machine = machine.running("500", &container);
+    let seen = |machine: &Machine| machine.check(TABLE, &[]).stdout.contains("process 812");
+    assert!(!seen(&machine), "the lowest process id counts");
+    for (pid, id) in [
+        ("1", "4026531836"),
+        ("500", "4026532290"),
+        ("812", "4026531836"),
+    ] {
+        namespace(&machine, pid, id);
+    }
+    assert!(seen(&machine));
 }
 
 #[test]

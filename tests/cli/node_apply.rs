@@ -69,12 +69,13 @@ pub(crate) fn state(root: &Path, with_times: bool) -> BTreeMap<String, String> {
         }
         let about = path.symlink_metadata().unwrap();
         let time = (with_times && about.is_file()).then(|| (about.mtime(), about.mtime_nsec()));
-        let content = match about.is_symlink() {
-            true => fs::read_link(&path)
+        let content = if about.is_symlink() {
+            fs::read_link(&path)
                 .unwrap()
                 .into_os_string()
-                .into_encoded_bytes(),
-            false => fs::read(&path).unwrap_or_default(),
+                .into_encoded_bytes()
+        } else {
+            fs::read(&path).unwrap_or_default()
         };
         let mut note = [0; 64];
         let note = rustix::fs::lgetxattr(&path, "user.note", &mut note)
@@ -183,6 +184,40 @@ fn an_image_is_set_up_and_every_byte_comes_back() {
     assert_eq!(status(&machine)["state"], "undone");
     assert_eq!(node(&machine, "status", &["--ready"]).code, 1);
     assert_eq!(succeeds(&machine, "undo").stdout, "nothing to undo\n");
+    // The saved contents are removed.
+    let left = tree(&machine.at(JOURNAL).join("node"));
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn an_uninstall_undoes_each_apply_and_leaves_nothing() {
+    let machine = image();
+    let before = state(machine.root(), true);
+    succeeds(&machine, "apply");
+    let machine = machine.with("/programs/criswitch", "#!/bin/sh\n# newer\n");
+    succeeds(&machine, "apply");
+    // The output of a unit, and the copies of a pod.
+    let machine = ["apply.log", "look.log", "criswitch", "spec.toml"]
+        .iter()
+        .fold(machine, |machine, name| {
+            machine.with(&format!("{JOURNAL}/node/{name}"), "")
+        })
+        .with("/programs/criswitch", "#!/bin/sh\n");
+    let is_back = |end: &str| {
+        let shown = succeeds(&machine, "uninstall").stdout;
+        assert!(shown.ends_with(end), "{shown}");
+        assert_eq!(state(machine.root(), true).len(), before.len());
+        assert!(!machine.root().join(&JOURNAL[1..]).exists());
+        assert_eq!(status(&machine)["state"], "notInstalled");
+    };
+    is_back("\nundone\n");
+    is_back("nothing to undo\n");
+    succeeds(&machine, "apply");
+    succeeds(&machine, "undo");
+    is_back("nothing to undo\n");
+    // An apply that has ended before its changes leaves the files of the recover unit.
+    node(&machine, "apply", &["--end-at", "10"]);
+    is_back("nothing to undo\n");
 }
 
 #[test]
@@ -370,6 +405,23 @@ fn a_link_that_leads_out_of_the_image_is_rejected() {
 }
 
 #[test]
+fn programs_read_whether_an_apply_has_changed_the_machine() {
+    let machine = image();
+    let apply = |machine: &Machine| {
+        let outcome = node(machine, "apply", &["-o", "json"]);
+        let ended: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let state = ended["state"].as_str().unwrap().to_owned();
+        (outcome.code, state, ended["changed"].as_bool())
+    };
+    let first = apply(&machine);
+    assert_eq!(first, (0, "wouldChange".to_owned(), Some(true)));
+    assert_eq!(apply(&machine), (0, "ready".to_owned(), Some(false)));
+    let packaged = image().with("/usr/bin/criswitch", "");
+    let refused = apply(&packaged);
+    assert_eq!(refused, (1, "refused".to_owned(), Some(false)));
+}
+
+#[test]
 fn a_rejected_apply_and_one_of_a_machine_that_runs_change_nothing() {
     let machine = image().with("/usr/bin/criswitch", "");
     let before = tree(machine.root());
@@ -383,7 +435,7 @@ fn a_rejected_apply_and_one_of_a_machine_that_runs_change_nothing() {
         assert!(
             outcome
                 .stderr
-                .contains("has processes; this command changes this machine"),
+                .contains("has processes; use / or the root of a machine that is not running"),
             "{}",
             outcome.stderr
         );
@@ -426,6 +478,27 @@ fn an_apply_that_fails_undoes_what_it_has_changed() {
     let failed = status(&machine);
     assert_eq!(failed["state"], "failed");
     assert_eq!(failed["failure"]["step"], "configuration");
+}
+
+#[test]
+fn an_apply_that_cannot_change_a_file_is_undone() {
+    let machine = image();
+    let before = state(machine.root(), true);
+    let set = |flag: &str| {
+        Command::new("chattr")
+            .arg(flag)
+            .arg(machine.at(CONFIG))
+            .status()
+    };
+    // Not every file system has this flag.
+    if set("+i").is_ok_and(|set| set.success()) {
+        let outcome = node(&machine, "apply", &[]);
+        set("-i").unwrap();
+        expect![[r#"
+            criswitch: step endpoint has failed, and all changes are undone: cannot change /var/lib/kubelet/config.yaml: Operation not permitted
+        "#]].assert_eq(&outcome.stderr);
+        assert_eq!(state(machine.root(), true), before);
+    }
 }
 
 #[test]

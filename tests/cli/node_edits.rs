@@ -103,7 +103,8 @@ fn an_apply_keeps_a_file_that_somebody_changes_meanwhile() {
     }
 }
 
-/// A list of access with one more user, which new files of a directory get. Each entry has a tag, permissions and a user.
+/// A list of access with one more user, which new files of a directory get. Each entry has a tag, permissions and a
+/// user.
 fn default_access() -> Vec<u8> {
     let none = u32::MAX;
     let entries = [
@@ -112,8 +113,8 @@ fn default_access() -> Vec<u8> {
         (0x04, 5, none),
         (0x10, 5, none),
         (0x20, 5, none),
-    ];
-    let entries = entries.map(|(tag, permissions, user): (u16, u16, u32)| {
+    ]
+    .map(|(tag, permissions, user): (u16, u16, u32)| {
         [
             &tag.to_le_bytes()[..],
             &permissions.to_le_bytes(),

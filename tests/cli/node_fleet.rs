@@ -1,6 +1,6 @@
-//! A rollout of the chart over 500 nodes. Real are Helm, the API server, the scheduler, the DaemonSet controller, and one
-//! `criswitch node follow` for each way in which a node can end. Simulated are the nodes: each is a Node object, and a
-//! kubelet that gives its pods the readiness of the follower whose node ended the same way.
+//! A rollout of the chart over 500 nodes. Real are Helm, the API server, the scheduler, the DaemonSet controller, and
+//! one `criswitch node follow` for each way in which a node can end. Simulated are the nodes: each is a Node object,
+//! and a kubelet that gives its pods the readiness of the follower whose node ended the same way.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::env;
@@ -305,7 +305,7 @@ impl Fleet {
 fn a_rollout_over_500_nodes_keeps_its_pace_stops_at_failures_and_passes_dead_nodes() {
     let mut fleet = Fleet::new();
     (0..NODES).for_each(|node| fleet.create(node));
-    fleet.update("install", "check", "# 0", json!(5));
+    fleet.update("install", "plan", "# 0", json!(5));
     fleet.until_complete();
     fleet.check_pace("check, which is not paced", NODES);
 
@@ -371,7 +371,8 @@ fn watch(sender: &Sender<Value>) {
         let path = format!(
             "{NAMESPACE}/pods?watch=true&labelSelector=criswitch.io/pool%3Dnodes&resourceVersion={version}"
         );
-        // The proxy would delay each event. kubectl ends with the API server, so it must not hold the output of this test.
+        // The proxy would delay each event. kubectl ends with the API server, so it must not hold the output of this
+        // test.
         let mut kubectl = Command::new("kubectl");
         kubectl.args(["get", "--raw", &path]).stderr(Stdio::null());
         let mut kubectl = kubectl.stdout(Stdio::piped()).spawn().unwrap();
@@ -393,13 +394,14 @@ fn name(node: usize) -> String {
 
 /// The readiness of a real follower whose node ends its change, or fails.
 fn follow((mode, fails): &(String, bool)) -> bool {
-    let (apply, status, state) = match fails {
-        true => (
+    let (apply, status, state) = if *fails {
+        (
             1,
             "failed\nstep restart has failed: no kubelet runs\n",
             "failed",
-        ),
-        false => (0, "installed 0.1.0\n", "installed"),
+        )
+    } else {
+        (0, "installed 0.1.0\n", "installed")
     };
     let ends = [
         ("plan", 2, "would change: 7 steps\n"),
@@ -407,9 +409,7 @@ fn follow((mode, fails): &(String, bool)) -> bool {
         ("status", apply, status),
     ];
     let node = Followed::start(mode, &ends);
-    node.until(if mode == "check" { "checked" } else { state })
-        .0
-        == Some(0)
+    node.until(if mode == "plan" { "planned" } else { state }).0 == Some(0)
 }
 
 /// Sends a request of HTTP/1.0, whose reply is not chunked. Returns the body of the reply.

@@ -21,8 +21,10 @@ pub(crate) fn machine(files: &str) -> Machine {
 fn shows(files: &str, expected: Expect) {
     let outcome = machine(files).check(TABLE, &[]);
     let (_, shown) = outcome.stdout.split_once("NODE ").unwrap();
-    let lines = shown.lines().skip(1);
-    let lines = lines.filter(|line| !line.starts_with("crictl") && !line.is_empty());
+    let lines = shown
+        .lines()
+        .skip(1)
+        .filter(|line| !line.starts_with("crictl") && !line.is_empty());
     let lines: Vec<_> = lines
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
@@ -235,6 +237,7 @@ fn a_script_is_unknown_and_gets_no_advice_about_a_file() {
         &format!(
             "{KUBEADM}
 >>> /etc/systemd/system/kubelet.service
+[Service]
 ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml
 >>> /etc/systemd/system/kubelet.service.d/20-script.conf
 [Service]
@@ -289,18 +292,20 @@ fn the_snap_of_microk8s_has_the_flags_in_a_file() {
     "#]],
     );
     let unit = ">>> /etc/systemd/system/snap.microk8s.daemon-kubelite.service
+[Service]
 ExecStart=/usr/bin/snap run microk8s.daemon-kubelite
 ";
+    let flags = flags.replace("/7394/", "/current/");
     shows(
         &format!("{unit}{flags}"),
         expect![[r#"
-        kubelet - -
-        runtime - -
-        images - -
-        cgroups - -
-        snap.microk8s.daemon-kubelite.service: unknown: looked at ExecStart= of this unit, which runs "/usr/bin/snap"
-        configuration is valid; 1 problem on this node
-    "#]],
+            kubelet not running snap.microk8s.daemon-kubelite.service
+            runtime /var/snap/microk8s/common/run/containerd.sock /var/snap/microk8s/current/args/kubelet
+            images - -
+            cgroups - -
+            /var/snap/microk8s/current/args/kubelet: the kubelet's container runtime endpoint is /var/snap/microk8s/common/run/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+            configuration is valid; 1 problem on this node
+        "#]],
     );
 }
 
@@ -473,8 +478,10 @@ fn the_enabled_unit_counts_if_a_machine_has_several() {
         &format!(
             "
 >>> /usr/local/lib/systemd/system/rke2-server.service
+[Service]
 ExecStart=/usr/local/bin/rke2 server --container-runtime-endpoint=/run/x.sock
 >>> /usr/local/lib/systemd/system/rke2-agent.service
+[Service]
 ExecStart=/usr/local/bin/rke2 agent --container-runtime-endpoint={CRISWITCH}
 >>> /etc/systemd/system/multi-user.target.wants/rke2-agent.service
 {config}

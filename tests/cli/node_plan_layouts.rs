@@ -271,7 +271,7 @@ fn an_unknown_layout_is_rejected() {
         "\n>>> /var/lib/kubelet/config.yaml\nkind: KubeletConfiguration\n",
         1,
         expect![[r#"
-            refused layout: kubelet: no unit starts the kubelet; try docs/node.md, which has the layouts
+            unknown layout: kubelet: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts; shown is what holds if the unit of kubeadm's packages starts it
             refused: 1 finding
         "#]],
     );
@@ -279,8 +279,28 @@ fn an_unknown_layout_is_rejected() {
         "\n>>> /etc/hostname\nnode\n",
         1,
         expect![[r#"
-        unknown layout: kubelet: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env
-        refused: 1 finding
-    "#]],
+            unknown layout: kubelet: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts
+            refused: 1 finding
+        "#]],
     );
+}
+
+#[test]
+fn systems_that_make_their_files_again_are_rejected_with_the_way_that_exists_there() {
+    for (id, way) in [
+        (
+            "bottlerocket",
+            "settings.kubernetes.container-runtime-endpoint",
+        ),
+        ("cos", "a node pool with Ubuntu"),
+    ] {
+        let release = format!(">>> /etc/os-release\nNAME=x\nID={id}\n");
+        let machine = machine(&format!("{KUBEADM}{release}")).with("/usr/lib/systemd/systemd", "");
+        let outcome = plan(&machine, "accept = ['backend']", &[]);
+        assert_eq!(outcome.code, 1, "{}", outcome.stdout);
+        let words = ["operating-system", "/etc/os-release", way];
+        for word in words {
+            assert!(outcome.stdout.contains(word), "{word}: {}", outcome.stdout);
+        }
+    }
 }

@@ -264,7 +264,7 @@ fn a_kubelet_in_a_container_is_ignored() {
 fn other_commands_of_k3s_are_no_kubelet() {
     let machine = machine().with("/proc/812/cmdline", "/usr/local/bin/k3s\0kubectl\0get\0");
     machine.lacks(TABLE, expect![[r#"
-        kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env
+        kubelet: unknown: looked at the processes, kubelet.service, snap.microk8s.daemon-kubelite.service, snap.kubelet.daemon.service, k3s.service, k3s-agent.service, rke2-server.service, rke2-agent.service, k0sworker.service, k0scontroller.service, /etc/rancher, /var/lib/kubelet/config.yaml and /var/lib/kubelet/kubeadm-flags.env: none says how the kubelet starts
 
         configuration is valid; 1 problem on this node
     "#]]);

@@ -1,5 +1,5 @@
-//! `criswitch check --node` on units that are masked, linked or written for another service manager, and on programs that
-//! start no kubelet.
+//! `criswitch check --node` on units that are masked, linked or written for another service manager, and on programs
+//! that start no kubelet.
 
 use std::os::unix::fs::symlink;
 
@@ -83,6 +83,34 @@ fn a_unit_that_systemd_does_not_start_is_unknown() {
 }
 
 #[test]
+fn a_line_outside_the_section_of_its_unit_does_not_count_and_is_reported() {
+    let line =
+        "Environment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n";
+    for (header, cause) in [
+        (
+            "",
+            "in line 1: it is in no section; try moving it below [Service]",
+        ),
+        ("[Servce]\n", "in line 2: it is in section [Servce]; try"),
+        (
+            "[X-Service]\n",
+            "in line 2: it is in section [X-Service]; try",
+        ),
+        ("[Unit]\n", "in line 2: it is in section [Unit]; try"),
+    ] {
+        let drop_in = format!(">>> /etc/systemd/system/kubelet.service.d/a.conf\n{header}{line}");
+        let problem = format!(
+            "/etc/systemd/system/kubelet.service.d/a.conf: systemd ignores Environment= {cause}"
+        );
+        says(&machine(&format!("{KUBELET}{drop_in}")), &problem);
+    }
+    // A second header of the same section goes on with it.
+    let drop_in =
+        ">>> /etc/systemd/system/kubelet.service.d/a.conf\n[Unit]\nAfter=a.service\n[Service]\n";
+    says(&machine(&format!("{KUBELET}{drop_in}{line}")), CRIO);
+}
+
+#[test]
 fn links_of_a_mounted_image_lead_to_files_of_the_image() {
     let linked = machine(KUBELET).with("/opt/a.conf", "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n");
     let drop_in = linked.at("/etc/systemd/system/kubelet.service.d/a.conf");
@@ -110,9 +138,53 @@ fn links_of_a_mounted_image_lead_to_files_of_the_image() {
 }
 
 #[test]
+fn the_text_after_a_closing_quote_and_the_drop_ins_of_a_prefix_count() {
+    let value = "\"--v=2 \"--container-runtime-endpoint=unix:///run/crio.sock";
+    let file = format!("{KUBELET}>>> /etc/default/kubelet\nKUBELET_EXTRA_ARGS={value}\n");
+    says(&machine(&file), CRIO);
+    let unit = "
+>>> /usr/lib/systemd/system/k3s-agent.service
+[Service]
+ExecStart=/usr/local/bin/k3s agent --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+";
+    says(&machine(unit), "");
+    let drop_in = "
+>>> /etc/systemd/system/k3s-.service.d/10-x.conf
+[Service]
+ExecStart=
+ExecStart=/usr/local/bin/k3s agent --container-runtime-endpoint=unix:///run/crio.sock
+";
+    let changed = machine(&format!("{unit}{drop_in}"));
+    let outcome = changed.check(TABLE, &[]);
+    assert!(
+        outcome.stdout.contains("/run/crio.sock, not criswitch"),
+        "{}",
+        outcome.stdout
+    );
+}
+
+#[test]
+fn a_flag_with_one_dash_is_no_flag_of_the_kubelet() {
+    let file = KUBELET.replace(
+        "$KUBELET_EXTRA_ARGS",
+        "-container-runtime-endpoint=unix:///run/crio.sock",
+    );
+    says(&machine(&file), "");
+}
+
+#[test]
+fn an_empty_configuration_of_crictl_is_a_problem() {
+    let file = format!("{KUBELET}>>> /etc/crictl.yaml\n");
+    says(
+        &machine(&file),
+        "/etc/crictl.yaml: crictl has no runtime-endpoint",
+    );
+}
+
+#[test]
 fn a_script_of_another_service_manager_is_unknown() {
     let config = ">>> /var/lib/kubelet/config.yaml\ncontainerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
-    says(&machine(config), "");
+    says(&machine(config), "none says how the kubelet starts");
     let script = "/etc/init.d/kubelet";
     let machine = machine(config).with(script, "#!/sbin/openrc-run\n");
     says(

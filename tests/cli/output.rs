@@ -106,6 +106,7 @@ async fn the_json_of_a_daemon_has_this_shape() {
                 "state": "string",
                 "text": "string"
               },
+              "lostNriSockets": [],
               "nodeLabels": {
                 "labels": {
                   "criswitch.io/backend.runc.runtime": "string",
@@ -252,6 +253,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                     ],
                     "lackingRpcs": [],
                     "runtime": "string",
+                    "unknownFeatures": [],
                     "version": "string"
                   },
                   "required": "boolean",
@@ -318,6 +320,7 @@ async fn the_json_of_a_configuration_has_this_shape() {
                     ],
                     "lackingRpcs": [],
                     "runtime": "string",
+                    "unknownFeatures": [],
                     "version": "string"
                   },
                   "socket": "string"

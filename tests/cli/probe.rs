@@ -41,8 +41,9 @@ impl Node {
         let outcome = self.probe(&[], config).await;
         assert_eq!(outcome.code, code, "{}", outcome.stdout);
         let parts: Vec<&str> = outcome.stdout.split("\n\n").collect();
-        let shown = parts[4..].join("\n\n");
-        let shown = shown.replace(text(&self.folder.path().join("")), "SOCKETS/");
+        let shown = parts[4..]
+            .join("\n\n")
+            .replace(text(&self.folder.path().join("")), "SOCKETS/");
         expected.assert_eq(&shown);
     }
 
@@ -105,15 +106,19 @@ async fn a_probe_shows_the_answers_of_each_backend() {
 const ALL: RuntimeHandlerFeatures = RuntimeHandlerFeatures {
     recursive_read_only_mounts: true,
     user_namespaces: true,
+    cgroup_namespaces: false,
 };
 
 /// The probe does not report a feature that all backends lack: without criswitch, the kubelet rejects the same pods.
 #[tokio::test]
 async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_feature() {
-    let crio = crio().features("crun", ALL);
-    let crio = crio.set(|settings| settings.features.supplemental_groups_policy = false);
-    let containerd = containerd().features("runc", ALL);
-    let containerd = containerd.set(|settings| settings.features.mount_options = true);
+    let crio = crio()
+        .features("crun", ALL)
+        .set(|settings| settings.features.supplemental_groups_policy = false);
+    let containerd = containerd().features("runc", ALL).set(|settings| {
+        settings.features.mount_options = true;
+        settings.features.seccomp_profile_oci = true;
+    });
     let node = Node::new().with("a", containerd).with("b", crio);
     let outcome = node.probe(&[], TWO).await;
     let (shown, _) = outcome.stdout.rsplit_once("\n\n").unwrap();
@@ -122,7 +127,8 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
         feature "user_namespaces" is off for handlers "crun", "gvisor", whose backend does not report it. Pods with spec.hostUsers: The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod. Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces. [host-users]
         feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it. Pods with spec.containers[*].volumeMounts[*].recursiveReadOnly: The runtime does not report recursive read-only mounts, so the kubelet does not start the container. Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts. [recursive-read-only]
         feature "supplemental_groups_policy" is off on the node because of backend "crio". Pods with spec.securityContext.supplementalGroupsPolicy: A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes 1.33, the kubelet silently applies `Merge`. Remove `supplementalGroupsPolicy: Strict`, or run the pod on a node whose backends all have the feature. [supplemental-groups]
-        feature "mount_options" is off on the node because of backend "crio". Pods with spec.containers[*].volumeMounts[*].bindMountOptions[*]: A backend of this node does not report the feature, so the kubelet rejects the pod. Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature. [bind-mount-options]"#]].assert_eq(shown);
+        feature "mount_options" is off on the node because of backend "crio". Pods with spec.containers[*].volumeMounts[*].bindMountOptions[*]: A backend of this node does not report the feature, so the kubelet rejects the pod. Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature. [bind-mount-options]
+        feature "seccomp_profile_oci" is off on the node because of backend "crio". Pods with spec.securityContext.seccompProfile.type, spec.containers[*].securityContext.seccompProfile.type: A backend of this node does not report the feature, so the kubelet rejects the pod. Use a profile of the type RuntimeDefault or Localhost, or run the pod on a node whose backends all have the feature. [seccomp-oci]"#]].assert_eq(shown);
     let json = node.json(TWO, 0).await;
     let lacking = serde_json::to_string_pretty(&json["lackingFeatures"]).unwrap();
     expect![[r#"
@@ -216,8 +222,52 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
                 "url": "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/"
               }
             }
+          },
+          {
+            "backends": [
+              "crio"
+            ],
+            "feature": "seccomp_profile_oci",
+            "limit": {
+              "effect": "fails",
+              "fields": [
+                "spec.securityContext.seccompProfile.type",
+                "spec.containers[*].securityContext.seccompProfile.type"
+              ],
+              "limit": "seccomp-oci",
+              "onlyIf": "the backend lacks the feature seccomp_profile_oci",
+              "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod.",
+              "remedy": "Use a profile of the type RuntimeDefault or Localhost, or run the pod on a node whose backends all have the feature.",
+              "source": {
+                "title": "kubernetes/enhancements#6061: OCI Artifact-Based Security Profile Distribution (Kubernetes 1.38, alpha)",
+                "url": "https://github.com/kubernetes/enhancements/issues/6061"
+              }
+            }
           }
         ]"#]].assert_eq(&lacking);
+}
+
+/// Fields 9 and 8 are features of a later version of the CRI.
+#[tokio::test]
+async fn a_probe_names_features_that_this_version_does_not_know() {
+    let features = [4 << 3 | 2, 2, 9 << 3, 1];
+    let handlers = [3 << 3 | 2, 4, 2 << 3 | 2, 2, 8 << 3, 1];
+    let crio = crio();
+    crio.append_raw("Status", [&features[..], &handlers].concat());
+    let node = Node::new().with("a", containerd()).with("b", crio);
+    let outcome = node.probe(&[], TWO).await;
+    let line = "backend \"crio\" reports features that this version of criswitch does not know: field 9 of \
+                RuntimeFeatures, field 8 of RuntimeHandlerFeatures. The node has a feature of RuntimeFeatures if all \
+                backends with handlers report it. A feature of RuntimeHandlerFeatures passes unchanged.\n";
+    assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
+    let json = node.json(TWO, 0).await;
+    let unknown = |backend: usize| json["backends"][backend]["probe"]["unknownFeatures"].clone();
+    assert_eq!(unknown(0), json!([]));
+    let named = [
+        "field 9 of RuntimeFeatures",
+        "field 8 of RuntimeHandlerFeatures",
+    ];
+    assert_eq!(unknown(1), json!(named));
 }
 
 #[tokio::test]
@@ -257,6 +307,7 @@ async fn the_json_of_a_probe_has_the_answers() {
           ],
           "lackingRpcs": [],
           "runtime": "containerd",
+          "unknownFeatures": [],
           "version": "2.4.2"
         }"#]]
     .assert_eq(&probe);
@@ -264,8 +315,9 @@ async fn the_json_of_a_probe_has_the_answers() {
 
 #[tokio::test]
 async fn a_row_whose_backend_lacks_the_handler_is_reported_and_the_code_is_1() {
-    let node = Node::new().with("a", containerd().handlers(["runc"]));
-    let node = node.with("b", crio().handlers(["gvisor"]));
+    let node = Node::new()
+        .with("a", containerd().handlers(["runc"]))
+        .with("b", crio().handlers(["gvisor"]));
     node.shows(
         TWO,
         1,

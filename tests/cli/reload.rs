@@ -176,8 +176,9 @@ async fn the_command_prints_what_has_changed() {
 #[tokio::test]
 async fn a_change_of_a_key_that_only_a_start_reads_is_not_reported() {
     let node = Node::start("").await;
-    let main = std::fs::read_to_string(node.files.main()).unwrap();
-    let main = main.replace("start_wait = \"0s\"", "start_wait = \"1m\"");
+    let main = std::fs::read_to_string(node.files.main())
+        .unwrap()
+        .replace("start_wait = \"0s\"", "start_wait = \"1m\"");
     node.files.write("criswitch.toml", &main);
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
     node.write("shutdown_timeout = \"3s\"", "");

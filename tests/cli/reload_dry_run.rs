@@ -2,8 +2,8 @@
 
 use criswitch_cri::codec::admin::admin_server::{Admin, AdminServer};
 use criswitch_cri::codec::admin::{
-    Configuration, ForgetRequest, ForgetResponse, GetStateRequest, PlanReloadRequest,
-    PlanReloadResponse, ReloadRequest, ReloadResponse, State, WatchStateRequest,
+    Configuration, ForgetRequest, ForgetResponse, GetMetricsRequest, GetStateRequest, MetricsPage,
+    PlanReloadRequest, PlanReloadResponse, ReloadRequest, ReloadResponse, State, WatchStateRequest,
 };
 use expect_test::expect;
 use futures_util::stream::BoxStream;
@@ -38,8 +38,10 @@ async fn edited() -> Node {
 /// The facts in `criswitch status` that a reload may change.
 async fn facts(node: &Node) -> Json {
     let state = node.info().await;
-    let names = state["backends"].as_array().unwrap().iter();
-    let names: Vec<_> = names
+    let names: Vec<_> = state["backends"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|it| json!([it["name"], it["retiring"], it["unnamed"]]))
         .collect();
     json!([
@@ -61,7 +63,7 @@ async fn a_dry_run_shows_the_changes_of_the_next_reload_and_changes_nothing() {
         handler moved: kata from kata-old to kata
         backend added: kata
         backend retiring: kata-old, which owns 1 pod and 0 containers
-        backend kata-old is removed when its last pod ends; if its runtime is gone for good or now serves another socket: criswitch forget kata-old
+        backend kata-old is removed when its last pod ends
         settings changed: shutdown_timeout
 
         to undo: put the old files back, then criswitch reload
@@ -104,8 +106,9 @@ async fn a_dry_run_without_a_change_exits_with_0_and_shows_keys_of_the_next_star
         (outcome.code, outcome.stdout.as_str()),
         (0, "nothing would change\n")
     );
-    let main = std::fs::read_to_string(node.files.main()).unwrap();
-    let main = main.replace("start_wait = \"0s\"", "start_wait = \"1m\"");
+    let main = std::fs::read_to_string(node.files.main())
+        .unwrap()
+        .replace("start_wait = \"0s\"", "start_wait = \"1m\"");
     node.files.write("criswitch.toml", &main);
     let outcome = dry_run(&node, &[]).await;
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
@@ -143,6 +146,19 @@ async fn a_dry_run_shows_the_keys_that_need_a_restart_and_the_other_changes() {
     let what = json["problems"][0]["what"].as_str().unwrap();
     assert!(what.contains("\"max_message\" cannot change"), "{what}");
     assert_eq!(facts(&node).await, before);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_dry_run_before_a_rejection_does_not_begin_as_if_all_were_well() {
+    let node = Node::start("").await;
+    node.write("max_message = \"1MiB\"", "");
+    let outcome = dry_run(&node, &[]).await;
+    assert_eq!(outcome.code, 78, "{}", outcome.stderr);
+    assert_eq!(
+        outcome.stdout,
+        "a reload would be rejected; without the keys that need a restart, nothing would change\n"
+    );
     node.end().await;
 }
 
@@ -232,6 +248,13 @@ impl Admin for Old {
     }
 
     async fn forget(&self, _: Request<ForgetRequest>) -> Result<Response<ForgetResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get_metrics(
+        &self,
+        _: Request<GetMetricsRequest>,
+    ) -> Result<Response<MetricsPage>, Status> {
         Err(Status::unimplemented(""))
     }
 }

@@ -12,8 +12,9 @@ use crate::{Outcome, command, run_beside, text};
 async fn edited() -> (Node, String) {
     let node = Node::start("").await;
     let socket = text(&shown(&node.files.path("criswitch.sock"))).to_owned();
-    let main = std::fs::read_to_string(node.files.main()).unwrap();
-    let main = main.replace("criswitch.sock", "other.sock");
+    let main = std::fs::read_to_string(node.files.main())
+        .unwrap()
+        .replace("criswitch.sock", "other.sock");
     node.files.write("criswitch.toml", &main);
     (node, socket)
 }
@@ -110,8 +111,9 @@ async fn a_removed_file_is_recognized_by_a_relative_path() {
     let mut reload = command(&["reload", "--socket", text(&socket)]);
     reload.args(["--config", "criswitch.toml"]);
     reload.current_dir(node.files.path(""));
-    let outcome = tokio::task::spawn_blocking(move || reload.output().unwrap());
-    let outcome = outcome.await.unwrap();
+    let outcome = tokio::task::spawn_blocking(move || reload.output().unwrap())
+        .await
+        .unwrap();
     let shown = String::from_utf8(outcome.stderr).unwrap();
     assert_eq!(outcome.status.code(), Some(78), "{shown}");
     assert!(portable(&shown).contains("No such file"), "{shown}");

@@ -101,8 +101,11 @@ pub(crate) async fn rejected(node: &Node, count: usize) -> String {
             let reloads = &node.info().await["reloads"];
             if reloads["rejected"] == count {
                 let problems = reloads["last"]["problems"].as_array().unwrap();
-                let texts = problems.iter().flat_map(|it| [&it["what"], &it["try"]]);
-                let texts: Vec<_> = texts.filter_map(|text| text.as_str()).collect();
+                let texts: Vec<_> = problems
+                    .iter()
+                    .flat_map(|it| [&it["what"], &it["try"]])
+                    .filter_map(|text| text.as_str())
+                    .collect();
                 return texts.join("; try ");
             }
         }

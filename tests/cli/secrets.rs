@@ -65,8 +65,18 @@ pub(crate) async fn whisper(client: &Client, handler: &str) -> Code {
         auth: Some(auth()),
         sandbox_config: Some(pod()),
     };
-    let pulled = client.images().pull_image(request).await;
-    let pulled = pulled.map_or_else(|failed| failed.code(), |_| Code::Ok);
+    let profile = cri::PullSecurityProfileRequest {
+        image: request.image.clone(),
+        auth: Some(auth()),
+        sandbox_config: Some(pod()),
+        ..Default::default()
+    };
+    let pulled = client
+        .images()
+        .pull_image(request)
+        .await
+        .map_or_else(|failed| failed.code(), |_| Code::Ok);
+    client.images().pull_security_profile(profile).await.ok();
     let request = cri::RunPodSandboxRequest {
         config: Some(pod()),
         runtime_handler: handler.to_owned(),
@@ -155,7 +165,13 @@ async fn no_user_reads_them(format: &str, named: &str) {
     client.raw().await.call(run, &headers, bad).await;
     let status = status(&client).await;
     let log = shown.end();
-    for rpc in ["PullImage", "RunPodSandbox", "CreateContainer", "ExecSync"] {
+    for rpc in [
+        "PullImage",
+        "PullSecurityProfile",
+        "RunPodSandbox",
+        "CreateContainer",
+        "ExecSync",
+    ] {
         assert!(log.contains(&named.replace("{}", rpc)), "{rpc} in {log}");
         assert!(!runc.calls(rpc).is_empty(), "{rpc} came to the runtime");
     }

@@ -185,10 +185,10 @@ async fn status_shows_the_backends_name_of_a_renamed_handler() {
     );
     assert_eq!(node.reload().await.code, 0);
     let shown = run(&node, &["status"]).await.stdout;
-    let table = shown
+    let table: Vec<&str> = shown
         .lines()
-        .skip_while(|line| !line.starts_with("HANDLER"));
-    let table: Vec<&str> = table.collect();
+        .skip_while(|line| !line.starts_with("HANDLER"))
+        .collect();
     expect![[r#"
         HANDLER         BACKEND                 PODS  FEATURES  ORIGIN
         gvisor          runc as runsc           0     -         criswitch.toml:7
@@ -399,8 +399,9 @@ async fn status_right_after_a_start_does_not_wait_for_absent_backends() {
     let _daemon = Daemon::start_as(serve).await;
     let path = files.main();
     let status = ["status", "--config", text(&path)];
-    let outcome = tokio::time::timeout(PATIENCE, run_beside(&status));
-    let outcome = outcome.await.unwrap();
+    let outcome = tokio::time::timeout(PATIENCE, run_beside(&status))
+        .await
+        .unwrap();
     assert_eq!((outcome.code, outcome.stderr.as_str()), (1, ""));
     let shown = outcome.stdout;
     assert!(shown.contains("\nrunc     down "), "{shown}");
@@ -461,9 +462,9 @@ async fn a_pod_with_an_unknown_handler_is_shown_without_a_handler() {
         &["pods"],
         0,
         expect![[r#"
-            HANDLER  BACKEND  STATE  AGE  ID             NAMESPACE/NAME
-            -        runc     ready  0s   ID  default/direct
-            own      runc     ready  0s   ID  default/web
+            HANDLER    BACKEND  STATE  AGE  ID             NAMESPACE/NAME
+            (default)  runc     ready  0s   ID  default/direct
+            own        runc     ready  0s   ID  default/web
         "#]],
     )
     .await;
@@ -471,6 +472,8 @@ async fn a_pod_with_an_unknown_handler_is_shown_without_a_handler() {
     let shown: Json = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["handlers"][0]["name"], "own");
     assert_eq!(shown["handlers"][0]["pods"], 1);
+    let of_default = run(&node, &["pods", "--handler", "runc", "-o", "name"]).await;
+    assert_eq!(of_default.stdout, "default/direct\n");
     node.end().await;
 }
 
@@ -482,6 +485,14 @@ async fn pods_can_be_filtered_by_handler_backend_and_namespace() {
     assert_eq!(lines(&["pods", "--handler", "kata"]).await, 1);
     assert_eq!(lines(&["pods", "--backend", "runc"]).await, 1);
     assert_eq!(lines(&["pods", "--namespace", "elsewhere"]).await, 0);
+    assert_eq!(lines(&["pods", "-A"]).await, 2);
+    let listed = run(&node, &["pods", "-o", "name"]).await.stdout;
+    let first = listed.lines().next().unwrap();
+    assert_eq!(lines(&["pods", first]).await, 1);
+    let outcome = run(&node, &["pods", "default/absent"]).await;
+    assert_eq!(outcome.code, 1);
+    let words = "no such pod: \"default/absent\"; for the reason: criswitch explain default/absent";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     let outcome = run(&node, &["pods", "--backend", "kat"]).await;
     assert_eq!(outcome.code, 1);
     expect![[r#"

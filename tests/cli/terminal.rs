@@ -91,7 +91,18 @@ fn problems_are_wrapped_on_a_terminal_and_one_line_each_through_a_pipe() {
         let piped = run(arguments);
         let shown = on_a_terminal(arguments);
         assert_eq!(shown.code, piped.code);
-        assert_eq!(fits(&shown.stdout).replace("\n  ", " "), piped.stderr);
+        // A terminal also gets the lines of the file.
+        let lines = fits(&shown.stdout);
+        let (lines, said): (Vec<_>, Vec<_>) = lines.lines().partition(|it| it.starts_with("    "));
+        let said = said.join("\n").replace("\n  ", " ") + "\n";
+        assert_eq!(said, piped.stderr);
+        let line = ["    log.level = 'loud'", "                ^"];
+        let expected = if arguments[0] == "check" {
+            &line[..]
+        } else {
+            &[]
+        };
+        assert_eq!(lines, expected);
         let widest = piped.stderr.lines().map(str::len).max();
         assert!(widest > Some(COLUMNS), "{}", piped.stderr);
     }
@@ -223,9 +234,10 @@ async fn the_tables_in_the_documents_have_the_columns_of_the_output() {
     let ours: BTreeSet<_> = headers(&shown).iter().map(|it| it.join(" ")).collect();
     assert_eq!(ours.len(), 13, "{ours:#?}");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let chapters = fs::read_dir(sources.join("docs")).unwrap();
-    let chapters = chapters.map(|file| file.unwrap().path());
-    let chapters = chapters.filter(|path| path.is_file());
+    let chapters = fs::read_dir(sources.join("docs"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.is_file());
     let mut documented = BTreeSet::new();
     for document in chapters.chain([sources.join("README.md")]) {
         let text = fs::read_to_string(&document).unwrap();
@@ -354,8 +366,10 @@ async fn watching_ends_when_its_output_is_closed() {
     let node = Node::start("").await;
     let watch = ["status", "--watch", "--config", text(&node.files.main())].map(str::to_owned);
     let watched = tokio::task::spawn_blocking(move || {
-        let mut watch = crate::command(&watch.each_ref().map(String::as_str));
-        let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+        let mut watch = crate::command(&watch.each_ref().map(String::as_str))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut first = String::new();
         let mut shown = BufReader::new(watch.stdout.take().unwrap());
         shown.read_line(&mut first).unwrap();

@@ -115,8 +115,8 @@ async fn try_shows_each_step_with_its_time_and_removes_the_pod() {
     for step in STEPS {
         let line = lines
             .iter()
-            .find(|line| line.trim_start().starts_with(step));
-        let line = line.unwrap_or_else(|| panic!("{step} in {}", outcome.stdout));
+            .find(|line| line.trim_start().starts_with(step))
+            .unwrap_or_else(|| panic!("{step} in {}", outcome.stdout));
         assert!(line.ends_with(" ms") || line.ends_with(" s"), "{line}");
     }
     let image = format!("  {:18}{IMAGE}", "image");

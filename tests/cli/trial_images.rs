@@ -28,8 +28,9 @@ fn signal(process: &Child, name: &str) {
 
 /// The exit code and the standard output of a process.
 pub(crate) async fn end(process: Child) -> (Option<i32>, String) {
-    let output = tokio::task::spawn_blocking(|| process.wait_with_output().unwrap());
-    let output = output.await.unwrap();
+    let output = tokio::task::spawn_blocking(|| process.wait_with_output().unwrap())
+        .await
+        .unwrap();
     (
         output.status.code(),
         String::from_utf8(output.stdout).unwrap(),

@@ -20,9 +20,10 @@ const ROW: &str = "overhead = { memory = \"7Mi\" }";
 /// The ids of pods and containers of a runtime, in their order: those of the try, then for each run those of an empty
 /// pod and of a pod with a container.
 fn ids(name: char, runs: usize) -> Vec<(String, bool)> {
-    let kinds = [true, false].into_iter();
-    let kinds = kinds.chain([true, true, false].into_iter().cycle().take(3 * runs));
-    let kinds = kinds.enumerate();
+    let kinds = [true, false]
+        .into_iter()
+        .chain([true, true, false].into_iter().cycle().take(3 * runs))
+        .enumerate();
     kinds
         .map(|(number, is_pod)| (format!("{name}{number:063}"), is_pod))
         .collect()

@@ -88,13 +88,13 @@ fn routes_shows_every_rpc_once_with_its_route() {
         RuntimeService/RemovePodSandbox           the pod's owner                                                       pod_sandbox_id                                           OK             -         unchanged
         RuntimeService/PodSandboxStatus           the pod's owner                                                       pod_sandbox_id                                           NotFound       -         unchanged; handlers have the names of the rows
         RuntimeService/ListPodSandbox             all, or the owner of the filter's id                                  filter.id, filter.label_selector                         an empty list  -         concatenated; with cached lists; handlers have the names of the rows
-        RuntimeService/StreamPodSandboxes         all, or the owner of the filter's id                                  filter.id, filter.label_selector                         an empty list  yes       interleaved; ListPodSandbox of a backend that lacks the RPC; with cached lists; handlers have the names of the rows
+        RuntimeService/StreamPodSandboxes         all, or the owner of the filter's id                                  filter.id, filter.label_selector                         an empty list  yes       concatenated; ListPodSandbox of a backend that lacks the RPC; with cached lists; handlers have the names of the rows
         RuntimeService/CreateContainer            the pod's owner                                                       pod_sandbox_id                                           NotFound       -         unchanged
         RuntimeService/StartContainer             the container's owner                                                 container_id                                             NotFound       -         unchanged
         RuntimeService/StopContainer              the container's owner                                                 container_id                                             OK             -         unchanged
         RuntimeService/RemoveContainer            the container's owner                                                 container_id                                             OK             -         unchanged
         RuntimeService/ListContainers             all, or the owner of the filter's id                                  filter.id, filter.pod_sandbox_id, filter.label_selector  an empty list  -         concatenated; with cached lists; handlers have the names of the rows
-        RuntimeService/StreamContainers           all, or the owner of the filter's id                                  filter.id, filter.pod_sandbox_id, filter.label_selector  an empty list  yes       interleaved; ListContainers of a backend that lacks the RPC; with cached lists; handlers have the names of the rows
+        RuntimeService/StreamContainers           all, or the owner of the filter's id                                  filter.id, filter.pod_sandbox_id, filter.label_selector  an empty list  yes       concatenated; ListContainers of a backend that lacks the RPC; with cached lists; handlers have the names of the rows
         RuntimeService/ContainerStatus            the container's owner                                                 container_id                                             NotFound       -         unchanged; handlers have the names of the rows
         RuntimeService/UpdateContainerResources   the container's owner                                                 container_id                                             NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
         RuntimeService/ReopenContainerLog         the container's owner                                                 container_id                                             NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
@@ -104,17 +104,17 @@ fn routes_shows_every_rpc_once_with_its_route() {
         RuntimeService/PortForward                the pod's owner                                                       pod_sandbox_id                                           NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it; a URL that begins with // gets the scheme http
         RuntimeService/ContainerStats             the container's owner                                                 container_id                                             NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
         RuntimeService/ListContainerStats         all, or the owner of the filter's id                                  filter.id, filter.pod_sandbox_id, filter.label_selector  an empty list  -         concatenated; with cached stats
-        RuntimeService/StreamContainerStats       all, or the owner of the filter's id                                  filter.id, filter.pod_sandbox_id, filter.label_selector  an empty list  yes       interleaved; ListContainerStats of a backend that lacks the RPC; with cached stats
+        RuntimeService/StreamContainerStats       all, or the owner of the filter's id                                  filter.id, filter.pod_sandbox_id, filter.label_selector  an empty list  yes       concatenated; ListContainerStats of a backend that lacks the RPC; with cached stats
         RuntimeService/PodSandboxStats            the pod's owner                                                       pod_sandbox_id                                           NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
         RuntimeService/ListPodSandboxStats        all, or the owner of the filter's id                                  filter.id, filter.label_selector                         an empty list  yes       concatenated; Unimplemented if a backend with pods lacks it; with cached stats
-        RuntimeService/StreamPodSandboxStats      all, or the owner of the filter's id                                  filter.id, filter.label_selector                         an empty list  yes       interleaved; ListPodSandboxStats of a backend that lacks the RPC; with cached stats
+        RuntimeService/StreamPodSandboxStats      all, or the owner of the filter's id                                  filter.id, filter.label_selector                         an empty list  yes       concatenated; ListPodSandboxStats of a backend that lacks the RPC; with cached stats
         RuntimeService/UpdateRuntimeConfig        all                                                                   -                                                        -              yes       OK if every reachable backend accepts it
         RuntimeService/Status                     all                                                                   -                                                        -              -         the default backend's, with the handlers of the routing table
         RuntimeService/CheckpointContainer        the container's owner                                                 container_id                                             NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
         RuntimeService/GetContainerEvents         all                                                                   -                                                        -              yes       interleaved; Unimplemented if a backend lacks it; handlers have the names of the rows
         RuntimeService/ListMetricDescriptors      all                                                                   -                                                        -              yes       one entry per metric, with the label keys of all backends; backends that lack it are omitted; with cached stats
         RuntimeService/ListPodSandboxMetrics      all                                                                   -                                                        -              yes       concatenated; backends that lack it are omitted; with cached stats; label values are in the order of ListMetricDescriptors
-        RuntimeService/StreamPodSandboxMetrics    all                                                                   -                                                        -              yes       interleaved; ListPodSandboxMetrics of a backend that lacks the RPC; with cached stats; label values are in the order of ListMetricDescriptors
+        RuntimeService/StreamPodSandboxMetrics    all                                                                   -                                                        -              yes       concatenated; ListPodSandboxMetrics of a backend that lacks the RPC; with cached stats; label values are in the order of ListMetricDescriptors
         RuntimeService/RuntimeConfig              all                                                                   -                                                        -              yes       the default backend's; if it lacks the RPC, the cgroup driver of its configuration, else the first reply of another backend
         RuntimeService/UpdatePodSandboxResources  the pod's owner                                                       pod_sandbox_id                                           NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
         RuntimeService/CheckpointPod              the pod's owner                                                       pod_sandbox_id                                           NotFound       yes       unchanged; with an empty id Unimplemented if a backend that gets pods lacks it
@@ -125,6 +125,9 @@ fn routes_shows_every_rpc_once_with_its_route() {
         ImageService/PullImage                    the backend of the handler or pod, else all that a handler routes to  image.runtime_handler, sandbox_config.metadata.uid       -              -         unchanged; the default backend's if several backends are called
         ImageService/RemoveImage                  the handler's backend, else all that have the image                   image.runtime_handler                                    -              -         OK if every backend returns OK or does not have the image afterwards
         ImageService/ImageFsInfo                  all                                                                   -                                                        -              -         concatenated; duplicate entries are omitted; other backends than the default are omitted if their answers cannot be used
+        ImageService/PullSecurityProfile          the backend of the handler or pod, else all that a handler routes to  image.runtime_handler, sandbox_config.metadata.uid       -              yes       unchanged; the default backend's if several backends are called
+        ImageService/ListSecurityProfiles         all                                                                   -                                                        -              yes       one entry per digest, with the references of all backends; backends that lack it are omitted; an error if any other answer cannot be used
+        ImageService/RemoveSecurityProfile        all that list the digest                                              -                                                        -              yes       OK if every backend that lists the profile returns OK; backends that lack it are omitted
     "#]]
     .assert_eq(&outcome.stdout);
 }
@@ -167,4 +170,19 @@ fn environment_variables_are_the_defaults_of_config_and_socket() {
     let help = run(&["status", "--help"]).stdout;
     assert!(help.contains("[env: CRISWITCH_CONFIG]"), "{help}");
     assert!(help.contains("[env: CRISWITCH_SOCKET]"), "{help}");
+}
+
+#[test]
+fn the_short_version_and_a_file_without_an_option_work_as_elsewhere() {
+    let version = run(&["--version"]);
+    assert_eq!(run(&["-v"]).stdout, version.stdout);
+    assert_eq!(run(&["-V"]).stdout, version.stdout);
+    let files = crate::main_file("default_handler = 'a'\n[handlers]\na = '/run/a.sock'\n");
+    let main = files.main();
+    let named = run(&["check", crate::text(&main)]);
+    assert_eq!(named.code, 0, "{}", named.stderr);
+    assert_eq!(
+        named.stdout,
+        run(&["check", "--config", crate::text(&main)]).stdout
+    );
 }

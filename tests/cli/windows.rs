@@ -99,8 +99,9 @@ fn an_error_without_a_daemon_names_the_service_and_the_pipe() {
 
 #[tokio::test]
 async fn discover_finds_the_pipe_of_containerd_and_check_probes_it() {
-    let sim = Sim::new("containerd").version("2.4.2");
-    let sim = sim.handlers(["runhcs-wcow-process", "runhcs-wcow-hypervisor"]);
+    let sim = Sim::new("containerd")
+        .version("2.4.2")
+        .handlers(["runhcs-wcow-process", "runhcs-wcow-hypervisor"]);
     sim.serve_on(r"\\.\pipe\containerd-containerd".as_ref());
     let found = tokio::task::spawn_blocking(|| raw(&["discover"])).await;
     let (code, shown, error) = found.unwrap();

@@ -76,10 +76,14 @@ fn words_as_long_as_a_file_are_cut() {
 
 #[test]
 fn a_hint_has_some_of_very_many_names() {
-    let backends = rows(1000, |number| {
+    let handlers = rows(1000, |number| {
         format!("name-{number} = '/run/{number}.sock'")
     });
-    let shown = problems(&format!("handlers.a = 'z'\n[backends]\n{backends}")).to_string();
+    let main = format!("default_handler = 'z'\n[handlers]\n{handlers}");
+    let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
+    let shown = criswitch_config::Config::load(&files.main())
+        .unwrap_err()
+        .to_string();
     assert_eq!(shown.matches("name-").count(), 20);
     assert!(shown.ends_with("\"name-19\", ..."), "{shown}");
 }

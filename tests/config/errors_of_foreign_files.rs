@@ -81,13 +81,15 @@ fn a_hint_has_the_kind_of_a_program_and_the_unit_of_minutes() {
         max_message = '16'
         [handlers]
         a = { socket = '/run/a.sock', kind = 'runsc' }
-        b = { socket = '/run/b.sock', kind = 'kata-qemu' }",
+        b = { socket = '/run/b.sock', kind = 'kata-qemu' }
+        c = { socket = '/run/c.sock', kind = 'sysbox' }",
         expect![[r#"
             criswitch.toml:2:24: "5M" is not a duration: write the unit in lower case; try "5m"
             criswitch.toml:3:23: "2H" is not a duration: write the unit in lower case; try "1h" or "unlimited"
             criswitch.toml:4:23: the size "16" has no unit; try "16MiB"
             criswitch.toml:6:46: "runsc" is not a kind of runtime; try "gvisor"
-            criswitch.toml:7:46: "kata-qemu" is not a kind of runtime; try "kata""#]],
+            criswitch.toml:7:46: "kata-qemu" is not a kind of runtime; try "kata"
+            criswitch.toml:8:46: "sysbox" is not a kind of runtime; try one of "runc", "crun", "gvisor", "kata", "runhcs", "other""#]],
     );
 }
 

@@ -89,7 +89,7 @@ fn a_wrong_type_is_reported_with_a_valid_value() {
             criswitch.toml:2:27: "default_handler" is a float, not a string; try "runc"
             criswitch.toml:3:28: "shutdown_timeout" is an integer, not a string; try "10s"
             criswitch.toml:4:23: "max_message" is a boolean, not a string; try "16MiB"
-            criswitch.toml:5:22: "allow_uids" is an integer, not an array of integers; try [0]
+            criswitch.toml:5:22: "allow_uids" is an integer, not an array of integers; try [1000]
             criswitch.toml:6:15: "log" is a string, not a table; try [log]
             criswitch.toml:8:13: "a" is an array, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:9:24: "socket" is a date, not a string; try "/run/containerd/containerd.sock"
@@ -107,8 +107,8 @@ fn a_wrong_type_is_reported_with_a_valid_value() {
     fails_with(
         &format!("allow_uids = [0, 'root', 1000, [1]]\n{RUNC}"),
         expect![[r#"
-            criswitch.toml:1:18: "allow_uids" contains a string; only integers are allowed; try [0]
-            criswitch.toml:1:32: "allow_uids" contains an array; only integers are allowed; try [0]"#]],
+            criswitch.toml:1:18: "allow_uids" contains a string; only integers are allowed; try the ids of users, such as [0]
+            criswitch.toml:1:32: "allow_uids" contains an array; only integers are allowed; try the ids of users, such as [0]"#]],
     );
     fails_with(
         &format!(
@@ -184,7 +184,7 @@ fn invalid_toml_is_reported_once_per_line() {
         expect![[r#"
             criswitch.toml:2:1: not valid TOML: duplicate key "default_handler", which is already at criswitch.toml:1:1; try removing one of the two
             criswitch.toml:7:1: not valid TOML: duplicate key "a", which is already at criswitch.toml:6:1; try removing one of the two
-            criswitch.toml:8:2: not valid TOML: duplicate key "handlers"; try removing one of the two"#]],
+            criswitch.toml:8:2: not valid TOML: duplicate key "handlers"; try moving its rows below the first one"#]],
     );
 }
 
@@ -292,4 +292,43 @@ fn a_file_that_is_not_utf_8_is_reported_with_the_place() {
         &[("criswitch.toml", b"default_handler = 'r'\n# \xc3\xa4\xff\n")],
         expect!["criswitch.toml:2:4: not UTF-8; try saving the file as UTF-8"],
     );
+}
+
+#[cfg(unix)] // Windows has addresses of pipes instead of paths, and users as texts.
+#[test]
+fn each_slip_of_another_language_has_its_own_hint() {
+    for (text, hint) in [
+        ("watch = yes", "try true or false"),
+        ("watch = True", "try true or false"),
+        ("watch = \u{201c}true\u{201d}", "try straight quotes, \""),
+        ("watch =\u{a0}true", "try blanks instead of no-break spaces"),
+        ("watch = true;", "try the line without the ; at its end"),
+        ("// a comment", "try # for a comment"),
+        ("kata = unix:///run/kata.sock", "try key = \"value\""),
+        ("watch = true // a comment", "try # for a comment"),
+        ("allow_uids = 1000", "try [1000]"),
+        ("imports = ['/x']", "try files in the directory conf.d"),
+        (
+            "[handlers]\nb = '$SOCKET'\n[log]",
+            "because criswitch replaces no variables",
+        ),
+        (
+            "[handlers]\nb = '/run/'\n[log]",
+            "names a directory; try the path of the socket in it",
+        ),
+        (
+            "[handlers]\nb = 'gvisor'\n[log]",
+            "is named \"gvisor\"; try the path of its socket",
+        ),
+        ("[log]\n[log]", "try moving its rows below the first one"),
+    ] {
+        let text = format!("default_handler = 'a'\n{text}\n[handlers.a]\nsocket = '/run/a.sock'\n");
+        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
+        let problems = criswitch_config::Config::load(&files.main()).expect_err(&text);
+        assert!(problems.to_string().contains(hint), "{text}: {problems}");
+    }
+    let typo = "default_hander = 'a'\n[handlers]\na = '/run/a.sock'\n";
+    let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", typo.as_bytes())]);
+    let problems = criswitch_config::Config::load(&files.main()).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems}");
 }

@@ -18,8 +18,8 @@ fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {
         old = '/run/old.sock'",
         expect![[r#"
             criswitch.toml:3:13: no backend is named "cri-o"; try "crio"
-            criswitch.toml:4:25: no backend is named "containerd"; try one of "crio", "old"
-            criswitch.toml:5:13: no backend is named ""; try one of "crio", "old"
+            criswitch.toml:4:25: no backend is named "containerd"; try the path of its socket
+            criswitch.toml:5:13: no backend is named ""; try the path of its socket
             criswitch.toml:6:25: no backend is named "/run/d.sock"; try socket = "/run/d.sock""#]],
     );
     fails_with(

@@ -68,23 +68,28 @@ fn a_row_knows_its_line() {
         ),
     ]);
     let table = Config::load(&files.main()).unwrap().table;
-    let handlers = table.handlers.iter();
-    let handlers = handlers.map(|row| files.stable(&row.origin.as_ref().unwrap().to_string()));
+    let handlers = table
+        .handlers
+        .iter()
+        .map(|row| files.stable(&row.origin.as_ref().unwrap().to_string()));
     assert_eq!(
         handlers.collect::<Vec<_>>(),
         ["conf.d/a.toml:4", "conf.d/a.toml:3", "criswitch.toml:3"]
     );
-    let backends = table.backends.iter().map(|backend| {
-        let origin = backend.origin.as_ref().unwrap().to_string();
-        (backend.name.clone(), files.stable(&origin))
-    });
-    let backends: Vec<_> = backends.collect();
+    let backends: Vec<_> = table
+        .backends
+        .iter()
+        .map(|backend| {
+            let origin = backend.origin.as_ref().unwrap().to_string();
+            (backend.name.clone(), files.stable(&origin))
+        })
+        .collect();
     let expected = [
         ("runc", "criswitch.toml:3"),
         ("vm", "conf.d/a.toml:7"),
         ("fc", "conf.d/a.toml:4"),
-    ];
-    let expected = expected.map(|(name, origin)| (name.to_owned(), origin.to_owned()));
+    ]
+    .map(|(name, origin)| (name.to_owned(), origin.to_owned()));
     assert_eq!(backends, expected);
     assert_eq!(table.default.origin, table.handler("runc").unwrap().origin);
 }

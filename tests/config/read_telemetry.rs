@@ -17,6 +17,7 @@ fn modules_may_have_levels_of_their_own() {
             "warn,backend=trace,config::check=off,session=debug",
         ),
         ("cli=off,error", "error,cli=off"),
+        ("fanout::merge=debug", "info,dispatch::fanout::merge=debug"),
     ] {
         let levels = load(&format!("log.level = '{written}'\n{RUNC}")).log.levels;
         assert_eq!(levels.to_string(), shown);
@@ -32,6 +33,7 @@ fn every_module_is_known_to_the_log() {
         "codec",
         "compatibility",
         "config",
+        "http2",
         "platform",
         "rpc",
         "version",
@@ -62,11 +64,13 @@ fn the_log_has_a_format() {
 }
 
 #[test]
-fn metrics_are_served_on_a_socket_or_a_loopback_address_or_nowhere() {
+fn metrics_are_served_on_a_socket_or_an_address_or_nowhere() {
     for listen in [
         "127.0.0.1:9100",
         "127.8.9.10:1",
         "[::1]:9100",
+        "0.0.0.0:9199",
+        "[::]:9199",
         "/run/metrics.sock",
     ] {
         let config = load(&format!("metrics.listen = '{listen}'\n{RUNC}"));

@@ -2,6 +2,7 @@
 # Runs the fuzz targets, two at a time.
 #
 # tests/fuzz/run.sh [SECONDS [TARGET...]] runs these targets, by default all, for this time, by default 600 seconds.
+# tests/fuzz/run.sh build only builds them.
 # tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as the inputs that a run left in
 # tests/fuzz/artifacts.
 # tests/fuzz/run.sh minimise reduces every corpus to the fewest inputs that reach the same code as all inputs so far.
@@ -31,6 +32,7 @@ TARGETS=()
 main() {
   case ${1:-600} in
     add) add_inputs "${@:2}" ;;
+    build) build ;;
     minimise) build && each minimise_target ;;
     *)
       TARGETS=("${@:2}")

@@ -21,7 +21,7 @@ pub(crate) const CHANGES: &[(Change, &[&str])] = &[
     (
         |f| drop(service(f, "ImageService").method.pop()),
         &[
-            "rpc ImageService.ImageFsInfo: missing, should be `ImageFsInfoRequest -> ImageFsInfoResponse`",
+            "rpc ImageService.RemoveSecurityProfile: missing, should be `RemoveSecurityProfileRequest -> RemoveSecurityProfileResponse`",
         ],
     ),
     (
@@ -103,9 +103,11 @@ pub(crate) const CHANGES: &[(Change, &[&str])] = &[
             "enum SecurityProfile.Kind: too much",
             "enum SecurityProfile.ProfileType: missing",
             "value SecurityProfile.Kind.Localhost: too much, `2`",
+            "value SecurityProfile.Kind.OCI: too much, `3`",
             "value SecurityProfile.Kind.RuntimeDefault: too much, `0`",
             "value SecurityProfile.Kind.Unconfined: too much, `1`",
             "value SecurityProfile.ProfileType.Localhost: missing, should be `2`",
+            "value SecurityProfile.ProfileType.OCI: missing, should be `3`",
             "value SecurityProfile.ProfileType.RuntimeDefault: missing, should be `0`",
             "value SecurityProfile.ProfileType.Unconfined: missing, should be `1`",
         ],

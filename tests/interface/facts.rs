@@ -1,10 +1,10 @@
-//! The interface as tests/data/cri-1.37.json states it.
+//! The interface as tests/data/cri-1.38.json states it.
 
 use serde_json::{Map, Value};
 
 use crate::{Interface, declaration, signature};
 
-pub(crate) const FACTS: &str = include_str!("../data/cri-1.37.json");
+pub(crate) const FACTS: &str = include_str!("../data/cri-1.38.json");
 
 pub(crate) fn facts() -> Interface {
     read_facts(FACTS)

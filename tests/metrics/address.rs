@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
-use criswitch::metrics;
+use criswitch::operator::metrics;
 use criswitch::switch::Switch;
 use criswitch_config::Config;
 use tokio::io::AsyncWriteExt;
@@ -62,6 +62,19 @@ async fn only_the_page_is_served_and_only_for_reading() {
             "{line}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_reader_that_accepts_open_metrics_gets_it() {
+    let rig = one().await;
+    let stream = connected(&rig.directory().join("m.sock")).await;
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4";
+    let head = format!("GET /metrics HTTP/1.1\r\nhost: node\r\naccept: {accept}\r\n\r\n");
+    let reply = converse(stream, head.as_bytes()).await;
+    assert!(reply.contains("content-type: application/openmetrics-text; version=1.0.0"));
+    assert!(reply.contains("\n# TYPE criswitch_connections counter\n"));
+    assert!(reply.contains("\ncriswitch_connections_total "));
+    assert!(reply.ends_with("\n# EOF\n"));
 }
 
 #[tokio::test]

@@ -18,5 +18,6 @@ mod page;
 mod prometheus;
 mod used;
 mod values;
+mod verdict;
 #[cfg(windows)]
 mod windows;

@@ -50,8 +50,9 @@ fn files(path: &Path, extensions: &[&str]) -> Vec<PathBuf> {
         return Vec::from_iter(fits.then(|| path.to_owned()));
     }
     let entries = fs::read_dir(path).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    let paths = paths.filter(|path| !path.ends_with("target"));
+    let paths = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("target"));
     paths.flat_map(|path| files(&path, extensions)).collect()
 }
 
@@ -103,8 +104,9 @@ fn problems(place: &str, text: &str) -> Vec<String> {
         .iter()
         .fold(text.clone(), |text, words| text.replace(words, ""));
     problems.extend(found(&FOR_ENGINEERS, place, &rest));
-    let sentences = text.split_inclusive(['.', '?', '!']);
-    let sentences = sentences.filter(|sentence| !sentence.ends_with('?'));
+    let sentences = text
+        .split_inclusive(['.', '?', '!'])
+        .filter(|sentence| !sentence.ends_with('?'));
     let mut first_words = sentences.filter_map(|sentence| sentence.split_whitespace().next());
     if first_words.any(|word| ["who", "what"].contains(&word)) {
         let hint = "a sentence starts with who or what; name the subject";
@@ -115,8 +117,11 @@ fn problems(place: &str, text: &str) -> Vec<String> {
 
 /// The problems of all texts that `texts` finds in the files, each text with its line.
 fn all_problems(extensions: &[&str], texts: impl Fn(&str) -> Vec<(usize, String)>) -> Vec<String> {
-    let paths = WITH_COMMENTS.iter().map(|path| at(path));
-    let paths: Vec<_> = paths.flat_map(|path| files(&path, extensions)).collect();
+    let paths: Vec<_> = WITH_COMMENTS
+        .iter()
+        .map(|path| at(path))
+        .flat_map(|path| files(&path, extensions))
+        .collect();
     assert!(paths.len() > 5, "{paths:?}");
     let found = paths.iter().flat_map(|path| {
         let texts = texts(&fs::read_to_string(path).unwrap());
@@ -177,4 +182,24 @@ fn words_are_found_in_comments_and_names() {
         tests(source),
         [(2, "a row is told".into()), (5, "b".into())]
     );
+}
+
+/// rustfmt wraps code, but no comments.
+#[test]
+fn comments_of_rust_fit_in_120_columns() {
+    let paths: Vec<_> = WITH_COMMENTS
+        .iter()
+        .map(|path| at(path))
+        .flat_map(|path| files(&path, &["rs"]))
+        .collect();
+    let mut wide = Vec::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.trim_start().starts_with("//") && line.chars().count() > 120 {
+                wide.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
 }

@@ -33,12 +33,16 @@ const UNPLAIN: [(&str, &str); 20] = [
 /// The Rust files below a folder. Folders called `target` are skipped.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    let paths = paths.filter(|path| !path.ends_with("target"));
-    let paths = paths.flat_map(|path| match path.is_dir() {
-        true => sources(&path),
-        false => vec![path],
-    });
+    let paths = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("target"))
+        .flat_map(|path| {
+            if path.is_dir() {
+                sources(&path)
+            } else {
+                vec![path]
+            }
+        });
     let is_rust = |path: &PathBuf| path.extension().is_some_and(|it| it == "rs");
     paths.filter(is_rust).collect()
 }
@@ -59,8 +63,11 @@ fn code(source: &str) -> String {
         .collect();
     let code = ["\\\\", "\\\"", "'\"'"]
         .iter()
-        .fold(code, |code, quote| code.replace(quote, ""));
-    let code = code.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+        .fold(code, |code, quote| code.replace(quote, ""))
+        .split('"')
+        .step_by(2)
+        .collect::<Vec<_>>()
+        .join(" ");
     let lines = code.lines();
     let without_comments = lines.map(|line| line.split(" // ").next().unwrap_or_default());
     without_comments.collect::<Vec<_>>().join("\n")
@@ -87,13 +94,15 @@ fn names_use_plain_words() {
         .flat_map(|folder| sources(&at(folder)))
         .collect();
     assert!(files.len() > 100);
-    let found = files.iter().flat_map(|path| {
-        let name = path.display().to_string();
-        let text = words(&code(&fs::read_to_string(path).unwrap()));
-        let stem = path.file_stem().unwrap().to_string_lossy();
-        found(&UNPLAIN, &name, &format!("{text} {stem}"))
-    });
-    let found: Vec<_> = found.collect();
+    let found: Vec<_> = files
+        .iter()
+        .flat_map(|path| {
+            let name = path.display().to_string();
+            let text = words(&code(&fs::read_to_string(path).unwrap()));
+            let stem = path.file_stem().unwrap().to_string_lossy();
+            found(&UNPLAIN, &name, &format!("{text} {stem}"))
+        })
+        .collect();
     assert!(found.is_empty(), "{found:#?}");
 }
 

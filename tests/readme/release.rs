@@ -38,6 +38,8 @@ fn the_changelogs_the_chart_and_the_documentation_have_the_version_of_cargo_toml
     for key in ["version", "appVersion"] {
         assert!(chart.contains(&format!("\n{key}: {version}\n")), "{key}");
     }
+    let image = format!(" localhost/criswitch:{version}\n");
+    assert!(shipped("deploy/kustomize/nodes.yaml").contains(&image));
     let packaged = shipped("package/changelog");
     assert!(packaged.starts_with(&format!("criswitch ({version}-1) ")));
     for document in documents() {

@@ -75,6 +75,7 @@ fn shipped_files() -> Vec<(String, String)> {
         "config",
         "config/examples",
         "config/scrape",
+        "config/node-problem-detector",
         "systemd",
         "package/scripts",
     ];
@@ -103,8 +104,9 @@ fn the_shipped_files_use_plain_words() {
 
 #[test]
 fn no_document_or_shipped_file_has_a_merge_conflict() {
-    let documents = documents().into_iter();
-    let documents = documents.map(|name| (name.clone(), shipped(&name)));
+    let documents = documents()
+        .into_iter()
+        .map(|name| (name.clone(), shipped(&name)));
     for (name, text) in documents.chain(shipped_files()) {
         for mark in ["<<<<<<<", ">>>>>>>"] {
             assert!(!text.contains(mark), "{name}: {mark}");
@@ -148,12 +150,16 @@ fn literals(source: &str) -> Vec<String> {
 /// The source files below a folder that are not tests.
 fn source_files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
-    let paths = paths.filter(|path| !path.ends_with("tests.rs"));
+    let paths = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("tests.rs"));
     paths
-        .flat_map(|path| match path.is_dir() {
-            true => source_files(&path),
-            false => vec![path],
+        .flat_map(|path| {
+            if path.is_dir() {
+                source_files(&path)
+            } else {
+                vec![path]
+            }
         })
         .collect()
 }
@@ -184,14 +190,18 @@ fn the_manual_pages_use_plain_words() {
             .unwrap()
             .success()
     );
-    let pages = fs::read_dir(directory.path()).unwrap();
-    let pages: Vec<_> = pages.map(|page| page.unwrap().path()).collect();
+    let pages: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|page| page.unwrap().path())
+        .collect();
     assert!(pages.len() > 5, "{pages:?}");
-    let found = pages.iter().flat_map(|page| {
-        let text = fs::read_to_string(page).unwrap().to_lowercase();
-        unplain(&page.display().to_string(), &text)
-    });
-    let found: Vec<_> = found.collect();
+    let found: Vec<_> = pages
+        .iter()
+        .flat_map(|page| {
+            let text = fs::read_to_string(page).unwrap().to_lowercase();
+            unplain(&page.display().to_string(), &text)
+        })
+        .collect();
     assert!(found.is_empty(), "{found:#?}");
 }
 

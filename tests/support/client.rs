@@ -34,6 +34,7 @@ pub struct Client {
     runtime: Runtime,
     images: Images,
     admin: Admin,
+    channel: Channel,
     pub socket: PathBuf,
 }
 
@@ -44,7 +45,8 @@ impl Client {
         Client {
             runtime: Runtime::new(channel.clone()).max_decoding_message_size(usize::MAX),
             admin: Admin::new(channel.clone()).max_decoding_message_size(usize::MAX),
-            images: Images::new(channel).max_decoding_message_size(usize::MAX),
+            images: Images::new(channel.clone()).max_decoding_message_size(usize::MAX),
+            channel,
             socket: sockets::address(socket),
         }
     }
@@ -57,6 +59,12 @@ impl Client {
     pub fn images(&self) -> Images {
         clock::tick();
         self.images.clone()
+    }
+
+    /// For clients of services other than those above.
+    pub fn channel(&self) -> Channel {
+        clock::tick();
+        self.channel.clone()
     }
 
     pub fn admin(&self) -> Admin {

@@ -44,9 +44,10 @@ impl Drop for Steps {
 
 /// Lets other tasks run. If all of them wait, lets a paused clock advance.
 pub async fn turn() {
-    match is_paused() {
-        true => tokio::time::sleep(STEP).await,
-        false => tokio::task::yield_now().await,
+    if is_paused() {
+        tokio::time::sleep(STEP).await
+    } else {
+        tokio::task::yield_now().await
     }
 }
 

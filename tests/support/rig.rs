@@ -25,8 +25,8 @@ use super::clock::{self, Steps};
 use super::misbehaving::{Misbehaving, Misbehaviour};
 use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in, sockets};
 
-/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch. In tests its clock is
-/// paused, and advances while all tasks wait.
+/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch. In tests its clock
+/// is paused, and advances while all tasks wait.
 pub struct Rig {
     pub sims: Vec<Sim>,
     client: Client,
@@ -226,8 +226,8 @@ impl Rig {
     }
 
     fn start_switch(&mut self) {
-        let config = Config::load(&self.config_path());
-        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        let config =
+            Config::load(&self.config_path()).unwrap_or_else(|problems| panic!("{problems}"));
         let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };

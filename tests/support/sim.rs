@@ -276,6 +276,11 @@ impl Sim {
         self.store().add_image(reference)
     }
 
+    /// Adds the security profile of this reference.
+    pub fn add_profile(&self, reference: &str) {
+        self.store().add_profile(reference).unwrap();
+    }
+
     /// Sends the listeners an event: this container started.
     pub fn report(&self, container: &str, pod: &str) {
         let what = cri::ContainerEventType::ContainerStartedEvent;

@@ -57,8 +57,8 @@ mod unix {
         UnixListener::bind(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
     }
 
-    /// Calls listen(2) again from a process of this user: `SO_PEERCRED` of a listener shows the last process that called
-    /// listen(2). The process runs perl, because every Debian system has perl.
+    /// Calls listen(2) again from a process of this user: `SO_PEERCRED` of a listener shows the last process that
+    /// called listen(2). The process runs perl, because every Debian system has perl.
     pub fn listen_as(user: u32, listener: &Listener) {
         let listener = listener.as_fd().try_clone_to_owned().unwrap();
         let mut perl = Command::new("perl");

@@ -31,5 +31,6 @@ pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, ShowsHandlers, Sim};
 pub use sockets::connect;
 
-/// The longest wait of a test for an event that should happen at once. On a busy machine such an event may take a minute.
+/// The longest wait of a test for an event that should happen at once. On a busy machine such an event may take a
+/// minute.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);

@@ -53,8 +53,10 @@ pub async fn status(rig: &Rig) -> cri::StatusResponse {
 /// The message of the condition `BackendsReady`. It is empty if the condition is true.
 pub fn backends_ready(status: &cri::StatusResponse) -> &str {
     let conditions = &status.status.as_ref().unwrap().conditions;
-    let found = conditions.iter().find(|c| c.r#type == "BackendsReady");
-    let found = found.unwrap();
+    let found = conditions
+        .iter()
+        .find(|c| c.r#type == "BackendsReady")
+        .unwrap();
     assert_eq!(found.status, found.message.is_empty(), "{found:?}");
     &found.message
 }

@@ -11,6 +11,7 @@ mod support;
 mod admin;
 mod calls;
 mod faults;
+mod health;
 mod http2;
 mod kubelet;
 mod logged;
@@ -88,6 +89,7 @@ mod images {
     mod image_routing;
     mod image_status;
     mod long_pulls;
+    mod security_profiles;
     mod silent_images;
     mod stale_images;
     mod unknown_pods;

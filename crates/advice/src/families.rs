@@ -4,12 +4,17 @@
 use serde_json::Value;
 
 use super::RuntimeKind;
-use super::paths::{GUEST_DEVICES, PLAIN_FILES, PRIVILEGED_TUN, SHARED};
+use super::fields::{
+    ADDED, BLOCK, CSI, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MOUNT_PATH, PRIVILEGED, PROPAGATION,
+    RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
+};
+use super::paths::{
+    CONTAINER_DEVICES, EVERYTHING, PLAIN_DIRECTORIES, PLAIN_FILES, PRIVILEGED_TUN, SHARED,
+};
 use super::table::{
-    ADDED, ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BEYOND_GVISOR, BLOCK, EXPRESSIONS, FOR_LINUX,
-    FOR_WINDOWS, HOST_PATH, HOST_PROCESS, HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED,
-    OS_LABELS, OWN_TO_GVISOR, PLAIN, PRIVILEGED, PROPAGATION, RESOURCES, SANDBOXES, SECCOMP,
-    SECCOMP_ANNOTATIONS, SELECTOR, SELINUX, SYSCTLS, WINDOWS,
+    ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BEYOND_GVISOR, FILE_DRIVERS, FOR_LINUX, FOR_WINDOWS,
+    HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED, OS_LABELS, OWN_TO_GVISOR, PLAIN,
+    PROC_FILES, SANDBOXES, SECCOMP_ANNOTATIONS, WINDOWS,
 };
 use super::test::{About, Is, Test, on};
 
@@ -77,13 +82,6 @@ const MOUNTED_VOLUMES: &[&str] = &[
     "portworxVolume",
     "vsphereVolume",
 ];
-/// CSI drivers that write ordinary files.
-const FILE_DRIVERS: &[&str] = &[
-    "csi.cert-manager.io",
-    "csi.spiffe.io.files",
-    "secrets-store.csi.k8s.io",
-];
-const CSI: &[&str] = &["spec.volumes[*].csi.driver"];
 /// Annotations that runtimes read.
 const RUNTIME_ANNOTATIONS: &[&str] = &[
     "**.cri-o.io/**",
@@ -109,6 +107,7 @@ const fn rule(any: &'static [Test]) -> About {
         any,
         and: &[],
         unless: &[],
+        in_one_container: false,
     }
 }
 
@@ -131,8 +130,8 @@ impl Family {
         self
     }
 
-    /// Whether the kind does what any of the fields asks for (true) or what some of them ask for (false); `None` if only
-    /// limits judge the fields for this kind.
+    /// Whether the kind does what any of the fields asks for (true) or what some of them ask for (false); `None` if
+    /// only limits judge the fields for this kind.
     pub fn works_in(&self, kind: RuntimeKind) -> Option<bool> {
         let is_all = self.all_works_in.contains(&kind);
         let is_some = self.works.iter().any(|(kinds, _)| kinds.contains(&kind));
@@ -160,7 +159,7 @@ const fn requires(labels: &'static [(&'static str, Is)]) -> Test {
 #[rustfmt::skip] // A family is a few lines.
 pub const FAMILIES: &[Family] = &[
     family("host namespaces", &[on(&["spec.hostNetwork", "spec.hostPID", "spec.hostIPC"], Is::True)], PLAIN)
-        .and(&[(WINDOWS, About { any: &[on(&["spec.hostNetwork"], Is::True)], and: &[on(HOST_PROCESS, Is::True)], unless: &[] })]),
+        .and(&[(WINDOWS, About { and: &[on(HOST_PROCESS, Is::True)], ..rule(&[on(&["spec.hostNetwork"], Is::True)]) })]),
     family("user namespaces, recursive read-only mounts, supplemental groups and mount options", &[
         on(&["spec.hostUsers"], Is::False),
         on(&["spec.containers[*].volumeMounts[*].recursiveReadOnly"], Is::OneOf(&["Enabled"])),
@@ -171,12 +170,14 @@ pub const FAMILIES: &[Family] = &[
     family("HostProcess containers", &[on(HOST_PROCESS, Is::True)], WINDOWS),
     family("added capabilities", &[on(ADDED, Is::NoneOf(DEFAULT_CAPABILITIES))], &[])
         .and(&[(PLAIN, rule(CAPABILITIES)), (KATA, rule(CAPABILITIES))]),
-    family("hostPath volumes", &[on(HOST_PATH, Is::Present)], &[])
+    family("hostPath volumes", &[on(HOST_PATH, Is::HostPath(&EVERYTHING))], &[])
         .and(&[
             (PLAIN, rule(&[on(HOST_PATH, Is::HostPath(&SHARED)), on(HOST_PATH, Is::HostPath(&PRIVILEGED_TUN))])),
-            (SANDBOXES, rule(&[on(HOST_PATH, Is::HostPath(&PLAIN_FILES))])),
-            (KATA, rule(&[on(HOST_PATH, Is::HostPath(&GUEST_DEVICES))])),
+            (SANDBOXES, rule(&[on(HOST_PATH, Is::HostPath(&PLAIN_FILES)), on(HOST_PATH, Is::HostPath(&PLAIN_DIRECTORIES))])),
+            (KATA, rule(&[on(HOST_PATH, Is::HostPath(&CONTAINER_DEVICES))])),
         ]),
+    family("mounts below /proc", &[on(MOUNT_PATH, Is::Like(&["/proc/**"]))], &[])
+        .and(&[(&[RuntimeKind::Runc], rule(&[on(MOUNT_PATH, Is::OneOf(PROC_FILES))]))]),
     family("CSI volumes and other volumes than everyday ones", &[on(&["spec.volumes[*]"], Is::OtherKey(EVERYDAY_VOLUMES))], &[])
         .and(&[
             (PLAIN, rule(&[on(&["spec.volumes[*]"], Is::Entry(MOUNTED_VOLUMES, &[]))])),
@@ -280,6 +281,19 @@ mod tests {
             ("path /proc", host_path("/proc")),
             ("path /etc/hosts", host_path("/etc/hosts")),
             ("path with ..", host_path("/etc/../dev/kvm")),
+            ("path /dev/kmsg", host_path("/dev/kmsg")),
+            ("path /var/log", host_path("/var/log")),
+            ("path below /run", host_path("/run/x")),
+            ("path /run/ztunnel", host_path("/run/ztunnel")),
+            ("path of X11", host_path("/tmp/.X11-unix/X0")),
+            (
+                "mount on /proc/stat",
+                container(json!({ "volumeMounts": [{ "name": "v", "mountPath": "/proc/stat" }] })),
+            ),
+            (
+                "mount on /proc/x",
+                container(json!({ "volumeMounts": [{ "name": "v", "mountPath": "/proc/x" }] })),
+            ),
             (
                 "CSI volume",
                 volume(json!({ "name": "v", "csi": { "driver": "x.example" } })),
@@ -391,42 +405,49 @@ mod tests {
             shown += &format!("{}\n", line.trim_end());
         }
         expect![[r#"
-            hostNetwork          works    works    no       no       no       unknown
-            hostPID              works    works    less     less     no       unknown
-            hostIPC              works    works    less     less     no       unknown
-            hostUsers            depends  depends  depends  depends  depends  depends
-            privileged           works    works    less     depends  no       unknown
-            hostProcess          no       no       no       no       works    unknown
-            add NET_RAW          works    works    depends  works    less     unknown
-            add SYS_TIME         works    works    no       less     less     unknown
-            add unknown          unknown  unknown  unknown  unknown  less     unknown
-            path of a socket     works    works    depends  no       unknown  unknown
-            path of a device     no       no       no       no       unknown  unknown
-            path /dev/net/tun    unknown  unknown  no       no       unknown  unknown
-            path /proc           works    works    unknown  unknown  unknown  unknown
-            path /etc/hosts      works    works    works    works    unknown  unknown
-            path with ..         unknown  unknown  unknown  unknown  unknown  unknown
-            CSI volume           works    works    unknown  unknown  unknown  unknown
-            image volume         unknown  unknown  unknown  unknown  unknown  unknown
-            volumeDevices        works    works    no       works    no       unknown
-            Bidirectional        works    works    no       less     no       unknown
-            HostToContainer      works    works    unknown  works    no       unknown
-            extended resource    works    works    unknown  unknown  unknown  unknown
-            huge pages           works    works    less     unknown  no       unknown
-            resource claim       unknown  unknown  unknown  unknown  unknown  unknown
-            sysctl of the node   no       no       no       no       no       no
-            unsafe sysctl        depends  depends  depends  depends  depends  depends
-            safe sysctl          works    works    less     works    less     unknown
-            os windows           no       no       no       no       works    unknown
-            affinity to linux    works    works    works    works    no       unknown
-            selector of s390     unknown  unknown  unknown  unknown  unknown  unknown
-            SELinux              works    works    works    works    less     unknown
-            AppArmor             unknown  unknown  less     less     less     unknown
-            AppArmor annotation  unknown  unknown  less     less     unknown  unknown
-            seccomp              works    works    depends  less     less     unknown
-            seccomp annotation   less     less     less     less     less     less
-            procMount            depends  depends  depends  depends  depends  depends
-            runtime annotation   less     less     less     unknown  less     unknown
+            hostNetwork          works    works    no       no       no       unknown  unknown
+            hostPID              works    works    less     less     no       unknown  unknown
+            hostIPC              works    works    less     less     no       unknown  unknown
+            hostUsers            depends  depends  depends  depends  depends  depends  depends
+            privileged           works    works    depends  depends  no       unknown  unknown
+            hostProcess          no       no       no       no       depends  unknown  unknown
+            add NET_RAW          works    works    depends  works    less     unknown  unknown
+            add SYS_TIME         works    works    no       less     less     unknown  unknown
+            add unknown          unknown  unknown  unknown  unknown  less     unknown  unknown
+            path of a socket     works    works    depends  no       unknown  unknown  unknown
+            path of a device     no       no       no       unknown  unknown  unknown  unknown
+            path /dev/net/tun    unknown  unknown  no       less     unknown  unknown  unknown
+            path /proc           works    works    unknown  unknown  unknown  unknown  unknown
+            path /etc/hosts      works    works    works    works    unknown  unknown  unknown
+            path with ..         unknown  unknown  unknown  unknown  unknown  unknown  unknown
+            path /dev/kmsg       no       no       no       less     unknown  unknown  unknown
+            path /var/log        works    works    less     depends  unknown  unknown  unknown
+            path below /run      works    works    unknown  depends  unknown  unknown  unknown
+            path /run/ztunnel    works    works    depends  no       unknown  unknown  unknown
+            path of X11          works    works    depends  no       unknown  unknown  unknown
+            mount on /proc/stat  works    unknown  unknown  unknown  unknown  unknown  unknown
+            mount on /proc/x     no       unknown  unknown  no       unknown  unknown  unknown
+            CSI volume           works    works    unknown  depends  unknown  unknown  unknown
+            image volume         unknown  unknown  unknown  unknown  unknown  unknown  unknown
+            volumeDevices        works    works    no       works    no       unknown  unknown
+            Bidirectional        no       no       no       no       no       no       no
+            HostToContainer      works    works    unknown  works    no       unknown  unknown
+            extended resource    works    works    unknown  unknown  unknown  unknown  unknown
+            huge pages           works    works    less     unknown  no       unknown  unknown
+            resource claim       unknown  unknown  unknown  unknown  unknown  unknown  unknown
+            sysctl of the node   no       no       no       no       no       no       no
+            unsafe sysctl        depends  depends  depends  depends  depends  depends  depends
+            safe sysctl          works    works    less     works    less     unknown  unknown
+            os windows           no       no       no       no       works    unknown  unknown
+            affinity to linux    works    works    works    works    no       unknown  unknown
+            selector of s390     unknown  unknown  unknown  unknown  unknown  unknown  unknown
+            SELinux              works    works    works    works    less     unknown  unknown
+            AppArmor             unknown  unknown  less     less     less     unknown  unknown
+            AppArmor annotation  unknown  unknown  less     less     unknown  unknown  unknown
+            seccomp              works    works    depends  less     less     unknown  unknown
+            seccomp annotation   less     less     less     less     less     less     less
+            procMount            depends  depends  depends  depends  depends  depends  depends
+            runtime annotation   less     less     less     unknown  less     unknown  unknown
         "#]]
         .assert_eq(&shown);
         assert!(!shown.contains("silent"), "{shown}");

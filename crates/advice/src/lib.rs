@@ -3,12 +3,18 @@
 //!
 //! `table` has the known limits. `families` has every field by which a pod reaches out of itself, and what the kinds of
 //! runtime are known to do with it: a field that neither a limit nor a family judges is reported as not judged. `test`
-//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data.
-//! `criswitch explain`, `criswitch check --probe` and `criswitch manifests --policy` read the limits. Does no I/O.
+//! makes both checks of a limit, the one on a pod's YAML and the CEL expression, from the same data. Below these are
+//! the names of the fields (`fields`), the classes of paths of the node (`paths`), patterns and CEL (`patterns`,
+//! `cel`), and the pages that document the limits (`sources`). `criswitch explain`, `criswitch check --probe` and
+//! `criswitch manifests --policy` read the limits. Does no I/O.
 
+mod cel;
 mod families;
+mod fields;
 mod paths;
+mod patterns;
 mod schema;
+mod sources;
 mod table;
 mod test;
 pub mod verdict;
@@ -17,11 +23,14 @@ use criswitch_config::RuntimeKind;
 use serde_json::{Value, json};
 use strum::AsRefStr;
 
+pub use cel::{MOST_OF_CEL, VARIABLES};
 pub use families::{FAMILIES, Family};
-pub use paths::HostPaths;
+pub use fields::PodField;
+pub use paths::{HostPaths, Mounting};
 pub use schema::{UnknownField, is_pod_field, tests, unknown_fields};
+pub use sources::Source;
 pub use table::LIMITS;
-pub use test::{About, Is, PodField, Test};
+pub use test::{About, Is, Test};
 
 /// The effect of a limit on a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr)]
@@ -44,8 +53,14 @@ pub enum Fact {
     PrivilegedWithoutHostDevices,
     /// SELinux is enabled on this node and in the backend.
     Selinux,
-    /// runsc has this flag.
+    /// runsc has this flag, or allows what this flag allows.
     RunscFlag(&'static str),
+    /// The virtual machines of the handler share a file system with the node.
+    SharedFileSystem,
+    /// The handler starts containers in Hyper-V isolation.
+    HypervisorIsolation,
+    /// The file systems of the pod's volumes have mounts with mapped ids.
+    MappedIds,
     /// The kubelet allows the pod's unsafe sysctls.
     UnsafeSysctls,
     /// The question is about the node on which criswitch runs.
@@ -57,19 +72,11 @@ pub enum Fact {
 pub struct Facts {
     /// The features of the backend; `None` if they are unknown.
     pub features: Option<Vec<&'static str>>,
-    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if they are unknown.
+    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if they are
+    /// unknown.
     pub allowed_sysctls: Option<Vec<String>>,
     /// All other facts.
     pub known: Vec<(Fact, bool)>,
-}
-
-/// The place where a limit is documented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// The title of the page or of the issue.
-    pub title: &'static str,
-    /// The address of the page or of the issue.
-    pub url: &'static str,
 }
 
 /// A known limit of some kinds of runtime.
@@ -77,16 +84,18 @@ pub struct Source {
 pub struct Limit {
     /// The name of the limit: a DNS label.
     pub id: &'static str,
-    /// The kinds of runtime with the limit. Empty if the limit only follows from a missing feature. A limit of all kinds
-    /// comes from the kubelet, and applies to handlers of an unknown kind too.
+    /// The kinds of runtime with the limit. Empty if the limit only follows from a missing feature. A limit of all
+    /// kinds comes from the kubelet, and applies to handlers of an unknown kind too.
     pub kinds: &'static [RuntimeKind],
     /// The pods that the limit is about.
     pub about: About,
-    /// The limit applies only if this fact has this value. If a backend reports its features, a feature decides for every
-    /// kind of runtime.
+    /// The limit applies only if this fact has this value. If a backend reports its features, a feature decides for
+    /// every kind of runtime.
     pub only_if: Option<(Fact, bool)>,
     /// Whether the API server rejects these pods already when they are created.
     pub is_of_api_server: bool,
+    /// Whether policies may have the limit.
+    pub is_in_policies: bool,
     /// The effect of the limit on these pods.
     pub effect: Effect,
     /// The reason in words for the author of the pod: a sentence.
@@ -118,6 +127,24 @@ pub struct Judgement {
 }
 
 impl Fact {
+    /// Whether the fact depends on the node, on the volume, or on the one of several handlers of a kind.
+    fn is_of_one_node(self) -> bool {
+        matches!(
+            self,
+            Fact::Selinux
+                | Fact::ThisNode
+                | Fact::SharedFileSystem
+                | Fact::HypervisorIsolation
+                | Fact::MappedIds
+        )
+    }
+
+    /// Whether a field does what it asks for if the fact is not as a limit needs it. Shared files say nothing of what
+    /// is in them.
+    fn decides_alone(self) -> bool {
+        !matches!(self, Fact::SharedFileSystem | Fact::MappedIds)
+    }
+
     /// The fact with this value, in words.
     pub fn words(self, value: bool) -> String {
         let not = if value { "" } else { "not " };
@@ -130,6 +157,19 @@ impl Fact {
             Fact::Selinux => format!("SELinux is {not}enabled on the node and in the backend"),
             Fact::RunscFlag(flag) if value => format!("runsc has the flag {flag}"),
             Fact::RunscFlag(flag) => format!("runsc lacks the flag {flag}"),
+            Fact::SharedFileSystem if value => {
+                "the handler's virtual machines share a file system with the node".to_owned()
+            }
+            Fact::SharedFileSystem => {
+                "the handler's virtual machines share no file system with the node".to_owned()
+            }
+            Fact::HypervisorIsolation => {
+                format!("the handler does {not}use Hyper-V isolation").replace("does use", "uses")
+            }
+            Fact::MappedIds if value => {
+                "the volume's file system has mounts with mapped ids".to_owned()
+            }
+            Fact::MappedIds => "the volume's file system has no mounts with mapped ids".to_owned(),
             Fact::UnsafeSysctls => {
                 format!("the sysctl is {not}in allowedUnsafeSysctls of the kubelet")
             }
@@ -191,13 +231,14 @@ impl Limit {
         }
     }
 
-    /// The effect in a policy for handlers of the kinds of the limit; `None` if no policy has the limit. A policy is for
-    /// all nodes, so what depends on a handler's or kubelet's settings is a warning, and what depends on the node is
-    /// omitted.
+    /// The effect in a policy for handlers of the kinds of the limit; `None` if no policy has the limit. A policy is
+    /// for all nodes, so what depends on a handler's or kubelet's settings is a warning, and what depends on the node
+    /// or on a volume is omitted.
     pub fn policy(&self) -> Option<Effect> {
         match (self.effect, self.only_if) {
-            _ if self.is_of_api_server => None,
-            (Effect::Note, _) | (_, Some((Fact::Selinux | Fact::ThisNode, _))) => None,
+            _ if self.is_of_api_server || !self.is_in_policies => None,
+            (Effect::Note, _) => None,
+            (_, Some((fact, _))) if fact.is_of_one_node() => None,
             (_, Some((Fact::Feature(_), _))) if self.kinds.is_empty() => None,
             (effect, None | Some((Fact::Feature(_), _))) => Some(effect),
             _ => Some(Effect::Weakens),
@@ -213,7 +254,7 @@ impl Limit {
             "onlyIf": self.only_if.map(|(fact, value)| fact.words(value)),
             "reason": self.reason,
             "remedy": self.remedy,
-            "source": { "title": self.source.title, "url": self.source.url },
+            "source": { "title": self.source.title, "url": self.source.link() },
         })
     }
 
@@ -230,8 +271,9 @@ pub fn judge(pod: &Value, kind: Option<RuntimeKind>, facts: &Facts) -> Judgement
     let mut judged = Vec::new();
     for limit in LIMITS {
         let applies = limit.applies(kind, facts);
-        let is_about_kind =
-            limit.feature().is_some() || kind.is_some_and(|it| limit.kinds.contains(&it));
+        let is_about_kind = limit.feature().is_some()
+            || kind.is_some_and(|it| limit.kinds.contains(&it))
+                && limit.only_if.is_none_or(|(fact, _)| fact.decides_alone());
         // A kubelet that admits the pod does not say what the runtime does with the field.
         if applies == Some(false) && (limit.is_of_kubelet() || !is_about_kind) {
             continue;
@@ -269,23 +311,6 @@ fn is_judged(field: &str, judged: &[String]) -> bool {
     })
 }
 
-impl std::fmt::Display for PodField<'_> {
-    /// Prints the name and, if it says more, the value.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let parts = ["path", "driver", "key", "name"];
-        let text = self.value.as_str();
-        let mut texts = text.into_iter().chain(
-            parts
-                .iter()
-                .filter_map(|part| self.value.get(part)?.as_str()),
-        );
-        match texts.next() {
-            Some(text) => write!(f, "{} {text}", self.name),
-            None => f.write_str(&self.name),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -312,9 +337,27 @@ mod tests {
                     "{id}: {sentence}"
                 );
             }
-            assert!(limit.source.url.starts_with("https://"), "{id}");
+            let is_seen = limit
+                .source
+                .title
+                .starts_with("seen in criswitch's tests with ");
+            assert_ne!(limit.source.url.starts_with("https://"), is_seen, "{id}");
             assert!(!limit.source.title.is_empty(), "{id}");
             assert!(!limit.kinds.is_empty() || limit.feature().is_some(), "{id}");
+        }
+    }
+
+    #[test]
+    fn each_expression_of_a_policy_is_short() {
+        for limit in LIMITS.iter().filter(|limit| limit.policy().is_some()) {
+            for cel in limit.about.cels() {
+                assert!(
+                    !cel.is_empty() && cel.len() <= MOST_OF_CEL,
+                    "{}: {} {cel}",
+                    limit.id,
+                    cel.len()
+                );
+            }
         }
     }
 
@@ -345,7 +388,7 @@ mod tests {
     fn a_limit_that_depends_on_a_fact_applies_if_the_fact_is_known_to_be_so() {
         let limit = limit("gvisor-host-sockets");
         let flag = |value| Facts {
-            known: vec![(Fact::RunscFlag("host-uds"), value)],
+            known: vec![(Fact::RunscFlag("host-uds=open"), value)],
             ..Facts::default()
         };
         let gvisor = Some(RuntimeKind::Gvisor);
@@ -376,12 +419,13 @@ mod tests {
         assert_eq!(about.fields(&pod(json!({}))).len(), 1);
         let host_process = json!({ "windowsOptions": { "hostProcess": true } });
         assert!(about.fields(&pod(host_process)).is_empty());
-        let cel = about.cel();
-        let (test, exception) = cel.split_once(" && ").unwrap();
-        assert_eq!(test, "object.spec.?hostNetwork.orValue(false)");
-        let pod = "!((object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false) || ";
-        assert!(exception.starts_with(pod), "{exception}");
-        assert!(exception.ends_with("))"), "{exception}");
+        let cels = about.cels();
+        assert_eq!(
+            cels,
+            ["object.spec.?hostNetwork.orValue(false) && \
+              !object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false) && \
+              !variables.containers.exists(c, c.?securityContext.?windowsOptions.?hostProcess.orValue(false))"]
+        );
     }
 
     #[test]
@@ -395,8 +439,11 @@ mod tests {
             ],
         }});
         let judgement = judge(&pod, Some(RuntimeKind::Gvisor), &Facts::default());
-        let effects = judgement.findings.iter().map(|found| found.limit.effect);
-        let effects: Vec<_> = effects.collect();
+        let effects: Vec<_> = judgement
+            .findings
+            .iter()
+            .map(|found| found.limit.effect)
+            .collect();
         assert_eq!(effects, [Effect::Fails, Effect::Weakens, Effect::Note]);
         assert_eq!(
             judgement.not_judged,

@@ -1,15 +1,19 @@
-//! The classes of paths of the node, by what is there: few manifests name the type of a hostPath volume.
+//! The classes of paths of the node, by what is there: few manifests name the type of a hostPath volume. And the ways
+//! in which containers mount a volume.
 
 use serde_json::Value;
 
-/// The lists of containers in a pod. A test on `spec.containers[*]` is on all of them.
-pub(super) const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+use super::cel::{MOST_OF_CEL, texts};
+use super::fields::{CONTAINERS, PodField};
+use super::patterns::{is_like, path_regex};
 
 /// A class of hostPath volumes: a volume of one of these types, or at a path that matches a pattern and no exception.
 #[derive(Debug)]
 pub struct HostPaths {
     /// The types that belong to the class wherever they are.
     pub types: &'static [&'static str],
+    /// The types that are in no case in the class.
+    pub never: &'static [&'static str],
     /// Patterns of paths.
     pub like: &'static [&'static str],
     /// Lists of patterns of paths that are in no case in the class.
@@ -21,9 +25,12 @@ pub struct HostPaths {
 /// Unix sockets.
 pub(super) const SOCKET_PATHS: &[&str] = &[
     "**.sock",
-    "**.sock.ttrpc",
     "**.socket",
+    "**-sock",
+    "**.sock.ttrpc",
+    "**/.s.PGSQL.*",
     "/dev/log",
+    "/tmp/.X11-unix/**",
     "/run/dbus/system_bus_socket",
     "/run/rpcbind.sock",
     "/run/systemd/journal/dev-log",
@@ -34,7 +41,7 @@ pub(super) const SOCKET_PATHS: &[&str] = &[
     "/run/udev/control",
 ];
 
-/// Paths below /dev that are no devices: memory, messages and huge pages, as file systems.
+/// Paths below /dev that are not devices: memory, messages and huge pages, as file systems.
 const DEV_DIRECTORIES: &[&str] = &[
     "/dev/shm",
     "/dev/shm/**",
@@ -61,25 +68,55 @@ const STANDARD_DEVICES: &[&str] = &[
 /// Older versions of runc, and crun, allow each container to use it.
 const TUN: &[&str] = &["/dev/net/tun"];
 
-const BLOCK_DEVICES: &[&str] = &[
-    "/dev/disk/**",
-    "/dev/dm-*",
-    "/dev/loop*",
-    "/dev/mapper/**",
-    "/dev/md*",
-    "/dev/nbd*",
-    "/dev/nvme*",
-    "/dev/rbd*",
-    "/dev/sd*",
-    "/dev/sr*",
-    "/dev/vd*",
-    "/dev/xvd*",
+/// Directories that exist for the Unix sockets in them.
+const OF_SOCKETS: &[&str] = &[
+    "/run/avahi-daemon",
+    "/run/cilium",
+    "/run/containerd",
+    "/run/crio",
+    "/run/dbus",
+    "/run/docker",
+    "/run/istio-cni",
+    "/run/k3s/containerd",
+    "/run/libvirt",
+    "/run/mysqld",
+    "/run/nri",
+    "/run/openvswitch",
+    "/run/pcscd",
+    "/run/postgresql",
+    "/run/spire/**",
+    "/run/systemd/journal",
+    "/run/tailscale",
+    "/run/ztunnel",
+    "/tmp/.X11-unix",
+];
+
+/// File systems of the kernel.
+const OF_KERNEL: &[&str] = &["/dev", "/dev/**", "/proc", "/proc/**", "/sys", "/sys/**"];
+
+/// Ordinary files that pods often mount.
+const FILES: &[&str] = &[
+    "/etc/group",
+    "/etc/hostname",
+    "/etc/hosts",
+    "/etc/localtime",
+    "/etc/machine-id",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/resolv.conf",
+    "/etc/timezone",
+    "/run/flannel/subnet.env",
+    "/run/systemd/resolve/resolv.conf",
+    "/run/utmp",
+    "/run/xtables.lock",
 ];
 
 /// A class with these patterns only.
 const fn like(like: &'static [&'static str]) -> HostPaths {
     HostPaths {
         types: &[],
+        never: &[],
         like,
         except: &[],
         privileged: None,
@@ -105,13 +142,18 @@ pub(super) const KUBELET_SOCKETS: HostPaths = HostPaths {
         "**/kubelet/pod-resources/**",
     ])
 };
-/// Directories of the node with sockets or devices below them.
+/// Directories that exist for the Unix sockets in them.
+pub(super) const SOCKET_DIRECTORIES: HostPaths = HostPaths {
+    except: &[SOCKET_PATHS],
+    ..like(OF_SOCKETS)
+};
+/// Directories of the node with sockets or devices below them. Those below /run are of no class: each has files,
+/// sockets or both.
 pub(super) const MIXED_DIRECTORIES: HostPaths = HostPaths {
     except: &[SOCKET_PATHS],
     ..like(&[
         "/",
         "/run",
-        "/run/**",
         "/var",
         "/var/lib",
         "**/kubelet",
@@ -129,9 +171,8 @@ pub(super) const UNPRIVILEGED_DEV: HostPaths = HostPaths {
 /// Devices of the node.
 pub(super) const DEVICES: HostPaths = HostPaths {
     types: &["CharDevice", "BlockDevice"],
-    like: &["/dev/**"],
     except: &[SOCKET_PATHS, DEV_DIRECTORIES, STANDARD_DEVICES],
-    privileged: None,
+    ..like(&["/dev/**"])
 };
 /// Devices of the node that a container that is not privileged mounts.
 pub(super) const UNPRIVILEGED_DEVICES: HostPaths = HostPaths {
@@ -139,19 +180,12 @@ pub(super) const UNPRIVILEGED_DEVICES: HostPaths = HostPaths {
     privileged: Some(false),
     ..DEVICES
 };
-/// Devices of the node, except block devices.
-pub(super) const CHARACTER_DEVICES: HostPaths = HostPaths {
-    types: &["CharDevice"],
-    except: &[
-        SOCKET_PATHS,
-        DEV_DIRECTORIES,
-        STANDARD_DEVICES,
-        BLOCK_DEVICES,
-    ],
-    ..DEVICES
-};
-/// Devices that the kernel of each guest has too.
-pub(super) const GUEST_DEVICES: HostPaths = like(STANDARD_DEVICES);
+/// Devices that each container has, in a virtual machine too.
+pub(super) const CONTAINER_DEVICES: HostPaths = like(STANDARD_DEVICES);
+/// Devices that the kernel of a virtual machine may have too.
+pub(super) const GUEST_DEVICES: HostPaths = like(&["/dev/kmsg", "/dev/net/tun"]);
+/// Every path.
+pub(super) const EVERYTHING: HostPaths = like(&["**"]);
 /// Everything that runc and crun pass on unchanged. A device needs a privileged container, which is a limit.
 pub(super) const SHARED: HostPaths = HostPaths {
     except: &[TUN],
@@ -164,10 +198,16 @@ pub(super) const PRIVILEGED_TUN: HostPaths = HostPaths {
 };
 /// The file system of eBPF objects.
 pub(super) const BPF: HostPaths = like(&["/sys/fs/bpf", "/sys/fs/bpf/**"]);
-/// Ordinary files, and directories that have only ordinary files.
+/// Ordinary files.
 pub(super) const PLAIN_FILES: HostPaths = HostPaths {
     types: &["File", "FileOrCreate"],
-    except: &[SOCKET_PATHS, &["/dev/**", "/proc/**", "/sys/**"]],
+    except: &[SOCKET_PATHS, OF_KERNEL],
+    ..like(FILES)
+};
+/// Directories that have only ordinary files, and ordinary files in them.
+pub(super) const PLAIN_DIRECTORIES: HostPaths = HostPaths {
+    never: &["File", "FileOrCreate"],
+    except: &[SOCKET_PATHS, FILES],
     ..like(&[
         "/bin",
         "/boot",
@@ -179,6 +219,8 @@ pub(super) const PLAIN_FILES: HostPaths = HostPaths {
         "/lib64",
         "/opt",
         "/opt/**",
+        "/run/log",
+        "/run/log/**",
         "/sbin",
         "/usr",
         "/usr/**",
@@ -187,142 +229,210 @@ pub(super) const PLAIN_FILES: HostPaths = HostPaths {
         "/var/log/**",
     ])
 };
+/// Everything of the node's own file systems that is not known to be a single file.
+pub(super) const DIRECTORIES: HostPaths = HostPaths {
+    never: &[
+        "File",
+        "FileOrCreate",
+        "Socket",
+        "CharDevice",
+        "BlockDevice",
+    ],
+    except: &[SOCKET_PATHS, OF_KERNEL, FILES],
+    ..like(&["/**"])
+};
 
-impl HostPaths {
-    /// Whether the hostPath of a volume of the pod is in the class.
-    pub(super) fn met(&self, pod: &Value, host_path: &Value) -> bool {
-        let text = |name| host_path.get(name).and_then(Value::as_str);
-        let path = plain(text("path").unwrap_or_default());
-        let is_like = |patterns: &[&str]| patterns.iter().any(|pattern| glob(pattern, &path));
-        let is_of_type = text("type").is_some_and(|it| self.types.contains(&it));
-        // The API server rejects a path with `..`, so nothing is known of it.
-        let is_known = !path.split('/').any(|part| part == "..");
-        let is_in = (is_of_type || is_like(self.like) && is_known)
-            && !self.except.iter().any(|patterns| is_like(patterns));
-        is_in
-            && self
-                .privileged
-                .is_none_or(|needed| needed != is_mounted_unprivileged(pod, host_path))
-    }
+/// Single files, besides those that pods only read.
+pub(super) const OTHER_FILES: HostPaths = HostPaths {
+    types: &["File", "FileOrCreate"],
+    except: &[SOCKET_PATHS, OF_KERNEL, FILES],
+    ..like(&[])
+};
 
-    /// A CEL expression that is true for the same volumes. `field` is the hostPath of the volume `x0`.
-    pub(super) fn cel(&self, field: &str) -> String {
-        let (of_type, path) = (
-            format!("{field}.?type.orValue('') in {}", texts(self.types)),
-            format!("{field}.?path.orValue('')"),
-        );
-        let matches = |patterns: &[&str]| format!("{path}.matches({})", path_regex(patterns));
-        let known = format!("!{path}.matches(r'(^|/)[.][.](/|$)')");
-        let mut parts = vec![format!(
-            "({of_type} || ({} && {known}))",
-            matches(self.like)
-        )];
-        parts.extend(
-            self.except
-                .iter()
-                .map(|except| format!("!{}", matches(except))),
-        );
-        if let Some(needed) = self.privileged {
-            let not = if needed { "!" } else { "" };
-            let mounts = CONTAINERS.map(|list| {
-                format!(
-                    "object.spec.?{list}.orValue([]).exists(c, !c.?securityContext.?privileged.orValue(false) && \
-                     c.?volumeMounts.orValue([]).exists(m, m.name == x0.name))"
-                )
-            });
-            parts.push(format!("{not}({})", mounts.join(" || ")));
+/// How containers mount a volume.
+#[derive(Clone, Copy, Debug)]
+pub enum Mounting {
+    /// By sub-path in one mount, and whole in another one.
+    WholeAndInPart,
+    /// In more than one container.
+    InSeveralContainers,
+}
+
+/// A mount of a volume.
+struct VolumeMount<'p> {
+    /// The name of the container.
+    container: String,
+    /// The name of the mount's field with the sub-path.
+    field: String,
+    /// The sub-path; `None` if the whole volume is mounted.
+    sub_path: Option<&'p Value>,
+    is_privileged: bool,
+}
+
+impl Mounting {
+    /// Whether containers of the pod mount the volume with this part so.
+    pub(super) fn met(self, pod: &Value, part: &Value) -> bool {
+        let mounts = mounts(pod, part);
+        match self {
+            Mounting::WholeAndInPart => {
+                let is_whole = |mount: &VolumeMount<'_>| mount.sub_path.is_none();
+                mounts.iter().any(is_whole) && !mounts.iter().all(is_whole)
+            }
+            Mounting::InSeveralContainers => mounts
+                .first()
+                .is_some_and(|first| mounts.iter().any(|it| it.container != first.container)),
         }
-        format!("{field}.hasValue() && {}", parts.join(" && "))
     }
 }
 
-/// Whether a container that is not privileged mounts the volume with this hostPath.
-fn is_mounted_unprivileged(pod: &Value, host_path: &Value) -> bool {
-    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned();
-    let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let volumes = spec.get("volumes").and_then(Value::as_array);
-    let mut volumes = volumes.into_iter().flatten();
-    let volume = volumes.find(|it| {
-        it.get("hostPath")
-            .is_some_and(|it| std::ptr::eq(it, host_path))
+impl HostPaths {
+    /// Adds the parts of a hostPath volume of the pod that are in the class: the volume, unless containers mount only
+    /// sub-paths of it, and each sub-path.
+    pub(super) fn find<'p>(
+        &self,
+        pod: &'p Value,
+        host_path: &'p Value,
+        at: &str,
+        found: &mut Vec<PodField<'p>>,
+    ) {
+        let text = |name| host_path.get(name).and_then(Value::as_str);
+        let path = text("path").unwrap_or_default();
+        let mounts = mounts(pod, host_path);
+        let (parts, whole): (Vec<_>, Vec<_>) =
+            mounts.into_iter().partition(|it| it.sub_path.is_some());
+        let is_mounted = !whole.is_empty() || parts.is_empty();
+        let is_unprivileged = whole.iter().any(|mount| !mount.is_privileged);
+        if is_mounted && self.has(path, text("type").unwrap_or_default(), is_unprivileged) {
+            found.push(PodField {
+                name: at.to_owned(),
+                value: host_path,
+            });
+        }
+        for mount in parts {
+            let Some(sub_path) = mount.sub_path else {
+                continue;
+            };
+            let path = format!("{path}/{}", sub_path.as_str().unwrap_or_default());
+            if self.has(&path, "", !mount.is_privileged) {
+                found.push(PodField {
+                    name: mount.field,
+                    value: sub_path,
+                });
+            }
+        }
+    }
+
+    /// Whether a path of this type is in the class. `is_unprivileged`: a container without privilege mounts it.
+    fn has(&self, path: &str, kind: &str, is_unprivileged: bool) -> bool {
+        let path = plain(path);
+        // The API server rejects a path with `..`, so nothing is known of it, except that it is a path.
+        let is_known = self.like.contains(&"**") || !path.split('/').any(|part| part == "..");
+        (self.types.contains(&kind) || is_like(self.like, &path) && is_known)
+            && !self.never.contains(&kind)
+            && !self.except.iter().any(|patterns| is_like(patterns, &path))
+            && self
+                .privileged
+                .is_none_or(|needed| needed != is_unprivileged)
+    }
+
+    /// A CEL expression for pods with a hostPath volume of the class, in its usual spelling and whatever sub-paths they
+    /// mount. It has as many patterns as there is room for, the first ones. A privileged container of the pod counts as
+    /// the one that mounts the volume.
+    pub(super) fn cel(&self) -> String {
+        let of_type = match self.types {
+            [] => String::new(),
+            types => format!("p.?type.orValue('') in {} || ", texts(types)),
+        };
+        let folders = self.like.iter().filter_map(|it| it.strip_suffix("**"));
+        let is_below = |path: &str| folders.clone().any(|folder| path.starts_with(folder));
+        let except = self
+            .except
+            .iter()
+            .copied()
+            .flatten()
+            .copied()
+            .filter(|path| is_below(path));
+        let except = match except.collect::<Vec<_>>().as_slice() {
+            [] => String::new(),
+            except => format!(" && !p.path.matches({})", path_regex(except)),
+        };
+        let never = match self.never {
+            [] => String::new(),
+            never => format!(" && !(p.?type.orValue('') in {})", texts(never)),
+        };
+        let privileged = match self.privileged {
+            Some(false) => "!variables.privileged && ",
+            _ => "",
+        };
+        let cel = |like: &[&str]| {
+            let like = path_regex(like);
+            format!(
+                "{privileged}variables.hostPaths.exists(p, ({of_type}p.path.matches({like})){except}{never})"
+            )
+        };
+        let most = (1..=self.like.len()).rev();
+        let mut cels = most.filter_map(|count| Some(cel(self.like.get(..count)?)));
+        cels.find(|cel| cel.len() <= MOST_OF_CEL)
+            .unwrap_or_default()
+    }
+}
+
+/// The mounts of the volume of the pod that has this part, such as its hostPath.
+fn mounts<'p>(pod: &'p Value, part: &Value) -> Vec<VolumeMount<'p>> {
+    let list = |value: &'p Value, name: &str| value.get(name).and_then(Value::as_array);
+    let Some(spec) = pod.get("spec") else {
+        return Vec::new();
+    };
+    let mut volumes = list(spec, "volumes").into_iter().flatten();
+    let volume = volumes.find(|volume| {
+        let parts = volume.as_object().into_iter().flatten();
+        parts.into_iter().any(|(_, it)| std::ptr::eq(it, part))
     });
-    let name = volume.and_then(|volume| volume.get("name"));
-    let containers = CONTAINERS.iter().filter_map(|lists| list(spec, lists));
-    containers.flatten().any(|container| {
-        let is_privileged = container.pointer("/securityContext/privileged");
-        let mounts = list(&container, "volumeMounts").unwrap_or_default();
-        is_privileged != Some(&Value::Bool(true))
-            && mounts
-                .iter()
-                .any(|mount| name.is_some() && mount.get("name") == name)
-    })
+    let Some(name) = volume.and_then(|volume| volume.get("name")) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for lists in CONTAINERS {
+        let containers = list(spec, lists).into_iter().flatten();
+        for (index, container) in containers.enumerate() {
+            let at = format!("spec.{lists}[{index}]");
+            let is_privileged = container.pointer("/securityContext/privileged");
+            let mounts = list(container, "volumeMounts")
+                .into_iter()
+                .flatten()
+                .enumerate()
+                .filter(|(_, mount)| mount.get("name") == Some(name));
+            found.extend(mounts.map(|(index, mount)| {
+                let mut fields = ["subPath", "subPathExpr"].into_iter();
+                let sub_path = fields.find_map(|field| {
+                    let value = mount.get(field)?;
+                    (value.as_str() != Some("")).then_some((field, value))
+                });
+                let (field, sub_path) = sub_path.unzip();
+                VolumeMount {
+                    container: at.clone(),
+                    field: format!("{at}.volumeMounts[{index}].{}", field.unwrap_or_default()),
+                    sub_path,
+                    is_privileged: is_privileged == Some(&Value::Bool(true)),
+                }
+            }));
+        }
+    }
+    found
 }
 
 /// A path without empty parts, `.` and the old name of /run.
 fn plain(path: &str) -> String {
-    let parts = path.split('/').filter(|part| !["", "."].contains(part));
-    let parts: Vec<_> = parts.collect();
+    let parts: Vec<_> = path
+        .split('/')
+        .filter(|part| !["", "."].contains(part))
+        .collect();
     let root = if path.starts_with('/') { "/" } else { "" };
     let parts = match parts.as_slice() {
         ["var", "run", ..] => parts.split_at(1).1,
         all => all,
     };
     format!("{root}{}", parts.join("/"))
-}
-
-/// Whether a text is like a pattern: `*` stands for any letters but `/`, and `**` for any letters.
-pub(super) fn glob(pattern: &str, text: &str) -> bool {
-    let Some((head, rest)) = pattern.split_once('*') else {
-        return pattern == text;
-    };
-    let Some(text) = text.strip_prefix(head) else {
-        return false;
-    };
-    let (rest, most) = match rest.strip_prefix('*') {
-        Some(rest) => (rest, text.len()),
-        None => (rest, text.find('/').unwrap_or(text.len())),
-    };
-    let mut tails = (0..=most).filter_map(|start| text.get(start..));
-    tails.any(|tail| glob(rest, tail))
-}
-
-/// A regular expression, as a text in CEL, for the texts that are like one of these patterns.
-pub(super) fn regex(patterns: &[&str]) -> String {
-    let texts: Vec<_> = patterns.iter().map(|it| expression(it, "/")).collect();
-    format!("r'^({})$'", texts.join("|"))
-}
-
-/// The same for paths, which may have empty parts, `.` and the old name of /run.
-fn path_regex(patterns: &[&str]) -> String {
-    let slash = "/([.]?/+)*";
-    let path = |pattern: &&str| {
-        let is_run = *pattern == "/run" || pattern.starts_with("/run/");
-        let var = is_run.then(|| format!("({slash}var)?"));
-        var.unwrap_or_default() + &expression(pattern, slash)
-    };
-    let paths: Vec<_> = patterns.iter().map(path).collect();
-    format!("r'^({})(/[.]?)*$'", paths.join("|"))
-}
-
-/// The regular expression for a pattern, with this expression for `/`.
-fn expression(pattern: &str, slash: &str) -> String {
-    // No pattern has a control character, so that these can stand for parts of it.
-    let pattern = pattern.replace("/**", "\r").replace("**", "\n");
-    let parts = pattern.chars().map(|letter| match letter {
-        '\r' => format!("{slash}[.]*[^/.].*"),
-        '\n' => ".*".to_owned(),
-        '*' => "[^/]*".to_owned(),
-        '.' => "[.]".to_owned(),
-        '/' => slash.to_owned(),
-        letter => letter.to_string(),
-    });
-    parts.collect()
-}
-
-/// Texts as a list in CEL. No text of the table contains a quote or a backslash.
-pub(super) fn texts(all: &[&str]) -> String {
-    let all: Vec<_> = all.iter().map(|text| format!("'{text}'")).collect();
-    format!("[{}]", all.join(", "))
 }
 
 #[cfg(test)]
@@ -333,14 +443,50 @@ mod tests {
 
     /// Whether a volume at this path, mounted by a container with this privilege, is in the class.
     fn is_in(class: &HostPaths, path: &str, privileged: bool) -> bool {
+        !parts(class, path, &json!({}), privileged).is_empty()
+    }
+
+    /// The parts of a volume that are in the class.
+    fn parts(class: &HostPaths, path: &str, mount: &Value, privileged: bool) -> Vec<String> {
+        let mut mount = mount.clone();
+        let fields = mount.as_object_mut().unwrap();
+        fields.insert("name".to_owned(), json!("v"));
         let pod = json!({ "spec": {
             "containers": [{
                 "securityContext": { "privileged": privileged },
-                "volumeMounts": [{ "name": "v", "mountPath": "/v" }],
+                "volumeMounts": [mount],
             }],
             "volumes": [{ "name": "v", "hostPath": { "path": path } }],
         }});
-        class.met(&pod, pod.pointer("/spec/volumes/0/hostPath").unwrap())
+        let mut found = Vec::new();
+        let host_path = pod.pointer("/spec/volumes/0/hostPath").unwrap();
+        class.find(&pod, host_path, "volume", &mut found);
+        found.into_iter().map(|field| field.name).collect()
+    }
+
+    #[test]
+    fn a_mounted_sub_path_is_judged_instead_of_the_volume() {
+        let mount = json!({ "subPath": "docker.sock" });
+        let field = "spec.containers[0].volumeMounts[0].subPath";
+        assert_eq!(parts(&SOCKETS, "/run", &mount, false), [field]);
+        assert!(parts(&MIXED_DIRECTORIES, "/run", &mount, false).is_empty());
+        let mount = json!({ "subPathExpr": "$(NAME)" });
+        assert_eq!(
+            parts(&PLAIN_DIRECTORIES, "/var/log", &mount, false),
+            ["spec.containers[0].volumeMounts[0].subPathExpr"]
+        );
+    }
+
+    #[test]
+    fn a_single_file_that_a_pod_may_write_is_no_directory() {
+        for (path, kind, is_file) in [
+            ("/data/app.db", "FileOrCreate", true),
+            ("/etc/hosts", "File", false),
+            ("/data", "Directory", false),
+        ] {
+            assert_eq!(OTHER_FILES.has(path, kind, true), is_file, "{path}");
+        }
+        assert!(!DIRECTORIES.has("/data/app.db", "FileOrCreate", true));
     }
 
     #[test]
@@ -365,13 +511,7 @@ mod tests {
         for path in ["/dev/shm", "/dev/shm/a", "/dev/null", "/devices"] {
             assert!(!is_in(&DEVICES, path, false), "{path}");
         }
-        for path in [
-            "/",
-            "/run",
-            "/var/run/",
-            "/run/k3s",
-            "/var/lib/kubelet/pods",
-        ] {
+        for path in ["/", "/run", "/var/run/", "/var/lib/kubelet/pods"] {
             assert!(is_in(&MIXED_DIRECTORIES, path, false), "{path}");
         }
     }
@@ -383,20 +523,5 @@ mod tests {
         assert!(!is_in(&UNPRIVILEGED_DEVICES, "/dev/net/tun", false));
         assert!(is_in(&PRIVILEGED_TUN, "/dev/net/tun", true));
         assert!(!is_in(&PRIVILEGED_TUN, "/dev/net/tun", false));
-    }
-
-    #[test]
-    fn patterns_match_as_globs_and_as_regular_expressions() {
-        assert!(glob(
-            "**/kubelet/plugins/**",
-            "/var/lib/kubelet/plugins/a/b"
-        ));
-        assert!(glob("/dev/sd*", "/dev/sda1"));
-        assert!(!glob("/dev/sd*", "/dev/sda/1"));
-        assert_eq!(regex(&["a.b/**", "c*"]), "r'^(a[.]b/[.]*[^/.].*|c[^/]*)$'");
-        let slash = "/([.]?/+)*";
-        let expected =
-            format!("r'^(({slash}var)?{slash}run{slash}[.]*[^/.].*|.*[.]sock)(/[.]?)*$'");
-        assert_eq!(path_regex(&["/run/**", "**.sock"]), expected);
     }
 }

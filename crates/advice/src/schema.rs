@@ -1,7 +1,7 @@
 //! The fields of a pod, as far as the rules of this module read them. A misspelt field means something to its author,
 //! but nothing to a rule, and kubectl rejects it.
 
-use super::table::RESOURCES;
+use super::fields::RESOURCES;
 use super::test::{Is, Test, on};
 use super::{FAMILIES, LIMITS};
 
@@ -100,8 +100,10 @@ pub fn unknown_fields(
 
 /// Every test of the module on a pod.
 pub fn tests() -> impl Iterator<Item = Test> {
-    let limits = LIMITS.iter().map(|limit| limit.about);
-    let limits = limits.flat_map(|it| [it.any, it.and, it.unless].concat());
+    let limits = LIMITS
+        .iter()
+        .map(|limit| limit.about)
+        .flat_map(|it| [it.any, it.and, it.unless].concat());
     let families = FAMILIES
         .iter()
         .flat_map(|family| family.any.iter().copied());

@@ -4,9 +4,20 @@ use strum::VariantArray;
 
 use super::Effect::{self, Fails, Note, Weakens};
 use super::RuntimeKind::{self, Crun, Gvisor, Kata, Runc, Runhcs};
+use super::fields::{
+    ADDED, ANNOTATIONS, BLOCK, CSI, ESCALATION, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MOUNT_PATH,
+    NETWORK_VOLUMES, NFS, PORTS, PRIVILEGED, PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX,
+    SYSCTLS,
+};
 use super::paths::{
-    BPF, CHARACTER_DEVICES, DEV, DEVICES, KUBELET_SOCKETS, MIXED_DIRECTORIES, SOCKETS,
-    UNPRIVILEGED_DEV, UNPRIVILEGED_DEVICES,
+    BPF, DEV, DEVICES, DIRECTORIES, GUEST_DEVICES, KUBELET_SOCKETS, MIXED_DIRECTORIES, Mounting,
+    OTHER_FILES, PLAIN_DIRECTORIES, SOCKET_DIRECTORIES, SOCKETS, UNPRIVILEGED_DEV,
+    UNPRIVILEGED_DEVICES,
+};
+use super::sources::{
+    DEVICE_CGROUP, GVISOR_DEVICES, GVISOR_SOCKETS, ID_MAPPED_MOUNTS, KATA_LIMITATIONS,
+    KATA_PRIVILEGED, KATA_SOCKETS, KUBELET_SYSCTLS, POD_OS, POD_VALIDATION, RUNSC_SPEC,
+    SEEN_IN_GVISOR, SEEN_IN_KATA, USER_NAMESPACES, WINDOWS_API, source,
 };
 use super::test::{About, Is, Test, on};
 use super::{Fact, Limit, Source};
@@ -99,37 +110,52 @@ pub(super) const OWN_TO_GVISOR: &[&str] = &[
     "WAKE_ALARM",
 ];
 
-pub(super) const ADDED: &[&str] = &["spec.containers[*].securityContext.capabilities.add[*]"];
-pub(super) const BLOCK: &[&str] = &["spec.containers[*].volumeDevices[*].devicePath"];
-pub(super) const EXPRESSIONS: &[&str] = &[
-    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[*].matchExpressions[*]",
+/// CSI drivers that write ordinary files.
+pub(super) const FILE_DRIVERS: &[&str] = &[
+    "csi.cert-manager.io",
+    "csi.spiffe.io.files",
+    "secrets-store.csi.k8s.io",
 ];
-pub(super) const HOST_PATH: &[&str] = &["spec.volumes[*].hostPath"];
-pub(super) const HOST_PROCESS: &[&str] = &[
-    "spec.securityContext.windowsOptions.hostProcess",
-    "spec.containers[*].securityContext.windowsOptions.hostProcess",
+/// Volumes that outlive the pod, besides directories of the node.
+const LASTING_VOLUMES: &[Test] = &[
+    on(
+        &[
+            "spec.volumes[*].awsElasticBlockStore",
+            "spec.volumes[*].azureDisk",
+            "spec.volumes[*].azureFile",
+            "spec.volumes[*].cephfs",
+            "spec.volumes[*].cinder",
+            "spec.volumes[*].fc",
+            "spec.volumes[*].flexVolume",
+            "spec.volumes[*].gcePersistentDisk",
+            "spec.volumes[*].glusterfs",
+            "spec.volumes[*].iscsi",
+            "spec.volumes[*].nfs",
+            "spec.volumes[*].persistentVolumeClaim",
+            "spec.volumes[*].portworxVolume",
+            "spec.volumes[*].rbd",
+            "spec.volumes[*].vsphereVolume",
+        ],
+        Is::Present,
+    ),
+    on(CSI, Is::NoneOf(FILE_DRIVERS)),
+    on(HOST_PATH, Is::HostPath(&DIRECTORIES)),
+    on(HOST_PATH, Is::HostPath(&OTHER_FILES)),
 ];
-pub(super) const PRIVILEGED: &[&str] = &["spec.containers[*].securityContext.privileged"];
-pub(super) const PROPAGATION: &[&str] = &["spec.containers[*].volumeMounts[*].mountPropagation"];
-pub(super) const RESOURCES: &[&str] = &[
-    "spec.containers[*].resources.limits",
-    "spec.containers[*].resources.requests",
-    "spec.resources.limits",
-    "spec.resources.requests",
+/// The files of /proc that a mount may replace in runc and Kata Containers.
+pub(super) const PROC_FILES: &[&str] = &[
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/net/dev",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/sys/kernel/ns_last_pid",
+    "/proc/uptime",
 ];
-pub(super) const SECCOMP: &[&str] = &[
-    "spec.securityContext.seccompProfile.type",
-    "spec.containers[*].securityContext.seccompProfile.type",
-];
-pub(super) const SELECTOR: &[&str] = &["spec.nodeSelector"];
-pub(super) const SELINUX: &[&str] = &[
-    "spec.securityContext.seLinuxOptions",
-    "spec.containers[*].securityContext.seLinuxOptions",
-];
-pub(super) const SYSCTLS: &[&str] = &["spec.securityContext.sysctls[*].name"];
-const ANNOTATIONS: &[&str] = &["metadata.annotations"];
-const PORTS: &[&str] = &["spec.containers[*].ports[*].containerPort"];
-const ESCALATION: &[&str] = &["spec.containers[*].securityContext.allowPrivilegeEscalation"];
+const OTHER_PROC_FILES: &[Test] = &[on(MOUNT_PATH, Is::LikeExcept(&["/proc/**"], PROC_FILES))];
 
 pub(super) const HUGE_PAGES: &[Test] = &[
     on(RESOURCES, Is::Entry(&["hugepages-**"], &[])),
@@ -188,67 +214,6 @@ const DEVICE_CLASS: &str =
     "Use a RuntimeClass of runc or crun, with a device plug-in or in a privileged container.";
 const LINUX_NODE: &str = "Remove the field, or run the pod on a Linux node.";
 
-const fn source(title: &'static str, url: &'static str) -> Source {
-    Source { title, url }
-}
-
-const KATA_LIMITATIONS: Source = source(
-    "Kata Containers: Limitations",
-    "https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md",
-);
-const WINDOWS_API: Source = source(
-    "Kubernetes: Windows containers in Kubernetes, API compatibility",
-    "https://kubernetes.io/docs/concepts/windows/intro/#api",
-);
-const RUNSC_SPEC: Source = source(
-    "google/gvisor: runsc/specutils/specutils.go, ValidateSpec",
-    "https://github.com/google/gvisor/blob/master/runsc/specutils/specutils.go",
-);
-const KUBELET_SYSCTLS: Source = source(
-    "Kubernetes: Using sysctls in a Kubernetes Cluster",
-    "https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/",
-);
-const USER_NAMESPACES: Source = source(
-    "Kubernetes: User Namespaces",
-    "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/",
-);
-const POD_OS: Source = source(
-    "Kubernetes: Pods, Pod OS",
-    "https://kubernetes.io/docs/concepts/workloads/pods/#pod-os",
-);
-const POD_VALIDATION: Source = source(
-    "Kubernetes: pkg/apis/core/validation/validation.go",
-    "https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/validation/validation.go",
-);
-const GVISOR_DEVICES: Source = source(
-    "google/gvisor#9140: Docker volume & bind mount support after VFS2 & LISAFS",
-    "https://github.com/google/gvisor/issues/9140",
-);
-const GVISOR_SOCKETS: Source = source(
-    "google/gvisor#235: Add support for mounting Unix sockets",
-    "https://github.com/google/gvisor/issues/235",
-);
-const GVISOR_CALLS: Source = source(
-    "gVisor: Applications, compatibility",
-    "https://gvisor.dev/docs/user_guide/compatibility/",
-);
-const KATA_SOCKETS: Source = source(
-    "kata-containers/kata-containers#8024: How to handle socket and hostPath in kata-containers?",
-    "https://github.com/kata-containers/kata-containers/issues/8024",
-);
-const KATA_MOUNTS: Source = source(
-    "kata-containers/kata-containers: src/runtime/virtcontainers/container.go, mountSharedDirMounts",
-    "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/container.go",
-);
-const DEVICE_CGROUP: Source = source(
-    "kubernetes/kubernetes#137549: Pod with CAP_SYS_ADMIN and /dev/fuse hostPath mount still cannot open /dev/fuse due to permission denied",
-    "https://github.com/kubernetes/kubernetes/issues/137549",
-);
-const KATA_PRIVILEGED: Source = source(
-    "kata-containers/kata-containers#1342: privileged securityContext is causing pod to fail on k8s",
-    "https://github.com/kata-containers/kata-containers/issues/1342",
-);
-
 const fn limit(
     effect: Effect,
     id: &'static str,
@@ -262,6 +227,7 @@ const fn limit(
         any,
         and: &[],
         unless: &[],
+        in_one_container: false,
     };
     Limit {
         id,
@@ -269,6 +235,7 @@ const fn limit(
         about,
         only_if: None,
         is_of_api_server: false,
+        is_in_policies: true,
         effect,
         reason,
         remedy,
@@ -289,6 +256,18 @@ impl Limit {
 
     const fn only_if(mut self, fact: Fact, value: bool) -> Limit {
         self.only_if = Some((fact, value));
+        self
+    }
+
+    const fn in_one_container(mut self) -> Limit {
+        self.about.in_one_container = true;
+        self
+    }
+
+    /// Omits the limit from policies: it is about many pods that run well enough, or an expression for it would be
+    /// long.
+    const fn in_no_policy(mut self) -> Limit {
+        self.is_in_policies = false;
         self
     }
 
@@ -323,11 +302,28 @@ pub const LIMITS: &[Limit] = &[
         "A backend of this node does not report user namespaces with the host's network, so the kubelet rejects the pod.",
         "Remove `hostUsers: false` or `hostNetwork: true`.",
         USER_NAMESPACES).and(&[on(&["spec.hostNetwork"], Is::True)]).without("user_namespaces_host_network"),
+    limit(Fails, "host-users-nfs", PLAIN, &[on(NFS, Is::Present)],
+        "NFS has no mounts with mapped ids, which a container in a user namespace needs: the container does not start.",
+        "Remove `hostUsers: false`, or use a volume with another file system.", ID_MAPPED_MOUNTS).and(&[on(&["spec.hostUsers"], Is::False)]),
+    limit(Fails, "host-users-volumes", PLAIN, &[on(NETWORK_VOLUMES, Is::Present)],
+        "A container in a user namespace needs mounts with mapped ids: it does not start with a volume whose file system has none.",
+        "Use a volume with ext4, xfs or btrfs, or remove `hostUsers: false`.", ID_MAPPED_MOUNTS)
+        .and(&[on(&["spec.hostUsers"], Is::False)]).only_if(Fact::MappedIds, false),
     limit(Fails, "bind-mount-options", &[], &[on(&["spec.containers[*].volumeMounts[*].bindMountOptions[*]"], Is::Present)],
         "A backend of this node does not report the feature, so the kubelet rejects the pod.",
         "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
         source("Kubernetes: Set Bind Mount Options on Volume Mounts", "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/"))
         .without("mount_options"),
+    limit(Fails, "seccomp-oci", &[], &[on(&["spec.securityContext.seccompProfile.type", "spec.containers[*].securityContext.seccompProfile.type"], Is::OneOf(&["OCI"]))],
+        "A backend of this node does not report the feature, so the kubelet rejects the pod.",
+        "Use a profile of the type RuntimeDefault or Localhost, or run the pod on a node whose backends all have the feature.",
+        source("kubernetes/enhancements#6061: OCI Artifact-Based Security Profile Distribution (Kubernetes 1.38, alpha)", "https://github.com/kubernetes/enhancements/issues/6061"))
+        .without("seccomp_profile_oci"),
+    limit(Fails, "cgroup-mount-mode", &[], &[on(&["spec.containers[*].securityContext.cgroupOptions.mountMode"], Is::Present)],
+        "A backend of this node does not report the feature, so the node does not declare CgroupOptions. The scheduler does not use the node, and the kubelet rejects the pod.",
+        "Remove `cgroupOptions`, or run the pod on a node whose backends all have the feature.",
+        source("kubernetes/enhancements#5474: Writable cgroups for unprivileged containers (Kubernetes 1.38, alpha)", "https://github.com/kubernetes/enhancements/issues/5474"))
+        .without("cgroup_mount_mode"),
     limit(Fails, "node-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&[], NAMESPACED))],
         "The sysctl has no namespace: a value of it would apply to the whole node, so the kubelet rejects the pod (SysctlForbidden), whatever its RuntimeClass is.",
         "Set the sysctl on the node, or set it in a privileged init container in a RuntimeClass of Kata Containers, whose pods have their own kernel.",
@@ -335,7 +331,7 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "unsafe-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(NAMESPACED, SAFE))],
         "The kubelet rejects the pod (SysctlForbidden), unless the kubelet's allowedUnsafeSysctls has the sysctl.",
         "Remove the sysctl, or add it to allowedUnsafeSysctls in the configuration of the kubelet.",
-        KUBELET_SYSCTLS).only_if(Fact::UnsafeSysctls, false),
+        KUBELET_SYSCTLS).only_if(Fact::UnsafeSysctls, false).in_no_policy(),
     limit(Fails, "host-network-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&["net."], &[]))],
         "The sysctl would apply to the network of the node, so the API server or the kubelet rejects the pod.",
         "Remove the sysctl or `hostNetwork: true`, or set the sysctl on the node.",
@@ -353,6 +349,10 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "shared-host-processes", ANY, &[on(&["spec.shareProcessNamespace"], Is::True)],
         "The API server rejects the field with `hostPID: true`.", "Remove the field or `hostPID: true`.",
         POD_VALIDATION).and(&[on(&["spec.hostPID"], Is::True)]).by_api_server(),
+    limit(Fails, "bidirectional-unprivileged", ANY, &[on(PROPAGATION, Is::OneOf(&["Bidirectional"]))],
+        "The API server rejects `Bidirectional` in a container that is not privileged.", "Use `HostToContainer`, or make the container privileged.",
+        source("Kubernetes: Volumes, mount propagation", "https://kubernetes.io/docs/concepts/storage/volumes/#mount-propagation"))
+        .unless(&[on(PRIVILEGED, Is::True)]).in_one_container().by_api_server(),
     limit(Fails, "privileged-escalation", ANY, &[on(&["spec.containers[*].securityContext"], Is::All(&[("privileged", Is::True), ("allowPrivilegeEscalation", Is::False)]))],
         "The API server rejects `privileged: true` with `allowPrivilegeEscalation: false`.", "Remove one of the fields.",
         POD_VALIDATION).by_api_server(),
@@ -396,24 +396,27 @@ pub const LIMITS: &[Limit] = &[
     limit(Weakens, "gvisor-privileged", GVISOR, &[on(PRIVILEGED, Is::True)],
         "The container is privileged in its sandbox only: it cannot use the node's kernel and devices.", OTHER_CLASS,
         source("google/gvisor#33: Failed to run portainer (--privileged)", "https://github.com/google/gvisor/issues/33")),
-    limit(Fails, "gvisor-net-raw", GVISOR, &[on(ADDED, Is::OneOf(&["NET_RAW"]))],
-        "gVisor drops the capability NET_RAW, unless runsc has the flag --net-raw: raw sockets do not work, and neither do ping and iptables.",
-        "Set net-raw = \"true\" in the configuration of runsc, remove the capability, or use a RuntimeClass of runc or crun.",
+    limit(Fails, "gvisor-net-raw", GVISOR, &[on(ADDED, Is::OneOf(&["ALL", "NET_ADMIN", "NET_RAW"])), on(PRIVILEGED, Is::True)],
+        "gVisor drops the capability NET_RAW, also from privileged containers, unless runsc has the flag --net-raw: raw sockets do not work, and neither do tcpdump and iptables, which NET_ADMIN is for.",
+        "Set net-raw = \"true\" in the configuration of runsc, remove the field, or use a RuntimeClass of runc or crun.",
         source("google/gvisor#198: Add flag to drop net_raw from capability set", "https://github.com/google/gvisor/issues/198"))
         .only_if(Fact::RunscFlag("net-raw"), false),
     limit(Fails, "gvisor-kernel-capabilities", GVISOR, &[on(ADDED, Is::OneOf(BEYOND_GVISOR))],
-        "gVisor has no kernel modules, no eBPF and no access to the hardware and the clock of the node, so the capability is of no use.", OTHER_CLASS, GVISOR_CALLS),
+        "gVisor has no kernel modules, no eBPF and no access to the hardware and the clock of the node, so the capability is of no use.", OTHER_CLASS, SEEN_IN_GVISOR),
     limit(Weakens, "gvisor-capabilities", GVISOR, &[on(ADDED, Is::OneOf(OWN_TO_GVISOR))],
-        "The capability applies to gVisor's own kernel only, which has a part of Linux.", OTHER_CLASS, GVISOR_CALLS),
+        "The capability applies to gVisor's own kernel only, which has a part of Linux.", OTHER_CLASS, SEEN_IN_GVISOR).in_no_policy(),
     limit(Fails, "gvisor-bidirectional-mounts", GVISOR, &[on(PROPAGATION, Is::OneOf(&["Bidirectional"]))],
         "gVisor keeps the mounts of a container in its sandbox, and does not start a container that should pass them on to the node.", OTHER_CLASS,
         source("google/gvisor#9324: Root mount propagation option must specify private or slave: \"rshared\"", "https://github.com/google/gvisor/issues/9324")),
     limit(Fails, "gvisor-host-sockets", GVISOR, HOST_PATH_SOCKETS,
-        "gVisor refuses connections to Unix sockets of the node, unless runsc has the flag --host-uds.", OTHER_CLASS, GVISOR_SOCKETS)
-        .only_if(Fact::RunscFlag("host-uds"), false),
+        "gVisor refuses connections to Unix sockets of the node, unless runsc has the flag --host-uds=open.", OTHER_CLASS, GVISOR_SOCKETS)
+        .only_if(Fact::RunscFlag("host-uds=open"), false),
+    limit(Fails, "gvisor-socket-directories", GVISOR, &[on(HOST_PATH, Is::HostPath(&SOCKET_DIRECTORIES))],
+        "The directory exists for Unix sockets of the node. gVisor refuses connections to them, unless runsc has the flag --host-uds=open.", OTHER_CLASS, GVISOR_SOCKETS)
+        .only_if(Fact::RunscFlag("host-uds=open"), false),
     limit(Fails, "gvisor-kubelet-sockets", GVISOR, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
-        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds.", OTHER_CLASS, GVISOR_SOCKETS)
-        .only_if(Fact::RunscFlag("host-uds"), false),
+        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds=all.", OTHER_CLASS, GVISOR_SOCKETS)
+        .only_if(Fact::RunscFlag("host-uds=all"), false),
     limit(Fails, "gvisor-host-devices", GVISOR, &[on(HOST_PATH, Is::HostPath(&DEVICES))],
         "gVisor does not pass devices of the node on to the pod.", DEVICE_CLASS, GVISOR_DEVICES),
     limit(Weakens, "gvisor-host-directories", GVISOR, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES)), on(HOST_PATH, Is::HostPath(&DEV))],
@@ -422,7 +425,22 @@ pub const LIMITS: &[Limit] = &[
         "A volume in block mode is a device of the node, and gVisor does not pass such devices on to the pod.",
         "Use the volume in file system mode (`volumeMounts`), or use a RuntimeClass of runc or crun.", GVISOR_DEVICES),
     limit(Fails, "sandbox-bpf", SANDBOXES, &[on(HOST_PATH, Is::HostPath(&BPF))],
-        "The directory has eBPF objects of the node's kernel. The pod has its own kernel, which cannot use them.", OTHER_CLASS, GVISOR_CALLS),
+        "The directory has eBPF objects of the node's kernel. The pod has its own kernel, which cannot use them.", OTHER_CLASS, SEEN_IN_GVISOR),
+    limit(Weakens, "gvisor-inotify", GVISOR, &[on(HOST_PATH, Is::HostPath(&PLAIN_DIRECTORIES))],
+        "Programs read changes that other programs of the node make in the directory, but get no inotify events for them.",
+        "Let the program poll the files, or use a RuntimeClass of runc or crun.",
+        source("google/gvisor#8089: inotify does not work for bind mounts or root mount modifications", "https://github.com/google/gvisor/issues/8089")).in_no_policy(),
+    limit(Weakens, "gvisor-shared-volumes", GVISOR, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::InSeveralContainers))],
+        "Containers of a pod see each other's changes in the volume, but get no inotify events for them, unless mount hints for gVisor say that the pod shares the volume.",
+        "Add the annotations dev.gvisor.spec.mount.VOLUME.share, .type and .options, or let the program poll the files.",
+        source("google/gvisor#11326: Shared folder inotify issue with multiple containers", "https://github.com/google/gvisor/issues/11326"))
+        .unless(&[on(ANNOTATIONS, Is::Entry(&["dev.gvisor.spec.mount.**"], &[]))]).in_no_policy(),
+    limit(Fails, "runc-proc-mounts", &[Runc], OTHER_PROC_FILES,
+        "runc starts no container with a mount below /proc, except on a few files such as /proc/meminfo.", "Mount the volume at another path.",
+        source("opencontainers/runc: libcontainer/rootfs_linux.go, checkProcMount", "https://github.com/opencontainers/runc/blob/main/libcontainer/rootfs_linux.go")).in_no_policy(),
+    limit(Fails, "kata-proc-mounts", KATA, OTHER_PROC_FILES,
+        "Kata Containers starts no container with a mount below /proc, except on a few files such as /proc/meminfo.", "Mount the volume at another path.",
+        source("kata-containers/kata-containers: src/agent/rustjail/src/mount.rs, check_proc_mount", "https://github.com/kata-containers/kata-containers/blob/main/src/agent/rustjail/src/mount.rs")).in_no_policy(),
     limit(Weakens, "gvisor-sysctls", GVISOR, &[on(SYSCTLS, Is::Present)],
         "gVisor ignores the sysctls of a pod.", OTHER_CLASS,
         source("google/gvisor#10790: sysctl options declared in config.json not applied to container", "https://github.com/google/gvisor/issues/10790")),
@@ -450,7 +468,7 @@ pub const LIMITS: &[Limit] = &[
         "The pod runs in a virtual machine, and does not see the processes of the node.", OTHER_CLASS,
         source("kata-containers/runtime#2633: Kata does not support hostpid", "https://github.com/kata-containers/runtime/issues/2633")),
     limit(Weakens, "kata-host-ipc", KATA, &[on(&["spec.hostIPC"], Is::True)],
-        "The pod has an IPC namespace of its own: it shares no memory, semaphores or message queues with the node.", OTHER_CLASS, KATA_LIMITATIONS),
+        "The pod has an IPC namespace of its own: it shares no memory, semaphores or message queues with the node.", OTHER_CLASS, SEEN_IN_KATA),
     limit(Weakens, "kata-privileged", KATA, &[on(PRIVILEGED, Is::True)],
         "The container is privileged in its virtual machine: it has all capabilities, but no devices of the node.", OTHER_CLASS, KATA_LIMITATIONS),
     limit(Fails, "kata-privileged-devices", KATA, &[on(PRIVILEGED, Is::True)],
@@ -466,11 +484,41 @@ pub const LIMITS: &[Limit] = &[
         "A Unix socket of the node does not work in the virtual machine: the container does not start.", OTHER_CLASS, KATA_SOCKETS),
     limit(Fails, "kata-kubelet-sockets", KATA, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
         "Node plug-ins and the kubelet meet at Unix sockets in this directory, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
-    limit(Fails, "kata-device-paths", KATA, &[on(HOST_PATH, Is::HostPath(&CHARACTER_DEVICES))],
-        "Kata Containers passes no device of the node on to the pod through a volume, except block devices: the container does not start.",
-        DEVICE_CLASS, KATA_MOUNTS),
+    limit(Fails, "kata-socket-directories", KATA, &[on(HOST_PATH, Is::HostPath(&SOCKET_DIRECTORIES))],
+        "The directory exists for Unix sockets of the node, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
+    limit(Weakens, "kata-guest-devices", KATA, &[on(HOST_PATH, Is::HostPath(&GUEST_DEVICES))],
+        "The container gets the device of its virtual machine, not that of the node, and does not start if the virtual machine has none.", DEVICE_CLASS,
+        source("kata-containers/kata-containers: tests/integration/kubernetes/k8s-hostpath-volume.bats", "https://github.com/kata-containers/kata-containers/blob/main/tests/integration/kubernetes/k8s-hostpath-volume.bats")),
     limit(Weakens, "kata-dev-directory", KATA, &[on(HOST_PATH, Is::HostPath(&DEV))],
-        "The container gets the devices of its virtual machine, not those of the node.", OTHER_CLASS, KATA_MOUNTS),
+        "The container gets the devices of its virtual machine, not those of the node.", OTHER_CLASS, SEEN_IN_KATA),
+    limit(Fails, "kata-copied-volumes", KATA, LASTING_VOLUMES,
+        "A virtual machine that shares no file system with the node gets copies of the files when the container starts. What the pod writes is lost with the pod.",
+        "Use a handler whose configuration has a shared_fs, or a volume in block mode (`volumeDevices`).",
+        source("kata-containers/kata-containers: src/runtime/virtcontainers/fs_share_linux.go, ShareFile", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/fs_share_linux.go"))
+        .only_if(Fact::SharedFileSystem, false),
+    limit(Weakens, "kata-copied-ephemeral", KATA, &[on(&["spec.volumes[*].ephemeral"], Is::Present)],
+        "A virtual machine that shares no file system with the node gives each container a copy of the volume: containers do not see each other's changes.",
+        "Use an emptyDir, or a handler whose configuration has a shared_fs.",
+        source("kata-containers/kata-containers: src/runtime/virtcontainers/fs_share_linux.go, ShareFile", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/fs_share_linux.go"))
+        .only_if(Fact::SharedFileSystem, false),
+    limit(Fails, "kata-volume-parts", KATA, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::WholeAndInPart))],
+        "Kata Containers makes the volume in the virtual machine, but takes a sub-path of it from the node: the two mounts do not have the same files.",
+        "Mount the volume whole in each container, or by sub-path in each container.",
+        source("kata-containers/kata-containers#12218: Analyzing why init container writes to emptyDir are not visible in main container", "https://github.com/kata-containers/kata-containers/issues/12218")).in_no_policy(),
+    limit(Weakens, "kata-inotify", KATA, &[on(HOST_PATH, Is::HostPath(&PLAIN_DIRECTORIES))],
+        "Programs read changes that other programs of the node make in the directory, but get no inotify events for them.",
+        "Let the program poll the files, or use a RuntimeClass of runc or crun.",
+        source("Kata Containers: support for inotify", "https://github.com/kata-containers/kata-containers/blob/main/docs/design/inotify.md")).in_no_policy(),
+    limit(Weakens, "kata-memory", KATA, &[on(&["spec.containers[*].resources.requests.memory"], Is::Present)],
+        "The virtual machine grows only with limits. Without a limit it has the memory of default_memory in the configuration of Kata Containers, whatever the container requests.",
+        "Set a memory limit.",
+        source("Kata Containers: How to size overhead_* for runtime-rs sandbox sizing", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-size-sandbox-overhead-runtime-rs.md"))
+        .unless(&[on(&["spec.containers[*].resources.limits.memory", "spec.resources.limits.memory"], Is::Present)]).in_one_container(),
+    limit(Weakens, "kata-processors", KATA, &[on(&["spec.containers[*].resources.requests.cpu"], Is::MoreThanOne)],
+        "The virtual machine grows only with limits. Without a limit it has as many processors as default_vcpus in the configuration of Kata Containers, usually one, whatever the container requests.",
+        "Set a limit of processors.",
+        source("Kata Containers: Virtual machine vCPU sizing", "https://github.com/kata-containers/kata-containers/blob/main/docs/design/vcpu-handling-runtime-go.md"))
+        .unless(&[on(&["spec.containers[*].resources.limits.cpu", "spec.resources.limits.cpu"], Is::Present)]).in_one_container(),
     limit(Weakens, "kata-host-directories", KATA, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES))],
         "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, KATA_SOCKETS),
     limit(Weakens, "kata-apparmor", KATA, LOCAL_APPARMOR, "Kata Containers ignores the AppArmor profile.", OTHER_CLASS, KATA_LIMITATIONS),
@@ -481,16 +529,20 @@ pub const LIMITS: &[Limit] = &[
         source("kata-containers/kata-containers#1788: Add seccomp feature", "https://github.com/kata-containers/kata-containers/pull/1788")),
     limit(Weakens, "kata-privilege-escalation", KATA, &[on(ESCALATION, Is::False)],
         "The main process of the container cannot gain privileges, but the processes of `kubectl exec` and of exec probes can.",
-        "Remove setuid programs from the image.", KATA_LIMITATIONS),
+        "Remove setuid programs from the image.", SEEN_IN_KATA),
     limit(Note, "kata-ephemeral-containers", KATA, &[on(&["spec.ephemeralContainers[*].targetContainerName"], Is::Present)],
-        "The ephemeral container of `kubectl debug --target` does not see the processes of the target container.", "Use `kubectl exec` in the target container.", KATA_LIMITATIONS),
+        "The ephemeral container of `kubectl debug --target` does not see the processes of the target container.", "Use `kubectl exec` in the target container.", SEEN_IN_KATA),
     limit(Weakens, "kata-memory-volumes", KATA, &[on(&["spec.volumes[*].emptyDir"], Is::All(&[("medium", Is::OneOf(&["Memory"])), ("sizeLimit", Is::Present)]))],
         "The volume may grow to half of the memory of the virtual machine, whatever its sizeLimit is.", "Set the memory limits of the containers.",
         source("kata-containers/kata-containers#2438: Doesn't support sizeLimit option for emptyDir volume in Kubernetes", "https://github.com/kata-containers/kata-containers/issues/2438")),
     limit(Note, "kata-port-forward", KATA, &[on(PORTS, Is::Present)],
-        "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the pod's address.", "Use a Service.", KATA_LIMITATIONS),
+        "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the pod's address.", "Use a Service.", SEEN_IN_KATA),
     limit(Fails, "windows-privileged", WINDOWS, &[on(PRIVILEGED, Is::True)],
         "Windows has no privileged containers.", "Use a HostProcess container, or run the pod on a Linux node.", WINDOWS_API),
+    limit(Fails, "windows-hypervisor", WINDOWS, &[on(HOST_PROCESS, Is::True)],
+        "HostProcess containers run on the node itself, and not in Hyper-V isolation.", "Use a RuntimeClass of process isolation, such as runhcs-wcow-process.",
+        source("Azure Kubernetes Service: Use Windows HostProcess containers, limitations", "https://learn.microsoft.com/en-us/azure/aks/use-windows-hpc"))
+        .only_if(Fact::HypervisorIsolation, true),
     limit(Fails, "windows-host-network", WINDOWS, &[on(&["spec.hostNetwork"], Is::True)],
         "A pod on Windows does not get the network of the node, unless it is a HostProcess pod.",
         "Remove the field, use a HostProcess pod, or run the pod on a Linux node.", WINDOWS_API).unless(&[on(HOST_PROCESS, Is::True)]),

@@ -1,11 +1,16 @@
-//! A test on a pod, as data. Makes a check on the pod's YAML and a CEL expression from the same data, so that the two
-//! cannot differ.
+//! A test on a pod, as data. Makes a check on the pod's YAML and CEL expressions from the same data. The expressions
+//! are short, so that a reviewer can read them: they may be true for fewer pods than the check.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::paths::{CONTAINERS, HostPaths, glob, regex, texts};
+use super::cel::{MOST_OF_CEL, like, texts};
+use super::fields::{
+    CONTAINER, EXPRESSIONS, PathStep, PodField, below, container_of, entry, misfit, paths, steps,
+};
+use super::paths::{HostPaths, Mounting};
+use super::patterns::is_like;
 
 /// A test on fields of a pod. The test is true if it is true for any of the fields.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +37,8 @@ pub enum Is {
     NoneOf(&'static [&'static str]),
     /// The value is like one of these patterns.
     Like(&'static [&'static str]),
+    /// The value is like one of the first patterns, and none of the other texts.
+    LikeExcept(&'static [&'static str], &'static [&'static str]),
     /// The value is a list with this text.
     Includes(&'static str),
     /// The value is the name of a sysctl that begins with one of the first texts, and with none of the others. `/` and
@@ -43,17 +50,13 @@ pub enum Is {
     OtherKey(&'static [&'static str]),
     /// The value is a map whose fields meet all of these conditions.
     All(&'static [(&'static str, Is)]),
-    /// The value is the hostPath of a volume of this class.
+    /// The value is a quantity of more than one, such as `1500m`.
+    MoreThanOne,
+    /// The value is the hostPath of a volume, and the volume or a sub-path of it that a container mounts is in this
+    /// class.
     HostPath(&'static HostPaths),
-}
-
-/// A field of a pod for which a test is true.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PodField<'p> {
-    /// The name, with the index of each item of a list.
-    pub name: String,
-    /// The value.
-    pub value: &'p Value,
+    /// The value is a part of a volume that containers mount so.
+    Mounted(Mounting),
 }
 
 /// The pods that a rule is about: any of the first tests is true, all of `and`, and none of `unless`.
@@ -65,6 +68,8 @@ pub struct About {
     pub and: &'static [Test],
     /// Exceptions.
     pub unless: &'static [Test],
+    /// Whether all conditions on containers are on the same one.
+    pub in_one_container: bool,
 }
 
 /// A test on these fields.
@@ -75,20 +80,63 @@ pub(super) const fn on(fields: &'static [&'static str], is: Is) -> Test {
 impl About {
     /// The fields that the rule is about; empty if it is not about this pod.
     pub fn fields<'p>(&self, pod: &'p Value) -> Vec<PodField<'p>> {
-        let meets = |test: &Test| !test.fields(pod).is_empty();
-        match self.and.iter().all(meets) && !self.unless.iter().any(meets) {
-            true => self.any.iter().flat_map(|test| test.fields(pod)).collect(),
-            false => Vec::new(),
-        }
+        let names = |test: &Test| -> Vec<String> {
+            let fields = test.fields(pod).into_iter();
+            fields.map(|field| field.name).collect()
+        };
+        let and: Vec<_> = self.and.iter().map(names).collect();
+        let unless: Vec<_> = self.unless.iter().map(names).collect();
+        let meets = |field: &PodField<'_>, names: &Vec<String>| {
+            let container = container_of(&field.name);
+            let mut names = names.iter();
+            names.any(|name| {
+                !self.in_one_container || !name.contains('[') || container_of(name) == container
+            })
+        };
+        let found = self
+            .any
+            .iter()
+            .flat_map(|test| test.fields(pod))
+            .filter(|field| {
+                and.iter().all(|names| meets(field, names))
+                    && !unless.iter().any(|names| meets(field, names))
+            });
+        found.collect()
     }
 
-    /// A CEL expression that is true for the same pods. `object` is the pod.
-    pub fn cel(&self) -> String {
-        let any = any_of(self.any.iter().map(Test::cel).collect());
-        let and = self.and.iter().map(Test::cel);
-        let unless = self.unless.iter().map(|test| format!("!({})", test.cel()));
-        let all: Vec<_> = std::iter::once(any).chain(and).chain(unless).collect();
-        all.join(" && ")
+    /// CEL expressions that are true for pods of the rule, each with at most [`MOST_OF_CEL`] characters if one field
+    /// needs no more.
+    pub fn cels(&self) -> Vec<String> {
+        let cels = |test: &Test| {
+            if self.in_one_container {
+                test.cels_of_container()
+            } else {
+                test.cels()
+            }
+        };
+        let any_of = |test| match cels(test).as_slice() {
+            [only] => only.clone(),
+            all => format!("({})", all.join(" || ")),
+        };
+        let and = self.and.iter().map(any_of);
+        let unless = self.unless.iter().flat_map(cels);
+        let further: Vec<_> = and.chain(unless.map(|it| format!("!{it}"))).collect();
+        let mut all: Vec<String> = Vec::new();
+        for one in self.any.iter().flat_map(cels) {
+            let mut parts = vec![one];
+            parts.extend(further.iter().cloned());
+            let mut one = parts.join(" && ");
+            if self.in_one_container {
+                one = format!("variables.containers.exists(c, {one})");
+            }
+            match all.last_mut() {
+                Some(last) if last.len() + one.len() + " || ".len() <= MOST_OF_CEL => {
+                    *last += &format!(" || {one}");
+                }
+                _ => all.push(one),
+            }
+        }
+        all
     }
 }
 
@@ -126,102 +174,48 @@ impl Test {
         }
     }
 
-    /// The first value on the way to the fields that is no map or no list although Kubernetes needs one there, with what
-    /// Kubernetes needs. The test cannot look into such a value.
+    /// The first value on the way to the fields that is neither a map nor a list although Kubernetes needs one there,
+    /// with what Kubernetes needs. The test cannot look into such a value.
     pub fn misfit<'p>(&self, pod: &'p Value) -> Option<(PodField<'p>, &'static str)> {
         let mut paths = self.fields.iter().flat_map(|field| paths(field));
         paths.find_map(|path| misfit(pod, &path, ""))
     }
 
-    /// A CEL expression that is true for the same pods. `object` is the pod, as the API server passes it to a
-    /// ValidatingAdmissionPolicy.
-    pub fn cel(&self) -> String {
-        let paths = self.fields.iter().flat_map(|field| paths(field));
-        any_of(
-            paths
-                .map(|path| self.is.cel_below("object", &path, 0))
-                .collect(),
-        )
-    }
-}
-
-fn misfit<'p>(
-    value: &'p Value,
-    path: &[PathStep<'_>],
-    at: &str,
-) -> Option<(PodField<'p>, &'static str)> {
-    let (step, rest) = path.split_first()?;
-    let is_not = |name, value, needed| Some((PodField { name, value }, needed));
-    if !value.is_object() && !value.is_null() {
-        return is_not(at.to_owned(), value, "a map");
-    }
-    let (field, at) = (value.get(step.name)?, below(at, step.name));
-    let mut items = match (step.is_list, field) {
-        (false, _) => return misfit(field, rest, &at),
-        (true, Value::Null) => return None,
-        (true, Value::Array(items)) => items.iter().enumerate(),
-        (true, _) => return is_not(at, field, "a list"),
-    };
-    items.find_map(|(index, item)| misfit(item, rest, &format!("{at}[{index}]")))
-}
-
-/// The name of a field of the map `at`.
-fn below(at: &str, name: &str) -> String {
-    let dot = if at.is_empty() { "" } else { "." };
-    format!("{at}{dot}{name}")
-}
-
-fn any_of(parts: Vec<String>) -> String {
-    match parts.as_slice() {
-        [only] => only.clone(),
-        _ => format!("({})", parts.join(" || ")),
-    }
-}
-
-/// One part of a path: the name of a field, and whether the field is a list.
-#[derive(Clone, Copy)]
-struct PathStep<'a> {
-    name: &'a str,
-    is_list: bool,
-}
-
-/// The paths that a field stands for: three for a field of containers, else one.
-fn paths<'a>(field: &'a str) -> Vec<Vec<PathStep<'a>>> {
-    let step = |part: &'a str| match part.strip_suffix("[*]") {
-        Some(name) => PathStep {
-            name,
-            is_list: true,
-        },
-        None => PathStep {
-            name: part,
-            is_list: false,
-        },
-    };
-    let steps: Vec<_> = field.split('.').map(step).collect();
-    match steps.as_slice() {
-        [spec, first, rest @ ..] if first.is_list && first.name == "containers" => {
-            let lists = CONTAINERS.map(|name| PathStep {
-                name,
-                is_list: true,
-            });
-            let path = |list| [&[*spec, list], rest].concat();
-            lists.map(path).to_vec()
+    /// A CEL expression for each field. A policy leaves affinities to the scheduler.
+    fn cels(&self) -> Vec<String> {
+        if let Is::HostPath(paths) = self.is {
+            return vec![paths.cel()];
         }
-        _ => vec![steps],
+        let fields = self.fields.iter().filter(|it| !EXPRESSIONS.contains(it));
+        let cel = |field: &&str| match field.strip_prefix(CONTAINER) {
+            Some(field) => {
+                let inner = self.is.cel_below("c", &steps(field), 0);
+                format!("variables.containers.exists(c, {inner})")
+            }
+            None => self.is.cel_below("object", &steps(field), 0),
+        };
+        fields.map(cel).collect()
+    }
+
+    /// A CEL expression for each field, of which those of containers are fields of `c`.
+    fn cels_of_container(&self) -> Vec<String> {
+        let cel = |field: &&str| match field.strip_prefix(CONTAINER) {
+            Some(field) => self.is.cel_below("c", &steps(field), 0),
+            None => self.is.cel_below("object", &steps(field), 0),
+        };
+        self.fields.iter().map(cel).collect()
     }
 }
 
-/// The name of an entry of a map.
-fn entry(at: &str, key: &str) -> String {
-    let is_plain = key.chars().all(|c| c.is_ascii_alphanumeric());
-    match is_plain {
-        true => format!("{at}.{key}"),
-        false => format!("{at}[{key:?}]"),
-    }
-}
-
-fn is_like(patterns: &[&str], text: &str) -> bool {
-    patterns.iter().any(|pattern| glob(pattern, text))
+/// Whether the value is a quantity of more than one. Of the suffixes that make a quantity smaller, processors have only
+/// `m`.
+fn is_more_than_one(value: &Value) -> bool {
+    let text = value.as_str().unwrap_or_default();
+    let number = match text.strip_suffix('m') {
+        Some(milli) => milli.parse::<f64>().map(|it| it / 1000.0),
+        None => text.parse::<f64>(),
+    };
+    number.ok().or(value.as_f64()).is_some_and(|it| it > 1.0)
 }
 
 impl Is {
@@ -246,7 +240,8 @@ impl Is {
                     value,
                 }));
             }
-            Is::HostPath(paths) if !paths.met(pod, value) => {}
+            Is::HostPath(paths) => paths.find(pod, value, at, found),
+            Is::Mounted(mounting) if !mounting.met(pod, value) => {}
             _ if !self.met(value) => {}
             _ => found.push(PodField {
                 name: at.to_owned(),
@@ -262,10 +257,14 @@ impl Is {
         match self {
             Is::True => *value == Value::Bool(true),
             Is::False => *value == Value::Bool(false),
-            Is::Present | Is::HostPath(_) => !value.is_null(),
+            Is::Present | Is::HostPath(_) | Is::Mounted(_) => !value.is_null(),
+            Is::MoreThanOne => is_more_than_one(value),
             Is::OneOf(all) => is(&|text| all.contains(&text)),
             Is::NoneOf(all) => is(&|text| !all.contains(&text)),
             Is::Like(all) => is(&|text| is_like(all, text)),
+            Is::LikeExcept(all, except) => {
+                is(&|text| is_like(all, text) && !except.contains(&text))
+            }
             Is::Includes(text) => {
                 let mut items = value.as_array().into_iter().flatten();
                 items.any(|item| item == text)
@@ -309,7 +308,6 @@ impl Is {
                 let parts: Vec<_> = parts.iter().map(|(name, is)| below(*name, *is)).collect();
                 format!("({})", parts.join(" && "))
             }
-            Is::HostPath(paths) => paths.cel(&field),
             _ if path.is_empty() => self.cel(&|_| field.clone(), "true"),
             _ => self.cel(
                 &|default| format!("{field}.orValue({default})"),
@@ -324,16 +322,24 @@ impl Is {
         match self {
             Is::True => or("false"),
             Is::False => format!("!{}", or("true")),
-            Is::Present | Is::All(_) | Is::HostPath(_) => has.to_owned(),
+            Is::Present | Is::All(_) | Is::HostPath(_) | Is::Mounted(_) => has.to_owned(),
+            Is::MoreThanOne => {
+                let quantity = or("'0'");
+                format!("quantity(string({quantity})).isGreaterThan(quantity('1'))")
+            }
             Is::OneOf(all) => format!("{} in {}", or("''"), texts(all)),
             Is::NoneOf(all) => format!("!({} in {})", or("''"), texts(all)),
-            Is::Like(all) => format!("{}.matches({})", or("''"), regex(all)),
+            Is::Like(all) => like(&or("''"), all),
+            Is::LikeExcept(all, except) => {
+                let value = or("''");
+                format!("{} && !({value} in {})", like(&value, all), texts(except))
+            }
             Is::Includes(text) => format!("'{text}' in {}", or("[]")),
             Is::Sysctl(all, except) => {
                 let name = format!("{}.replace('/', '.')", or("''"));
-                let parts = [(all, ""), (except, "!")].into_iter();
-                let parts = parts.filter(|(all, _)| !all.is_empty());
-                let parts: Vec<_> = parts
+                let parts: Vec<_> = [(all, ""), (except, "!")]
+                    .into_iter()
+                    .filter(|(all, _)| !all.is_empty())
                     .map(|(all, not)| format!("{not}{}", begins(all, &name)))
                     .collect();
                 parts.join(" && ")
@@ -342,9 +348,9 @@ impl Is {
                 let map = or("{}");
                 let value = match values {
                     [] => String::new(),
-                    values => format!(" && {map}[k].matches({})", regex(values)),
+                    values => format!(" && {}", like(&format!("{map}[k]"), values)),
                 };
-                format!("{map}.exists(k, k.matches({}){value})", regex(keys))
+                format!("{map}.exists(k, {}{value})", like("k", keys))
             }
             Is::OtherKey(keys) => format!("{}.exists(k, !(k in {}))", or("{}"), texts(keys)),
         }
@@ -371,9 +377,9 @@ mod tests {
         );
         assert!(found(host, &json!({ "spec": { "hostNetwork": false } })).is_empty());
         assert!(found(host, &json!({})).is_empty());
-        assert_eq!(host.cel(), "object.spec.?hostNetwork.orValue(false)");
+        assert_eq!(host.cels(), ["object.spec.?hostNetwork.orValue(false)"]);
         let users = on(&["spec.hostUsers"], Is::False);
-        assert_eq!(users.cel(), "!object.spec.?hostUsers.orValue(true)");
+        assert_eq!(users.cels(), ["!object.spec.?hostUsers.orValue(true)"]);
         assert_eq!(
             found(users, &json!({ "spec": { "hostUsers": false } })),
             ["spec.hostUsers"]
@@ -396,13 +402,10 @@ mod tests {
                 "spec.initContainers[0].securityContext.privileged"
             ]
         );
-        let part = |list: &str| {
-            format!(
-                "object.spec.?{list}.orValue([]).exists(x0, x0.?securityContext.?privileged.orValue(false))"
-            )
-        };
-        let parts = CONTAINERS.map(part);
-        assert_eq!(privileged.cel(), format!("({})", parts.join(" || ")));
+        assert_eq!(
+            privileged.cels(),
+            ["variables.containers.exists(c, c.?securityContext.?privileged.orValue(false))"]
+        );
     }
 
     #[test]
@@ -410,14 +413,16 @@ mod tests {
         let fields = &["spec.volumes[*].projected.sources[*].name"];
         let nested = on(fields, Is::OneOf(&["a", "b"]));
         assert_eq!(
-            nested.cel(),
-            "object.spec.?volumes.orValue([]).exists(x0, x0.?projected.?sources.orValue([]).exists(x1, \
+            nested.cels(),
+            [
+                "object.spec.?volumes.orValue([]).exists(x0, x0.?projected.?sources.orValue([]).exists(x1, \
              x1.?name.orValue('') in ['a', 'b']))"
+            ]
         );
         let added = on(&["spec.securityContext.add[*]"], Is::OneOf(&["Time"]));
         assert_eq!(
-            added.cel(),
-            "object.spec.?securityContext.?add.orValue([]).exists(x0, x0 in ['Time'])"
+            added.cels(),
+            ["object.spec.?securityContext.?add.orValue([]).exists(x0, x0 in ['Time'])"]
         );
         let pod = json!({ "spec": { "securityContext": { "add": ["Admin", "Time"] } } });
         assert_eq!(found(added, &pod), ["spec.securityContext.add[1]"]);
@@ -427,28 +432,32 @@ mod tests {
     fn each_condition_on_a_text_or_a_map_has_both_checks() {
         let outside = on(&["spec.names[*]"], Is::Sysctl(&[], &["net."]));
         assert_eq!(
-            outside.cel(),
-            "object.spec.?names.orValue([]).exists(x0, !['net.'].exists(p, x0.replace('/', '.').startsWith(p)))"
+            outside.cels(),
+            [
+                "object.spec.?names.orValue([]).exists(x0, !['net.'].exists(p, x0.replace('/', '.').startsWith(p)))"
+            ]
         );
         let pod = json!({ "spec": { "names": ["net/core/somaxconn", "net.x", "vm.swappiness"] } });
         assert_eq!(found(outside, &pod), ["spec.names[2]"]);
         let entry = on(&["spec.limits"], Is::Entry(&["**/**"], &["a*"]));
         assert_eq!(
-            entry.cel(),
-            "object.spec.?limits.orValue({}).exists(k, k.matches(r'^(.*/[.]*[^/.].*)$') && \
+            entry.cels(),
+            [
+                "object.spec.?limits.orValue({}).exists(k, k.matches(r'^(.*/.+)$') && \
              object.spec.?limits.orValue({})[k].matches(r'^(a[^/]*)$'))"
+            ]
         );
         let pod = json!({ "spec": { "limits": { "cpu": "a", "x.com/y": "ab", "x.com/z": "b" } } });
         assert_eq!(found(entry, &pod), ["spec.limits[\"x.com/y\"]"]);
         let other = on(&["spec.volumes[*]"], Is::OtherKey(&["name"]));
         assert_eq!(
-            other.cel(),
-            "object.spec.?volumes.orValue([]).exists(x0, x0.exists(k, !(k in ['name'])))"
+            other.cels(),
+            ["object.spec.?volumes.orValue([]).exists(x0, x0.exists(k, !(k in ['name'])))"]
         );
         let pod = json!({ "spec": { "volumes": [{ "name": "a", "csi": {} }] } });
         assert_eq!(found(other, &pod), ["spec.volumes[0].csi"]);
         let present = on(&["spec.profile"], Is::Present);
-        assert_eq!(present.cel(), "object.spec.?profile.hasValue()");
+        assert_eq!(present.cels(), ["object.spec.?profile.hasValue()"]);
         let pod = json!({ "spec": { "profile": {} } });
         assert_eq!(found(present, &pod), ["spec.profile"]);
         let pod = json!({ "spec": { "profile": null } });
@@ -464,9 +473,11 @@ mod tests {
         ];
         let sized = on(fields, Is::All(parts));
         assert_eq!(
-            sized.cel(),
-            "object.spec.?volumes.orValue([]).exists(x0, (x0.?emptyDir.?medium.orValue('') in ['Memory'] && \
+            sized.cels(),
+            [
+                "object.spec.?volumes.orValue([]).exists(x0, (x0.?emptyDir.?medium.orValue('') in ['Memory'] && \
              x0.?emptyDir.?sizeLimit.hasValue()))"
+            ]
         );
         let volume = |dir: Value| json!({ "emptyDir": dir });
         let volumes = [
@@ -476,5 +487,67 @@ mod tests {
         ];
         let pod = json!({ "spec": { "volumes": volumes } });
         assert_eq!(found(sized, &pod), ["spec.volumes[2].emptyDir"]);
+    }
+
+    #[test]
+    fn conditions_on_one_container_are_not_met_by_two() {
+        const LIMITED: Test = on(&["spec.containers[*].resources.limits.memory"], Is::Present);
+        const REQUESTED: Test = on(
+            &["spec.containers[*].resources.requests.memory"],
+            Is::Present,
+        );
+        let about = About {
+            any: &[REQUESTED],
+            and: &[],
+            unless: &[LIMITED],
+            in_one_container: true,
+        };
+        let requests = json!({ "resources": { "requests": { "memory": "8Gi" } } });
+        let limited = json!({ "resources": { "requests": { "memory": "1Gi" }, "limits": { "memory": "1Gi" } } });
+        let pod =
+            json!({ "spec": { "containers": [limited, requests], "initContainers": [limited] } });
+        let found = about.fields(&pod);
+        let names: Vec<_> = found.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["spec.containers[1].resources.requests.memory"]);
+        assert_eq!(
+            about.cels(),
+            [
+                "variables.containers.exists(c, c.?resources.?requests.?memory.hasValue() && \
+              !c.?resources.?limits.?memory.hasValue())"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_quantity_is_more_than_one_in_each_spelling() {
+        for (value, expected) in [
+            (json!("4"), true),
+            (json!(2), true),
+            (json!("1500m"), true),
+            (json!("1000m"), false),
+            (json!(1), false),
+            (json!("0.5"), false),
+        ] {
+            assert_eq!(is_more_than_one(&value), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn long_conditions_are_several_expressions() {
+        const FIELDS: &[&str] = &[
+            "spec.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "spec.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+            "spec.cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
+        ];
+        const PRESENT: Test = on(FIELDS, Is::Present);
+        let about = About {
+            any: &[PRESENT],
+            and: &[],
+            unless: &[],
+            in_one_container: false,
+        };
+        let cels = about.cels();
+        assert_eq!(cels.len(), 2);
+        assert!(cels.iter().all(|cel| cel.len() <= MOST_OF_CEL));
     }
 }

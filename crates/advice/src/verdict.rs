@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use strum::AsRefStr;
-
-use criswitch_config::wording::{ago, failing_rpc, span};
+use criswitch_config::wording::{ago, failing_rpc, lacking, span};
 use criswitch_cri::codec::admin::{Backend, FailingRpc, State};
+use criswitch_cri::facts::Level;
 
 /// The cause that is shown for a backend that has not answered since criswitch started.
 const NO_ANSWER: &str = "no answer yet";
@@ -13,23 +12,6 @@ const NO_ANSWER: &str = "no answer yet";
 /// Whether calls can go to the backend.
 pub fn is_ready(backend: &Backend) -> bool {
     backend.state == "ready"
-}
-
-/// How criswitch serves the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
-pub enum Level {
-    /// Every backend is ready, and its answers can be used.
-    #[strum(serialize = "serving")]
-    Serving,
-    /// A backend is not ready, or some of its answers cannot be used.
-    #[strum(serialize = "degraded")]
-    Degraded,
-    /// The default backend has been silent for so long that the kubelet reports the node as not ready.
-    #[strum(serialize = "node not ready")]
-    NodeNotReady,
-    /// The kubelet gets no list of pods, containers or images.
-    #[strum(serialize = "lists failing")]
-    ListsFailing,
 }
 
 /// How criswitch serves the node, and the reasons.
@@ -96,13 +78,14 @@ pub fn list_problems(state: &State) -> Vec<String> {
 fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
     let Backend { name, socket, .. } = backend;
-    Some(match is_ready(backend) {
-        true => format!("backend {name} ({socket}): {problem}"),
-        false => format!(
+    Some(if is_ready(backend) {
+        format!("backend {name} ({socket}): {problem}")
+    } else {
+        format!(
             "{}, and {problem}; start its runtime; if the path is wrong, correct it and reload; if the path was wrong or the \
              runtime is gone for good: criswitch forget {name}",
             state(backend)
-        ),
+        )
     })
 }
 
@@ -146,25 +129,21 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
 /// must have them, then the others.
 fn failing_rpcs(backend: &Backend) -> String {
     let is_lacking = |failing: &&FailingRpc| backend.lacking_rpcs.contains(&failing.rpc);
-    let (lacking, others): (Vec<_>, Vec<_>) = backend.failing_rpcs.iter().partition(is_lacking);
-    let names: Vec<_> = lacking.iter().map(|lack| lack.rpc.as_str()).collect();
-    let lacking = lacking.first().map(|first| {
-        format!(
-            "it lacks {}, which every runtime must have ({}); pods cannot start there: see the log of its runtime, and check \
-             its image service and snapshotter",
-            names.join(", "),
-            first.cause
-        )
-    });
-    let texts = others.iter();
-    let texts = texts.map(|it| failing_rpc(&it.rpc, it.times, it.seconds, &it.cause));
+    let (lacks, others): (Vec<_>, Vec<_>) = backend.failing_rpcs.iter().partition(is_lacking);
+    let names: Vec<_> = lacks.iter().map(|lack| lack.rpc.as_str()).collect();
+    let lacks = lacks
+        .first()
+        .map(|first| format!("{} ({})", lacking(&names.join(", ")), first.cause));
+    let texts = others
+        .iter()
+        .map(|it| failing_rpc(&it.rpc, it.times, it.seconds, &it.cause));
     let others = (!others.is_empty()).then(|| {
         format!(
             "{}; replies have its cached items or omit it; see the log of its runtime",
             texts.collect::<Vec<_>>().join(", ")
         )
     });
-    let parts = lacking.into_iter().chain(others);
+    let parts = lacks.into_iter().chain(others);
     parts.collect::<Vec<_>>().join("; ")
 }
 
@@ -184,9 +163,12 @@ fn effect(state: &State, backend: &Backend) -> String {
 
 /// The effect on the pods of a backend that is not the default backend: new pods, and running pods.
 fn stuck(state: &State, backend: &Backend) -> String {
-    let handlers = state.handlers.iter();
-    let handlers = handlers.filter(|row| row.backend == backend.name);
-    let handlers: Vec<_> = handlers.map(|row| row.name.as_str()).collect();
+    let handlers: Vec<_> = state
+        .handlers
+        .iter()
+        .filter(|row| row.backend == backend.name)
+        .map(|row| row.name.as_str())
+        .collect();
     let starts = match handlers.as_slice() {
         [] => None,
         [handler] => Some(format!("new pods of handler {handler} do not start")),
@@ -203,8 +185,9 @@ fn stuck(state: &State, backend: &Backend) -> String {
     };
     let runs = pods.map(|pods| format!("{pods} running but cannot be stopped or probed"));
     let effects: Vec<_> = starts.into_iter().chain(runs).collect();
-    match effects.is_empty() {
-        true => "it has no pods and no handlers".to_owned(),
-        false => effects.join("; "),
+    if effects.is_empty() {
+        "it has no pods and no handlers".to_owned()
+    } else {
+        effects.join("; ")
     }
 }

@@ -91,8 +91,10 @@ fn aligned<R: Into<Vec<String>>>(
     writeln!(out, "{}", header.join("\t"))?;
     let mut below = Vec::new();
     for mut row in rows {
-        let rest = room.as_ref().map(|room| room.cut(&mut row));
-        let rest = rest.unwrap_or_default();
+        let rest = room
+            .as_ref()
+            .map(|room| room.cut(&mut row))
+            .unwrap_or_default();
         let cells: Vec<_> = row.into_iter().enumerate().map(cell).collect();
         writeln!(out, "{}", cells.join("\t"))?;
         below.push(rest.below);

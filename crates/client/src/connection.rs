@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::JoinHandle;
@@ -57,8 +57,7 @@ impl ClientConnection {
         let path = address.path().to_owned();
         let dialed = FileWork::default()
             .run(move || criswitch_platform::dial(&path))
-            .await;
-        let dialed = dialed
+            .await
             .ok_or(NO_ANSWER)?
             .map_err(|error| cannot_connect(&error))?;
         let (stream, server) = dialed
@@ -79,12 +78,17 @@ impl ClientConnection {
 }
 
 impl Channel {
-    /// Calls the RPC in `row`, and returns the code of the reply, whose messages are dropped. A reply of more than `most`
-    /// bytes is an error.
+    /// Calls the RPC in `row`, and returns the code of the reply and its messages, each in a frame. A reply of more
+    /// than `most` bytes is an error.
     ///
     /// # Errors
     /// If no reply comes.
-    pub async fn code(&self, row: &Row, request: &[u8], most: usize) -> Result<Code, Lost> {
+    pub async fn reply(
+        &self,
+        row: &Row,
+        request: &[u8],
+        most: usize,
+    ) -> Result<(Code, Bytes), Lost> {
         let request = Request::post(format!("http://localhost{}", row.path()))
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::TE, "trailers")
@@ -96,11 +100,14 @@ impl Channel {
             .await
             .map_err(|error| Lost(cause(&*error)))?;
         if let Some(code) = code_in(response.headers()) {
-            return Ok(code);
+            return Ok((code, Bytes::new()));
         }
-        let read = Limited::new(response.into_body(), most).collect().await;
-        let read = read.map_err(|error| Lost(cause(&*error)))?;
-        Ok(read.trailers().and_then(code_in).unwrap_or(Code::Unknown))
+        let read = Limited::new(response.into_body(), most)
+            .collect()
+            .await
+            .map_err(|error| Lost(cause(&*error)))?;
+        let code = read.trailers().and_then(code_in);
+        Ok((code.unwrap_or(Code::Unknown), read.to_bytes()))
     }
 }
 

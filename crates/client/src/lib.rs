@@ -1,4 +1,5 @@
-//! Connections to the daemon and to runtimes, exit codes, output on a terminal or as JSON, and the programs that the tools run: shared by all tools.
+//! Connections to the daemon and to runtimes, exit codes, output on a terminal or as JSON, and the programs that the
+//! tools run: shared by all tools.
 
 pub mod columns;
 pub mod connection;

@@ -79,8 +79,9 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u
 
 /// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let done = runtime.block_on(work);
     runtime.shutdown_background();
     done

@@ -1,5 +1,5 @@
-//! Output: the size of the terminal, text wrapped to fit it, and prints. Piped output is not wrapped: each fact is on one
-//! line.
+//! Output: the size of the terminal, text wrapped to fit it, and prints. Piped output is not wrapped: each fact is on
+//! one line.
 //!
 //! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
 
@@ -27,8 +27,8 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 pub struct Shown(String);
 
 impl From<&str> for Shown {
-    /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON. Removes the numbers of
-    /// the operating system's errors.
+    /// Replaces control characters and other unseen characters by escapes, in the syntax of JSON. Removes the numbers
+    /// of the operating system's errors.
     fn from(text: &str) -> Shown {
         let text = without_numbers(text);
         let mut shown = String::with_capacity(text.len());
@@ -86,8 +86,11 @@ impl Shown {
 
     /// The parts that are not empty, with an empty line between two parts.
     pub fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
-        let parts = parts.into_iter().map(|part| part.0);
-        let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+        let parts: Vec<_> = parts
+            .into_iter()
+            .map(|part| part.0)
+            .filter(|part| !part.is_empty())
+            .collect();
         Shown(parts.join("\n"))
     }
 
@@ -127,11 +130,13 @@ fn cut(text: &str, columns: usize, rows: usize) -> String {
     if text.lines().map(height).sum::<usize>() < rows {
         return text.to_owned();
     }
-    let fitting = text.lines().take_while(|line| {
-        used += height(line);
-        used + 2 <= rows
-    });
-    let fitting: Vec<_> = fitting.collect();
+    let fitting: Vec<_> = text
+        .lines()
+        .take_while(|line| {
+            used += height(line);
+            used + 2 <= rows
+        })
+        .collect();
     let more = counted(all - fitting.len(), "more line");
     let lines = fitting.iter().map(|line| format!("{line}\n"));
     format!("{}... {more}\n", lines.collect::<String>())

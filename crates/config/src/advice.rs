@@ -36,8 +36,11 @@ impl Config {
         if self.stale_lists.is_zero() {
             return vec![self.at_key("stale_lists", &format!("stale_lists is 0s: {why}"))];
         }
-        let backends = self.table.backends.iter();
-        let backends = backends.filter(|backend| backend.stale_lists.is_zero());
+        let backends = self
+            .table
+            .backends
+            .iter()
+            .filter(|backend| backend.stale_lists.is_zero());
         backends
             .map(|backend| {
                 let what = format!("backend {:?} has stale_lists = \"0s\": {why}", backend.name);
@@ -49,8 +52,11 @@ impl Config {
     /// Warns about rows that have the name of a top-level key. A top-level key that is written below a `[table]`
     /// becomes a row of that table.
     fn named_like_keys(&self) -> Vec<String> {
-        let handlers = self.table.handlers.iter();
-        let handlers = handlers.map(|row| ("handler", &row.name, row.origin.as_ref()));
+        let handlers = self
+            .table
+            .handlers
+            .iter()
+            .map(|row| ("handler", &row.name, row.origin.as_ref()));
         // A backend whose socket is written only in handler rows has the name and origin of the first of these rows.
         let is_of_handler = |row: &&BackendConfig| {
             let origin = row.origin.as_ref();
@@ -58,11 +64,16 @@ impl Config {
                 .clone()
                 .any(|(.., of_handler)| of_handler == origin)
         };
-        let backends = self.table.backends.iter();
-        let backends = backends.filter(|row| !is_of_handler(row));
-        let backends = backends.map(|row| ("backend", &row.name, row.origin.as_ref()));
-        let rows = handlers.clone().chain(backends);
-        let rows = rows.filter(|(_, name, _)| keys::written("", name).is_some());
+        let backends = self
+            .table
+            .backends
+            .iter()
+            .filter(|row| !is_of_handler(row))
+            .map(|row| ("backend", &row.name, row.origin.as_ref()));
+        let rows = handlers
+            .clone()
+            .chain(backends)
+            .filter(|(_, name, _)| keys::written("", name).is_some());
         rows.map(|(kind, name, origin)| {
             let what = format!("{kind} {name:?} has the name of a key; if the key is meant, move it above the first [table]");
             at(origin, &what)
@@ -111,9 +122,10 @@ impl Config {
             // A file such as a.toml.bak is a copy of a drop-in: with a new name it would count twice.
             let is_copy = Path::new(file.file_stem().unwrap_or_default()).extension()
                 == Some("toml".as_ref());
-            let hint = match is_copy {
-                true => "moving it to a different directory".to_owned(),
-                false => format!("renaming it to {}", file.with_extension("toml").display()),
+            let hint = if is_copy {
+                "moving it to a different directory".to_owned()
+            } else {
+                format!("renaming it to {}", file.with_extension("toml").display())
             };
             format!(
                 "{}: criswitch does not read this file, because its name does not end in .toml; try {hint}",

@@ -1,6 +1,6 @@
 //! The ids of backends.
 
-/// Identifies a backend: unique for the life of the process, never reused. An id is no position in a table.
+/// Identifies a backend: unique for the life of the process, never reused. An id is not a position in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendId(u32);
 

@@ -363,7 +363,7 @@ impl Checker<'_> {
 
     fn default(&mut self) -> Option<String> {
         let Some(row) = self.written.key("default_handler") else {
-            if !self.written.partial {
+            if !self.written.partial && !self.written.has_misspelt_default {
                 let what =
                     "\"default_handler\" is missing: the handler of pods without a RuntimeClass";
                 self.problems.report(self.main, what, self.default_hint());
@@ -374,11 +374,9 @@ impl Checker<'_> {
         let handlers = &self.written.handlers;
         let names = handlers.iter().map(|row| row.name.value.as_str());
         let missing = !names.clone().any(|name| name == default.value);
-        if let (true, false, Some(hint)) = (
-            missing,
-            self.written.partial,
-            nearest(&default.value, names),
-        ) {
+        if missing && !self.written.partial && !handlers.is_empty() {
+            let hint = nearest(&default.value, names)
+                .unwrap_or_else(|| "a row for it under [handlers]".to_owned());
             let what = format!(
                 "\"default_handler\" is {:?}, which is not in [handlers]",
                 default.value
@@ -427,9 +425,12 @@ impl Checker<'_> {
             _ if keys::written("", handler).is_some() => {
                 write!(f, "the key {handler:?} above the first [table]")
             }
+            _ if name.contains('$') => {
+                f.write_str("the path itself, because criswitch replaces no variables")
+            }
             _ if address::is_like(name) => write!(f, "socket = {name:?}"),
-            Some(name) => f.write_str(&name),
-            None => f.write_str("the path of its socket"),
+            Some(name) if !name.starts_with("one of") => f.write_str(&name),
+            _ => f.write_str("the path of its socket"),
         });
         self.problems
             .report(place, format!("no backend is named {name:?}"), hint);

@@ -43,14 +43,18 @@ pub fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// most `MOST_DROP_INS`.
 pub(super) fn not_drop_ins(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-    let names = names.filter(|name| {
-        let of_editor =
-            name.as_encoded_bytes().starts_with(b".") || name.as_encoded_bytes().ends_with(b"~");
-        !is_drop_in(name) && !of_editor
-    });
-    let paths = names.map(|name| folder.join(name)).take(MOST_DROP_INS);
-    let mut paths: Vec<_> = paths.filter(|path| path.is_file()).collect();
+    let names = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name()))
+        .filter(|name| {
+            let of_editor = name.as_encoded_bytes().starts_with(b".")
+                || name.as_encoded_bytes().ends_with(b"~");
+            !is_drop_in(name) && !of_editor
+        });
+    let mut paths: Vec<_> = names
+        .map(|name| folder.join(name))
+        .take(MOST_DROP_INS)
+        .filter(|path| path.is_file())
+        .collect();
     paths.sort();
     paths
 }

@@ -2,7 +2,12 @@
 
 /// The names of keys of other programs in lower case without `-` and `_`, and the key of criswitch for the same
 /// purpose. The first field is the table in which the row applies.
-const KEYS: [(&str, &[&str], &str); 8] = [
+const KEYS: [(&str, &[&str], &str); 9] = [
+    (
+        "",
+        &["import", "imports", "include", "includes"],
+        "files in the directory conf.d beside this file, which criswitch reads too",
+    ),
     (
         "",
         &[
@@ -84,13 +89,15 @@ pub(super) fn key_hint(table: &str, name: &str) -> Option<&'static str> {
 /// The line and the name of a file that is not criswitch's. A text that is TOML can only be a file of containerd or
 /// CRI-O.
 pub(super) fn file(text: &str, is_toml: bool) -> Option<(usize, &'static str)> {
-    let lines = text.lines().enumerate();
-    let mut lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let mut lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     lines.find_map(|(index, line)| {
-        let files = FILES
+        let mut files = FILES
             .iter()
-            .filter(|(start, _)| !is_toml || start.starts_with(['[', 'd']));
-        let mut files = files.filter(|(start, _)| line.starts_with(start));
+            .filter(|(start, _)| !is_toml || start.starts_with(['[', 'd']))
+            .filter(|(start, _)| line.starts_with(start));
         let known = files.next().map(|(_, name)| *name);
         let (key, rest) = line.split_once(':').unwrap_or_default();
         let is_yaml = !is_toml && is_word(key) && (rest.is_empty() || rest.starts_with(' '));

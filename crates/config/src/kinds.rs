@@ -28,6 +28,8 @@ pub enum RuntimeKind {
     Kata,
     /// Windows containers (runhcs).
     Runhcs,
+    /// Any other runtime, of which only the limits of the kubelet are known.
+    Other,
 }
 
 /// The program of a handler, as a runtime's configuration names it. Each text may be empty.
@@ -55,8 +57,12 @@ const PROGRAMS: [(&str, RuntimeKind); 10] = [
     ("runhcs", RuntimeKind::Runhcs),
 ];
 
-/// Runtimes of no known kind. A handler whose name has one of these words has no kind by its name.
-const OTHERS: [&str; 6] = ["krun", "lunatic", "slight", "spin", "sysbox", "youki"];
+/// Names of handlers, besides those of [`PROGRAMS`].
+const HANDLERS: [(&str, RuntimeKind); 2] =
+    [("gvisor", RuntimeKind::Gvisor), ("kata", RuntimeKind::Kata)];
+
+/// The runtimes whose handlers have variants, such as `kata-qemu`. `crun-vm` is another runtime than crun.
+const WITH_VARIANTS: [&str; 4] = ["gvisor", "kata", "runhcs", "runsc"];
 
 impl RuntimeKind {
     /// The name for people.
@@ -67,6 +73,7 @@ impl RuntimeKind {
             RuntimeKind::Gvisor => "gVisor",
             RuntimeKind::Kata => "Kata Containers",
             RuntimeKind::Runhcs => "Windows containers",
+            RuntimeKind::Other => "other",
         }
     }
 
@@ -99,20 +106,18 @@ impl RuntimeKind {
         programs.find_map(|(program, kind)| (*program == name).then_some(*kind))
     }
 
-    /// The kind of a handler whose name has the name of a runtime as a word. `gvisor` and `my-kata-qemu` have a kind, and
-    /// `sandboxed` and `sysbox-runc` have none.
+    /// The kind of a handler whose name is that of a runtime or of a known variant. `gvisor` and `kata-qemu` have a
+    /// kind, and `crun-vm`, `krun` and `my-gvisor` have none.
     pub fn of_name(name: &str) -> Option<RuntimeKind> {
         let name = name.to_ascii_lowercase();
-        let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
-        let is_other = |word: &str| OTHERS.contains(&word) || word.starts_with("wasm");
-        if words.clone().any(is_other) {
-            return None;
-        }
-        words.into_iter().find_map(|word| match word {
-            "gvisor" => Some(RuntimeKind::Gvisor),
-            kata if kata.starts_with("kata") => Some(RuntimeKind::Kata),
-            word => RuntimeKind::of_file(word),
-        })
+        let variant = name
+            .split_once('-')
+            .map(|(runtime, _)| runtime)
+            .filter(|runtime| WITH_VARIANTS.contains(runtime));
+        let name = variant.unwrap_or(&name);
+        let mut handlers = HANDLERS.iter();
+        let handler = handlers.find_map(|(handler, kind)| (*handler == name).then_some(*kind));
+        handler.or_else(|| RuntimeKind::of_file(name))
     }
 }
 
@@ -215,15 +220,28 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_follows_from_a_word_of_a_name_that_names_no_other_runtime() {
-        assert_eq!(RuntimeKind::of_name("gvisor"), Some(RuntimeKind::Gvisor));
-        assert_eq!(RuntimeKind::of_name("kata-qemu"), Some(RuntimeKind::Kata));
-        assert_eq!(
-            RuntimeKind::of_name("runhcs-wcow-process"),
-            Some(RuntimeKind::Runhcs)
-        );
-        assert_eq!(RuntimeKind::of_name("my-gvisor"), Some(RuntimeKind::Gvisor));
-        for name in ["sandboxed", "runcible", "sysbox-runc", "crun-wasm", ""] {
+    fn the_kind_follows_from_the_name_of_a_runtime_or_of_a_known_variant() {
+        for (name, kind) in [
+            ("gvisor", RuntimeKind::Gvisor),
+            ("runsc-kvm", RuntimeKind::Gvisor),
+            ("kata-qemu", RuntimeKind::Kata),
+            ("Crun", RuntimeKind::Crun),
+            ("nvidia-container-runtime.cdi", RuntimeKind::Runc),
+            ("runhcs-wcow-process", RuntimeKind::Runhcs),
+        ] {
+            assert_eq!(RuntimeKind::of_name(name), Some(kind), "{name}");
+        }
+        for name in [
+            "sandboxed",
+            "runcible",
+            "sysbox-runc",
+            "crun-vm",
+            "crun-wasm",
+            "krun",
+            "urunc",
+            "my-gvisor",
+            "",
+        ] {
             assert_eq!(RuntimeKind::of_name(name), None, "{name}");
         }
     }

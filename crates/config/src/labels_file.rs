@@ -29,8 +29,7 @@ pub fn key(name: &str) -> Option<String> {
 
 /// The content of a feature file of node-feature-discovery.
 pub fn feature_file(labels: &BTreeMap<String, String>) -> String {
-    let lines = labels.iter();
-    let lines = lines.map(|(key, value)| format!("{key}={value}\n"));
+    let lines = labels.iter().map(|(key, value)| format!("{key}={value}\n"));
     HEAD.to_owned() + &lines.collect::<String>()
 }
 

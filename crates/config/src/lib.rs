@@ -234,15 +234,16 @@ impl Config {
         let mut problems = Problems::default();
         let main = texts.first().map_or(Path::new(""), |(path, _)| path);
         let texts = texts.iter().enumerate();
-        let files = texts.filter_map(|(index, (path, text))| {
-            files::text(Place::start(index, path), text.to_vec(), &mut problems)
-        });
-        let files: Vec<_> = files.collect();
+        let files: Vec<_> = texts
+            .filter_map(|(index, (path, text))| {
+                files::text(Place::start(index, path), text.to_vec(), &mut problems)
+            })
+            .collect();
         Config::of_files(main, &files, problems)
     }
 
-    /// The directories in which a daemon of this configuration may keep its state: of this process, to which systemd has
-    /// given `systemd`, and of systemd's unit.
+    /// The directories in which a daemon of this configuration may keep its state: of this process, to which systemd
+    /// has given `systemd`, and of systemd's unit.
     pub fn state_directories(&self, systemd: [Option<PathBuf>; 2]) -> [Directories; 2] {
         let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
         [systemd, of_unit].map(|systemd| self.directories(systemd))
@@ -320,8 +321,10 @@ impl Table {
     ///
     /// If several rows route to the handler, the row that started a pod is unknown, so `name` is returned unchanged.
     pub fn name_for<'n>(&'n self, backend: BackendId, name: &'n str) -> Option<&'n str> {
-        let rows = self.handlers.iter();
-        let mut rows = rows.filter(|row| row.backend == backend && row.backend_handler == name);
+        let mut rows = self
+            .handlers
+            .iter()
+            .filter(|row| row.backend == backend && row.backend_handler == name);
         let first = rows.next()?;
         Some(rows.next().map_or(&first.name, |_| name))
     }

@@ -9,10 +9,9 @@ use tracing::level_filters::LevelFilter;
 use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
-/// The modules of criswitch that can have a level of their own. `cli`, `codec`, `compatibility`, `rpc` and
+/// The modules of criswitch that can have a level of their own. `cli`, `codec`, `compatibility`, `http2`, `rpc` and
 /// `version` were modules of earlier versions, whose configurations may name them.
-pub const MODULES: [&str; 27] = [
-    "admin",
+pub const MODULES: [&str; 23] = [
     "backend",
     "call",
     "cli",
@@ -21,13 +20,10 @@ pub const MODULES: [&str; 27] = [
     "config",
     "dispatch",
     "errors",
-    "fanout",
-    "forward",
     "gate",
     "http2",
     "limits",
-    "metrics",
-    "node_labels",
+    "operator",
     "ownership",
     "platform",
     "rpc",
@@ -39,6 +35,15 @@ pub const MODULES: [&str; 27] = [
     "telemetry",
     "topology",
     "version",
+];
+
+/// Modules that were at the top in earlier versions, and the modules that they are in now.
+const MOVED: [(&str, &str); 5] = [
+    ("admin", "operator"),
+    ("fanout", "dispatch"),
+    ("forward", "dispatch"),
+    ("metrics", "operator"),
+    ("node_labels", "operator"),
 ];
 
 /// The log settings.
@@ -107,6 +112,10 @@ fn module(name: &str) -> Result<String, Wrong> {
     let name = name.trim();
     let path = name.strip_prefix("criswitch::").unwrap_or(name);
     let first = path.split("::").next().unwrap_or_default();
+    let parent = MOVED.iter().find(|(moved, _)| *moved == first);
+    if let Some((_, parent)) = parent {
+        return Ok(format!("{parent}::{path}"));
+    }
     if MODULES.contains(&first) {
         return Ok(path.to_owned());
     }

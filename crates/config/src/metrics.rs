@@ -1,4 +1,4 @@
-//! The address that serves metrics: a Unix socket or a loopback address, because metrics are for this node only.
+//! The address that serves metrics: a Unix socket or a network address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix 
 pub enum MetricsListen {
     /// A Unix socket in the file system.
     Socket(Address),
-    /// A loopback address: only this node reaches it.
-    Loopback(SocketAddr),
+    /// A network address. Every client that reaches it can read the metrics.
+    Tcp(SocketAddr),
 }
 
 /// Parses `metrics.listen`. Returns `None` for the empty text, which means no metrics.
@@ -30,23 +30,18 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
         wrong(what, EXAMPLE)
     };
     let address: SocketAddr = text.parse().map_err(unlike)?;
-    if !address.ip().is_loopback() {
-        let what =
-            format!("{address} is not a loopback address, and metrics are for this node only");
-        return Err(wrong(what, EXAMPLE));
-    }
     if address.port() == 0 {
         let what = format!("{address} has no fixed port: the port would change at each start");
         return Err(wrong(what, EXAMPLE));
     }
-    Ok(Some(MetricsListen::Loopback(address)))
+    Ok(Some(MetricsListen::Tcp(address)))
 }
 
 impl fmt::Display for MetricsListen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MetricsListen::Socket(socket) => socket.fmt(f),
-            MetricsListen::Loopback(address) => address.fmt(f),
+            MetricsListen::Tcp(address) => address.fmt(f),
         }
     }
 }

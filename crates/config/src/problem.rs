@@ -26,6 +26,8 @@ pub struct Place {
     pub line: usize,
     /// The column in characters, counted from one.
     pub column: usize,
+    /// Whether the place is the whole file: it is shown as the start of the file.
+    pub is_file: bool,
 }
 
 /// The file and line of a row, shown as `path:line`. It has no column, because it may be shown long after the file was
@@ -65,6 +67,7 @@ impl Place {
             path: path.into(),
             line: 1,
             column: 1,
+            is_file: true,
         }
     }
 
@@ -72,6 +75,7 @@ impl Place {
         Place {
             line,
             column,
+            is_file: false,
             ..self.clone()
         }
     }
@@ -210,8 +214,8 @@ pub(super) fn nearest<'k>(
     let known: Vec<&str> = known.into_iter().collect();
     match (near(written, &known), known.as_slice()) {
         (Some(name), _) => Some(format!("{name:?}")),
-        (None, []) => None,
-        (None, [only]) => Some(format!("{only:?}")),
+        // A far name is not a hint, even if it is the only one: it may be that of another runtime.
+        (None, [] | [_]) => None,
         (None, all) => Some(format!("one of {}", quoted(all))),
     }
 }

@@ -28,8 +28,6 @@ const LIMITS: Limits = Limits {
 /// The wanted state of a node, for `criswitch node`.
 #[derive(Debug)]
 pub struct Specification {
-    /// Whether the node is only checked.
-    pub mode: Mode,
     /// The version of criswitch; `None` for the version of the program that runs the command.
     pub version: Option<String>,
     /// The id of the only machine that the specification is for.
@@ -46,17 +44,6 @@ pub struct Specification {
     pub generation: Option<u64>,
     /// The text of the node's configuration file. `None` to keep the file that the node has, else to discover one.
     pub configuration: Option<String>,
-}
-
-/// The changes that are allowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, VariantArray, strum::AsRefStr)]
-#[strum(serialize_all = "lowercase")]
-pub enum Mode {
-    /// The node is only checked.
-    Check,
-    /// criswitch is installed.
-    #[default]
-    Install,
 }
 
 /// A try of each handler.
@@ -94,23 +81,24 @@ struct NodeKey {
 }
 
 #[rustfmt::skip]
-const KEYS: [NodeKey; 8] = [
-    NodeKey { name: "mode", is_array: false, example: "\"check\" or \"install\"", set: mode },
+const KEYS: [NodeKey; 7] = [
     NodeKey { name: "version", is_array: false, example: "\"0.1.0\"", set: version },
     NodeKey { name: "machine_id", is_array: false, example: MACHINE_ID, set: machine_id },
-    NodeKey { name: "accept", is_array: true, example: "[\"admission\"]", set: accept },
+    NodeKey { name: "accept", is_array: true, example: "[\"kubelet-version\"]", set: accept },
     NodeKey { name: "kubelet_timeout", is_array: false, example: "\"20s\"", set: kubelet_timeout },
     NodeKey { name: "settle_time", is_array: false, example: "\"5s\"", set: settle_time },
     NodeKey { name: "try", is_array: false, example: TRIES, set: tries },
     NodeKey { name: "generation", is_array: false, example: "7", set: generation },
 ];
 const TRIES: &str = "\"pod-network\", \"host-network\" or \"off\"";
+/// A key would be a second spelling of a command.
+const NO_MODE: &str =
+    "removing it: criswitch node plan changes nothing, criswitch node apply installs";
 const MACHINE_ID: &str = "the 32 hex digits of /etc/machine-id";
 
 impl Default for Specification {
     fn default() -> Specification {
         Specification {
-            mode: Mode::default(),
             version: None,
             machine_id: None,
             accept: Vec::new(),
@@ -137,14 +125,16 @@ impl Specification {
             Vec::new()
         });
         let read = |bytes, problems: &mut Problems| files::text(start.clone(), bytes, problems);
-        let file = read(bytes, &mut problems).filter(|_| problems.is_empty());
-        let file = file.ok_or_else(|| problems.clone())?;
+        let file = read(bytes, &mut problems)
+            .filter(|_| problems.is_empty())
+            .ok_or_else(|| problems.clone())?;
         let (table, errors) = DeTable::parse_recoverable(&file.text);
         let table = table.get_ref();
         let mut specification = Specification::default();
-        let lines = match errors.is_empty() {
-            true => specification.read(&file, table, findings, &mut problems),
-            false => Vec::new(),
+        let lines = if errors.is_empty() {
+            specification.read(&file, table, findings, &mut problems)
+        } else {
+            Vec::new()
         };
         // A file with syntax errors is read as a configuration, which reports them.
         if !errors.is_empty() || table.keys().any(|key| key.get_ref() != TABLE) {
@@ -154,9 +144,10 @@ impl Specification {
             specification.configuration = Some(rest);
             return Ok(specification);
         }
-        match problems.is_empty() {
-            true => Ok(specification),
-            false => Err(problems),
+        if problems.is_empty() {
+            Ok(specification)
+        } else {
+            Err(problems)
         }
     }
 
@@ -182,7 +173,10 @@ impl Specification {
             let known = KEYS.iter().find(|known| known.name == key.get_ref());
             let Some(known) = known else {
                 let what = format_args!("unknown key {:?}", key.get_ref());
-                let hint = nearest(key.get_ref(), KEYS.iter().map(|known| known.name));
+                let hint = match key.get_ref().as_ref() {
+                    "mode" => Some(NO_MODE.to_owned()),
+                    key => nearest(key, KEYS.iter().map(|known| known.name)),
+                };
                 let hint = hint.unwrap_or_default();
                 problems.report(&file.place(key.span().start), what, hint);
                 continue;
@@ -233,18 +227,6 @@ fn without(text: &str, own: &[Range<usize>]) -> String {
     lines.collect()
 }
 
-fn mode(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    let known = Mode::VARIANTS.iter().find(|mode| mode.as_ref() == text);
-    let unknown = || {
-        wrong(
-            format!("{text:?} is not a mode"),
-            "\"check\" or \"install\"",
-        )
-    };
-    specification.mode = *known.ok_or_else(unknown)?;
-    Ok(())
-}
-
 fn tries(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
     let known = Tries::VARIANTS.iter().find(|tries| tries.as_ref() == text);
     let unknown = || wrong(format!("{text:?} is not a kind of try"), TRIES);
@@ -272,7 +254,7 @@ fn accept(specification: &mut Specification, text: &str, findings: &[&str]) -> R
     if !findings.contains(&text) {
         let hint = nearest(text, findings.iter().copied()).unwrap_or_default();
         return Err(wrong(
-            format!("{text:?} is no finding that can be accepted"),
+            format!("{text:?} is not an acceptable finding"),
             &hint,
         ));
     }

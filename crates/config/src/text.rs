@@ -17,7 +17,7 @@ use toml::de::{DeString, DeTable, DeValue, Error};
 use super::files::ConfigFile;
 use super::foreign;
 use super::keys::{self, Key, KeyKind};
-use super::problem::{Place, Problems, nearest};
+use super::problem::{Place, Problems, near, nearest};
 use super::value::{self, Wrong};
 use crate::address;
 use crate::address::Address;
@@ -37,6 +37,9 @@ pub(super) struct At<T> {
     pub(super) place: Place,
 }
 
+/// The key that every configuration has.
+const DEFAULT_HANDLER: &str = "default_handler";
+
 /// The contents of all files together, as written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
@@ -48,6 +51,8 @@ pub(super) struct Written {
     pub(super) handlers_at: Option<Place>,
     /// Whether a part of the files was not read. A key or row that seems to be missing may be in that part.
     pub(super) partial: bool,
+    /// Whether an unknown key is a misspelt `default_handler`, so that it does not count as missing.
+    pub(super) has_misspelt_default: bool,
     pub(super) rows: usize,
 }
 
@@ -263,6 +268,10 @@ impl Walk<'_> {
             "strings"
         };
         let DeValue::Array(values) = entry.value else {
+            let example = match entry.value {
+                DeValue::Integer(user) if users::ARE_INTEGERS => format!("[{user}]"),
+                _ => format!("an array, such as {example}"),
+            };
             self.wrong_type(entry, &format!("an array of {kind}"), example);
             return None;
         };
@@ -282,7 +291,8 @@ impl Walk<'_> {
                 other => {
                     let (key, other) = (entry.key, type_of(other));
                     let what = format!("{key:?} contains {other}; only {kind} are allowed");
-                    self.problems.report(&place, what, example);
+                    let hint = format!("the ids of users, such as {example}");
+                    self.problems.report(&place, what, hint);
                 }
             }
         }
@@ -310,8 +320,11 @@ impl Walk<'_> {
         self.problems.report(&entry.value_at, what, example);
     }
 
-    /// Reports a name that is no key of the table.
+    /// Reports a name that is not a key of the table.
     fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
+        let is_short = entry.key.len() < 2 * DEFAULT_HANDLER.len();
+        let is_default = is_short && near(entry.key, &[DEFAULT_HANDLER]).is_some();
+        self.written.has_misspelt_default |= table.is_empty() && is_default;
         let what = format!("unknown key {:?}", entry.key);
         // The hint is computed lazily, because only problems that are shown need it.
         let hint = fmt::from_fn(|f| {
@@ -419,10 +432,7 @@ fn report_syntax(
         if last.as_ref().is_some_and(|last| last.same_line(&place)) {
             continue;
         }
-        let hint = match error.message() {
-            DUPLICATE => "removing one of the two",
-            _ => "key = \"value\", each on one line",
-        };
+        let hint = syntax_hint(line_at(&file.text, span.start), error.message());
         // The text is computed lazily, because only problems that are shown need it.
         let what = fmt::from_fn(|f| {
             write!(f, "not valid TOML: {}", error.message())?;
@@ -436,6 +446,44 @@ fn report_syntax(
     }
 }
 
+/// The line of the text with this position.
+fn line_at(text: &str, at: usize) -> &str {
+    let (before, after) = text.split_at_checked(at).unwrap_or((text, ""));
+    let start = before.rfind('\n').map_or(0, |end| end + 1);
+    let end = before.len() + after.find('\n').unwrap_or(after.len());
+    text.get(start..end).unwrap_or_default()
+}
+
+/// The suggestion for a line that is not TOML: by the first sign of another language in it.
+fn syntax_hint(line: &str, message: &str) -> &'static str {
+    const SIGNS: [(&[&str], &str); 3] = [
+        (
+            &["\u{201c}", "\u{201d}", "\u{2018}", "\u{2019}"],
+            "straight quotes, \"",
+        ),
+        (&["\u{a0}"], "blanks instead of no-break spaces"),
+        (&[" //"], "# for a comment"),
+    ];
+    const BOOLEANS: [&str; 10] = [
+        "False", "No", "Off", "On", "True", "Yes", "no", "off", "on", "yes",
+    ];
+    let line = line.trim();
+    let value = line.split_once('=').map(|(_, value)| value.trim());
+    // A sign such as ` //` also begins a line.
+    let words = format!(" {line}");
+    let has = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
+    let is_path = value.is_some_and(|value| value.starts_with('/'));
+    let mut signs = SIGNS.iter();
+    match signs.find(|(signs, _)| has(signs) && !is_path) {
+        _ if message == DUPLICATE && line.starts_with('[') => "moving its rows below the first one",
+        _ if message == DUPLICATE => "removing one of the two",
+        Some((_, hint)) => hint,
+        None if value.is_some_and(|value| BOOLEANS.contains(&value)) => "true or false",
+        None if line.ends_with(';') => "the line without the ; at its end",
+        None => "key = \"value\", each on one line",
+    }
+}
+
 /// Writes the name of the duplicate key, and the position of the first key with this name.
 fn first_place(
     f: &mut fmt::Formatter<'_>,
@@ -444,8 +492,11 @@ fn first_place(
     key: Range<usize>,
 ) -> fmt::Result {
     let start = key.start;
-    let name = file.text.get(key).unwrap_or_default();
-    let name = name.trim_matches(['"', '\'']);
+    let name = file
+        .text
+        .get(key)
+        .unwrap_or_default()
+        .trim_matches(['"', '\'']);
     write!(f, " {name:?}")?;
     match last_before(table, name, start) {
         Some(first) => write!(f, ", which is already at {}", file.place(first)),

@@ -67,7 +67,7 @@ pub(super) fn kind(text: &str) -> Result<RuntimeKind, Wrong> {
         let of_program = RuntimeKind::of_name(text).map(|kind| format!("{:?}", kind.as_ref()));
         let hint = of_program
             .or_else(|| nearest(text, kinds))
-            .unwrap_or_default();
+            .unwrap_or_else(|| "\"other\"".to_owned());
         wrong(format!("{text:?} is not a kind of runtime"), &hint)
     })
 }
@@ -175,12 +175,11 @@ pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
         return Ok(Duration::MAX);
     }
     let checked = limited_duration(text, limits);
-    checked.map_err(|wrong| match limits.unlimited {
-        true => Wrong {
-            hint: format!("{} or {UNLIMITED:?}", wrong.hint),
-            ..wrong
-        },
-        false => wrong,
+    checked.map_err(|mut wrong| {
+        if limits.unlimited {
+            wrong.hint += &format!(" or {UNLIMITED:?}");
+        }
+        wrong
     })
 }
 
@@ -218,10 +217,7 @@ fn too_large(text: &str, is: &str, limits: &Limits) -> Wrong {
 pub(super) fn duration_like(text: &str) -> String {
     let meant = format!("{}s", text.trim());
     let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= HOUR);
-    match is_meant {
-        true => meant,
-        false => "10s".to_owned(),
-    }
+    if is_meant { meant } else { "10s".to_owned() }
 }
 
 /// The suggestion in the error about a size without a unit.
@@ -233,7 +229,7 @@ pub(super) fn size_like(number: &str) -> String {
     }
 }
 
-/// A user, as a name or an id. The largest number is no id: chown(2) takes it for "no change".
+/// A user, as a name or an id. The largest number is not an id: chown(2) takes it for "no change".
 pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
     users::allowed(text).ok_or_else(|| {
         let what = format!("{text} is not {}", users::A_USER_ID);
@@ -253,8 +249,7 @@ pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
         return Err(wrong(what.into(), "\"16MiB\""));
     }
     let most = limits.most.parse().unwrap_or(ByteSize(u64::MAX));
-    let bytes = usize::try_from(size.as_u64()).ok();
-    let bytes = bytes.filter(|_| size <= most);
+    let bytes = usize::try_from(size.as_u64()).ok().filter(|_| size <= most);
     bytes.ok_or_else(|| too_large(text, "above", limits))
 }
 

@@ -25,8 +25,7 @@ pub struct Fingerprint(u64);
 impl Fingerprint {
     /// The fingerprint of the main file and its drop-ins now. Reads the files' metadata from the disk.
     pub fn of(main: &Path) -> Fingerprint {
-        let drop_ins = disk::drop_ins(&main.with_file_name("conf.d"));
-        let drop_ins = drop_ins.map_err(|error| error.kind());
+        let drop_ins = disk::drop_ins(&main.with_file_name("conf.d")).map_err(|error| error.kind());
         let mut hasher = DefaultHasher::new();
         drop_ins.hash(&mut hasher);
         let drop_ins = drop_ins.iter().flatten().map(AsRef::as_ref);

@@ -15,8 +15,8 @@ pub fn counted(count: impl ToString, what: &str) -> String {
     }
 }
 
-/// The failure of an RPC at a backend, for `seconds` now. `times` answers with this last `cause` could not be used; none
-/// if the backend does not answer.
+/// The failure of an RPC at a backend, for `seconds` now. `times` answers with this last `cause` could not be used;
+/// none if the backend does not answer.
 pub fn failing_rpc(rpc: &str, times: u64, seconds: u64, cause: &str) -> String {
     let time = span(Duration::from_secs(seconds));
     match times {
@@ -24,6 +24,14 @@ pub fn failing_rpc(rpc: &str, times: u64, seconds: u64, cause: &str) -> String {
         1 => format!("{rpc} failed once, {time} ago ({cause})"),
         _ => format!("{rpc} has failed {times} times in {time} ({cause})"),
     }
+}
+
+/// The fault of a backend that lacks RPCs that every runtime must have.
+pub fn lacking(rpcs: &str) -> String {
+    format!(
+        "it lacks {rpcs}, which every runtime must have, so no pod can start there; see the log of its runtime, and check its \
+         image service and snapshotter"
+    )
 }
 
 /// The warning that an unexpected user, neither root nor configured, serves a backend's socket.
@@ -36,9 +44,7 @@ pub fn unexpected_user(user: UserId) -> String {
 
 /// The sentence about the removal of a backend that no file names.
 pub fn removal(backend: &str) -> String {
-    format!(
-        "backend {backend} is removed when its last pod ends; if its runtime is gone for good or now serves another socket: criswitch forget {backend}"
-    )
+    format!("backend {backend} is removed when its last pod ends")
 }
 
 /// The sentence about a backend that no file names and that does not answer, while backend `lister` lists `shared` of

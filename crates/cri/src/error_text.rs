@@ -38,13 +38,14 @@ pub fn without_numbers(text: &str) -> Cow<'_, str> {
 /// An error and its causes, outermost first. The text is cut to [`LONGEST_TEXT`] bytes, because an HTTP/2 error may
 /// contain a long text of the peer.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    let causes: Vec<_> = std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect();
     cut(without_numbers(&causes.join(": "))).into_owned()
 }
 
-/// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long text
-/// is cut before its credentials are removed, at white space, so that no part of a password remains.
+/// Like [`cut`], without the credentials in the text, for the log and for criswitch's own texts. Most of a very long
+/// text is cut before its credentials are removed, at white space, so that no part of a password remains.
 pub fn reported(text: &str) -> Cow<'_, str> {
     let most = text.floor_char_boundary(4 * LONGEST_TEXT);
     let begin = text.get(..most).unwrap_or_default();
@@ -63,8 +64,8 @@ pub fn cannot_connect(error: &io::Error) -> String {
 /// The cause of calls that a closing connection does not take.
 pub const CLOSING: &str = "the connection is closing (GOAWAY) and takes no further calls";
 
-/// Explains an error of HTTP/2 in plain words. Without this text, clients would see h2's own text, such as `not a result of an error`
-/// for a connection that its peer closes.
+/// Explains an error of HTTP/2 in plain words. Without this text, clients would see h2's own text, such as `not a
+/// result of an error` for a connection that its peer closes.
 pub fn of_http2(error: &h2::Error) -> String {
     let reason = error.reason();
     let text = match reason {

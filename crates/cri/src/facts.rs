@@ -1,10 +1,11 @@
-//! Facts about a runtime that its replies show. The daemon, the labels, `check --probe` and `discover` read them here, so
-//! that all of them report the same.
+//! Facts about a runtime that its replies show. The daemon, the labels, `check --probe` and `discover` read them here,
+//! so that all of them report the same.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::Value as Json;
+use strum::{AsRefStr, VariantArray};
 
 use crate::codec::protobuf::{self, Malformed};
 use crate::error_text::cut;
@@ -19,6 +20,23 @@ pub const RUNTIME_READY: &str = "RuntimeReady";
 
 /// The condition of criswitch that says whether all backends are ready; the kubelet does not read it.
 pub const BACKENDS_READY: &str = "BackendsReady";
+
+/// How criswitch serves the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, VariantArray)]
+pub enum Level {
+    /// Every backend is ready, and its answers can be used.
+    #[strum(serialize = "serving")]
+    Serving,
+    /// A backend is not ready, or some of its answers cannot be used.
+    #[strum(serialize = "degraded")]
+    Degraded,
+    /// The default backend has been silent for so long that the kubelet reports the node as not ready.
+    #[strum(serialize = "node not ready")]
+    NodeNotReady,
+    /// The kubelet gets no list of pods, containers or images.
+    #[strum(serialize = "lists failing")]
+    ListsFailing,
+}
 
 /// `CgroupDriver` of the CRI.
 const SYSTEMD: u64 = 0;
@@ -85,8 +103,9 @@ pub fn configuration(info: &HashMap<String, String>) -> Option<Json> {
     serde_json::from_str(info.get("config")?).ok()
 }
 
-/// The cgroup driver of containerd's default handler in a [`configuration`], as a `CgroupDriver` of the CRI. `None` if the
-/// handler does not use runc. containerd before 2.0 has no `RuntimeConfig`, so only its configuration shows the driver.
+/// The cgroup driver of containerd's default handler in a [`configuration`], as a `CgroupDriver` of the CRI. `None` if
+/// the handler does not use runc. containerd before 2.0 has no `RuntimeConfig`, so only its configuration shows the
+/// driver.
 pub fn configured_cgroup_driver(configuration: &Json) -> Option<u64> {
     let default = configuration.pointer("/containerd/defaultRuntimeName")?;
     let runtimes = configuration.pointer("/containerd/runtimes")?;

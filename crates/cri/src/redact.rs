@@ -183,12 +183,12 @@ impl<'a> Scan<'a> {
     fn credentials(mut self) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         while let Some(letter) = self.letters.get(self.at) {
-            let parts = match letter.is_of_name() {
-                true => Vec::new(),
-                false => self
-                    .secret()
+            let parts = if letter.is_of_name() {
+                Vec::new()
+            } else {
+                self.secret()
                     .map(|secret| vec![secret])
-                    .unwrap_or_else(|| self.url()),
+                    .unwrap_or_else(|| self.url())
             };
             for part in &parts {
                 self.skip_to(part.start);
@@ -269,10 +269,13 @@ impl<'a> Scan<'a> {
         let is_sign = |letter: &Letter, sign: char| {
             letter.letter == sign && (letter.how != How::Percent || colon.how == How::Percent)
         };
-        let user = url.iter().enumerate().rfind(|(at, letter)| {
-            is_sign(letter, '@') && !is_digest(url.get(at + 1..).unwrap_or_default())
-        });
-        let user = user.map_or(0, |(at, _)| at);
+        let user = url
+            .iter()
+            .enumerate()
+            .rfind(|(at, letter)| {
+                is_sign(letter, '@') && !is_digest(url.get(at + 1..).unwrap_or_default())
+            })
+            .map_or(0, |(at, _)| at);
         let query = url.iter().position(|letter| is_sign(letter, '?'));
         Some(match query.map(|at| at + 1) {
             None => [begin..begin + user, end..end],
@@ -286,7 +289,7 @@ impl<'a> Scan<'a> {
     fn secret(&self) -> Option<Range<usize>> {
         let letters = self.letters.get(self.name..self.at)?;
         let before = self.name.checked_sub(1).and_then(|at| self.letters.get(at));
-        // The last part of a path is no name.
+        // The last part of a path is not a name.
         if letters.is_empty() || before.is_some_and(|before| before.letter == '/') {
             return None;
         }
@@ -339,7 +342,7 @@ impl<'a> Scan<'a> {
         (is_sure || is_last).then_some(value)
     }
 
-    /// The first letter at or after `from` that is no white space.
+    /// The first letter at or after `from` that is not white space.
     fn unspaced(&self, from: usize) -> usize {
         self.find(from, |_, letter| !letter.is_space())
     }

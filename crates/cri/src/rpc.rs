@@ -3,6 +3,7 @@
 //! The dispatcher, `criswitch routes`, docs/rpcs.md and the tests of all RPCs use the table.
 
 mod describe;
+pub mod features;
 pub mod fields;
 pub mod filter;
 mod table;
@@ -107,9 +108,10 @@ impl Row {
     /// containers belong together, because their contents must agree.
     pub fn goes_with(&self, other: &Row) -> bool {
         let has_owners = |row: &Row| row.list().is_some_and(|list| list.kind().is_some());
-        match has_owners(self) && has_owners(other) {
-            true => self.streams() == other.streams(),
-            false => self.name == other.name,
+        if has_owners(self) && has_owners(other) {
+            self.streams() == other.streams()
+        } else {
+            self.name == other.name
         }
     }
 
@@ -149,10 +151,16 @@ impl Row {
         self.log == LogRule::Change
     }
 
-    /// Whether the call stops or removes a pod, container or image, so that `NotFound` means that nothing is left to
-    /// do.
+    /// Whether the call stops or removes a pod, container, image or security profile, so that `NotFound` means that
+    /// nothing is left to do.
     pub fn removes(&self) -> bool {
-        matches!(self.goes, Goes::Owner(_, _, Unknown::Ok)) || matches!(self.then, Then::LostImage)
+        matches!(
+            (&self.goes, &self.then),
+            (
+                Goes::Owner(_, _, Unknown::Ok) | Goes::All(_, Merge::RemoveProfile),
+                _
+            ) | (_, Then::LostImage)
+        )
     }
 
     /// Whether the call changes the image store of a backend.
@@ -207,7 +215,15 @@ impl Row {
 
     /// Whether the reply is a stream of messages.
     pub fn streams(&self) -> bool {
-        matches!(self.merge(), Some(Merge::Interleave(_, _) | Merge::Events))
+        matches!(self.merge(), Some(Merge::Streamed(..) | Merge::Events))
+    }
+
+    /// The unary call for the items of this stream; `None` if the RPC is not a stream of items.
+    pub fn unary(&self) -> Option<&'static Row> {
+        match self.merge() {
+            Some(Merge::Streamed(list, _)) => Some(list),
+            _ => None,
+        }
     }
 }
 
@@ -285,9 +301,9 @@ impl Filter {
 pub enum Merge {
     /// Joins the items of all replies.
     Items(Items),
-    /// Forwards the messages in the order of arrival. A backend that does not implement the stream gets this unary call
-    /// instead, which joins the same items.
-    Interleave(&'static Row, Items),
+    /// Joins the items of all replies, and streams them. A backend that does not implement the stream gets this unary
+    /// call for the same items.
+    Streamed(&'static Row, Items),
     /// Forwards the messages in the order of arrival. The stream has no end. The stream fails if a backend does not
     /// implement the RPC.
     Events,
@@ -299,13 +315,19 @@ pub enum Merge {
     RuntimeConfig,
     /// OK if every reachable backend accepts the call. criswitch repeats the call on backends that come back later.
     UpdateRuntimeConfig,
+    /// The security profiles of all backends, one for each digest. Backends that do not implement the RPC are omitted.
+    /// Fails if the answer of a backend cannot be used: the kubelet asks again later.
+    Profiles,
+    /// OK if no backend lists the security profile, or each that lists it returns OK. Backends that do not implement
+    /// `ListSecurityProfiles` are omitted.
+    RemoveProfile,
 }
 
 impl Merge {
-    /// The items of the reply; `None` for the node's status, configuration and events, which have rules of their own.
+    /// The items of the reply; `None` for replies without items.
     pub fn items(&self) -> Option<&Items> {
         match self {
-            Merge::Items(items) | Merge::Interleave(_, items) => Some(items),
+            Merge::Items(items) | Merge::Streamed(_, items) => Some(items),
             _ => None,
         }
     }
@@ -333,6 +355,8 @@ pub enum Join {
     Distinct(&'static [Path]),
     /// Merges images with the same id into one.
     Images,
+    /// Merges security profiles with the same digest into one.
+    Profiles,
     /// Merges descriptors of the same metric into one, with the label keys of all backends.
     Descriptors,
 }
@@ -476,8 +500,8 @@ pub struct HandlerPaths {
     pub images: &'static [Path],
 }
 
-/// Renames the handlers of the image specs at `paths` by `name`. Specs without a handler and specs that cannot be read stay
-/// as they are. Returns `None` if nothing changes.
+/// Renames the handlers of the image specs at `paths` by `name`. Specs without a handler and specs that cannot be read
+/// stay as they are. Returns `None` if nothing changes.
 pub fn specs_renamed<'n>(
     message: &[u8],
     paths: &[Path],

@@ -1,6 +1,7 @@
 //! `criswitch bundle`: one archive with the facts that a report of a problem needs, without secrets.
 //!
-//! Each part has a time limit. A part that fails does not end the command: `parts.txt` in the archive names the failure.
+//! Each part has a time limit. A part that fails does not end the command: `parts.txt` in the archive names the
+//! failure.
 
 mod secrets;
 
@@ -16,15 +17,12 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_client::program::output;
 use criswitch_client::terminal::{self, print};
-use criswitch_config::{Config, MetricsListen};
+use criswitch_config::Config;
 use criswitch_cri::error_text::error_chain;
-use criswitch_platform::connect::dial;
 use criswitch_platform::service;
 use criswitch_platform::write_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::arguments::Daemon;
@@ -36,7 +34,6 @@ const PART_BYTES: u64 = 8 << 20;
 /// The mode of the archive: only its owner may read it.
 const MODE: u32 = 0o600;
 const FOLDER: &str = "criswitch-bundle";
-const SCRAPE: &[u8] = b"GET /metrics HTTP/1.0\r\nhost: node\r\n\r\n";
 const LOG: [&str; 4] = [
     "--unit=criswitch",
     "--lines=2000",
@@ -48,7 +45,8 @@ const LOG: [&str; 4] = [
 pub(super) struct BundleArguments {
     #[command(flatten)]
     daemon: Daemon,
-    /// The archive to write, such as bundle.tar.gz. criswitch does not replace an existing file.
+    /// The archive to write, such as bundle.tar.gz, or - for standard output. criswitch does not replace an existing
+    /// file.
     #[arg(value_name = "FILE")]
     archive: PathBuf,
 }
@@ -65,17 +63,38 @@ struct BundleFile {
 impl BundleArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let shown = self.archive.display();
+        let is_file = self.archive != Path::new("-");
+        if is_file {
+            self.try_to_write()?;
+        }
+        let parts = block_on(self.collect())?;
+        let packed = packed(&parts).with_context(|| format!("cannot pack {shown}"))?;
+        let written = if is_file {
+            write_new(&self.archive, MODE, &packed)
+        } else {
+            let mut stdout = std::io::stdout();
+            stdout.write_all(&packed).and_then(|()| stdout.flush())
+        };
+        written.with_context(|| format!("cannot write {shown}"))?;
+        let what = "has names of pods, images, backends and this node, but no credentials, environments or annotations. Read \
+                    it before you publish it.\n";
+        if is_file {
+            return print(format!("{shown} {what}"));
+        }
+        terminal::complain(&format!("the archive {what}"));
+        Ok(Verdict::Fine)
+    }
+
+    /// Makes the archive and removes it again: what prevents it is reported before the parts take their time.
+    fn try_to_write(&self) -> anyhow::Result<()> {
+        let shown = self.archive.display();
         ensure!(
             !self.archive.exists(),
             "{shown} exists; name a file that does not exist"
         );
-        let parts = block_on(self.collect())?;
-        let packed = packed(&parts).with_context(|| format!("cannot pack {shown}"))?;
-        write_new(&self.archive, MODE, &packed).with_context(|| format!("cannot write {shown}"))?;
-        print(format!(
-            "{shown} has names of pods, images, backends and this node, but no credentials, environments or annotations. \
-             Read it before you publish it.\n"
-        ))
+        let made = write_new(&self.archive, MODE, &[]);
+        let removed = made.and_then(|()| fs::remove_file(&self.archive));
+        removed.with_context(|| format!("cannot write {shown}"))
     }
 
     async fn collect(&self) -> anyhow::Result<Vec<BundleFile>> {
@@ -99,7 +118,10 @@ impl BundleArguments {
         };
         let mut log = Command::new("journalctl");
         log.args(LOG);
-        let metrics = async |text: &mut Vec<u8>| metrics(path, text).await;
+        let metrics = async |text: &mut Vec<u8>| {
+            *text = self.daemon.connect().await?.metrics().await?.into_bytes();
+            Ok(())
+        };
         Ok(vec![
             printed("version.json", command("version -o json")).await,
             read("config.toml", path, configuration).await,
@@ -108,6 +130,7 @@ impl BundleArguments {
             printed("status.txt", of_daemon("status")).await,
             part("metrics.txt", metrics).await,
             read("state.txt", path, state_files).await,
+            read("machine.txt", path, machine).await,
             printed("log.txt", log).await,
         ])
     }
@@ -160,13 +183,57 @@ impl BundleFile {
     }
 }
 
-/// The configuration without comments. An invalid configuration is omitted: a key that criswitch does not know may hold a
-/// secret.
+/// The configuration without the texts of comments, with the lines of each file where they are in the file. An invalid
+/// configuration is omitted: a key that criswitch does not know may hold a secret.
 fn configuration(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     for file in load(path)?.files {
-        let table: toml::Table = fs::read_to_string(&file)?.parse()?;
-        write!(text, "# {}\n{table}\n", file.display())?;
+        let lines = without_comments(&fs::read_to_string(&file)?);
+        writeln!(text, ">>> {}\n{lines}", file.display())?;
+    }
+    Ok(text)
+}
+
+/// TOML without the texts of its comments.
+fn without_comments(toml: &str) -> String {
+    let (mut kept, mut rest, mut quote) = (String::new(), toml, "");
+    while let Some(char) = rest.chars().next() {
+        let mut quotes = ["\"\"\"", "'''", "\"", "'"].into_iter();
+        let found = quotes.find(|quote| rest.starts_with(quote));
+        let taken = match (quote, found) {
+            ("", None) if char == '#' => {
+                rest = rest.trim_start_matches(|char| char != '\n');
+                kept.push('#');
+                continue;
+            }
+            ("", Some(found)) => {
+                quote = found;
+                found.len()
+            }
+            (open, _) if !open.is_empty() && rest.starts_with(open) => {
+                quote = "";
+                // Up to two quotes of the text may stand before the three that end it.
+                let quotes = rest
+                    .bytes()
+                    .take_while(|byte| open.as_bytes().contains(byte));
+                quotes.take(if open.len() == 1 { 1 } else { 5 }).count()
+            }
+            ("\"" | "\"\"\"", _) if char == '\\' => rest.chars().take(2).map(char::len_utf8).sum(),
+            _ => char.len_utf8(),
+        };
+        let (head, tail) = rest.split_at(taken);
+        kept += head;
+        rest = tail;
+    }
+    kept
+}
+
+/// The versions of the kernel and of the operating system.
+fn machine(_: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for file in ["/proc/version", "/etc/os-release"] {
+        let shown = fs::read_to_string(file).unwrap_or_else(|error| format!("{error}\n"));
+        writeln!(text, ">>> {file}\n{shown}")?;
     }
     Ok(text)
 }
@@ -183,23 +250,6 @@ async fn of_files<T: Send + 'static>(
 fn load(path: &Path) -> anyhow::Result<Config> {
     let config = Config::load(path).ok();
     config.context("the configuration is not valid: check.json has its problems")
-}
-
-async fn metrics(config: &Path, text: &mut Vec<u8>) -> anyhow::Result<()> {
-    let listen = of_files(config, |path| Ok(load(path)?.metrics)).await?;
-    match listen.context("the configuration has no address for metrics")? {
-        MetricsListen::Socket(socket) => scrape(dial(socket.path())?.stream().await?.0, text).await,
-        MetricsListen::Loopback(address) => scrape(TcpStream::connect(address).await?, text).await,
-    }
-}
-
-async fn scrape(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    text: &mut Vec<u8>,
-) -> anyhow::Result<()> {
-    stream.write_all(SCRAPE).await?;
-    stream.take(PART_BYTES).read_to_end(text).await?;
-    Ok(())
 }
 
 /// The names, sizes and ages of the state files, not their contents.
@@ -235,8 +285,10 @@ fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The archive: a compressed tar file with one folder.
 fn packed(parts: &[BundleFile]) -> std::io::Result<Vec<u8>> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default().as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
     let outcomes: String = parts.iter().map(BundleFile::outcome).collect();
     let files = parts.iter().map(|part| (part.name, part.text.as_str()));
@@ -254,7 +306,19 @@ fn packed(parts: &[BundleFile]) -> std::io::Result<Vec<u8>> {
 mod tests {
     use std::future::pending;
 
-    use super::{of_files, part};
+    use super::{of_files, part, without_comments};
+
+    #[test]
+    fn comments_lose_their_texts_and_lines_stay() {
+        let toml = "# a\nb = \"#c \\\" #d\" # e\nf = '#g' # h\ni = \"\"\"\n# j \" # k\"\"\" # l\n";
+        let kept = "#\nb = \"#c \\\" #d\" #\nf = '#g' #\ni = \"\"\"\n# j \" # k\"\"\" #\n";
+        assert_eq!(without_comments(toml), kept);
+        let quotes_before_the_end = "a = \"\"\"b\"\"\"\" # c\n";
+        assert_eq!(
+            without_comments(quotes_before_the_end),
+            "a = \"\"\"b\"\"\"\" #\n"
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_part_ends_after_its_time_limit_and_keeps_its_text() {

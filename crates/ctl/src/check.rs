@@ -1,6 +1,8 @@
 //! The output of `criswitch check`: the settings with their defaults, and what the backends report.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use criswitch_client::columns::columns;
@@ -10,25 +12,31 @@ use criswitch_client::terminal;
 use criswitch_client::terminal::print;
 use criswitch_config::wording::{self, counted};
 use criswitch_config::{
-    Config, Handler, KEYS, Problems, Table, UNIT_DIRECTORIES, duration_text, keys,
+    Config, Handler, KEYS, Problem, Problems, Table, UNIT_DIRECTORIES, duration_text, keys,
 };
-use criswitch_cri::facts::RUNTIME_READY;
 use serde_json::{Value, json};
 
 use super::arguments::{File, directory};
 use super::consequences::{self, Consequence};
 use super::daemon;
 use super::features;
-use super::node::{self, Node};
+use super::node::collisions;
+use super::node::machine::{self, Node};
 use super::probe::{
     self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
 };
+
+/// A problem is shown with its line if the line has fewer characters.
+const WIDEST: usize = 76;
 
 /// The arguments of `criswitch check`.
 #[derive(Args)]
 pub(super) struct CheckArguments {
     #[command(flatten)]
     file: File,
+    /// The same as --config FILE.
+    #[arg(value_name = "FILE")]
+    named: Option<PathBuf>,
     #[command(flatten)]
     pub(super) output: ListOutput,
     /// Print the JSON Schema of the configuration, for editors, and check nothing.
@@ -37,12 +45,12 @@ pub(super) struct CheckArguments {
     /// Also ask each backend for its version, conditions and handlers.
     #[arg(long)]
     probe: bool,
-    /// Also check this machine: the settings of the kubelet and crictl, and the sockets; with --probe also cgroup
-    /// drivers.
+    /// Also check this machine: the settings of the kubelet and crictl, the sockets, cgroup drivers, and what the
+    /// runtimes share.
     #[arg(long)]
     node: bool,
-    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine, not
-    /// below DIR.
+    /// Check the machine whose root is this directory, for example a mounted image. --config is a path of this machine,
+    /// not below DIR.
     #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
     root: PathBuf,
 }
@@ -52,7 +60,8 @@ impl CheckArguments {
         if self.schema {
             return print(format!("{:#}\n", keys::schema()));
         }
-        let config = match Config::load(&self.file.path) {
+        let path = self.named.as_ref().unwrap_or(&self.file.path);
+        let config = match Config::load(path) {
             Err(problems) if self.output.encoding().is_none() => {
                 terminal::complain(&problems_text(&problems));
                 return Ok(Verdict::WrongConfiguration);
@@ -60,9 +69,13 @@ impl CheckArguments {
             Err(problems) => return Err(problems.into()),
             Ok(config) => config,
         };
-        let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
-        let probes = probes.as_deref();
-        let node = self.node.then(|| node::look(&config, probes, &self.root));
+        let is_asked = self.probe || self.node && self.root == Path::new("/");
+        let answers = is_asked.then(|| probe::probe(&config)).transpose()?;
+        let answers = answers.as_deref();
+        let node = self
+            .node
+            .then(|| machine::look(&config, answers, self.probe, &self.root));
+        let probes = answers.filter(|_| self.probe);
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(json(&config, probes, node.as_ref()))?,
             None if self.output.is_names() => {
@@ -105,6 +118,7 @@ pub(super) fn text(
         let lines = [
             wrong(&config.table, probes),
             features::lines(&config.table, probes),
+            features::unknown(&config.table, probes),
             consequences.collect(),
             lacking_optional(&config.table, probes),
         ];
@@ -119,13 +133,11 @@ pub(super) fn text(
 /// The faults that the probes found.
 fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     let kinds = [
-        failures,
-        lacking_required,
-        not_ready,
-        other_switches,
+        backend_faults,
         missing_handlers,
         other_drivers,
         common_pods,
+        shared,
     ];
     kinds.map(|faults| faults(table, probes)).concat()
 }
@@ -144,8 +156,9 @@ pub(super) fn problems(
     probes: Option<&[Probe]>,
     node: Option<&Node>,
 ) -> Vec<Value> {
-    let wrong = probes.map(|probes| wrong(&config.table, probes));
-    let wrong = wrong.unwrap_or_default();
+    let wrong = probes
+        .map(|probes| wrong(&config.table, probes))
+        .unwrap_or_default();
     let of_probes = wrong.iter().map(|wrong| output::problem(wrong));
     of_probes
         .chain(node.into_iter().flat_map(Node::problems))
@@ -185,7 +198,27 @@ fn verdict(warnings: usize, faults: usize) -> String {
 /// The text output for a configuration that is not valid.
 pub(super) fn problems_text(problems: &Problems) -> String {
     let count = counted(problems.len(), "problem");
-    format!("{problems}\nconfiguration is not valid: {count}\n")
+    let shown = if std::io::stderr().is_terminal() {
+        problems.iter().map(with_line).collect()
+    } else {
+        format!("{problems}\n")
+    };
+    format!("{shown}configuration is not valid: {count}\n")
+}
+
+/// The problem, and below it the line of the file with a mark at the column. A line that a terminal would wrap is
+/// omitted.
+fn with_line(problem: &Problem) -> String {
+    let place = &problem.place;
+    let text = fs::read_to_string(&place.path).unwrap_or_default();
+    let line = text.lines().nth(place.line - 1).unwrap_or_default();
+    let (line, before) = (line.replace('\t', " "), place.column - 1);
+    let is_shown = !place.is_file && (1..WIDEST).contains(&line.chars().count());
+    if is_shown {
+        format!("{problem}\n    {line}\n    {:before$}^\n", "")
+    } else {
+        format!("{problem}\n")
+    }
 }
 
 pub(super) fn names(config: &Config) -> String {
@@ -201,8 +234,9 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         .map(|row| handler_json(table, row, probes));
     let backends = table.backends.iter().map(|backend| {
         let probe = probes.and_then(|probes| probe_of(table, probes, backend.id));
-        let keys = KEYS.iter();
-        let keys = keys.filter_map(|key| Some(key.json(key.value_of(backend)?)));
+        let keys = KEYS
+            .iter()
+            .filter_map(|key| Some(key.json(key.value_of(backend)?)));
         let rest = json!({
             "name": backend.name,
             "origin": backend.origin.as_ref().map(ToString::to_string),
@@ -212,8 +246,9 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
     });
     // The name of a file may be invalid UTF-8, which JSON cannot contain.
     let files = config.files.iter().map(|file| file.display().to_string());
-    let keys = KEYS.iter();
-    let keys = keys.filter_map(|key| Some(key.json(key.value(config)?)));
+    let keys = KEYS
+        .iter()
+        .filter_map(|key| Some(key.json(key.value(config)?)));
     let rest = json!({
         "problems": problems(config, probes, node),
         "moreProblems": 0,
@@ -222,7 +257,7 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
-        "lackingFeatures": probes.map(|probes| features::json(table, probes)),
+        "lackingFeatures": probes.map(|probes| features::lacks(table, probes)),
         "consequences": probes.map(|probes| consequences::of(&answered(table, probes))),
         "node": node.map(Node::json),
     });
@@ -265,9 +300,10 @@ fn default_directory(config: &Config, key: &str) -> Option<String> {
         "state_dir" => (state, default.state),
         _ => return None,
     };
-    Some(match cfg!(unix) {
-        true => format!("{of_unit} with systemd, else {}", own.display()),
-        false => own.display().to_string(),
+    Some(if cfg!(unix) {
+        format!("{of_unit} with systemd, else {}", own.display())
+    } else {
+        own.display().to_string()
     })
 }
 
@@ -307,8 +343,11 @@ fn origin(origin: Option<&impl ToString>) -> String {
 
 fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
     let rows = table.backends.iter().map(|backend| {
-        let handlers = table.handlers.iter();
-        let handlers = handlers.filter(|row| row.backend == backend.id).count();
+        let handlers = table
+            .handlers
+            .iter()
+            .filter(|row| row.backend == backend.id)
+            .count();
         [
             backend.name.clone(),
             handlers.to_string(),
@@ -356,63 +395,34 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
     let found = answered(table, probes).into_iter();
-    let rows = found.flat_map(|(backend, found)| {
-        found.conditions.iter().map(move |condition| {
-            [
-                backend.to_owned(),
-                condition.r#type.clone(),
-                condition.status.to_string(),
-                format!("{} {}", condition.reason, condition.message)
-                    .trim()
-                    .to_owned(),
-            ]
+    let mut rows = found
+        .flat_map(|(backend, found)| {
+            found.conditions.iter().map(move |condition| {
+                [
+                    backend.to_owned(),
+                    condition.r#type.clone(),
+                    condition.status.to_string(),
+                    format!("{} {}", condition.reason, condition.message)
+                        .trim()
+                        .to_owned(),
+                ]
+            })
         })
-    });
-    let mut rows = rows.peekable();
+        .peekable();
     if rows.peek().is_none() {
         return Ok(String::new());
     }
     columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
 }
 
-fn failures(table: &Table, probes: &[Probe]) -> Vec<String> {
+/// Why backends can start no pods.
+fn backend_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     let probes = table.backends.iter().zip(probes);
-    let failed = probes.filter_map(|(backend, probe)| Some((backend, probe.as_ref().err()?)));
-    failed
-        .map(|(backend, cause)| {
-            let cause = terminal::plain(cause);
-            format!("backend {:?} ({}): {cause}", backend.name, backend.socket)
-        })
-        .collect()
-}
-
-/// Backends whose runtime reports that it can start no pod.
-fn not_ready(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let probes = table.backends.iter().zip(probes);
-    let unready = probes.filter_map(|(backend, probe)| {
-        let mut conditions = probe.as_ref().ok()?.conditions.iter();
-        let unready = conditions.find(|it| it.r#type == RUNTIME_READY && !it.status)?;
-        let (name, socket) = (&backend.name, &backend.socket);
-        let why = terminal::plain(&unready.message);
-        Some(format!("backend {name:?} ({socket}): {RUNTIME_READY} is false, so no pod can start there: {why}"))
+    let faults = probes.flat_map(|(backend, probe)| {
+        let texts = probe::faults(probe).into_iter();
+        texts.map(|what| format!("{}: {what}", probe::place(backend)))
     });
-    unready.collect()
-}
-
-/// Backends that lack RPCs that every runtime must have.
-fn lacking_required(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let probes = table.backends.iter().zip(probes);
-    let lacking = probes.filter_map(|(backend, probe)| {
-        let rpcs = probe.as_ref().ok()?.lacking_required();
-        (!rpcs.is_empty()).then(|| {
-            let (name, socket, rpcs) = (&backend.name, &backend.socket, rpcs.join(", "));
-            format!(
-                "backend {name:?} ({socket}): it lacks {rpcs}, which every runtime must have, so no pod can start there; see the \
-                 log of its runtime, and check its image service and snapshotter"
-            )
-        })
-    });
-    lacking.collect()
+    faults.collect()
 }
 
 /// The other RPCs that each backend lacks.
@@ -423,44 +433,32 @@ fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
         let rpcs = lacking.copied().collect::<Vec<_>>().join(", ");
         (name, rpcs)
     });
-    let lines = lines.filter(|(_, rpcs)| !rpcs.is_empty());
-    let lines = lines.map(|(name, rpcs)| format!("backend {name:?} lacks {rpcs}"));
+    let lines = lines
+        .filter(|(_, rpcs)| !rpcs.is_empty())
+        .map(|(name, rpcs)| format!("backend {name:?} lacks {rpcs}"));
     lines.collect()
-}
-
-/// Backends whose socket another criswitch serves. It would merge the replies of its own backends.
-fn other_switches(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let probes = table.backends.iter().zip(probes);
-    let switches = probes.filter(|(_, probe)| probe.as_ref().is_ok_and(|found| found.is_switch));
-    switches
-        .map(|(backend, _)| {
-            let (name, socket) = (&backend.name, &backend.socket);
-            format!("backend {name:?} ({socket}): criswitch serves this socket; set the socket of a runtime")
-        })
-        .collect()
 }
 
 fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
     let rows = table.handlers.iter();
-    let missing = rows.filter(|row| reported(table, row, probes) == Some(false));
-    missing
-        .map(|row| {
-            let (name, backend) = (&row.name, backend_of(table, row));
-            format!(
-                "handler {name:?}: backend {backend:?} has no handler {:?}",
-                row.backend_handler
-            )
-        })
-        .collect()
+    let missing = rows
+        .filter_map(|row| Some((row, probe::missing(table, row, probes)?)))
+        .map(|(row, what)| format!("handler {:?}: {what}", row.name));
+    missing.collect()
 }
 
 fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
     let ours = driver_of(table, probes, table.default.backend);
-    let others = probe::other_drivers("the default backend", ours, &answered(table, probes));
-    let others = others.into_iter().map(|(name, what)| {
-        format!("backend {name:?} {what}; set the same driver for the kubelet and all backends")
-    });
+    let others = probe::other_drivers("the default backend", ours, &answered(table, probes))
+        .into_iter()
+        .map(|(name, what)| format!("backend {name:?} {what}"));
     others.collect()
+}
+
+/// The paths that the backends' runtimes share outside of the CRI.
+fn shared(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let shared = collisions::between(&answered(table, probes));
+    shared.iter().map(ToString::to_string).collect()
 }
 
 fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {
@@ -478,7 +476,7 @@ fn unexpected_users(table: &Table, probes: &[Probe]) -> Vec<String> {
     unexpected_users
         .map(|(row, uid)| {
             let what = wording::unexpected_user(uid);
-            format!("backend {:?} ({}): {what}", row.name, row.socket)
+            format!("{}: {what}", probe::place(row))
         })
         .collect()
 }

@@ -1,5 +1,7 @@
 //! The consequences of a backend for its pods and for the other clients of the node, besides features.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use super::features::named;
@@ -52,23 +54,39 @@ const CONSEQUENCES: &[(Cause, &str)] = &[
 #[derive(Serialize)]
 pub(super) struct Consequence<'a> {
     pub(super) backends: Vec<&'a str>,
-    pub(super) what: &'static str,
+    pub(super) what: Cow<'static, str>,
 }
 
 /// The consequences of backends that answered the probe, with their names.
 pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
-    let consequences = CONSEQUENCES.iter().map(|(cause, what)| {
-        let is_cause = |found: &Probed| match cause {
-            Lacks(rpc) => found.lacking.contains(rpc),
-            Runtime(name) => found.runtime == *name,
-        };
-        let causes = backends.iter().filter(|(_, found)| is_cause(found));
-        let backends = causes.map(|(name, _)| *name).collect();
-        Consequence { backends, what }
+    let consequences = CONSEQUENCES
+        .iter()
+        .map(|(cause, what)| {
+            let is_cause = |found: &Probed| match cause {
+                Lacks(rpc) => found.lacking.contains(rpc),
+                Runtime(name) => found.runtime == *name,
+            };
+            let causes = backends.iter().filter(|(_, found)| is_cause(found));
+            let backends = causes.map(|(name, _)| *name).collect();
+            let what = Cow::Borrowed(*what);
+            Consequence { backends, what }
+        })
+        .filter(|consequence| !consequence.backends.is_empty());
+    let unpinned = backends.iter().filter_map(|(name, found)| {
+        let image = found.unpinned_pause_image.as_ref()?;
+        Some(Consequence {
+            backends: vec![*name],
+            what: Cow::Owned(unpinned(image)),
+        })
     });
-    consequences
-        .filter(|consequence| !consequence.backends.is_empty())
-        .collect()
+    consequences.chain(unpinned).collect()
+}
+
+fn unpinned(image: &str) -> String {
+    format!(
+        "The store has the pause image {image:?} and does not pin it, so the kubelet's image garbage collection may remove \
+         it. Without the image and its registry, no pod starts at this backend (docs/second-daemon.md)."
+    )
 }
 
 impl Consequence<'_> {

@@ -36,8 +36,8 @@ pub(super) fn serves() -> anyhow::Error {
     }
 }
 
-/// The sentences of the daemon about a start with the configuration at `path`: the lists that would fail, from its saved
-/// state.
+/// The sentences of the daemon about a start with the configuration at `path`: the lists that would fail, from its
+/// saved state.
 pub(super) fn check(path: &Path) -> Vec<String> {
     let checked = run(|daemon| {
         daemon.arg("--check").arg("--config").arg(path);

@@ -21,7 +21,7 @@ use criswitch_config::{BackendConfig, BackendIds, Config, DEFAULT_PATH};
 use criswitch_platform::{users, write_new};
 
 use super::arguments::socket;
-use super::node;
+use super::node::kubelet::kubelet_runtime;
 use super::probe::{MAX_MESSAGE, Probe, probe_all};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, PlannedBackend};
@@ -30,7 +30,7 @@ use plan::{ConfigPlan, PlannedBackend};
 const MODE: u32 = 0o644;
 
 const RULES: &str = "\
-criswitch asks the sockets that you name and those at these paths:
+criswitch asks the sockets at these paths:
   /run/containerd/containerd.sock                containerd
   /run/crio/crio.sock                            CRI-O
   /run/cri-dockerd.sock                          cri-dockerd
@@ -39,8 +39,13 @@ criswitch asks the sockets that you name and those at these paths:
   /run/k0s/containerd.sock                       k0s
   /var/snap/microk8s/common/run/containerd.sock  MicroK8s
 
-It asks all of them at once and waits at most 3 seconds. Several paths
-to one socket are one backend. A socket of criswitch is not a backend.
+If you name sockets, only these become backends, and the command fails
+if one of them does not respond. A note names each other runtime that
+was found, with the number of its pods. --all makes it a backend, too.
+
+criswitch asks all sockets at once and waits at most 3 seconds. Several
+paths to one socket are one backend. A socket of criswitch is not a
+backend.
 
 Rules:
   Each handler gets one row. If several backends have a handler, the
@@ -66,20 +71,26 @@ Rules:
 Examples:
   criswitch discover            print a configuration
   criswitch discover /run/kata/containerd.sock
-                                with another socket
+                                of this socket only
+  criswitch discover --all /run/kata/containerd.sock
+                                and of all that are found
   criswitch discover --write /etc/criswitch/found.toml
                                 write to a new file
 
-Exit codes: 0 printed or written, 1 no runtime responds, or the file
-exists or cannot be written, 64 wrong usage.";
+Exit codes: 0 printed or written, 1 no runtime responds, or one that
+you name does not, or the file exists or cannot be written, 64 wrong
+usage.";
 
 /// The arguments of `criswitch discover`.
 #[derive(Args)]
 #[command(after_long_help = RULES)]
 pub(super) struct DiscoverArguments {
-    /// Sockets to ask besides those at the well-known paths. If several backends have a handler, these sockets come first.
+    /// The sockets of the backends, instead of those at the well-known paths.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
+    /// Also make the runtimes at the well-known paths backends. The sockets that you name come first.
+    #[arg(long)]
+    all: bool,
     /// The socket of criswitch itself, if it is not the default.
     #[arg(long, value_name = "SOCKET", value_parser = socket)]
     listen: Option<Address>,
@@ -102,17 +113,26 @@ struct Discovered {
     silent: Vec<(SocketPlace, String)>,
     /// Sockets that criswitch serves. They are not backends.
     own: Vec<SocketPlace>,
+    /// Runtimes that were found beside the named ones.
+    others: Vec<PlannedBackend>,
 }
 
 impl DiscoverArguments {
     pub(super) fn run(&self) -> anyhow::Result<Verdict> {
-        let discovered = look(&self.sockets, self.listen.as_ref(), &self.root)?;
+        let is_narrow = !self.sockets.is_empty() && !self.all;
+        let discovered = look(&self.sockets, is_narrow, self.listen.as_ref(), &self.root)?;
         let notes = notes::notes(&discovered);
         if !self.shows_notes() || discovered.plan.backends.is_empty() {
             print_notes(&notes);
         }
         if discovered.plan.backends.is_empty() {
             bail!("{}", nothing(&discovered));
+        }
+        if let Some((place, cause)) = discovered.silent.iter().find(|(place, _)| place.is_named) {
+            bail!(
+                "no backend at {}: {cause}; start its runtime, or do not name its socket",
+                place.socket
+            );
         }
         let text = text::text(&discovered, &notes);
         let config = checked(&text)?;
@@ -136,7 +156,7 @@ impl DiscoverArguments {
 
 /// The configuration for the runtimes that answer at the well-known paths below `root`.
 pub(super) fn configuration(root: &Path) -> anyhow::Result<String> {
-    let discovered = look(&[], None, root)?;
+    let discovered = look(&[], false, None, root)?;
     if discovered.plan.backends.is_empty() {
         bail!("{}", nothing(&discovered));
     }
@@ -147,9 +167,15 @@ pub(super) fn configuration(root: &Path) -> anyhow::Result<String> {
     })
 }
 
-fn look(sockets: &[Address], own: Option<&Address>, root: &Path) -> anyhow::Result<Discovered> {
+/// Asks all sockets. If `is_narrow`, only those of `sockets` become backends.
+fn look(
+    sockets: &[Address],
+    is_narrow: bool,
+    own: Option<&Address>,
+    root: &Path,
+) -> anyhow::Result<Discovered> {
     let listen = own.cloned().unwrap_or_else(Address::default_listen);
-    let kubelet = node::kubelet_runtime(root);
+    let kubelet = kubelet_runtime(root);
     let places = places::look(sockets, kubelet.as_ref(), root, &listen);
     let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
         .into_iter()
@@ -160,19 +186,24 @@ fn look(sockets: &[Address], own: Option<&Address>, root: &Path) -> anyhow::Resu
     let backends: Vec<_> = asked.iter().map(&mut row).collect();
     let answers = probe_all(&backends, MAX_MESSAGE)?;
     let answers = asked.into_iter().zip(answers);
-    Ok(sort(own.cloned(), answers, rest))
+    Ok(sort(own.cloned(), is_narrow, answers, rest))
 }
 
 /// Divides the paths into backends, sockets that do not respond, and sockets of criswitch.
 fn sort(
     listen: Option<Address>,
+    is_narrow: bool,
     answers: impl Iterator<Item = (SocketPlace, Probe)>,
     rest: Vec<SocketPlace>,
 ) -> Discovered {
     let (mut backends, mut silent, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    let mut others = Vec::new();
     for (place, answer) in answers {
         match answer {
             Ok(found) if found.is_switch => own.push(place),
+            Ok(found) if is_narrow && !place.is_named => {
+                others.push(PlannedBackend { place, found });
+            }
             Ok(found) => backends.push(PlannedBackend { place, found }),
             Err(cause) => silent.push((place, cause)),
         }
@@ -191,6 +222,7 @@ fn sort(
         plan: plan::plan(backends),
         silent,
         own,
+        others,
     }
 }
 

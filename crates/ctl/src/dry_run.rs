@@ -8,6 +8,9 @@ use criswitch_client::terminal::{self, Shown};
 
 /// The line for a reload that would change nothing.
 const NOTHING: &str = "nothing would change";
+/// The line for a reload that would be rejected, and would change nothing without the keys that need a restart.
+const NOTHING_ELSE: &str =
+    "a reload would be rejected; without the keys that need a restart, nothing would change";
 /// The line before the changes of a configuration whose other keys need a restart.
 const REST: &str = "without the keys that need a restart, these changes would apply:";
 /// The line before the changes that a reload can undo.
@@ -51,12 +54,14 @@ pub(super) fn complaint(plan: &PlanReloadResponse) -> Option<String> {
 }
 
 fn of_changes(plan: &PlanReloadResponse, changes: &Changes) -> Vec<String> {
-    let lines = match plan.undo.is_empty() {
-        true => &changes.warnings,
-        false => &changes.lines,
+    let lines = if plan.undo.is_empty() {
+        &changes.warnings
+    } else {
+        &changes.lines
     };
     let heading = match (plan.problems.is_empty(), plan.undo.is_empty()) {
-        (_, true) => Some(NOTHING),
+        (true, true) => Some(NOTHING),
+        (false, true) => Some(NOTHING_ELSE),
         (false, false) => Some(REST),
         (true, false) => None,
     };
@@ -70,9 +75,10 @@ fn of_undo(undo: &Undo) -> String {
         complete,
         effect,
     } = undo;
-    match complete {
-        true => format!("{what}: {effect}"),
-        false => format!("{what} cannot be undone completely: {effect}"),
+    if *complete {
+        format!("{what}: {effect}")
+    } else {
+        format!("{what} cannot be undone completely: {effect}")
     }
 }
 

@@ -9,6 +9,7 @@ mod pod;
 
 pub(super) use manifest::text;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
@@ -26,7 +27,7 @@ use serde_json::Value;
 use super::arguments::Daemon;
 use super::consequences;
 use super::manifests::policy;
-use super::node::allowed_sysctls;
+use super::node::kubelet::allowed_sysctls;
 use super::probe::{self, Probe, Probed, Runtime, answered};
 use super::{complete, reload};
 
@@ -40,10 +41,14 @@ pub(super) struct ExplainArguments {
     /// A handler, the id of a pod (its beginning is enough), or a pod as NAMESPACE/NAME.
     #[arg(value_name = "HANDLER|ID|NAMESPACE/NAME", group = "what", add = ArgValueCandidates::new(complete::handlers))]
     subject: Option<String>,
-    /// A file with pods or workloads as YAML or JSON, or a directory of such files: show which handlers of this node can run
-    /// them. `-` is standard input. The option can be repeated.
+    /// A file with pods or workloads as YAML or JSON, or a directory of such files: show which handlers of this node
+    /// can run them. `-` is standard input. The option can be repeated.
     #[arg(long = "file", short, value_name = "FILE", group = "what")]
     files: Vec<PathBuf>,
+    /// Of a handler, also show the limits that cannot apply: of pods that the API server rejects, and for other
+    /// settings of the runtime.
+    #[arg(long, requires = "subject")]
+    all: bool,
     /// Look for the facts about the node below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
@@ -81,9 +86,10 @@ impl ExplainArguments {
             Some(encoding) => encoding.document(fits.json())?,
             None => fits.text()?.into(),
         })?;
-        match fits.is_fine() {
-            true => Ok(Verdict::Fine),
-            false => Ok(Verdict::NotFine),
+        if fits.is_fine() {
+            Ok(Verdict::Fine)
+        } else {
+            Ok(Verdict::NotFine)
         }
     }
 
@@ -102,7 +108,7 @@ impl ExplainArguments {
     fn explain_handler(&self, daemon: &Answers, row: &Row) -> anyhow::Result<Verdict> {
         let same_file = reload::same_file(&self.daemon.file.path, &daemon.state);
         let node = same_file.and_then(|()| self.node());
-        let explained = handler::explain(daemon, row, node.as_ref().map_err(cause));
+        let explained = handler::explain(daemon, row, node.as_ref().map_err(cause), self.all);
         let wrong = node.err().filter(anyhow::Error::is::<Problems>);
         print(match self.output.encoding() {
             Some(encoding) => {
@@ -164,9 +170,10 @@ struct Answers {
 
 /// The cause of an error, in one line.
 fn cause(error: &anyhow::Error) -> String {
-    match error.is::<Problems>() {
-        true => "the configuration is wrong; run criswitch check".to_owned(),
-        false => terminal::plain(&format!("{error:#}")),
+    if error.is::<Problems>() {
+        "the configuration is wrong; run criswitch check".to_owned()
+    } else {
+        terminal::plain(&format!("{error:#}"))
     }
 }
 
@@ -199,8 +206,8 @@ impl NodeFacts {
         probe::probe_of(&self.config.table, &self.probes, row.backend)
     }
 
-    /// The kind that the row names, else the kind of the program that the backend reports, else the kind in the handler's
-    /// name.
+    /// The kind that the row names, else the kind of the program that the backend reports, else the kind in the
+    /// handler's name.
     fn kind(&self, row: &Handler) -> Option<KnownKind> {
         let known = |from| move |kind| KnownKind { kind, from };
         if let Some(kind) = row.kind {
@@ -228,7 +235,10 @@ impl NodeFacts {
     fn features(&self, row: &Handler) -> Result<Vec<&'static str>, String> {
         let found = match self.probe(row) {
             Some(Ok(found)) => found,
-            Some(Err(cause)) => return Err(terminal::plain(cause)),
+            Some(Err(cause)) => {
+                let (backend, cause) = (self.backend(row), terminal::plain(cause));
+                return Err(format!("no answer from backend {backend}: {cause}"));
+            }
             None => return Err("the backend is unknown".to_owned()),
         };
         let all_have = |feature: &&'static str| {
@@ -241,7 +251,7 @@ impl NodeFacts {
     }
 
     /// The consequences of a row's backend.
-    fn consequences(&self, row: &Row) -> Vec<&'static str> {
+    fn consequences(&self, row: &Row) -> Vec<Cow<'static, str>> {
         let answered = answered(&self.config.table, &self.probes);
         let consequences = consequences::of(&answered).into_iter();
         consequences
@@ -258,8 +268,11 @@ impl NodeFacts {
 
 /// Adds a row for each handler that criswitch registers automatically.
 fn add_registered(table: &mut Table, probes: &[Probe]) {
-    let answers = table.backends.iter().zip(probes);
-    let answers = answers.filter(|(backend, _)| backend.auto_register);
+    let answers = table
+        .backends
+        .iter()
+        .zip(probes)
+        .filter(|(backend, _)| backend.auto_register);
     let mut rows = Vec::new();
     for (backend, probe) in answers {
         for name in probe.iter().flat_map(Probed::handler_names) {

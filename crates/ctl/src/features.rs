@@ -4,18 +4,17 @@ use std::collections::BTreeSet;
 
 use criswitch_advice::{LIMITS, Limit};
 use criswitch_config::{Handler, Table};
-use serde_json::{Value, json};
+use criswitch_cri::rpc::features::OF_HANDLER;
+use serde::{Serialize, Serializer};
 
-use super::probe::{Probe, Probed, probe_of};
-
-/// Features that the CRI reports for each handler. The CRI has one value for all handlers of the other features, so the
-/// node has such a feature only if all backends have it.
-const OF_A_HANDLER: [&str; 2] = ["user_namespaces", "recursive_read_only_mounts"];
+use super::probe::{Probe, Probed, answered, probe_of};
 
 /// A feature that some backends or handlers have and others lack.
-struct Lack<'a> {
+#[derive(Serialize)]
+pub(super) struct Lack<'a> {
     feature: &'static str,
     /// The limit of pods without the feature.
+    #[serde(serialize_with = "limit")]
     limit: &'static Limit,
     /// The backends without the feature.
     backends: BTreeSet<&'a str>,
@@ -29,31 +28,43 @@ pub(super) fn lines(table: &Table, probes: &[Probe]) -> Vec<String> {
     lacks.iter().map(Lack::line).collect()
 }
 
-/// The lines of [`lines`] as JSON.
-pub(super) fn json(table: &Table, probes: &[Probe]) -> Value {
-    let lacks = lacks(table, probes);
-    lacks.iter().map(Lack::json).collect()
+/// One line for each backend with features of a later version of the CRI.
+pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let reported = answered(table, probes)
+        .into_iter()
+        .map(|(name, found)| (name, found.unknown_feature_names()))
+        .filter(|(_, unknown)| !unknown.is_empty());
+    let lines = reported.map(|(name, unknown)| {
+        let unknown = unknown.join(", ");
+        format!(
+            "backend {name:?} reports features that this version of criswitch does not know: {unknown}. The node has a \
+             feature of RuntimeFeatures if all backends with handlers report it. A feature of RuntimeHandlerFeatures \
+             passes unchanged."
+        )
+    });
+    lines.collect()
 }
 
-fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
-    let limits = LIMITS.iter();
-    let limits = limits.filter_map(|limit| Some((limit, limit.feature()?)));
+/// The facts of [`lines`].
+pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
+    let limits = LIMITS
+        .iter()
+        .filter_map(|limit| Some((limit, limit.feature()?)));
     let lacks = limits.filter_map(|(limit, feature)| {
-        let (backends, handlers) = match OF_A_HANDLER.contains(&feature) {
-            true => {
-                let (_, without) = parted(rows(table, probes), |(row, _, found)| {
-                    found.features_of(&row.backend_handler).contains(&feature)
-                })?;
-                let handlers = without.iter().map(|(row, ..)| row.name.as_str()).collect();
-                let backends = without.iter().map(|(_, backend, _)| *backend);
-                (backends.collect(), Some(handlers))
-            }
-            false => {
-                let (_, without) = parted(backends(table, probes), |(_, found)| {
-                    found.feature_names().contains(&feature)
-                })?;
-                (without.into_iter().map(|(name, _)| name).collect(), None)
-            }
+        // The CRI has one value for all handlers of the other features, so the node has such a feature only if all
+        // backends have it.
+        let (backends, handlers) = if OF_HANDLER.iter().any(|it| it.name == feature) {
+            let (_, without) = parted(rows(table, probes), |(row, _, found)| {
+                found.features_of(&row.backend_handler).contains(&feature)
+            })?;
+            let handlers = without.iter().map(|(row, ..)| row.name.as_str()).collect();
+            let backends = without.iter().map(|(_, backend, _)| *backend);
+            (backends.collect(), Some(handlers))
+        } else {
+            let (_, without) = parted(backends(table, probes), |(_, found)| {
+                found.feature_names().contains(&feature)
+            })?;
+            (without.into_iter().map(|(name, _)| name).collect(), None)
         };
         Some(Lack {
             feature,
@@ -115,15 +126,10 @@ impl Lack<'_> {
         let id = limit.id;
         format!("feature {feature:?} is off {cause}. Pods with {fields}: {reason} {remedy} [{id}]")
     }
+}
 
-    fn json(&self) -> Value {
-        json!({
-            "feature": self.feature,
-            "backends": self.backends,
-            "handlers": self.handlers,
-            "limit": self.limit.json(self.limit.field_names()),
-        })
-    }
+fn limit<S: Serializer>(limit: &Limit, serializer: S) -> Result<S::Ok, S::Error> {
+    limit.json(limit.field_names()).serialize(serializer)
 }
 
 /// Lists names after their kind, such as `backend "a"` or `backends "a", "b"`.

@@ -56,14 +56,15 @@ impl ForgetArguments {
 
 /// The text before the confirmation: the pods of the backend, and the effect of forgetting the backend.
 async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Result<String> {
-    let table = pods::of_backend(daemon, state, &backend.name).await;
-    let table = table.unwrap_or_else(|cause| {
-        let cause = format!(
-            "The pods of backend {} cannot be listed: {cause:#}",
-            backend.name
-        );
-        terminal::wrapped_first(&cause)
-    });
+    let table = pods::of_backend(daemon, state, &backend.name)
+        .await
+        .unwrap_or_else(|cause| {
+            let cause = format!(
+                "The pods of backend {} cannot be listed: {cause:#}",
+                backend.name
+            );
+            terminal::wrapped_first(&cause)
+        });
     let warning = format!(
         "Pods of backend {} ({}) that another backend lists pass to that backend. The kubelet will treat the other pods as \
          dead and start new ones. Processes of the other pods that still run become unmanaged. Continue only if the runtime \

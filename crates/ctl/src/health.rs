@@ -1,8 +1,9 @@
 //! The first line of `criswitch status`: the verdict on the node, and what to do.
 
-use criswitch_advice::verdict::{Level, NodeVerdict};
+use criswitch_advice::verdict::NodeVerdict;
 use criswitch_config::wording::counted;
 use criswitch_cri::codec::admin::{Problem, State};
+use criswitch_cri::facts::Level;
 use serde_json::{Value as Json, json};
 
 use criswitch_client::columns::{Paint, coloured};
@@ -76,8 +77,10 @@ impl Health {
         let reasons = self.verdict.reasons.iter().map(|reason| plain(reason));
         let restart = self.restart.iter();
         let restart = restart.map(|problem| plain(&format!("a restart would fail: {problem}")));
-        let lines = reasons.chain(restart).map(|reason| format!("\n  {reason}"));
-        let lines: String = lines.collect();
+        let lines: String = reasons
+            .chain(restart)
+            .map(|reason| format!("\n  {reason}"))
+            .collect();
         let problems = counted(count, "problem");
         if backends.is_empty() {
             return format!("{problems}{lines}");
@@ -99,9 +102,12 @@ impl Health {
 
     /// The reasons why the node is degraded or its lists fail.
     pub(super) fn problems(&self) -> Vec<Json> {
-        let reasons = self.verdict.reasons.iter();
-        let reasons = reasons.filter(|_| self.verdict.level != Level::Serving);
-        let reasons = reasons.map(|reason| output::problem(reason));
+        let reasons = self
+            .verdict
+            .reasons
+            .iter()
+            .filter(|_| self.verdict.level != Level::Serving)
+            .map(|reason| output::problem(reason));
         let restart = self.restart.iter().map(|problem| json!(problem));
         reasons.chain(restart).collect()
     }

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output;
-use criswitch_client::output::Output;
+use criswitch_client::output::{Output, remove_nulls};
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::print;
 use criswitch_client::terminal::{self, Shown};
 use criswitch_config::labels_file::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::arguments::Daemon;
 
@@ -28,11 +28,47 @@ pub(super) struct LabelsArguments {
     /// Write the feature file to this path in place of standard output, and replace an existing file.
     #[arg(long = "write", value_name = "FILE", conflicts_with_all = ["output", "json"])]
     file: Option<PathBuf>,
+    /// Print the labels of the handlers for an autoscaler, which then knows the labels of a node that does not exist
+    /// yet.
+    #[arg(long, value_enum, value_name = "AUTOSCALER")]
+    #[arg(conflicts_with_all = ["output", "json", "file", "kubectl"])]
+    template: Option<Template>,
+    /// A taint that the nodes get, for --template; may be repeated.
+    #[arg(long = "taint", value_name = "KEY[=VALUE]:EFFECT", value_parser = taint, requires = "template")]
+    taints: Vec<Taint>,
 }
+
+/// The autoscaler that reads a template.
+#[derive(Clone, Copy, ValueEnum)]
+enum Template {
+    /// Tags of a node group for Cluster Autoscaler, as KEY=VALUE
+    ClusterAutoscaler,
+    /// The part of a NodePool of Karpenter that differs
+    Karpenter,
+}
+
+/// A taint of a node.
+#[derive(Clone)]
+struct Taint {
+    key: String,
+    value: String,
+    effect: String,
+}
+
+/// The start of the keys of tags for Cluster Autoscaler.
+const NODE_TEMPLATE: &str = "k8s.io/cluster-autoscaler/node-template";
+/// The start of the labels of handlers. A template has only these: the versions of runtimes change with an upgrade.
+const HANDLERS: &str = "criswitch.io/handler.";
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 impl LabelsArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let labels = block_on(ask(&self.daemon))?;
+        if let Some(template) = self.template {
+            print(template.of(&labels, &self.taints)?)?;
+            terminal::complain(&output::names(&labels.notes));
+            return Ok(Verdict::Fine);
+        }
         match (&self.kubectl, &self.file, self.output.encoding()) {
             (Some(node), ..) => print(kubectl(node, &labels)).map(drop)?,
             (_, Some(file), _) => {
@@ -53,6 +89,65 @@ impl LabelsArguments {
         terminal::complain(&output::names(&labels.notes));
         Ok(Verdict::Fine)
     }
+}
+
+impl Template {
+    fn of(self, labels: &NodeLabels, taints: &[Taint]) -> anyhow::Result<String> {
+        let labels = labels
+            .labels
+            .iter()
+            .filter(|(key, _)| key.starts_with(HANDLERS));
+        match self {
+            Template::ClusterAutoscaler => {
+                let labels =
+                    labels.map(|(key, value)| format!("{NODE_TEMPLATE}/label/{key}={value}\n"));
+                let taints = taints.iter().map(|taint| {
+                    let Taint { key, value, effect } = taint;
+                    format!("{NODE_TEMPLATE}/taint/{key}={value}:{effect}\n")
+                });
+                Ok(labels.chain(taints).collect())
+            }
+            Template::Karpenter => {
+                let labels = labels.map(|(key, value)| (key.clone(), json!(value)));
+                let taints: Vec<_> = taints.iter().map(Taint::json).collect();
+                let taints = (!taints.is_empty()).then(|| json!({ "taints": taints }));
+                let mut pool = json!({ "spec": { "template": {
+                    "metadata": { "labels": Map::from_iter(labels) },
+                    "spec": taints,
+                } } });
+                remove_nulls(&mut pool);
+                Ok(serde_saphyr::to_string(&pool)?)
+            }
+        }
+    }
+}
+
+impl Taint {
+    fn json(&self) -> Value {
+        let Taint { key, value, effect } = self;
+        match value.as_str() {
+            "" => json!({ "key": key, "effect": effect }),
+            value => json!({ "key": key, "value": value, "effect": effect }),
+        }
+    }
+}
+
+/// A taint in the form of `kubectl taint`.
+fn taint(text: &str) -> Result<Taint, String> {
+    let error = || {
+        let effects = EFFECTS.join(", ");
+        format!("not a taint; try KEY=VALUE:EFFECT, where EFFECT is one of {effects}")
+    };
+    let (name, effect) = text.rsplit_once(':').ok_or_else(error)?;
+    let (key, value) = name.split_once('=').unwrap_or((name, ""));
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    let is_valid =
+        !key.is_empty() && EFFECTS.contains(&effect) && key.bytes().chain(value.bytes()).all(inner);
+    if !is_valid {
+        return Err(error());
+    }
+    let [key, value, effect] = [key, value, effect].map(str::to_owned);
+    Ok(Taint { key, value, effect })
 }
 
 async fn ask(daemon: &Daemon) -> anyhow::Result<NodeLabels> {
@@ -79,11 +174,12 @@ fn kubectl(node: &str, labels: &NodeLabels) -> Shown {
 fn node(text: &str) -> Result<String, String> {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     let is_valid = !text.is_empty() && !text.starts_with('-') && text.bytes().all(inner);
-    match is_valid {
-        true => Ok(text.to_owned()),
-        false => Err(
+    if is_valid {
+        Ok(text.to_owned())
+    } else {
+        Err(
             "not the name of a node; a name has a-z, 0-9, \"-\" and \".\"; try a name of `kubectl get nodes`"
                 .to_owned(),
-        ),
+        )
     }
 }

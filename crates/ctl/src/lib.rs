@@ -32,7 +32,7 @@ mod watch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use criswitch_client::exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
 use criswitch_client::output::{Encoding, ListOutput, Output};
@@ -81,11 +81,13 @@ Examples:
   criswitch explain default/web    where the pod is, or why it is not
   criswitch explain -f pod.yaml    which handlers can run the pod
 
-Exit codes: 0 explained; with --file: each pod can run in its handler,
-1 with --file: a pod cannot run, or a part of the files is not judged;
-or criswitch knows no such handler or pod, or the file cannot be read or
-has no pod, 69 criswitch is not running or not reachable, 78 the
-configuration is wrong.";
+Exit codes:
+  0  explained; with --file: each pod can run in its handler
+  1  with --file: a pod cannot run, a part of the files is not judged,
+     or a file cannot be read or has no pod; without --file: criswitch
+     knows no such handler or pod
+  69 criswitch is not running or not reachable
+  78 the configuration is wrong";
 
 const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 1 the file after --existing cannot be read or has
@@ -114,8 +116,11 @@ Exit codes: 0 no problem, 1 a backend or the machine has a problem
 
 /// One CRI socket in front of several container runtimes: each pod runs in the runtime of its RuntimeClass.
 #[derive(Parser)]
-#[command(name = "criswitch", version = version::text(), after_help = EXAMPLES, max_term_width = WIDTH)]
+#[command(name = "criswitch", version = version::text(), after_help = EXAMPLES, max_term_width = WIDTH, disable_version_flag = true)]
 struct Cli {
+    /// Print the version.
+    #[arg(long = "version", short = 'V', short_alias = 'v', action = ArgAction::Version)]
+    _version: Option<bool>,
     #[command(subcommand)]
     command: Command,
 }
@@ -270,8 +275,9 @@ fn failed(error: &anyhow::Error, encoding: Option<Encoding>) -> ExitCode {
         return ExitCode::from(CONFIGURATION);
     }
     terminal::complain(&failure(error));
-    match error.is::<NotRunning>() {
-        true => ExitCode::from(NOT_RUNNING),
-        false => ExitCode::from(FAILED),
+    if error.is::<NotRunning>() {
+        ExitCode::from(NOT_RUNNING)
+    } else {
+        ExitCode::from(FAILED)
     }
 }

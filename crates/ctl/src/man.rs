@@ -57,9 +57,11 @@ pub(super) fn page(command: Command) -> anyhow::Result<String> {
 /// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
 pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
     let command = complete(command);
-    let commands = command.get_subcommands().filter(|its| !its.is_hide_set());
-    let commands = commands.flat_map(|its| [its].into_iter().chain(its.get_subcommands()));
-    let commands = commands.chain([&command]);
+    let commands = command
+        .get_subcommands()
+        .filter(|its| !its.is_hide_set())
+        .flat_map(|its| [its].into_iter().chain(its.get_subcommands()))
+        .chain([&command]);
     let pages = commands
         .map(command_page)
         .chain([daemon_page(), configuration_page()]);
@@ -80,8 +82,11 @@ fn complete(command: Command) -> Command {
 }
 
 fn command_page(command: &Command) -> io::Result<ManPage> {
-    let help = command.get_after_long_help().or(command.get_after_help());
-    let help = help.map(ToString::to_string).unwrap_or_default();
+    let help = command
+        .get_after_long_help()
+        .or(command.get_after_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let blocks = help.split("\n\n");
     let block = |head| blocks.clone().find_map(|block| block.strip_prefix(head));
     let mut sections = Roff::new();
@@ -105,8 +110,9 @@ fn description(command: &Command, help: &str) -> String {
     let mut lines = DESCRIPTIONS.lines();
     let own = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let first = format!("{}. {}", about.unwrap_or_default(), own.unwrap_or_default());
-    let rest = help.split_terminator("\n\n");
-    let rest = rest.filter(|block| !block.starts_with(EXIT_CODES) && !block.starts_with(EXAMPLES));
+    let rest = help
+        .split_terminator("\n\n")
+        .filter(|block| !block.starts_with(EXIT_CODES) && !block.starts_with(EXAMPLES));
     rest.fold(first.trim_end().to_owned(), |text, block| {
         text + "\n\n" + block
     })
@@ -182,11 +188,13 @@ fn add_key(roff: &mut Roff, key: &Key) {
 
 /// The text with the words between backticks in bold.
 fn marked(text: &str) -> Vec<Inline> {
-    let parts = text.split('`').enumerate();
-    let parts = parts.map(|(index, part)| match index % 2 {
-        0 => roman(part),
-        _ => bold(part),
-    });
+    let parts = text
+        .split('`')
+        .enumerate()
+        .map(|(index, part)| match index % 2 {
+            0 => roman(part),
+            _ => bold(part),
+        });
     parts.collect()
 }
 
@@ -228,13 +236,19 @@ fn page_of(
     mut sections: Roff,
 ) -> io::Result<ManPage> {
     let name = command.get_display_name().unwrap_or(command.get_name());
-    let others = SEE_ALSO.iter().filter(|(other, _)| *other != name);
-    let others = others.flat_map(|(other, section)| [roman(", "), bold(*other), roman(*section)]);
+    let others = SEE_ALSO
+        .iter()
+        .filter(|(other, _)| *other != name)
+        .flat_map(|(other, section)| [roman(", "), bold(*other), roman(*section)]);
     sections.control("SH", ["SEE ALSO"]);
     sections.text(others.skip(1).collect::<Vec<_>>());
     let title = name.to_uppercase();
-    let man = Man::new(command).title(title).section(section);
-    let man = man.date(DATE).source(SOURCE).manual("criswitch manual");
+    let man = Man::new(command)
+        .title(title)
+        .section(section)
+        .date(DATE)
+        .source(SOURCE)
+        .manual("criswitch manual");
     let mut text = Vec::new();
     man.render(&mut text)?;
     text.extend(before.bytes());

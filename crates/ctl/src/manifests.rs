@@ -1,12 +1,13 @@
 //! `criswitch manifests`: a RuntimeClass for each handler of the table, or admission policies. Calls no backend.
 
+mod default_class;
 pub(super) mod policy;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, Output, remove_nulls};
 use criswitch_client::program::block_on;
@@ -29,26 +30,37 @@ pub(super) struct ManifestsArguments {
     file: File,
     #[command(flatten)]
     pub(super) output: Output,
-    /// Print admission policies instead: the API server then rejects a pod that the runtime of its RuntimeClass cannot
-    /// run.
-    #[arg(long)]
-    policy: bool,
+    /// Print admission policies instead.
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "limits")]
+    policy: Option<PolicyKind>,
     /// Warn of RuntimeClasses that the cluster has with a different handler. FILE has the output of kubectl get
     /// runtimeclasses -o yaml; - is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     existing: Option<PathBuf>,
-    /// The same, and ask the cluster with kubectl, or with this program.
+    /// Like --existing, but read the classes with kubectl, or with this program.
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "kubectl")]
     #[arg(conflicts_with_all = ["policy", "existing"])]
     kubectl: Option<PathBuf>,
+}
+
+/// The purpose of the policies.
+#[derive(Clone, Copy, ValueEnum)]
+enum PolicyKind {
+    /// Reject a pod that the runtime of its RuntimeClass cannot run.
+    Limits,
+    /// Give the pods of a namespace with the label criswitch.io/default-class=NAME the RuntimeClass NAME, unless they
+    /// name one (Kubernetes 1.36).
+    DefaultClass,
 }
 
 impl ManifestsArguments {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
         let config = Config::load(&self.file.path)?;
         let objects = match self.policy {
-            true => Objects::Policies,
-            false => Objects::RuntimeClasses,
+            Some(PolicyKind::Limits) => Objects::Policies,
+            Some(PolicyKind::DefaultClass) => Objects::DefaultClass,
+            None => Objects::RuntimeClasses,
         };
         // If the classes of the cluster are unknown, `kubectl apply` must not read objects either.
         let clashes = match (&self.existing, &self.kubectl) {
@@ -81,6 +93,7 @@ const LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/pa
 pub(super) enum Objects {
     RuntimeClasses,
     Policies,
+    DefaultClass,
 }
 
 impl Objects {
@@ -89,6 +102,7 @@ impl Objects {
         match self {
             Objects::RuntimeClasses => rows.map(|row| runtime_class(row, config)).collect(),
             Objects::Policies => policy::objects(&config.table),
+            Objects::DefaultClass => default_class::objects().to_vec(),
         }
     }
 
@@ -109,6 +123,7 @@ impl Objects {
         match self {
             Objects::RuntimeClasses => auto_registered + &unlabelled(config),
             Objects::Policies => auto_registered + &policy::omitted(&config.table),
+            Objects::DefaultClass => String::new(),
         }
     }
 }
@@ -157,8 +172,10 @@ fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> 
     let shown = place.display();
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)
         .map_err(|_| anyhow!("{shown} is not valid YAML or JSON"))?;
-    let documents = documents.iter().filter(|document| !document.is_null());
-    let mut documents = documents.peekable();
+    let mut documents = documents
+        .iter()
+        .filter(|document| !document.is_null())
+        .peekable();
     let no_list = || {
         anyhow!(
             "{shown} has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml"
@@ -192,8 +209,11 @@ fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> 
 
 /// One line for each handler whose name is too long for a label.
 fn unlabelled(config: &Config) -> String {
-    let rows = config.table.handlers.iter();
-    let rows = rows.filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none());
+    let rows = config
+        .table
+        .handlers
+        .iter()
+        .filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none());
     rows.map(|row| {
         let name = &row.name;
         format!(

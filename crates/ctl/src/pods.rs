@@ -19,7 +19,7 @@ use serde_json::{Value as Json, json};
 
 use super::arguments::Daemon;
 use super::complete;
-use super::running::{Running, owners};
+use super::running::{Running, handler_of, owners};
 use super::watch::watch;
 
 /// The number of characters of an id in a table. crictl shows the same number.
@@ -38,9 +38,14 @@ const HEADER: [&str; 9] = [
 /// The number of columns in a table without `-o wide`.
 const NARROW: usize = 6;
 
+/// The handler of a pod of the default handler's backend that reports none.
+const DEFAULT: &str = "(default)";
+
 struct OwnedPod {
     pod: PodSandbox,
     backend: String,
+    /// The handler that the pod counts for.
+    handler: String,
     /// Whether the pod comes from a cached list, because its backend does not answer.
     cached: bool,
 }
@@ -67,6 +72,12 @@ pub(super) struct PodsArguments {
     /// Show only pods of this Kubernetes namespace.
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
+    /// Show pods of all namespaces, as without this option.
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Show only this pod.
+    #[arg(value_name = "NAMESPACE/NAME", conflicts_with = "namespace")]
+    pod: Option<String>,
 }
 
 impl PodsArguments {
@@ -103,7 +114,11 @@ impl PodsArguments {
         let listed = daemon.pods(&daemon.state().await?).await?;
         let state = daemon.state().await?;
         self.must_be_known(&state, &listed)?;
-        Ok(found(&state, listed, |found| self.wants(found)))
+        let found = found(&state, listed, |found| self.wants(found));
+        if let (Some(pod), true) = (&self.pod, found.is_empty()) {
+            bail!("no such pod: {pod:?}; for the reason: criswitch explain {pod}");
+        }
+        Ok(found)
     }
 
     /// Rejects a filter with an unknown name. Otherwise a misspelt name would look like a node without pods.
@@ -111,8 +126,11 @@ impl PodsArguments {
         let backends = state.backends.iter().map(|backend| backend.name.as_str());
         one_of("backend", self.backend.as_deref(), backends.collect())?;
         // A handler that was removed from the table may still have pods, so its name is known too.
-        let handlers = state.handlers.iter().map(|row| row.name.as_str());
-        let handlers = handlers.chain(pods.iter().map(|pod| pod.runtime_handler.as_str()));
+        let handlers = state
+            .handlers
+            .iter()
+            .map(|row| row.name.as_str())
+            .chain(pods.iter().map(|pod| pod.runtime_handler.as_str()));
         one_of("handler", self.handler.as_deref(), handlers.collect())
     }
 
@@ -120,9 +138,10 @@ impl PodsArguments {
         let is = |wanted: &Option<String>, value: &str| {
             wanted.as_deref().is_none_or(|wanted| wanted == value)
         };
-        is(&self.handler, &found.pod.runtime_handler)
+        is(&self.handler, &found.handler)
             && is(&self.backend, &found.backend)
             && is(&self.namespace, found.namespace())
+            && is(&self.pod, &found.name())
     }
 }
 
@@ -161,6 +180,7 @@ fn found(
     let pods = listed.into_iter().map(|pod| {
         let backend = owners.get(pod.id.as_str()).copied().unwrap_or_default();
         OwnedPod {
+            handler: handler_of(state, &owners, &pod).to_owned(),
             cached: is_cached(backend),
             backend: backend.to_owned(),
             pod,
@@ -230,8 +250,13 @@ impl OwnedPod {
             span(age.unwrap_or_default())
         });
         let id = self.pod.id.chars();
+        let handler = if self.pod.runtime_handler.is_empty() && !self.handler.is_empty() {
+            DEFAULT.to_owned()
+        } else {
+            self.handler.clone()
+        };
         [
-            self.pod.runtime_handler.clone(),
+            handler,
             self.backend.clone(),
             format!("{}{cached}", self.state()),
             age.unwrap_or_default(),

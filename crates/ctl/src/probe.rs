@@ -1,6 +1,8 @@
 //! The probe of `check --probe` and `discover`: connects to each backend once, and makes only calls that change
 //! nothing.
 
+pub(crate) mod subnets;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,13 +14,18 @@ use criswitch_config::address::Address;
 use criswitch_config::{
     BackendConfig, BackendId, BackendIds, Config, Handler, Program, RuntimeKind, Table,
 };
+use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
 use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch_cri::codec::cri::{
-    ListPodSandboxRequest, PodSandbox, RuntimeCondition, RuntimeConfigRequest, RuntimeFeatures,
-    RuntimeHandler, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
+    ImageSpec, ImageStatusRequest, ListPodSandboxRequest, PodSandbox, RuntimeCondition,
+    RuntimeConfigRequest, RuntimeFeatures, RuntimeHandler, StatusRequest, StatusResponse,
+    VersionRequest, VersionResponse,
 };
+use criswitch_cri::codec::{frames, protobuf};
 use criswitch_cri::error_text;
-use criswitch_cri::facts;
+use criswitch_cri::facts::{self, RUNTIME_READY};
+use criswitch_cri::rpc::features::{self, OF_HANDLER, OF_RUNTIME};
+use criswitch_cri::rpc::fields::{runtime_handler, status_response};
 use criswitch_cri::rpc::{self, ROWS, Row};
 use criswitch_platform::users::UserId;
 use futures_util::future::join_all;
@@ -28,6 +35,9 @@ use serde_json::{Value, json};
 use tonic::{Code, Response, Status};
 
 use criswitch_client::program::block_on;
+
+use criswitch_client::terminal;
+use criswitch_config::wording;
 
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -40,9 +50,9 @@ const SWITCH: &str = "criswitch";
 /// The name that cri-dockerd reports as its runtime.
 pub(super) const DOCKER: &str = "docker";
 
-/// How long the probe waits for the answers that show which RPCs the backend lacks, once the backend has answered
-/// everything else. These answers may never come: CRI-O delays stats while it stops a container.
-const LACKING_WAIT: Duration = Duration::from_millis(500);
+/// How long the probe waits for the answers about RPCs that the backend may lack and about its pause image, once the
+/// backend has answered everything else. These answers may never come: CRI-O delays stats while it stops a container.
+const OPTIONAL_WAIT: Duration = Duration::from_millis(500);
 
 /// The answers of a backend, or why the backend did not answer.
 pub(super) type Probe = Result<Probed, String>;
@@ -60,18 +70,27 @@ pub(super) struct Probed {
     own_default: Option<RuntimeHandler>,
     /// The features that do not depend on the handler.
     pub(super) features: Option<RuntimeFeatures>,
+    /// The features of a later version of the CRI, as the message and the number of the field.
+    pub(super) unknown_features: BTreeSet<(&'static str, u32)>,
     pub(super) configured: Configured,
     pub(super) pods: Vec<PodSandbox>,
     /// The RPCs that the backend lacks. Of RPCs that change something without a pod or container, such as `PullImage`,
     /// this is not known.
     pub(super) lacking: BTreeSet<&'static str>,
+    /// The image of the backend's pod sandboxes, if the image is in the backend's store and not pinned. `None` if that
+    /// is not so, or unknown.
+    pub(super) unpinned_pause_image: Option<String>,
+    /// The subnets of its pods; empty if the runtime does not report its CNI configuration.
+    pub(super) subnets: Vec<subnets::Subnet>,
+    /// The id of the process that serves the backend's socket.
+    pub(super) pid: Option<i32>,
     /// The user whose process serves the backend's socket, if that user is neither root nor configured.
     pub(super) unexpected_user: Option<UserId>,
     /// Whether criswitch serves the socket.
     pub(super) is_switch: bool,
 }
 
-/// The configuration that a runtime reports. containerd reports every field. CRI-O reports only `default`.
+/// The configuration that a runtime reports. CRI-O reports only `default` and `pause_image`.
 #[derive(Default)]
 pub(super) struct Configured {
     /// The handler for pods that name no handler.
@@ -81,6 +100,8 @@ pub(super) struct Configured {
     pub(super) runtimes: BTreeMap<String, Runtime>,
     /// Whether the runtime gives containers SELinux labels, if SELinux is enabled on the node.
     pub(super) selinux: Option<bool>,
+    /// The image of pod sandboxes. containerd 2.x, which pins this image, does not report it.
+    pause_image: Option<String>,
 }
 
 /// The configuration of a handler.
@@ -90,6 +111,10 @@ pub(super) struct Runtime {
     pub(super) privileged_without_host_devices: Option<bool>,
     /// The configuration file of the shim; `None` if it has none.
     pub(super) config_path: Option<String>,
+    /// The type of the shim, such as `io.containerd.kata.v2`; empty if it is unknown.
+    pub(super) shim: String,
+    /// Whether the shim of Windows starts virtual machines; `None` if the configuration does not show it.
+    pub(super) hypervisor: Option<bool>,
 }
 
 impl Probed {
@@ -101,6 +126,19 @@ impl Probed {
             .collect()
     }
 
+    /// Why the backend is not ready: those of its conditions of these kinds that are false.
+    pub(super) fn not_ready(&self, kinds: &[&str]) -> Vec<String> {
+        let conditions = self
+            .conditions
+            .iter()
+            .filter(|it| !it.status && kinds.contains(&&*it.r#type));
+        let texts = conditions.map(|it| {
+            let (kind, message) = (&it.r#type, terminal::plain(&it.message));
+            format!("it is not ready ({kind} is false): {message}")
+        });
+        texts.collect()
+    }
+
     /// The names of [`Probed::handlers`].
     pub(super) fn handler_names(&self) -> Vec<&str> {
         let handlers = self.handlers.iter();
@@ -110,17 +148,14 @@ impl Probed {
     /// The features that do not depend on the handler, by the CRI's names.
     pub(super) fn feature_names(&self) -> Vec<&'static str> {
         let features = self.features.unwrap_or_default();
-        names(&[
-            (
-                "supplemental_groups_policy",
-                features.supplemental_groups_policy,
-            ),
-            (
-                "user_namespaces_host_network",
-                features.user_namespaces_host_network,
-            ),
-            ("mount_options", features.mount_options),
-        ])
+        features::of_runtime(&features)
+    }
+
+    /// The names of [`Probed::unknown_features`], such as `field 9 of RuntimeFeatures`.
+    pub(super) fn unknown_feature_names(&self) -> Vec<String> {
+        let unknown = self.unknown_features.iter();
+        let names = unknown.map(|(message, number)| format!("field {number} of {message}"));
+        names.collect()
     }
 
     /// The configuration of a handler, if the backend reports it. The empty name is the backend's own default.
@@ -145,18 +180,7 @@ impl Probed {
 pub(super) fn features_of(handlers: &[RuntimeHandler], handler: &str) -> Vec<&'static str> {
     let found = handlers.iter().find(|found| found.name == handler);
     let features = found.and_then(|found| found.features).unwrap_or_default();
-    names(&[
-        (
-            "recursive_read_only_mounts",
-            features.recursive_read_only_mounts,
-        ),
-        ("user_namespaces", features.user_namespaces),
-    ])
-}
-
-fn names(features: &[(&'static str, bool)]) -> Vec<&'static str> {
-    let there = features.iter().filter(|(_, there)| *there);
-    there.map(|(name, _)| *name).collect()
+    features::of_handler(&features)
 }
 
 /// Calls every backend of a configuration. The answers are in the order of the table's backends.
@@ -182,9 +206,31 @@ pub(super) fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) ->
 
 /// The names and the answers of the backends that answered the probe.
 pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
-    let found = table.backends.iter().zip(probes);
-    let found = found.filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
+    let found = table
+        .backends
+        .iter()
+        .zip(probes)
+        .filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
     found.collect()
+}
+
+/// A backend in texts for people.
+pub(super) fn place(backend: &BackendConfig) -> String {
+    format!("backend {:?} ({})", backend.name, backend.socket)
+}
+
+/// Why a backend that was asked can start no pods.
+pub(super) fn faults(probe: &Probe) -> Vec<String> {
+    let found = match probe {
+        Err(cause) => return vec![terminal::plain(cause)],
+        Ok(found) => found,
+    };
+    let lacking = found.lacking_required();
+    let lacking = (!lacking.is_empty()).then(|| wording::lacking(&lacking.join(", ")));
+    let switch = "criswitch serves this socket; set the socket of a runtime";
+    let switch = found.is_switch.then(|| switch.to_owned());
+    let faults = lacking.into_iter().chain(found.not_ready(&[RUNTIME_READY]));
+    faults.chain(switch).collect()
 }
 
 /// The names of the backends whose cgroup driver differs from `ours`, that of `default`, each with the difference in
@@ -196,7 +242,11 @@ pub(super) fn other_drivers<'a>(
 ) -> Vec<(&'a str, String)> {
     let others = answered.iter().filter_map(|(name, found)| {
         let (ours, theirs) = (ours?, found.cgroup_driver?);
-        let what = || format!("uses the cgroup driver {theirs}, but {default} uses {ours}");
+        let what = || {
+            format!(
+                "uses the cgroup driver {theirs}, but {default} uses {ours}; set the same driver for the kubelet and all backends"
+            )
+        };
         (theirs != ours).then(|| (*name, what()))
     });
     others.collect()
@@ -246,6 +296,7 @@ pub(super) fn found_json(found: &Probed) -> Value {
         "unexpectedUser": found.unexpected_user,
         "conditions": conditions.collect::<Vec<_>>(),
         "features": found.feature_names(),
+        "unknownFeatures": found.unknown_feature_names(),
         "handlers": found.handler_names(),
         "lackingRpcs": found.lacking,
     })
@@ -256,6 +307,18 @@ pub(super) async fn cgroup_driver_at(socket: &Address) -> Option<&'static str> {
     let config = BackendConfig::without_row(BackendIds::default().issue(), "", socket);
     let probe = probe_one(&config, MAX_MESSAGE).await;
     probe.ok()?.cgroup_driver
+}
+
+/// The problem of a row whose backend does not report the row's handler.
+pub(super) fn missing(table: &Table, row: &Handler, probes: &[Probe]) -> Option<String> {
+    let backend = &table.backend(row.backend)?.name;
+    let is_missing = reported(table, row, probes) == Some(false);
+    is_missing.then(|| {
+        format!(
+            "backend {backend:?} has no handler {:?}",
+            row.backend_handler
+        )
+    })
 }
 
 /// Whether a row's backend reports the row's handler; `None` if that is unknown.
@@ -290,12 +353,10 @@ async fn connect_and_ask(config: &BackendConfig, max_message: usize) -> Probe {
         found = ask(&channel, max_message, &answered) => {
             found.map_err(|error| words(&error, answered.get()))
         }
-        _ = ended => Err(match answered.get() {
-            true => "it closed the connection".into(),
-            false => no_grpc("it closed the connection"),
-        }),
+        _ = ended => Err(if answered.get() { "it closed the connection".into() } else { no_grpc("it closed the connection") }),
     };
     Ok(Probed {
+        pid: server.and_then(|server| server.pid),
         unexpected_user: server.and_then(|server| server.unexpected_user(config.user)),
         ..found?
     })
@@ -321,50 +382,93 @@ async fn ask(
     answered: &Cell<bool>,
 ) -> anyhow::Result<Probed> {
     let origin = Uri::from_static("http://localhost");
-    let client = RuntimeServiceClient::with_origin(channel.clone(), origin);
-    let mut client = client.max_decoding_message_size(max_message);
+    let mut client = RuntimeServiceClient::with_origin(channel.clone(), origin)
+        .max_decoding_message_size(max_message);
     let version = client.version(VersionRequest::default()).await;
     let version = answer(&rpc::VERSION, version)?;
     answered.set(true);
     let probes = ROWS
         .iter()
         .filter_map(|row| Some((row, row.probe_request()?)));
-    let optional = probes.map(|(row, request)| ask_if_lacking(channel, row, request, max_message));
+    let optional = probes.map(|(row, request)| reply_of(channel, row, request, max_message));
     let mut optional = FuturesUnordered::from_iter(optional);
-    let mut lacking = BTreeSet::new();
+    let (mut lacking, mut unknown_features) = (BTreeSet::new(), BTreeSet::new());
+    let mut note = |reply: Option<(&'static Row, Code, Bytes)>| {
+        let Some((row, code, body)) = reply else {
+            return;
+        };
+        if lacks(row, code) {
+            lacking.insert(row.name);
+        }
+        if row.name == rpc::STATUS.name {
+            unknown_features = unknown_features_in(&body);
+        }
+    };
     let mut required = std::pin::pin!(ask_required(&mut client, version));
     let found = loop {
         tokio::select! {
             biased;
-            Some(lacks) = optional.next() => lacking.extend(lacks),
+            Some(reply) = optional.next() => note(reply),
             found = &mut required => break found?,
         }
     };
     let rest = async {
         // Events have no end, so the last call that is left may be the one for events.
         while optional.len() > 1
-            && let Some(lacks) = optional.next().await
+            && let Some(reply) = optional.next().await
         {
-            lacking.extend(lacks);
+            note(reply);
         }
     };
-    tokio::time::timeout(LACKING_WAIT, rest).await.ok();
-    Ok(Probed { lacking, ..found })
+    let unpinned = unpinned(channel, found.configured.pause_image.as_deref());
+    let (_, unpinned) = tokio::join!(
+        tokio::time::timeout(OPTIONAL_WAIT, rest),
+        tokio::time::timeout(OPTIONAL_WAIT, unpinned),
+    );
+    Ok(Probed {
+        lacking,
+        unknown_features,
+        unpinned_pause_image: unpinned.ok().flatten(),
+        ..found
+    })
 }
 
-/// The name of the RPC if the backend lacks it. A stream of events that ends without an event shows that too.
-async fn ask_if_lacking(
+/// The code and the body of the reply; `None` if no reply comes.
+async fn reply_of(
     channel: &Channel,
     row: &'static Row,
     request: Bytes,
     max_message: usize,
-) -> Option<&'static str> {
-    let lacks = match channel.code(row, &request, max_message).await.ok()? {
+) -> Option<(&'static Row, Code, Bytes)> {
+    let (code, body) = channel.reply(row, &request, max_message).await.ok()?;
+    Some((row, code, body))
+}
+
+/// Whether a reply with this code shows that the backend lacks the RPC. A stream of events that ends without an event
+/// shows that too.
+fn lacks(row: &Row, code: Code) -> bool {
+    match code {
         Code::Unimplemented => true,
         Code::Ok => row.name == rpc::EVENTS.name,
         _ => false,
+    }
+}
+
+/// The features in the body of a reply to `Status` that are of a later version of the CRI.
+fn unknown_features_in(body: &Bytes) -> BTreeSet<(&'static str, u32)> {
+    let status = frames::unframe(body).unwrap_or_default();
+    let in_message = |message, all, path: &[u32]| {
+        let features = protobuf::all_bytes(&status, path).unwrap_or_default();
+        let unknown = features
+            .into_iter()
+            .flat_map(|it| features::unknown(all, it));
+        unknown.map(|number| (message, number)).collect::<Vec<_>>()
     };
-    lacks.then_some(row.name)
+    let of_runtime = [status_response::FEATURES];
+    let of_handler = [status_response::RUNTIME_HANDLERS, runtime_handler::FEATURES];
+    let of_runtime = in_message("RuntimeFeatures", OF_RUNTIME, &of_runtime);
+    let of_handler = in_message("RuntimeHandlerFeatures", OF_HANDLER, &of_handler);
+    of_runtime.into_iter().chain(of_handler).collect()
 }
 
 async fn ask_required(
@@ -379,6 +483,8 @@ async fn ask_required(
     let pods = client.list_pod_sandbox(ListPodSandboxRequest::default());
     let pods = answer(&rpc::LIST_PODS, pods.await)?;
     let configured = configured(&status).unwrap_or_default();
+    let cni = status.info.get("cniconfig");
+    let cni = cni.and_then(|cni| serde_json::from_str(cni).ok());
     let cgroup_driver = ask_cgroup_driver(client).await?;
     Ok(Probed {
         runtime: version.runtime_name,
@@ -387,9 +493,13 @@ async fn ask_required(
         handlers,
         own_default: own_default.into_iter().next(),
         features: status.features,
+        unknown_features: BTreeSet::new(),
         configured,
         pods: pods.items,
         lacking: BTreeSet::new(),
+        unpinned_pause_image: None,
+        subnets: cni.as_ref().map(subnets::of_cni).unwrap_or_default(),
+        pid: None,
         unexpected_user: None,
         is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,
@@ -402,8 +512,11 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
     let config = facts::configuration(&status.info)?;
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
     let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
-    let runtimes = config.pointer("/containerd/runtimes");
-    let runtimes = runtimes.and_then(Value::as_object).into_iter().flatten();
+    let runtimes = config
+        .pointer("/containerd/runtimes")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     Some(Configured {
         cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
         default: default.filter(|name| !name.is_empty()).map(str::to_owned),
@@ -414,7 +527,29 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
             Some(_) => Some(true),
             None => config.get("enableSelinux").and_then(Value::as_bool),
         },
+        pause_image: text("/sandboxImage").map(str::to_owned),
     })
+}
+
+/// The value of `SandboxIsolation` of containerd's shim for Windows.
+const HYPERVISOR: u64 = 1;
+
+/// This image, if the backend's store has it and does not pin it.
+async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
+    let image = image?;
+    let origin = Uri::from_static("http://localhost");
+    let mut client = ImageServiceClient::with_origin(channel.clone(), origin);
+    let spec = ImageSpec {
+        image: image.to_owned(),
+        ..ImageSpec::default()
+    };
+    let request = ImageStatusRequest {
+        image: Some(spec),
+        ..ImageStatusRequest::default()
+    };
+    let status = client.image_status(request).await.ok()?.into_inner();
+    let is_unpinned = status.image.is_some_and(|found| !found.pinned);
+    is_unpinned.then(|| image.to_owned())
 }
 
 /// A handler in containerd's configuration.
@@ -434,6 +569,11 @@ fn runtime(handler: &Value) -> Runtime {
         kind,
         privileged_without_host_devices: without.and_then(Value::as_bool),
         config_path: text("/options/ConfigPath").map(str::to_owned),
+        shim: text("/runtimeType").unwrap_or_default().to_owned(),
+        hypervisor: handler
+            .pointer("/options/SandboxIsolation")
+            .and_then(Value::as_u64)
+            .map(|isolation| isolation == HYPERVISOR),
     }
 }
 

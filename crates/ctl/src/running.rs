@@ -9,8 +9,8 @@ use criswitch_client::connection::{self, Channel, ClientConnection};
 use criswitch_config::address::Address;
 use criswitch_cri::codec::admin::admin_client::AdminClient;
 use criswitch_cri::codec::admin::{
-    Backend, ForgetRequest, GetStateRequest, PlanReloadRequest, PlanReloadResponse, ReloadRequest,
-    ReloadResponse, State,
+    Backend, ForgetRequest, GetMetricsRequest, GetStateRequest, PlanReloadRequest,
+    PlanReloadResponse, ReloadRequest, ReloadResponse, State,
 };
 use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
 use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
@@ -53,8 +53,9 @@ pub(super) struct NotRunning(pub(super) String);
 impl Running {
     /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
-        let connected = tokio::time::timeout(LIMIT, ClientConnection::open(socket)).await;
-        let connected = connected.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
+        let connected = tokio::time::timeout(LIMIT, ClientConnection::open(socket))
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
         let ClientConnection { channel, .. } =
             connected.map_err(|cause| not_there(socket, &cause))?;
         let origin = Uri::from_static("http://localhost");
@@ -185,6 +186,13 @@ impl Running {
         self.answer("Forget", forget).await.map(drop)
     }
 
+    /// The daemon's metrics page, in Prometheus' text format.
+    pub(super) async fn metrics(&self) -> anyhow::Result<String> {
+        let mut admin = self.admin.clone();
+        let page = admin.get_metrics(GetMetricsRequest {});
+        Ok(self.answer("GetMetrics", page).await?.text)
+    }
+
     async fn answer<T>(
         &self,
         rpc: &str,
@@ -230,8 +238,12 @@ impl Running {
 pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
     let found = state.backends.iter().find(|backend| backend.name == name);
     found.with_context(|| {
-        let names = state.backends.iter().map(|backend| backend.name.as_str());
-        let names = names.collect::<Vec<_>>().join(", ");
+        let names = state
+            .backends
+            .iter()
+            .map(|backend| backend.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ");
         format!("no backend is named {name:?}; the backends are: {names}")
     })
 }
@@ -250,6 +262,22 @@ pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
     owned.collect()
 }
 
+/// The name of the handler of a listed pod. A pod that reports none counts for the default handler if its backend has
+/// the pod: the pod is older than criswitch, or its handler was forgotten.
+pub(super) fn handler_of<'a>(
+    state: &'a State,
+    owners: &HashMap<&str, &str>,
+    pod: &'a PodSandbox,
+) -> &'a str {
+    let mut rows = state.handlers.iter();
+    let default = rows.find(|row| row.name == state.default_handler);
+    let owner = owners.get(pod.id.as_str()).copied();
+    match default {
+        Some(row) if pod.runtime_handler.is_empty() && owner == Some(&row.backend) => &row.name,
+        _ => &pod.runtime_handler,
+    }
+}
+
 /// The error for a socket on which `server` serves, and not criswitch.
 pub(super) fn foreign(socket: &Address, server: &str) -> String {
     format!(
@@ -258,12 +286,13 @@ pub(super) fn foreign(socket: &Address, server: &str) -> String {
 }
 
 fn not_there(socket: &Address, cause: &str) -> NotRunning {
-    let hint = match cause.contains(REFUSED) {
-        true => format!("run the command as root, or as a user of `{KEY}`"),
-        false => format!(
+    let hint = if cause.contains(REFUSED) {
+        format!("run the command as root, or as a user of `{KEY}`")
+    } else {
+        format!(
             "check that criswitch is running ({QUERY}), that this is its socket (`listen`, or --socket PATH), and that \
              your user may connect (`{KEY}`)"
-        ),
+        )
     };
     NotRunning(format!("{socket}: {cause}; {hint}"))
 }

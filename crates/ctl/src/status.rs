@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use clap::Args;
-use criswitch_advice::verdict::list_problems;
+use criswitch_advice::verdict::{is_ready, list_problems};
 use criswitch_client::columns::{Paint, columns, painted};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
@@ -22,8 +22,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::arguments::Daemon;
 use super::health::Health;
+use super::node::collisions;
 use super::probe::features_of;
-use super::running::{self, owners};
+use super::running::{self, handler_of, owners};
 use super::watch::watch;
 
 /// The number of columns in the table of backends without `-o wide`.
@@ -126,8 +127,9 @@ fn verdict(served: &Served) -> Verdict {
 }
 
 fn health(daemon: &DaemonStatus) -> Health {
-    let unmet = unmet(&daemon.status).filter(|(kind, _)| is_problem(kind));
-    let unmet = unmet.map(|(kind, message)| format!("{kind} is false: {message}"));
+    let unmet = unmet(&daemon.status)
+        .filter(|(kind, _)| is_problem(kind))
+        .map(|(kind, message)| format!("{kind} is false: {message}"));
     let unlisted = daemon.pods.as_ref().err();
     Health::of(
         &daemon.state,
@@ -168,6 +170,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
         handlers(daemon, is_wide)?.into(),
         failures(state.rejections.iter())?.into(),
         faults(daemon).into(),
+        output::names(lost_nri()).into(),
         outlook(state).into(),
     ]))
 }
@@ -307,18 +310,20 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
     let state = &daemon.state;
     let owners = owners(state);
     let rows = state.handlers.iter().map(|row| {
-        let name = match row.name == state.default_handler {
-            true => format!("{} (default)", row.name),
-            false => row.name.clone(),
+        let name = if row.name == state.default_handler {
+            format!("{} (default)", row.name)
+        } else {
+            row.name.clone()
         };
         [
             name,
             place(&row.backend, &row.name, &row.backend_handler),
             number(pods_of(row, &owners, daemon)),
             features(&daemon.status, &row.name, is_wide),
-            match is_wide {
-                true => row.origin.clone(),
-                false => short_origin(&row.origin),
+            if is_wide {
+                row.origin.clone()
+            } else {
+                short_origin(&row.origin)
             },
         ]
     });
@@ -329,7 +334,7 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
 fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -> Option<u64> {
     let pods = daemon.pods.as_ref().ok()?.iter();
     let own = pods.filter(|pod| {
-        pod.runtime_handler == row.name
+        handler_of(&daemon.state, owners, pod) == row.name
             && owners.get(pod.id.as_str()) == Some(&row.backend.as_str())
     });
     Some(own.count() as u64)
@@ -350,6 +355,7 @@ fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
     let short = all.into_iter().map(|feature| match feature {
         "recursive_read_only_mounts" if !is_wide => "rro",
         "user_namespaces" if !is_wide => "userns",
+        "cgroup_namespaces" if !is_wide => "cgroupns",
         other => other,
     });
     short.collect::<Vec<_>>().join(" ")
@@ -412,7 +418,11 @@ fn faults(daemon: &DaemonStatus) -> String {
 /// labels that cannot be written.
 fn outlook(state: &State) -> String {
     let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
-    let removals = unnamed.map(|backend| removal(&backend.name));
+    let removals = unnamed.map(|backend| { if is_ready(backend) { removal(&backend.name) } else { format!(
+            "{}; if its runtime is gone for good or now serves another socket: criswitch forget {}",
+            removal(&backend.name),
+            backend.name
+        ) } });
     let costs = state
         .backends
         .iter()
@@ -424,9 +434,11 @@ fn outlook(state: &State) -> String {
             labels.file.as_deref().unwrap_or_default()
         ))
     });
-    let lines = removals.chain(costs).chain(labels);
-    let lines = lines.chain(state.backends.iter().filter_map(orphans));
-    let lines = lines.chain(state.backends.iter().filter_map(lacking));
+    let lines = removals
+        .chain(costs)
+        .chain(labels)
+        .chain(state.backends.iter().filter_map(orphans))
+        .chain(state.backends.iter().filter_map(lacking));
     lines.map(|line| terminal::wrapped_first(&line)).collect()
 }
 
@@ -497,6 +509,7 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
         json.insert("criswitch".to_owned(), json!(true));
         json.insert("health".to_owned(), health.json());
         json.insert("problems".to_owned(), json!(health.problems()));
+        json.insert("lostNriSockets".to_owned(), json!(lost_nri()));
     }
     for row in objects(&mut json, "backends") {
         row.remove("podIds");
@@ -509,6 +522,11 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
         row.insert("features".to_owned(), json!(features));
     }
     Ok(json)
+}
+
+fn lost_nri() -> Vec<String> {
+    let lost = collisions::lost_nri();
+    lost.iter().map(ToString::to_string).collect()
 }
 
 fn objects<'a>(json: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {

@@ -77,7 +77,7 @@ Rules:
   The container uses an image that the handler's backend has. The image
   must have a shell. --image pulls the image if the backend lacks it.
 
-  The pod has the pod network, as most pods. A network plugin that asks
+  The pod uses the pod network, like most pods. A network plugin that asks
   the API server for the pod rejects it: then try --host-network.
 
   A kubelet stops each pod that it does not know, within seconds. If it
@@ -243,8 +243,12 @@ impl TryArguments {
         let mut rows = state.handlers.iter();
         let row = rows.find(|row| row.name == *wanted);
         row.map(|row| vec![row]).ok_or_else(|| {
-            let names = state.handlers.iter().map(|row| row.name.as_str());
-            let names = names.collect::<Vec<_>>().join(", ");
+            let names = state
+                .handlers
+                .iter()
+                .map(|row| row.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ");
             format!("no handler is named {wanted:?}; the handlers are: {names}")
         })
     }
@@ -332,9 +336,10 @@ impl TryArguments {
         } else {
             self.print_tables(tried)?;
         }
-        match tried.iter().all(Tried::is_fine) {
-            true => Ok(Verdict::Fine),
-            false => Ok(Verdict::NotFine),
+        if tried.iter().all(Tried::is_fine) {
+            Ok(Verdict::Fine)
+        } else {
+            Ok(Verdict::NotFine)
         }
     }
 
@@ -343,11 +348,14 @@ impl TryArguments {
             let table = columns(&HEADER, tried.iter().map(Tried::row))?;
             print(format!("\n{table}"))?;
         }
-        let costs = tried.iter().filter_map(|tried| {
-            let cost = tried.cost.as_ref()?;
-            Some(cost.rows(&tried.handler.name))
-        });
-        let costs: Vec<_> = costs.flatten().collect();
+        let costs: Vec<_> = tried
+            .iter()
+            .filter_map(|tried| {
+                let cost = tried.cost.as_ref()?;
+                Some(cost.rows(&tried.handler.name))
+            })
+            .flatten()
+            .collect();
         if !costs.is_empty() {
             let table = columns(&cost::HEADER, costs)?;
             print(format!("\n{table}"))?;
@@ -371,8 +379,8 @@ struct PodSteps<'a> {
 }
 
 impl PodSteps<'_> {
-    /// Makes the pod, looks at its kernel, and removes it. Returns the image and the kernel. After a failure the pod may
-    /// exist.
+    /// Makes the pod, looks at its kernel, and removes it. Returns the image and the kernel. After a failure the pod
+    /// may exist.
     async fn run(
         &self,
         pod: &mut TrialPod<'_>,
@@ -421,9 +429,10 @@ fn idle(text: &str) -> Result<Duration, String> {
     if time < LEAST_IDLE {
         return Err(format!("less than {}", duration_text(LEAST_IDLE)));
     }
-    match time <= MOST_IDLE {
-        true => Ok(time),
-        false => Err(format!("more than {}", duration_text(MOST_IDLE))),
+    if time <= MOST_IDLE {
+        Ok(time)
+    } else {
+        Err(format!("more than {}", duration_text(MOST_IDLE)))
     }
 }
 
@@ -549,8 +558,11 @@ impl<'a> Tried<'a> {
 
     fn problems(&self) -> Vec<Json> {
         let name = &self.handler.name;
-        let problems = self.failure.iter().chain(self.complaints());
-        let problems = problems.map(|problem| format!("handler {name}: {problem}"));
+        let problems = self
+            .failure
+            .iter()
+            .chain(self.complaints())
+            .map(|problem| format!("handler {name}: {problem}"));
         problems.map(|problem| output::problem(&problem)).collect()
     }
 

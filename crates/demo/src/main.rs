@@ -17,7 +17,8 @@ use std::process::ExitCode;
 use criswitch_cri::codec::admin::{GetStateRequest, ReloadRequest, reload};
 
 use anyhow::{Context, Result, bail, ensure};
-use criswitch_advice::verdict::{Level, NodeVerdict};
+use criswitch_advice::verdict::NodeVerdict;
+use criswitch_cri::facts::Level;
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -261,8 +262,8 @@ async fn stopped_runtime(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// The verdict of `criswitch status`, once its level is as wanted. A change takes milliseconds, but the demo has no limit
-/// of its own: Ctrl-C ends it.
+/// The verdict of `criswitch status`, once its level is as wanted. A change takes milliseconds, but the demo has no
+/// limit of its own: Ctrl-C ends it.
 async fn verdict_until(rig: &Rig, is_wanted: impl Fn(Level) -> bool) -> Result<NodeVerdict> {
     loop {
         let verdict = verdict(rig).await?;

@@ -2,10 +2,10 @@
 //! for ever.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
 /// How long criswitch waits for the result of file work.
 pub const FILE_LIMIT: Duration = Duration::from_secs(3);
@@ -21,7 +21,8 @@ pub struct FileWork(Arc<Turns>);
 struct Turns {
     /// The one permit of the work whose turn it is.
     turn: Arc<Semaphore>,
-    is_busy: AtomicBool,
+    /// When the work in progress began.
+    begun: watch::Sender<Option<Instant>>,
 }
 
 /// The turn of a piece of work, until the work has ended.
@@ -34,14 +35,14 @@ impl Default for FileWork {
     fn default() -> FileWork {
         FileWork(Arc::new(Turns {
             turn: Arc::new(Semaphore::new(1)),
-            is_busy: AtomicBool::new(false),
+            begun: watch::Sender::default(),
         }))
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.state.is_busy.store(false, Ordering::Release);
+        self.state.begun.send_replace(None);
     }
 }
 
@@ -64,6 +65,18 @@ impl FileWork {
         tokio::time::timeout(FILE_LIMIT, in_turn).await.ok()?
     }
 
+    /// Like [`FileWork::run`], but returns `None` at once if earlier work has taken [`FILE_LIMIT`] and more: for an
+    /// attempt that is repeated anyway.
+    pub async fn run_unless_hung<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.hangs() {
+            return None;
+        }
+        self.run(work).await
+    }
+
     /// Waits at most `limit` for earlier work, then begins no further work.
     pub async fn end(&self, limit: Duration) {
         tokio::time::timeout(limit, self.0.turn.acquire())
@@ -79,7 +92,15 @@ impl FileWork {
 
     /// Whether work is in progress.
     pub fn is_busy(&self) -> bool {
-        self.0.is_busy.load(Ordering::Acquire)
+        self.0.begun.borrow().is_some()
+    }
+
+    /// Whether the work in progress has taken [`FILE_LIMIT`] and more.
+    fn hangs(&self) -> bool {
+        self.0
+            .begun
+            .borrow()
+            .is_some_and(|begun| begun.elapsed() >= FILE_LIMIT)
     }
 
     /// Waits for earlier work. Returns `None` after [`FileWork::close`].
@@ -89,7 +110,7 @@ impl FileWork {
         if self.0.turn.is_closed() {
             return None;
         }
-        self.0.is_busy.store(true, Ordering::Release);
+        self.0.begun.send_replace(Some(Instant::now()));
         Some(Turn {
             state: Arc::clone(&self.0),
             _permit: permit,
@@ -121,11 +142,18 @@ mod tests {
         });
         assert_eq!(tokio::join!(hung, advance(FILE_LIMIT)).0, None);
         assert_eq!(begun.recv(), Ok("hung"));
+        let began = Instant::now();
+        let at_once = begin.clone();
+        let further = files.run_unless_hung(move || at_once.send("further"));
+        assert_eq!(further.await, None);
+        assert_eq!(began.elapsed(), Duration::ZERO);
         let further = files.run(move || begin.send("further"));
         assert_eq!(tokio::join!(further, advance(FILE_LIMIT)).0, None);
         assert_eq!(begun.try_recv(), Err(TryRecvError::Empty));
         release.send(()).unwrap();
-        assert_eq!(files.run(|| "done").await, Some("done"));
+        let mut begun = files.0.begun.subscribe();
+        begun.wait_for(Option::is_none).await.unwrap();
+        assert_eq!(files.run_unless_hung(|| "done").await, Some("done"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,8 @@ use windows as os;
 pub mod replace;
 
 pub use os::{
-    address, connect, files, kernel, listen, passed, paths, process, service, trust, usage, users,
+    address, connect, files, kernel, listen, passed, paths, process, service, sockets, trust,
+    usage, users,
 };
 
 use std::collections::BTreeMap;
@@ -105,6 +106,25 @@ impl Server {
     }
 }
 
+/// A socket that processes serve although new connections to its path do not reach them all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostSocket {
+    /// The path, without the link `/var/run`.
+    pub path: PathBuf,
+    /// The processes in the order of their ids. At most one of them gets new connections, and none if the path does not
+    /// exist.
+    pub processes: Vec<SocketProcess>,
+}
+
+/// A process that serves a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketProcess {
+    /// The id of the process.
+    pub pid: i32,
+    /// The name of its program, as the kernel shows it.
+    pub program: String,
+}
+
 /// The size and free space of a file system. Other programs may use the file system too.
 #[derive(Clone, Copy, Debug)]
 pub struct FreeSpace {
@@ -118,17 +138,13 @@ pub struct FreeSpace {
     pub free_inodes: u64,
 }
 
-/// The state of a directory for a new file, or of a file for a change.
+/// The file system of a directory for a new file, or of a file for a change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteTarget {
     /// Whether the file system is read-only.
     pub is_read_only: bool,
     /// Whether the file system runs no programs.
     pub is_no_exec: bool,
-    /// Whether not even root may change the file or directory (`chattr +i`, `chattr +a`).
-    pub is_immutable: bool,
-    /// The free space of the file system.
-    pub available_bytes: u64,
 }
 
 /// The extended attributes of security modules begin with this.
@@ -228,7 +244,8 @@ pub struct PodUsage {
     pub cgroups: Vec<PathBuf>,
     /// The usage that the kernel counts in these cgroups.
     pub in_cgroups: Usage,
-    /// The usage that the kernel counts in cgroups of the pod elsewhere. Kata has such a cgroup for the virtual machine.
+    /// The usage that the kernel counts in cgroups of the pod elsewhere. Kata has such a cgroup for the virtual
+    /// machine.
     pub in_other_cgroups: Usage,
     /// The proportional set size of the processes in all of these cgroups, in bytes. It has the pages of files that the
     /// kernel charged to another cgroup.

@@ -12,6 +12,7 @@ pub mod passed;
 pub mod paths;
 pub mod process;
 pub mod service;
+pub mod sockets;
 pub mod trust;
 pub mod usage;
 pub mod users;

@@ -13,3 +13,70 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 criswitch.io/release: {{ (index . 0).Release.Name | quote }}
 criswitch.io/pool: {{ index . 1 | quote }}
 {{- end }}
+
+{{- /* The image of a pool. The digest of the chart's image is not that of another version. */ -}}
+{{- define "criswitch.image" -}}
+{{- $root := index . 0 }}
+{{- $name := index . 1 }}
+{{- $pool := index . 2 }}
+{{- $digest := $pool.digest }}
+{{- if and $root.Values.image.digest (not $digest) }}
+{{- if $pool.version }}
+{{- fail (printf "pools.%s has a version, and image.digest is that of another version; set its digest" $name) }}
+{{- end }}
+{{- $digest = $root.Values.image.digest }}
+{{- end }}
+{{- printf "%s:%s" $root.Values.image.repository ($pool.version | default $root.Chart.AppVersion) }}
+{{- with $digest }}{{ printf "@%s" . }}{{ end }}
+{{- end }}
+
+{{- /* The nodes and the identity of a pool's pods. */ -}}
+{{- define "criswitch.placement" -}}
+{{- $root := index . 0 }}
+{{- $pool := index . 1 -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with $root.Values.serviceAccount }}
+{{- if or .create .name }}
+serviceAccountName: {{ .name | default $root.Release.Name | quote }}
+{{- end }}
+{{- end }}
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with $pool.nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- if $pool.affinity }}
+affinity:
+  {{- toYaml $pool.affinity | nindent 2 }}
+{{- else if not $pool.nodeSelector }}
+# The pool chooses no nodes, so it does not get those of the control plane.
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - key: node-role.kubernetes.io/control-plane
+              operator: DoesNotExist
+{{- end }}
+tolerations:
+  {{- toYaml ($pool.tolerations | default (list (dict "operator" "Exists"))) | nindent 2 }}
+{{- end }}
+
+{{- /* The pods need no privileges: the user 0 may connect to the sockets of systemd and of criswitch. */ -}}
+{{- define "criswitch.securityContext" -}}
+runAsUser: 0
+runAsGroup: 0
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}

@@ -25,9 +25,10 @@ impl PodName {
     pub(super) fn requested(row: &Row, request: &[u8]) -> Option<PodName> {
         let metadata = [row.pod_config()?, &[pod_sandbox_config::METADATA]].concat();
         let pod = PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)?;
-        let handler = match row.name == rpc::RUN_POD_SANDBOX.name {
-            true => protobuf::string(request, RUN_HANDLER).ok(),
-            false => None,
+        let handler = if row.name == rpc::RUN_POD_SANDBOX.name {
+            protobuf::string(request, RUN_HANDLER).ok()
+        } else {
+            None
         };
         let handler = handler.filter(|handler| !handler.is_empty());
         Some(PodName {
@@ -76,8 +77,7 @@ impl PodName {
 
 /// The item with this id in a list.
 fn listed(list: &Bytes, id: &str) -> Option<Bytes> {
-    let items = protobuf::all_bytes(list, &[ITEMS]).ok()?;
-    let mut items = items.into_iter();
+    let mut items = protobuf::all_bytes(list, &[ITEMS]).ok()?.into_iter();
     let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
     Some(list.slice_ref(item))
 }

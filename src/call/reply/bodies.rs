@@ -17,8 +17,8 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::fault::PassedCall;
 use crate::errors;
-use crate::http2::IncomingBody;
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
+use crate::limits::incoming::IncomingBody;
 use crate::telemetry::counters::{Counts, Reason};
 
 /// A backend's body that criswitch forwards without reading it. If the backend breaks off, the body ends with an error

@@ -6,8 +6,8 @@ use super::{Budget, MESSAGES};
 use crate::limits::places::User;
 
 /// How many of [`MESSAGES`] parts of the memory two kinds of replies may take: all replies to users other than root and
-/// criswitch's own user, and the large replies to calls that are no lists, such as `ExecSync`. So two parts are left for
-/// lists of root, and for small replies.
+/// criswitch's own user, and the large replies to calls that are not lists, such as `ExecSync`. So two parts are left
+/// for lists of root, and for small replies.
 const PARTS: usize = 3;
 
 /// The memory for the replies of one backend.
@@ -21,7 +21,7 @@ pub struct Replies {
 #[derive(Debug)]
 struct UserReplies {
     all: Budget,
-    /// The part of calls that are no lists.
+    /// The part of calls that are not lists.
     items: Budget,
 }
 

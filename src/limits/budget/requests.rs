@@ -1,8 +1,8 @@
 //! The memory for requests, and the shares of users and connections.
 //!
 //! A request that is not complete holds its memory until its client finishes it, at most for
-//! [`REQUEST_LIMIT`](crate::limits::REQUEST_LIMIT). So no client, and no user other than root, may hold all of it. Small
-//! and large requests have separate budgets, each with the same shares.
+//! [`REQUEST_LIMIT`](crate::limits::REQUEST_LIMIT). So no client, and no user other than root, may hold all of it.
+//! Small and large requests have separate budgets, each with the same shares.
 
 use fnv::FnvHashMap;
 use parking_lot::Mutex;

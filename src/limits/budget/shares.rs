@@ -18,7 +18,7 @@ use crate::limits::places::User;
 /// free for replies that clients read.
 const ALL: usize = 2;
 /// The divisor for the unread replies of one connection: they may take 1 / 4 of a backend's budget for replies.
-const ONE: usize = 4;
+pub(super) const ONE: usize = 4;
 
 /// The shared budget for replies that clients have not read yet.
 #[derive(Clone, Debug)]
@@ -80,19 +80,20 @@ impl Shares {
     }
 
     /// Revokes the share other than `mine` that comes last in this order, if it comes after `mine`, of which `than`
-    /// bytes count: root and criswitch's own user come before other users, then the user that holds less, then the share
-    /// that holds less. Returns whether a share was revoked. The connection of a revoked share is closed, and the bytes
-    /// of the share count as free at once.
+    /// bytes count: root and criswitch's own user come before other users, then the user that holds less, then the
+    /// share that holds less. Returns whether a share was revoked. The connection of a revoked share is closed, and the
+    /// bytes of the share count as free at once.
     fn take_away(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
         let is_mine = |one: &Budget| Arc::ptr_eq(&one.0, &mine.0);
-        let held = rooms.filter_map(|one| {
-            let user = one.share().filter(|share| !share.is_lost())?.user;
-            let used = if is_mine(&one) { than } else { one.used() };
-            Some((one, user, used))
-        });
-        let held: Vec<_> = held.collect();
+        let held: Vec<_> = rooms
+            .filter_map(|one| {
+                let user = one.share().filter(|share| !share.is_lost())?.user;
+                let used = if is_mine(&one) { than } else { one.used() };
+                Some((one, user, used))
+            })
+            .collect();
         let of_user = |user: User| {
             let its = held.iter().filter(|(_, of, _)| *of == user);
             its.map(|(_, _, used)| used).sum::<usize>()

@@ -32,8 +32,12 @@ impl Baseline {
     /// Adds the pods of `later`, the beginning of another gap. Subscribers do not know the changes in between, so both
     /// gaps count as one.
     pub(super) fn and(self, later: Baseline, owners: &Owners, backend: BackendId) -> Baseline {
-        let removed = owners.removals.pods_of(backend, self.at);
-        let removed = removed.into_iter().map(|(id, _)| id).collect();
+        let removed = owners
+            .removals
+            .pods_of(backend, self.at)
+            .into_iter()
+            .map(|(id, _)| id)
+            .collect();
         self.joined(later, &removed)
     }
 
@@ -53,8 +57,11 @@ impl Baseline {
         backend: BackendId,
         now: &BTreeSet<String>,
     ) -> Vec<(String, Bytes)> {
-        let removed = owners.removals.pods_of(backend, self.at).into_iter();
-        let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
+        let removed = owners
+            .removals
+            .pods_of(backend, self.at)
+            .into_iter()
+            .map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
         // An entry from a list replaces the entry from a removal, because the entry from the list has more fields.
         let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
@@ -76,14 +83,15 @@ pub(super) fn known_pods(view: &View<'_>, backend: &Backend) -> HashMap<String, 
         .filter_map(|pod| Some((protobuf::string(pod, LISTED_ID).ok()?, pod)))
         .collect();
     let owned = view.owners.of(Kind::Pod, backend.id).into_iter();
-    owned
-        .map(|id| {
-            (
-                id.to_owned(),
-                gone_pod(id, listed.remove(id).unwrap_or_default()),
-            )
-        })
-        .collect()
+    let gone = owned.map(|id| {
+        let names = view.owners.pods.names(id, backend.id);
+        let gone = match listed.remove(id) {
+            Some(pod) => gone_pod(id, pod),
+            None => removed_pod(id, names.map_or("", |names| &names.uid)),
+        };
+        (id.to_owned(), gone)
+    });
+    gone.collect()
 }
 
 #[cfg(test)]

@@ -57,7 +57,6 @@ pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) ->
 pub(super) fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     protobuf::put_bytes(&mut out, pod_sandbox_status::ID, id.as_bytes());
-    // Without a valid list item, the status has only the id and the state.
     out.extend_from_slice(&pod_status(listed).unwrap_or_default());
     protobuf::put_varint(&mut out, pod_sandbox_status::STATE, NOT_READY);
     out.freeze()

@@ -74,8 +74,8 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`. A label that the backend lacks is
-/// empty. Omits the samples that would make the rewritten samples larger than `limit` bytes.
+/// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`. A label that the backend lacks
+/// is empty. Omits the samples that would make the rewritten samples larger than `limit` bytes.
 ///
 /// # Errors
 /// If the metrics are malformed. If the descriptors agree, the metrics are not read.
@@ -143,8 +143,12 @@ impl Fit {
             return None;
         }
         // A backend decides the number of keys. If a key occurs twice, its first place counts.
-        let places = own.iter().enumerate().rev();
-        let places: HashMap<_, _> = places.map(|(place, key)| (key, place)).collect();
+        let places: HashMap<_, _> = own
+            .iter()
+            .enumerate()
+            .rev()
+            .map(|(place, key)| (key, place))
+            .collect();
         let known: HashSet<_> = given.iter().collect();
         let lost = own.iter().find(|key| !known.contains(key));
         Some(Fit::Order {
@@ -282,6 +286,7 @@ mod tests {
             metric_type: cri::MetricType::Gauge.into(),
             label_values: values.iter().map(|value| (*value).to_owned()).collect(),
             value: Some(cri::UInt64Value { value: 8 }),
+            double_value: Some(cri::DoubleValue { value: 0.5 }),
         }
     }
 

@@ -68,8 +68,8 @@ mod tests {
             described(&[("cpu", b), ("disk", a)]),
             described(&[("new", b), ("cpu", a)]),
             described(&[("disk", &["c", "b"]), ("cpu", &["c", "a"])]),
-        ];
-        let replies = replies.map(|reply| Bytes::from(reply.encode_to_vec()));
+        ]
+        .map(|reply| Bytes::from(reply.encode_to_vec()));
         let wanted = described(&[
             ("cpu", &["id", "b", "a", "c"]),
             ("disk", &["a", "id", "b", "c"]),

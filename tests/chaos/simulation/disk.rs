@@ -131,8 +131,8 @@ impl Disk {
 
     /// Returns the backends whose files the last instance could not write, and removes these files.
     pub fn lose_unsaved(&mut self) -> [bool; RUNTIMES] {
-        let unsaved = std::mem::take(&mut self.unsaved);
-        let unsaved = unsaved.map(|until| until.is_some_and(|until| until > Instant::now()));
+        let unsaved = std::mem::take(&mut self.unsaved)
+            .map(|until| until.is_some_and(|until| until > Instant::now()));
         let backends = (0..RUNTIMES).filter(|backend| unsaved[*backend]);
         backends.for_each(|backend| drop(fs::remove_file(self.path_of(backend))));
         unsaved

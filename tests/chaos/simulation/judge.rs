@@ -65,9 +65,10 @@ impl fmt::Display for Asked {
             ..
         } = &self.call;
         write!(f, "call {id}, {}(", row.name)?;
-        match filter.is_empty() {
-            true => write!(f, "{names:?}")?,
-            false => write!(f, "{filter:?}")?,
+        if filter.is_empty() {
+            write!(f, "{names:?}")?
+        } else {
+            write!(f, "{filter:?}")?
         }
         write!(f, "), timeout {timeout:?}")
     }
@@ -407,7 +408,7 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
         });
     let unread = asked.call.row.streams() && asked.call.id <= truth.alone;
     let same_switch = truth.life == asked.life && !unread;
-    let places = truth.tables.places;
+    let (places, calls_before) = (truth.tables.places, truth.tables.calls_before);
     let learn = |thing: &mut Thing| {
         // A call says nothing about a thing that passed to another backend later, or that it may still show from the
         // cached list of the backend before.
@@ -417,7 +418,9 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
         }
         thing.shown = thing.shown.or(Some(now));
         let is_sure = thing.copies.is_empty() || thing.owned;
-        if same_switch && places[thing.backend].is_some() && is_sure {
+        // criswitch learns nothing from a call that was sent before the backend was forgotten.
+        let is_old = asked.call.id <= calls_before[thing.backend];
+        if same_switch && places[thing.backend].is_some() && is_sure && !is_old {
             thing.learned = thing.learned.or(Some(now));
         }
     };

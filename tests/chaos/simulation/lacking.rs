@@ -4,7 +4,7 @@ use criswitch_cri::rpc::Row;
 use fastrand::Rng;
 
 /// RPCs that came into the CRI together. A runtime lacks all RPCs of a group, or none.
-pub const GROUPS: [&[&str]; 8] = [
+pub const GROUPS: [&[&str]; 9] = [
     &[
         "StreamPodSandboxes",
         "StreamContainers",
@@ -23,6 +23,11 @@ pub const GROUPS: [&[&str]; 8] = [
         "CheckpointContainer",
         "CheckpointPod",
         "RestorePod",
+    ],
+    &[
+        "PullSecurityProfile",
+        "ListSecurityProfiles",
+        "RemoveSecurityProfile",
     ],
     // Some shims of containerd lack these, and cri-dockerd lacks ReopenContainerLog.
     &[

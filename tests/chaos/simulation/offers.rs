@@ -79,8 +79,10 @@ impl Offers {
         } else {
             self.now()
         };
-        let names = POOL.iter().enumerate();
-        let names = names.filter(move |(at, _)| has(offer, *at));
+        let names = POOL
+            .iter()
+            .enumerate()
+            .filter(move |(at, _)| has(offer, *at));
         names.map(|(_, name)| *name).chain(NEVER)
     }
 

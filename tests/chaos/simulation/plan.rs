@@ -281,7 +281,8 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     steps.extend(poll.iter().chain(&fault).chain(&poll).cloned());
 }
 
-/// Adds a backend that stops answering, wholly or one RPC, while calls are in flight, and then is forgotten or recovers.
+/// Adds a backend that stops answering, wholly or one RPC, while calls are in flight, and then is forgotten or
+/// recovers.
 fn hang(rng: &mut Rng, steps: &mut Vec<Step>) {
     let at = rng.usize(..60);
     let is_whole = rng.bool();

@@ -144,8 +144,8 @@ impl Runtime {
             .collect()
             .await
             .map_err(|_| Broken::Reset)?
-            .to_bytes();
-        let message = message.slice(frames::FRAME_HEADER..);
+            .to_bytes()
+            .slice(frames::FRAME_HEADER..);
         let seen = self.note(row, call, &message);
         self.answers(row).await;
         let damage = self.next_damage();
@@ -278,9 +278,7 @@ impl Runtime {
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;
         // criswitch caches no stats of a single backend, because it forwards a single backend's replies unchanged.
-        // criswitch also caches no stats from the streams that it opens for itself: it only reads such a stream to its
-        // end.
-        let unkept = row.is_stats() && (alone || row.streams() && call == 0);
+        let unkept = row.is_stats() && alone;
         // While the runtime has a fault, its connection may pass no bytes, so this reply may never reach criswitch.
         let faulty = truth.health[self.at].faulty;
         let spoilt = truth.seen[seen].spoilt || self.slow() || unread || faulty;

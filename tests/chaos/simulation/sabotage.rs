@@ -324,8 +324,9 @@ fn taken_over(text: &str) -> String {
 }
 
 fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {
-    let name = truth.thing(Kind::Pod, &call.names);
-    let name = name.map_or("", |pod| pod.handler.as_str());
+    let name = truth
+        .thing(Kind::Pod, &call.names)
+        .map_or("", |pod| pod.handler.as_str());
     let named = |message: &Bytes| protobuf::with_string(message, &[1, 9], name);
     Reply {
         messages: reply.messages.iter().map(named).collect(),

@@ -150,18 +150,21 @@ impl Truth {
             self.offers[runtime_of(row)].be_registered(&row.name);
         }
         let before = std::mem::take(&mut self.tables.registered);
-        let registered = table.handlers.iter().filter(|row| row.origin.is_none());
-        let registered = registered.map(|row| {
-            let is_it = |(name, backend, _): &&(String, usize, Instant)| {
-                (name, *backend) == (&row.name, runtime_of(row))
-            };
-            let since = before.iter().find(is_it).map(|(.., since)| *since);
-            (
-                row.name.clone(),
-                runtime_of(row),
-                since.unwrap_or_else(Instant::now),
-            )
-        });
+        let registered = table
+            .handlers
+            .iter()
+            .filter(|row| row.origin.is_none())
+            .map(|row| {
+                let is_it = |(name, backend, _): &&(String, usize, Instant)| {
+                    (name, *backend) == (&row.name, runtime_of(row))
+                };
+                let since = before.iter().find(is_it).map(|(.., since)| *since);
+                (
+                    row.name.clone(),
+                    runtime_of(row),
+                    since.unwrap_or_else(Instant::now),
+                )
+            });
         self.tables.registered = registered.collect();
         let last = self.tables.eras.last();
         if self.tables.is_loaded || last.is_none_or(|era| era.table != table) {
@@ -174,8 +177,12 @@ impl Truth {
 
     /// Notes that criswitch has received the last report of every backend.
     pub fn all_reports_received(&mut self) {
-        let there = self.tables.places.iter().zip(&mut self.offers);
-        let there = there.filter(|(place, _)| place.is_some());
+        let there = self
+            .tables
+            .places
+            .iter()
+            .zip(&mut self.offers)
+            .filter(|(place, _)| place.is_some());
         there.for_each(|(_, offers)| offers.receive());
     }
 
@@ -333,14 +340,15 @@ impl Truth {
     /// Whether the backend has a pod or container that was created through criswitch or that criswitch knows.
     fn owns(&self, runtime: usize) -> bool {
         let mut things = self.things.iter();
-        // The items of a backend that is away may pass to another backend that lists all of them. criswitch knows that an
-        // item has passed once the list of its owner shows it.
+        // The items of a backend that is away may pass to another backend that lists all of them. criswitch knows that
+        // an item has passed once the list of its owner shows it.
         let faulty = !self.relied_upon(runtime, Instant::now());
         things.any(|it| {
             let made = it.maker != 0 && !it.unanswered;
-            let owns = match it.copies.is_empty() {
-                true => it.is_settled(Moment::MAX),
-                false => it.owned && (made || !faulty),
+            let owns = if it.copies.is_empty() {
+                it.is_settled(Moment::MAX)
+            } else {
+                it.owned && (made || !faulty)
             };
             it.backend == runtime && it.gone.is_none() && owns && (made || it.learned.is_some())
         })
@@ -367,11 +375,15 @@ impl Truth {
             names.filter(|name| other.handler(name).is_none()).collect()
         };
         let led = |row: &Handler| (row.backend, row.backend_handler.clone());
-        let moved = after.handlers.iter().filter(|row| {
-            let old = before.handler(&row.name);
-            old.is_some_and(|old| led(old) != led(row))
-        });
-        let moved: Vec<_> = moved.map(|row| row.name.as_str()).collect();
+        let moved: Vec<_> = after
+            .handlers
+            .iter()
+            .filter(|row| {
+                let old = before.handler(&row.name);
+                old.is_some_and(|old| led(old) != led(row))
+            })
+            .map(|row| row.name.as_str())
+            .collect();
         let shown: Vec<_> = changes
             .handlers_moved
             .iter()

@@ -430,8 +430,8 @@ impl Truth {
         listed && self.relied_upon(backend, Instant::now())
     }
 
-    /// Notes that a client has cancelled a call, or that a stream of events has ended. criswitch may have dropped replies
-    /// that were on their way, including replies to its own questions for that call.
+    /// Notes that a client has cancelled a call, or that a stream of events has ended. criswitch may have dropped
+    /// replies that were on their way, including replies to its own questions for that call.
     pub fn cancelled(&mut self) {
         self.dropped = Some(Instant::now());
         self.listings.retain(|listing| listing.delivered.is_some());

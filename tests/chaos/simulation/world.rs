@@ -169,8 +169,7 @@ impl World {
     /// The runtime of a step: mostly a backend of criswitch, otherwise any runtime.
     fn runtime(&self, which: usize) -> usize {
         let live = self.switch.live();
-        let ours = live.backends.iter().map(|it| number(&it.socket));
-        let ours: Vec<_> = ours.collect();
+        let ours: Vec<_> = live.backends.iter().map(|it| number(&it.socket)).collect();
         let one = ours.get(which % (ours.len() + 1));
         one.copied().unwrap_or(which % RUNTIMES)
     }
@@ -188,8 +187,9 @@ impl World {
         }
         let read = sabotage::read(self.sabotage, read, &files);
         sabotage::before_reload(self.sabotage, &read, &self.switch);
-        let shown = criswitch::switch::reload::reload(&self.switch, read).result;
-        let shown = shown.map_err(|problems| format!("{problems:?}"));
+        let shown = criswitch::switch::reload::reload(&self.switch, read)
+            .result
+            .map_err(|problems| format!("{problems:?}"));
         let shown = sabotage::after_reload(self.sabotage, good, &self.switch, shown);
         self.played.reloads += 1;
         self.played.rejected += u64::from(!good);

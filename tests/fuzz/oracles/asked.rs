@@ -94,6 +94,13 @@ pub fn typed(rpc: &str, message: &[u8]) -> Option<Asked> {
             let pod = request.sandbox_config.and_then(|config| config.metadata);
             of_image(request.image, Pod(pod.unwrap_or_default().uid))
         }
+        "PullSecurityProfile" => {
+            let request = decode::<cri::PullSecurityProfileRequest>(message)?;
+            let pod = request.sandbox_config.and_then(|config| config.metadata);
+            of_image(request.image, Pod(pod.unwrap_or_default().uid))
+        }
+        "ListSecurityProfiles" => all!(message, ListSecurityProfilesRequest),
+        "RemoveSecurityProfile" => all!(message, RemoveSecurityProfileRequest),
         "RemoveImage" => of_image(decode::<cri::RemoveImageRequest>(message)?.image, All),
         "UpdateRuntimeConfig" => all!(message, UpdateRuntimeConfigRequest),
         "Status" => all!(message, StatusRequest),

@@ -134,8 +134,9 @@ fn pieces(
 }
 
 fn read(texts: &[Vec<u8>]) -> Result<Config, Problems> {
-    let files = PATHS.iter().zip(texts);
-    let files: Vec<_> = files
+    let files: Vec<_> = PATHS
+        .iter()
+        .zip(texts)
         .map(|(path, text)| (Path::new(*path), text.as_slice()))
         .collect();
     Config::of_texts(&files)
@@ -194,8 +195,8 @@ fn fits_together(config: &Config) {
 /// Checks that the configuration, written out in full, loads again with the same values. Only the order of the backends
 /// may differ.
 fn says_the_same_again(config: &Config) {
-    let again = read(&[written(config).into_bytes()]);
-    let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", written(config)));
+    let again = read(&[written(config).into_bytes()])
+        .unwrap_or_else(|problems| panic!("{problems}\n{}", written(config)));
     assert_eq!(again.listen, config.listen);
     assert_eq!(again.shutdown_timeout, config.shutdown_timeout);
     assert_eq!(again.max_message, config.max_message);
@@ -244,8 +245,10 @@ fn written(config: &Config) -> String {
         let stats = duration(backend.stats_timeout);
         let register = backend.auto_register;
         let timeouts = format!("list_timeout = {lists}, stats_timeout = {stats}");
-        let user = backend.user.map(|user| format!(", user = \"{user}\""));
-        let user = user.unwrap_or_default();
+        let user = backend
+            .user
+            .map(|user| format!(", user = \"{user}\""))
+            .unwrap_or_default();
         let row = format!("{{ socket = {socket}, {timeouts}, auto_register = {register}{user} }}");
         line(&format!("backends.{}", backend.name), row);
     }
@@ -283,8 +286,9 @@ fn fields(scheduling: &Scheduling) -> String {
 }
 
 fn texts(texts: &BTreeMap<String, String>) -> String {
-    let texts = texts.iter();
-    let texts = texts.map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)));
+    let texts = texts
+        .iter()
+        .map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)));
     format!("{{ {} }}", texts.collect::<Vec<_>>().join(", "))
 }
 

@@ -2,7 +2,7 @@
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::fanout::merge;
+use criswitch::dispatch::fanout::merge;
 use criswitch_cri::codec::cri;
 use criswitch_cri::codec::protobuf;
 use prost::Message;

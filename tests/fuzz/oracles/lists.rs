@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::fanout::merge;
+use criswitch::dispatch::fanout::merge;
 use criswitch::ownership::Owners;
 use criswitch::switch::labels::union;
 use criswitch_config::{BackendId, BackendIds};
@@ -85,8 +85,10 @@ fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>
             }
         }
         learned.unwrap();
-        let shown = owners.own(kind, backend, list, owners.mark()).unwrap();
-        let shown = shown.unwrap_or_else(|| list.clone());
+        let shown = owners
+            .own(kind, backend, list, owners.mark())
+            .unwrap()
+            .unwrap_or_else(|| list.clone());
         assert_eq!(self::ids(&shown), own);
     }
     for (id, wanted) in &known {

@@ -114,8 +114,9 @@ fn well_typed(name: &str, mut message: &[u8]) -> bool {
             return false;
         };
         let fields = INTERFACE.messages[name].iter();
-        let mut inner = fields.filter(|field| u32::try_from(field.number()) == Ok(number));
-        let inner = inner.find(|field| field.r#type() == Type::Message);
+        let inner = fields
+            .filter(|field| u32::try_from(field.number()) == Ok(number))
+            .find(|field| field.r#type() == Type::Message);
         let fine = match inner {
             None => {
                 let skipped = skip_field(wire_type, number, &mut message, DecodeContext::default());

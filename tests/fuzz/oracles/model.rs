@@ -262,11 +262,13 @@ impl Model {
         let list = cri::ListContainersResponse {
             containers: containers.clone(),
         };
-        let seen = containers.into_iter().map(|container| {
-            let pod = container.pod_sandbox_id;
-            (container.id, (PodNames::default(), pod))
-        });
-        let seen: Vec<_> = seen.collect();
+        let seen: Vec<_> = containers
+            .into_iter()
+            .map(|container| {
+                let pod = container.pod_sandbox_id;
+                (container.id, (PodNames::default(), pod))
+            })
+            .collect();
         self.list(
             u,
             Kind::Container,
@@ -300,12 +302,15 @@ impl Model {
             self.see(kind, id, backend, asked, more.clone());
         }
         let mut before = HashSet::new();
-        let own = seen.iter().filter(|(id, (_, pod))| {
-            let is_known = self.of(kind).any(|row| row.id == *id);
-            let is_shown = self.is_shown(kind, id, pod, (backend, asked));
-            is_shown && (!is_known || before.insert(id))
-        });
-        let own: Vec<_> = own.map(|(id, _)| id.as_str()).collect();
+        let own: Vec<_> = seen
+            .iter()
+            .filter(|(id, (_, pod))| {
+                let is_known = self.of(kind).any(|row| row.id == *id);
+                let is_shown = self.is_shown(kind, id, pod, (backend, asked));
+                is_shown && (!is_known || before.insert(id))
+            })
+            .map(|(id, _)| id.as_str())
+            .collect();
         let of_backend = self.owners.own(kind, backend, list, mark).unwrap();
         let shown = of_backend.as_deref().unwrap_or(list);
         let items = criswitch_cri::codec::protobuf::all_bytes(shown, &[1])

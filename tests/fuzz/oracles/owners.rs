@@ -99,8 +99,9 @@ fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Unrout
 pub fn owned(model: &Model, kind: Kind, id: &str, owner: BackendId) -> Result<Target, Unroutable> {
     let is_anothers = |(full, other): &(&str, BackendId)| *full != id && *other != owner;
     let is_short = model.with_prefix(kind, id).iter().any(is_anothers);
-    match is_short && id.len() < 64 {
-        true => Err(Unroutable::Ambiguous(id.to_owned())),
-        false => Ok(Target::Owner(owner, kind, id.to_owned())),
+    if is_short && id.len() < 64 {
+        Err(Unroutable::Ambiguous(id.to_owned()))
+    } else {
+        Ok(Target::Owner(owner, kind, id.to_owned()))
     }
 }

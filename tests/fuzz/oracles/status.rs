@@ -6,7 +6,7 @@ use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch::backend::Backend;
 use criswitch::backend::connect::Dialer;
-use criswitch::fanout::status::{self, StatusAnswer};
+use criswitch::dispatch::fanout::status::{self, StatusAnswer};
 use criswitch::gate::Readable;
 use criswitch_config::Handler;
 use criswitch_cri::codec::cri;
@@ -119,8 +119,10 @@ fn backends_ready(
 fn handler(row: &Handler, name: &str, decoded: &[cri::StatusResponse]) -> cri::RuntimeHandler {
     let mut backends = TABLE.table.backends.iter();
     let place = backends.position(|it| it.id == row.backend).unwrap();
-    let theirs = decoded[place].runtime_handlers.iter();
-    let mut theirs = theirs.filter(|handler| handler.name == row.backend_handler);
+    let mut theirs = decoded[place]
+        .runtime_handlers
+        .iter()
+        .filter(|handler| handler.name == row.backend_handler);
     cri::RuntimeHandler {
         name: name.to_owned(),
         ..theirs.next().cloned().unwrap_or_default()
@@ -137,6 +139,8 @@ fn common(decoded: &[cri::StatusResponse]) -> Option<cri::RuntimeFeatures> {
         supplemental_groups_policy: all(|features| features.supplemental_groups_policy),
         user_namespaces_host_network: all(|features| features.user_namespaces_host_network),
         mount_options: all(|features| features.mount_options),
+        cgroup_mount_mode: all(|features| features.cgroup_mount_mode),
+        seccomp_profile_oci: all(|features| features.seccomp_profile_oci),
     };
     (features != cri::RuntimeFeatures::default()).then_some(features)
 }

@@ -11,6 +11,6 @@ pub fn bad_details(rpc: &str) -> Option<Reply> {
         .header("content-type", "application/grpc")
         .header("grpc-status", "9")
         .header("grpc-message", "not%20now")
-        .header("grpc-status-details-bin", "!! this is no base64 !!");
+        .header("grpc-status-details-bin", "!! this is not base64 !!");
     Some(reply.body(Body::default()).unwrap())
 }

@@ -160,8 +160,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the last word of a container's command to its log, in the format of the CRI. Without a log directory the pod
-    /// has no logs.
+    /// Writes the last word of a container's command to its log, in the format of the CRI. Without a log directory the
+    /// pod has no logs.
     fn write_log(&self, key: &str) -> Answer<()> {
         let container = self.container(key)?;
         let pod = self.pod(&container.pod)?;

@@ -1,4 +1,4 @@
-//! The image store of a simulated runtime. Every reference can be pulled. Nothing is downloaded.
+//! The images and security profiles of a simulated runtime. Every reference can be pulled. Nothing is downloaded.
 
 use criswitch_cri::codec::cri;
 use criswitch_cri::codec::cri::image_service_server::ImageService;
@@ -13,6 +13,8 @@ use super::store::{Store, info};
 
 /// The size of every image made from a reference.
 const IMAGE_BYTES: u64 = 4 << 20;
+/// The size of every security profile.
+const PROFILE_BYTES: u64 = 1 << 10;
 
 impl Store {
     /// Returns the id of a reference's image, and adds the image if it is absent.
@@ -113,6 +115,27 @@ impl Store {
         Ok(())
     }
 
+    /// Adds a reference to the security profile with its digest. Returns whether the profile was there.
+    pub fn add_profile(&mut self, reference: &str) -> Result<bool, Status> {
+        let Some((_, digest)) = reference.split_once('@') else {
+            let text = format!("security profile invalid: {reference:?} has no digest");
+            return Err(Status::invalid_argument(text));
+        };
+        let mut profiles = self.profiles.iter_mut();
+        let found = profiles.find(|profile| profile.digest == digest);
+        let cached = found.is_some();
+        match found {
+            Some(profile) if profile.refs.iter().any(|it| it == reference) => {}
+            Some(profile) => profile.refs.push(reference.to_owned()),
+            None => self.profiles.push(cri::SecurityProfileInfo {
+                digest: digest.to_owned(),
+                refs: vec![reference.to_owned()],
+                size: PROFILE_BYTES,
+            }),
+        }
+        Ok(cached)
+    }
+
     fn image_fs_info(&self) -> cri::ImageFsInfoResponse {
         let mountpoint = format!("/var/lib/{}", self.settings.runtime_name);
         let bytes = self.images.iter().map(|image| image.size).sum();
@@ -180,6 +203,36 @@ impl ImageService for Service {
         r: Request<cri::ImageFsInfoRequest>,
     ) -> Reply<cri::ImageFsInfoResponse> {
         self.with(r, |store, _| Ok(store.image_fs_info()))
+    }
+
+    async fn pull_security_profile(
+        &self,
+        r: Request<cri::PullSecurityProfileRequest>,
+    ) -> Reply<cri::PullSecurityProfileResponse> {
+        self.with(r, |store, r| {
+            let cached = store.add_profile(&reference_of(r.image.as_ref()))?;
+            Ok(cri::PullSecurityProfileResponse { cached })
+        })
+    }
+
+    async fn list_security_profiles(
+        &self,
+        r: Request<cri::ListSecurityProfilesRequest>,
+    ) -> Reply<cri::ListSecurityProfilesResponse> {
+        self.with(r, |store, _| {
+            let profiles = store.profiles.clone();
+            Ok(cri::ListSecurityProfilesResponse { profiles })
+        })
+    }
+
+    async fn remove_security_profile(
+        &self,
+        r: Request<cri::RemoveSecurityProfileRequest>,
+    ) -> Reply<cri::RemoveSecurityProfileResponse> {
+        self.with(r, |store, r| {
+            store.profiles.retain(|profile| profile.digest != r.digest);
+            Ok(cri::RemoveSecurityProfileResponse {})
+        })
     }
 }
 

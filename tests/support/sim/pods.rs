@@ -183,13 +183,16 @@ impl Store {
         &mut self,
         request: cri::RestorePodRequest,
     ) -> Answer<cri::RestorePodResponse> {
-        let saved = self.checkpoints.get(&request.checkpoint_path).cloned();
-        let saved = saved.ok_or_else(|| {
-            Status::not_found(format!(
-                "checkpoint \"{}\": not found",
-                request.checkpoint_path
-            ))
-        })?;
+        let saved = self
+            .checkpoints
+            .get(&request.checkpoint_path)
+            .cloned()
+            .ok_or_else(|| {
+                Status::not_found(format!(
+                    "checkpoint \"{}\": not found",
+                    request.checkpoint_path
+                ))
+            })?;
         let configs = match request.container_configs {
             given if given.is_empty() => saved.containers,
             given => given,

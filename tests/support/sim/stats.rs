@@ -51,8 +51,8 @@ impl Store {
             .collect()
     }
 
-    /// The metrics of ready pods: one sample for each descriptor, or for each of two processors if the descriptor has the
-    /// label `cpu`.
+    /// The metrics of ready pods: one sample for each descriptor, or for each of two processors if the descriptor has
+    /// the label `cpu`.
     pub fn pod_metrics(&self) -> Vec<cri::PodSandboxMetrics> {
         let metrics_of_pod = |pod: &Pod| cri::PodSandboxMetrics {
             pod_sandbox_id: pod.id.clone(),
@@ -76,6 +76,7 @@ impl Store {
             metric_type: cri::MetricType::Gauge.into(),
             label_values: values(descriptor, id, sample),
             value: number(id, 1000),
+            double_value: None,
         };
         let descriptors = self.settings.descriptors.iter();
         let samples = descriptors.flat_map(|descriptor| {

@@ -1,4 +1,4 @@
-//! The state of a simulated runtime: pods, containers, images, listeners for events.
+//! The state of a simulated runtime: pods, containers, images, security profiles, listeners for events.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,6 +23,7 @@ pub struct Store {
     pub pods: Vec<Pod>,
     pub containers: Vec<Container>,
     pub images: Vec<cri::Image>,
+    pub profiles: Vec<cri::SecurityProfileInfo>,
     /// Checkpoints by the path in the request that wrote them.
     pub checkpoints: HashMap<String, Checkpoint>,
     pub network: Option<cri::NetworkConfig>,
@@ -44,6 +45,7 @@ impl Store {
             pods: Vec::new(),
             containers: Vec::new(),
             images: Vec::new(),
+            profiles: Vec::new(),
             checkpoints: HashMap::new(),
             network: None,
             events: broadcast::Sender::new(UNREAD_EVENTS),

@@ -29,8 +29,7 @@ async fn a_backend_with_a_full_connection_queue_is_down_with_that_cause() {
         format!(
             "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nfull = '{socket}'"
         )
-    });
-    let rig = rig.await;
+    }).await;
     let rejected = rig.try_run("full", "web").await.unwrap_err();
     assert_eq!(rejected.code(), Code::Unavailable);
     assert!(

@@ -126,8 +126,7 @@ async fn behind_proxy() -> (Rig, Proxy) {
         format!(
             "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{directory}/proxy.sock'"
         )
-    });
-    let rig = rig.await;
+    }).await;
     until_state(&rig, "kata", "ready").await;
     (rig, proxy.unwrap())
 }

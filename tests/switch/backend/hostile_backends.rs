@@ -165,7 +165,7 @@ async fn criswitchs_own_lists_have_memory_while_replies_to_clients_use_all_memor
         let (client, request) = (client.clone(), request.clone());
         begun.spawn(async move { client.call(&path("ContainerStatus"), &[], request).await });
     }
-    // The memory for large replies that are no lists holds three of the ten replies, so criswitch rejects seven.
+    // The memory for large replies that are not lists holds three of the ten replies, so criswitch rejects seven.
     for _ in 0..7 {
         let reply = begun.join_next().await.unwrap().unwrap();
         assert!(text_of(&reply).contains("all memory"), "{reply:?}");
@@ -219,17 +219,17 @@ async fn streamed(beside: &Beside) -> String {
 }
 
 #[tokio::test]
-async fn a_streamed_list_without_end_is_ended() {
-    let beside = beside(endless).await;
-    assert_eq!(streamed(&beside).await, "8", "ResourceExhausted");
-    beside.others_are_unharmed().await;
-}
-
-#[tokio::test]
-async fn a_streamed_list_of_endless_empty_messages_is_ended() {
-    let beside = beside(empty_messages).await;
-    assert_eq!(streamed(&beside).await, "13", "Internal");
-    beside.others_are_unharmed().await;
+async fn a_streamed_list_without_end_is_ended_and_replaced() {
+    for (misbehaviour, cause) in [
+        (endless as Misbehaviour, "larger than"),
+        (empty_messages, "more than 131072 messages"),
+    ] {
+        let beside = beside(misbehaviour).await;
+        assert_eq!(streamed(&beside).await, "0", "{cause}");
+        let failing = state_of(&beside.rig, "bad").await["failingRpcs"].to_string();
+        assert!(failing.contains(cause), "{failing}");
+        beside.others_are_unharmed().await;
+    }
 }
 
 #[tokio::test]
@@ -331,7 +331,7 @@ async fn error_details_that_are_not_base64_pass_unchanged() {
         assert_eq!(reply.code(), Code::FailedPrecondition, "{}", text_of(reply));
         assert!(text_of(reply).starts_with("not now"), "{}", text_of(reply));
         let details = &reply.headers["grpc-status-details-bin"];
-        assert_eq!(details, "!! this is no base64 !!");
+        assert_eq!(details, "!! this is not base64 !!");
     }
     beside.is_served_from_cache("not now").await;
     beside.others_are_unharmed().await;
@@ -424,8 +424,9 @@ async fn a_burst_of_events_disconnects_no_client_that_reads() {
     let beside = beside(burst).await;
     let mut events = events(&beside.rig).await.unwrap();
     for number in 0..BURST {
-        let event = next(&mut events).await;
-        let event = event.unwrap_or_else(|status| panic!("at {number}: {status}"));
+        let event = next(&mut events)
+            .await
+            .unwrap_or_else(|status| panic!("at {number}: {status}"));
         assert_eq!(event.container_id, number.to_string());
     }
 }
@@ -443,8 +444,9 @@ async fn events_without_a_pause_disconnect_no_client_that_reads_and_delay_no_oth
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        let event = next(&mut events).await;
-        let event = event.unwrap_or_else(|status| panic!("at {expected}: {status}"));
+        let event = next(&mut events)
+            .await
+            .unwrap_or_else(|status| panic!("at {expected}: {status}"));
         if event.container_id == pod {
             of_pod += 1;
             continue;

@@ -24,8 +24,10 @@ const NONE_AFTER_FIRST: [u8; 8] = [0, 0, 0, 1, 0, 0, 0, 0];
 /// A Version call's result.
 async fn version(backend: &Backend, wire: &Wire) -> Result<Code, String> {
     let (headers, body) = (own_headers(), frames::frame(b""));
-    let asked = backend.ask_over(wire.clone(), User::Own, &rpc::VERSION, &headers, body);
-    let asked = asked.await.map(|answer| answer.code());
+    let asked = backend
+        .ask_over(wire.clone(), User::Own, &rpc::VERSION, &headers, body)
+        .await
+        .map(|answer| answer.code());
     asked.map_err(|failed| failed.message().to_owned())
 }
 

@@ -117,11 +117,64 @@ async fn a_pull_delayed_by_one_backend_is_deadline_exceeded() {
 }
 
 #[tokio::test]
-async fn a_call_for_an_unknown_id_is_deadline_exceeded_while_a_backend_does_not_list() {
+async fn a_call_for_an_unknown_id_ends_before_its_deadline_while_a_backend_does_not_list() {
     let rig = runc_and_kata().await;
+    let (_, container) = rig.run("runc", "web").await;
     rig.sim("kata").hold("ListPodSandbox");
     let reply = call(&rig, "StopContainer", SHORT, by_id("nobodys")).await;
-    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+    assert_eq!(reply.code(), Code::Unavailable, "{}", reply.text());
+    let text = crate::calls::text_of(&reply);
+    assert!(text.contains("before the client's deadline"), "{text}");
+    let short = call(&rig, "ContainerStatus", SHORT, by_id(&container[..12])).await;
+    assert_eq!(short.code(), Code::Ok, "{}", short.text());
+}
+
+/// `crictl rmi` and `crictl metricsp` wait for two seconds. An earlier answer shows that the backend has
+/// `PodSandboxStats`.
+#[tokio::test]
+async fn a_call_that_first_asks_a_backend_that_hangs_ends_before_its_deadline() {
+    let stored = cri::Image {
+        id: "sha256:1".to_owned(),
+        repo_tags: vec!["registry.k8s.io/app:1".to_owned()],
+        ..Default::default()
+    };
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata").stores(stored)]).await;
+    rig.pods().await.unwrap();
+    let image = frame(&cri::RemoveImageRequest {
+        image: Some(image_spec("registry.k8s.io/app:1")),
+    });
+    let id = frame(&cri::PodSandboxStatsRequest::default());
+    for (held, path, body, code) in [
+        (
+            "ListContainers",
+            "ImageService/RemoveImage",
+            image,
+            Code::Unavailable,
+        ),
+        (
+            "ListMetricDescriptors",
+            "RuntimeService/ListPodSandboxMetrics",
+            frame_raw(b""),
+            Code::Ok,
+        ),
+        (
+            "PodSandboxStats",
+            "RuntimeService/PodSandboxStats",
+            id,
+            Code::InvalidArgument,
+        ),
+    ] {
+        rig.sim("kata").hold(held);
+        let reply = rig
+            .raw(&format!("/runtime.v1.{path}"), &[SHORT], body)
+            .await;
+        assert_eq!(reply.code(), code, "{path}: {}", reply.text());
+        let kata = state_of(&rig, "kata").await;
+        assert!(
+            kata["failingRpcs"].is_null() || kata["failingRpcs"] == serde_json::json!([]),
+            "{kata}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -107,8 +107,10 @@ async fn a_backends_error_passes_unchanged_with_its_details_and_trailers() {
     rig.sim("kata").fail("PodSandboxStatus", full_status(text));
     let path = format!("{RUNTIME}/PodSandboxStatus");
     let through = rig.raw(&path, &[], pod_status(&pod)).await;
-    let direct = crate::support::RawClient::connect(&rig.sim("kata").socket()).await;
-    let direct = direct.call(&path, &[], pod_status(&pod)).await;
+    let direct = crate::support::RawClient::connect(&rig.sim("kata").socket())
+        .await
+        .call(&path, &[], pod_status(&pod))
+        .await;
     assert_eq!(through.code(), Code::ResourceExhausted);
     assert_eq!(through.text(), direct.text());
     assert_eq!(through.body, direct.body);
@@ -189,8 +191,10 @@ async fn the_error_of_a_merged_call_has_the_backends_text_first_and_then_names_t
     let pulled = rig.images().pull_image(pull).await.unwrap_err();
     for failed in [listed, pulled] {
         assert_eq!(failed.code(), Code::ResourceExhausted);
-        let behind = failed.message().strip_prefix(text);
-        let behind = behind.unwrap_or_else(|| panic!("{failed}"));
+        let behind = failed
+            .message()
+            .strip_prefix(text)
+            .unwrap_or_else(|| panic!("{failed}"));
         assert!(
             behind.contains("runc") && behind.contains(&socket),
             "{behind}"

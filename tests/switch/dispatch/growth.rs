@@ -1,18 +1,21 @@
-//! The work of a call grows with its bytes, and not with a product of sizes that a client and a backend choose. For each
-//! row, each repeated field of the request grows, together with all repeated fields of the replies.
+//! The work of a call grows with its bytes, and not with a product of sizes that a client and a backend choose. For
+//! each row, each repeated field of the request grows, together with all repeated fields of the replies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use criswitch_cri::codec::cri;
 use criswitch_cri::codec::protobuf::put_bytes;
 use criswitch_cri::rpc::{self, ROWS, Row};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use rustix::time::{ClockId, clock_gettime};
+use tonic::Streaming;
 
 use crate::calls::ID_CALLS;
 use crate::faults::{hang, runc_and_kata, until_state, wake};
+use crate::session::events::{listening, next};
 use crate::support::{Rig, frame_raw};
 
 #[path = "../../interface/proto.rs"]
@@ -162,6 +165,20 @@ fn request_of(row: &Row, (pod, container): &(String, String)) -> Bytes {
     }
 }
 
+/// Whether the work for [`FACTOR`] times as many values, the second of `times`, is more than linear.
+fn grew_too_much(times: &[Duration]) -> bool {
+    times[1] > SHORT && times[1] > times[0] * MOST_GROWTH
+}
+
+/// The names of the fields that grow.
+fn names(dimensions: &[Dimension]) -> String {
+    let name = |dimension: &Dimension| {
+        let fields = dimension.iter().map(|field| field.name());
+        fields.collect::<Vec<_>>().join(".")
+    };
+    dimensions.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
 /// Measures the calls of a row. Returns what grew too much.
 async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
     let rig = runc_and_kata().await;
@@ -191,10 +208,9 @@ async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
                 until_state(&rig, "kata", "ready").await;
             }
         }
-        if times[1] > SHORT && times[1] > times[0] * MOST_GROWTH {
-            let names = dimension.iter().map(|field| field.name());
-            let names = names.collect::<Vec<_>>().join(".");
-            wrong.push(format!("{} with {names:?}: {times:?}", row.name));
+        if grew_too_much(&times) {
+            let request = names(&[dimension]);
+            wrong.push(format!("{} with {request}: {times:?}", row.name));
         }
     }
     wrong
@@ -216,6 +232,47 @@ async fn the_work_of_each_rpc_is_linear_in_each_size_that_a_client_or_a_backend_
         false,
     )
     .await;
+}
+
+/// The time that this thread works until a client has a further event of kata's `pod` and `container`.
+async fn work_for_event(
+    rig: &Rig,
+    (pod, container): &(String, String),
+    events: &mut Streaming<cri::ContainerEventResponse>,
+) -> Duration {
+    let mut shortest = Duration::MAX;
+    for _ in 0..TRIES {
+        let begun = processor_time();
+        rig.sim("kata").report(container, pod);
+        next(events).await.unwrap();
+        shortest = shortest.min(processor_time() - begun);
+    }
+    shortest
+}
+
+#[tokio::test]
+async fn the_work_for_an_event_is_linear_in_each_size_that_a_backend_chooses() {
+    let interface = Interface::compiled();
+    let row = &rpc::EVENTS;
+    let [_, event] = &interface.rpcs[row.name];
+    let dimensions = interface.dimensions(event, &[]);
+    let each = dimensions.iter().map(std::slice::from_ref);
+    let mut wrong = Vec::new();
+    for grown in each.chain([&*dimensions]) {
+        let rig = runc_and_kata().await;
+        let ids = rig.run("kata", "db").await;
+        let mut events = listening(&rig).await;
+        let mut times = Vec::new();
+        for count in [FEW, FACTOR * FEW] {
+            let grown = interface.all_grown(grown, count);
+            rig.sim("kata").append_raw(row.name, grown);
+            times.push(work_for_event(&rig, &ids, &mut events).await);
+        }
+        if grew_too_much(&times) {
+            wrong.push(format!("{}: {times:?}", names(grown)));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[tokio::test]

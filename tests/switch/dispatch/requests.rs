@@ -166,7 +166,7 @@ async fn an_unknown_rpc_or_service_is_unimplemented_and_sent_nowhere() {
         "/runtime.v1.ImageService/Version",
         "/runtime.v1alpha2.RuntimeService/Version",
         "/runtime.v2.RuntimeService/Version",
-        "/grpc.health.v1.Health/Check",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         "/Version",
         "/runtime.v1.RuntimeService/Version/",
         "/",

@@ -98,8 +98,10 @@ async fn a_reply_passes_byte_for_byte_whatever_it_contains() {
     let body = frame_raw(&[b"\x0a\x40", pod.as_bytes()].concat());
     let path = "/runtime.v1.RuntimeService/PodSandboxStatus";
     let through = rig.raw(path, &[], body.clone()).await;
-    let direct = crate::support::RawClient::connect(&rig.sim("kata").socket()).await;
-    let direct = direct.call(path, &[], body).await;
+    let direct = crate::support::RawClient::connect(&rig.sim("kata").socket())
+        .await
+        .call(path, &[], body)
+        .await;
     assert!(direct.body.windows(4).any(|w| w == b"caf\xe9"));
     assert_eq!(through.body, direct.body);
 }

@@ -147,8 +147,10 @@ async fn a_list_by_uid_shows_a_pod_that_a_failed_run_left_on_another_backend() {
     runc.fail("RunPodSandbox", Status::unknown("no network"));
     known.rig.try_run("runc", "web").await.unwrap_err();
     runc.heal("RunPodSandbox");
-    let left = Client::new(&runc.socket()).run_pod("runc", "web").await;
-    let left = left.unwrap();
+    let left = Client::new(&runc.socket())
+        .run_pod("runc", "web")
+        .await
+        .unwrap();
     for list in &known.lists {
         let reply = send(&known.rig, list.rpc, list.request.clone()).await;
         known.assert_listed(list, &reply);

@@ -271,7 +271,7 @@ async fn the_state_names_what_a_backend_lacks_until_its_next_connection() {
     wait::until(async || lacking(&rig, "old").await == ["PodSandboxStats", "RuntimeConfig"]).await;
 }
 
-/// For each RPC that every runtime must have and that is no list: the backend is named until it answers.
+/// For each RPC that every runtime must have and that is not a list: the backend is named until it answers.
 #[tokio::test]
 async fn a_backend_that_lacks_a_required_rpc_is_named_until_it_has_the_rpc() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

@@ -60,8 +60,12 @@ async fn labels(rig: &Rig) -> BTreeSet<Vec<String>> {
 
 async fn streamed_labels(rig: &Rig) -> BTreeSet<Vec<String>> {
     let request = cri::StreamPodSandboxMetricsRequest {};
-    let stream = rig.runtime().stream_pod_sandbox_metrics(request).await;
-    let mut stream = stream.unwrap().into_inner();
+    let mut stream = rig
+        .runtime()
+        .stream_pod_sandbox_metrics(request)
+        .await
+        .unwrap()
+        .into_inner();
     let mut labels = BTreeSet::new();
     while let Some(message) = stream.message().await.unwrap() {
         labels.extend(keys_of(&message.pod_sandbox_metrics));
@@ -71,8 +75,10 @@ async fn streamed_labels(rig: &Rig) -> BTreeSet<Vec<String>> {
 
 /// The label keys of samples. Each label value of a simulated runtime begins with the label's key.
 fn keys_of(pods: &[cri::PodSandboxMetrics]) -> BTreeSet<Vec<String>> {
-    let containers = pods.iter().flat_map(|pod| &pod.container_metrics);
-    let containers = containers.flat_map(|container| &container.metrics);
+    let containers = pods
+        .iter()
+        .flat_map(|pod| &pod.container_metrics)
+        .flat_map(|container| &container.metrics);
     let samples = pods.iter().flat_map(|pod| &pod.metrics).chain(containers);
     let key = |value: &String| value.split(' ').next().unwrap().to_owned();
     samples
@@ -111,8 +117,10 @@ async fn criswitch_asks_for_descriptors_once_for_each_connection() {
     kata.start();
     until_state(&rig, "kata", "ready").await;
     // No client has read the descriptors, so the new label counts.
-    let samples = [one(&["id", "name", ""]), one(&["id", "name", "x"])];
-    let samples: BTreeSet<_> = samples.into_iter().flatten().collect();
+    let samples: BTreeSet<_> = [one(&["id", "name", ""]), one(&["id", "name", "x"])]
+        .into_iter()
+        .flatten()
+        .collect();
     assert_eq!(labels(&rig).await, samples);
 }
 
@@ -186,7 +194,7 @@ async fn metrics_of_the_only_backend_follow_the_label_keys_of_a_removed_backend(
 async fn samples_pass_unchanged_where_all_descriptors_agree() {
     let rig = two(&["id", "name"], &["id", "name"]).await;
     let kata = rig.sim("kata");
-    // A descriptor that only one backend has is no disagreement.
+    // A descriptor that only one backend has is not a disagreement.
     kata.clone()
         .set(|settings| settings.descriptors.push(descriptor(DISK, &["disk"])));
     given(&rig).await;

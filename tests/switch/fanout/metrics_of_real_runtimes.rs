@@ -118,8 +118,10 @@ async fn described(client: &Client) -> HashMap<String, Vec<String>> {
     let reply = client.runtime().list_metric_descriptors(request).await;
     let descriptors = reply.unwrap().into_inner().descriptors;
     let count = descriptors.len();
-    let keys = descriptors.into_iter().map(|it| (it.name, it.label_keys));
-    let keys: HashMap<_, _> = keys.collect();
+    let keys: HashMap<_, _> = descriptors
+        .into_iter()
+        .map(|it| (it.name, it.label_keys))
+        .collect();
     assert_eq!(keys.len(), count, "each metric is described once");
     keys
 }
@@ -146,14 +148,19 @@ type Sample = (String, String, BTreeMap<String, String>);
 fn seen(pods: Vec<cri::PodSandboxMetrics>, keys: &HashMap<String, Vec<String>>) -> Vec<Sample> {
     let mut samples = Vec::new();
     for pod in pods {
-        let containers = pod.container_metrics.into_iter();
-        let containers = containers.map(|container| (container.container_id, container.metrics));
+        let containers = pod
+            .container_metrics
+            .into_iter()
+            .map(|container| (container.container_id, container.metrics));
         for (id, metrics) in containers.chain([(pod.pod_sandbox_id, pod.metrics)]) {
             for metric in metrics {
                 let keys = &keys[&metric.name];
                 assert_eq!(metric.label_values.len(), keys.len(), "{}", metric.name);
-                let labels = keys.iter().cloned().zip(metric.label_values);
-                let labels = labels.filter(|(_, value)| !value.is_empty());
+                let labels = keys
+                    .iter()
+                    .cloned()
+                    .zip(metric.label_values)
+                    .filter(|(_, value)| !value.is_empty());
                 samples.push((id.clone(), metric.name, labels.collect()));
             }
         }

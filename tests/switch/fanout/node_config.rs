@@ -158,8 +158,10 @@ async fn two_cgroup_drivers_are_logged_and_that_of_the_default_backend_is_return
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Systemd);
     wait::until(async || logged.text().contains("cgroup driver")).await;
     let text = logged.text();
-    let line = text.lines().find(|line| line.contains("cgroup driver"));
-    let line = line.unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.contains("cgroup driver"))
+        .unwrap();
     assert!(line.contains("ERROR") && line.contains("kata"), "{line}");
 }
 
@@ -516,8 +518,10 @@ async fn an_old_default_is_asked_once_for_its_cgroup_driver_while_a_new_default_
         faults::until_state(&rig, "new", "ready").await;
         old.release("RuntimeConfig");
     };
-    let shown = tokio::time::timeout(PATIENCE, async { tokio::join!(driver(&rig), change).0 });
-    let shown = shown.await.expect("it waits for ever").unwrap();
+    let shown = tokio::time::timeout(PATIENCE, async { tokio::join!(driver(&rig), change).0 })
+        .await
+        .expect("it waits for ever")
+        .unwrap();
     assert_eq!(shown, cri::CgroupDriver::Cgroupfs);
     assert_eq!(old.calls("RuntimeConfig").len(), made_ready + 1);
 }

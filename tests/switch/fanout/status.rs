@@ -36,8 +36,9 @@ fn handler_names(status: &cri::StatusResponse) -> Vec<&str> {
 
 pub fn features_of(status: &cri::StatusResponse, handler: &str) -> cri::RuntimeHandlerFeatures {
     let mut handlers = status.runtime_handlers.iter();
-    let found = handlers.find(|known| known.name == handler);
-    let found = found.unwrap_or_else(|| panic!("no handler {handler:?}"));
+    let found = handlers
+        .find(|known| known.name == handler)
+        .unwrap_or_else(|| panic!("no handler {handler:?}"));
     found.features.unwrap_or_default()
 }
 
@@ -59,6 +60,7 @@ pub fn both() -> cri::RuntimeHandlerFeatures {
     cri::RuntimeHandlerFeatures {
         user_namespaces: true,
         recursive_read_only_mounts: true,
+        ..Default::default()
     }
 }
 
@@ -199,8 +201,9 @@ async fn a_condition_that_is_not_utf8_does_not_make_status_fail() {
     let condition = b"\x0a\x16\x0a\x14\x0a\x0cNetworkReady\x22\x04caf\xe9";
     for sim in &rig.sims {
         sim.append_raw("Status", condition.as_slice());
-        let reply = rig.raw(STATUS, &[], frame(&cri::StatusRequest::default()));
-        let reply = reply.await;
+        let reply = rig
+            .raw(STATUS, &[], frame(&cri::StatusRequest::default()))
+            .await;
         assert_eq!(reply.code(), Code::Ok, "{}: {}", sim.name(), reply.text());
     }
 }
@@ -211,7 +214,7 @@ async fn the_handlers_of_a_backend_that_was_never_up_have_no_features() {
     let mut rig = Rig::start([Sim::new("runc"), kata]).await;
     rig.stop_switch().await;
     rig.sim("kata").stop().await;
-    rig.restart_switch().await;
+    rig.restart_switch_without_state().await;
     let status = status(&rig).await;
     assert_eq!(handler_names(&status), ["", "kata", "runc"]);
     assert_eq!(features_of(&status, "kata"), Default::default());
@@ -266,16 +269,19 @@ async fn a_feature_is_true_only_if_every_backend_has_it() {
     let runc = cri::RuntimeFeatures {
         supplemental_groups_policy: true,
         user_namespaces_host_network: true,
-        mount_options: false,
+        cgroup_mount_mode: true,
+        ..Default::default()
     };
     let kata = cri::RuntimeFeatures {
         supplemental_groups_policy: true,
-        user_namespaces_host_network: false,
         mount_options: true,
+        cgroup_mount_mode: true,
+        ..Default::default()
     };
     let rig = Rig::start([with("runc", runc), with("kata", kata)]).await;
     let common = cri::RuntimeFeatures {
         supplemental_groups_policy: true,
+        cgroup_mount_mode: true,
         ..Default::default()
     };
     assert_eq!(status(&rig).await.features, Some(common));
@@ -285,8 +291,12 @@ async fn a_feature_is_true_only_if_every_backend_has_it() {
 async fn other_fields_of_the_default_backends_status_pass_byte_for_byte() {
     let rig = Rig::start([Sim::new("runc").newer(), Sim::new("kata")]).await;
     let body = frame(&cri::StatusRequest { verbose: true });
-    let direct = crate::support::RawClient::connect(&rig.sim("runc").socket()).await;
-    let direct = direct.call(STATUS, &[], body.clone()).await.messages()[0].clone();
+    let direct = crate::support::RawClient::connect(&rig.sim("runc").socket())
+        .await
+        .call(STATUS, &[], body.clone())
+        .await
+        .messages()[0]
+        .clone();
     let through = rig.raw(STATUS, &[], body).await.messages()[0].clone();
     let kept: Vec<u8> = protobuf::fields(&direct)
         .map(Result::unwrap)

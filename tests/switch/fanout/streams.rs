@@ -1,15 +1,14 @@
-//! Stream lists: every message of every backend, complete, and the true status at the end.
+//! Streamed lists: every item of every backend, like the unary lists.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use criswitch_cri::codec::{cri, protobuf};
-use http_body_util::BodyExt;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
-use crate::calls::{assert_names_the_dead, narrowed_to, path, send, stopped, text_of};
-use crate::faults::node;
+use crate::calls::{assert_names_the_dead, narrowed_to, send, stopped, text_of};
+use crate::faults::{directly, node};
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait::until;
 
@@ -26,7 +25,7 @@ fn every_stream() -> impl Iterator<Item = &'static str> {
     STREAMS.iter().map(|(stream, _)| *stream)
 }
 
-/// Five pods on each backend, so that each sends three messages.
+/// Five pods on each backend.
 async fn five_pods_each(sims: impl IntoIterator<Item = Sim>) -> Rig {
     pods_each(5, sims).await
 }
@@ -45,21 +44,29 @@ async fn runc_and_kata() -> Rig {
     five_pods_each([Sim::new("runc"), Sim::new("kata")]).await
 }
 
-/// Asserts that a stream has exactly the messages that these runtimes sent for these RPCs.
+/// Asserts that a stream has exactly the items that these runtimes sent for these RPCs.
 #[track_caller]
-fn assert_interleaved(rig: &Rig, rpcs: &[(&str, &str)], reply: &RawReply) {
+fn assert_merged(rig: &Rig, rpcs: &[(&str, &str)], reply: &RawReply) {
     assert_eq!(reply.code(), Code::Ok, "{}", text_of(reply));
-    let mut messages = reply.messages();
+    let mut sent = Vec::new();
     for (sim, rpc) in rpcs {
-        let sent = messages_of(&rig.sim(sim).sent(rpc));
-        assert!(!sent.is_empty(), "{rpc}: {sim} sent nothing");
-        for message in sent {
-            let found = messages.iter().position(|other| *other == message);
-            let found = found.unwrap_or_else(|| panic!("{rpc}: a message of {sim} is missing"));
-            messages.remove(found);
-        }
+        let items = items_of(&messages_of(&rig.sim(sim).sent(rpc)));
+        assert!(!items.is_empty(), "{rpc}: {sim} sent nothing");
+        sent.extend(items);
     }
-    assert!(messages.is_empty(), "{} too many", messages.len());
+    let mut items = items_of(&reply.messages());
+    items.sort_unstable();
+    sent.sort_unstable();
+    assert!(items == sent, "{} items of {}", items.len(), sent.len());
+}
+
+/// The items in these messages, and their other fields.
+fn items_of(messages: &[Bytes]) -> Vec<Bytes> {
+    let fields = messages.iter().flat_map(|message| {
+        let fields = protobuf::fields(message);
+        fields.map(|field| Bytes::copy_from_slice(field.unwrap().raw))
+    });
+    fields.collect()
 }
 
 fn messages_of(body: &Bytes) -> Vec<Bytes> {
@@ -84,22 +91,12 @@ async fn the_cached_list_of_a_stream_does_not_count_as_unread() {
 }
 
 #[tokio::test]
-async fn a_stream_has_every_message_of_every_backend() {
+async fn a_stream_has_every_item_of_every_backend() {
     let rig = runc_and_kata().await;
     for rpc in every_stream() {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
-        assert_eq!(reply.messages().len(), 6, "{rpc}");
-        assert_interleaved(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+        assert_merged(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
     }
-}
-
-/// The number of items in all messages of a reply.
-fn items_of(reply: &RawReply) -> usize {
-    let messages = reply.messages();
-    let items = messages
-        .iter()
-        .map(|message| protobuf::all_bytes(message, &[1]).unwrap().len());
-    items.sum()
 }
 
 #[tokio::test]
@@ -109,7 +106,7 @@ async fn an_item_that_a_backend_repeats_is_sent_once() {
     // Another test covers lists of pods and containers.
     let stats = STREAMS[2..].iter().map(|(_, list)| *list);
     for rpc in every_stream().chain(stats) {
-        let whole = items_of(&send(&rig, rpc, frame_raw(b"")).await);
+        let whole = items_of(&send(&rig, rpc, frame_raw(b"")).await.messages()).len();
         let sent = kata.sent(rpc);
         let again = messages_of(&sent).swap_remove(0);
         kata.append_raw(rpc, again.clone());
@@ -117,7 +114,7 @@ async fn an_item_that_a_backend_repeats_is_sent_once() {
         // Timestamps in stats may differ in length by a few bytes, so the test compares the lengths only roughly.
         let more = kata.sent(rpc).len().saturating_sub(sent.len());
         assert!(more > again.len() / 2, "{rpc}: nothing is repeated");
-        assert_eq!(items_of(&reply), whole, "{rpc}");
+        assert_eq!(items_of(&reply.messages()).len(), whole, "{rpc}");
     }
 }
 
@@ -131,7 +128,7 @@ async fn messages_stay_whole_however_a_backend_splits_them() {
                 sim.chop(length);
             }
             let reply = send(&rig, rpc, frame_raw(b"")).await;
-            assert_interleaved(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+            assert_merged(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
         }
     }
 }
@@ -142,25 +139,8 @@ async fn a_stream_keeps_unknown_fields() {
     let rig = five_pods_each([newer("runc"), newer("kata")]).await;
     for rpc in every_stream() {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
-        assert_interleaved(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+        assert_merged(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
     }
-}
-
-#[tokio::test]
-async fn a_slow_backend_delays_no_message_of_another_backend() {
-    let rig = runc_and_kata().await;
-    rig.sim("runc").stall_streams();
-    let request = cri::StreamPodSandboxesRequest { filter: None };
-    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
-    let mut stream = stream.into_inner();
-    let mut handlers = Vec::new();
-    // The client receives two pods in runc's first message, and all five pods of kata.
-    while handlers.len() < 7 {
-        let message = stream.next().await.unwrap().unwrap();
-        let pods = message.pod_sandboxes.into_iter();
-        handlers.extend(pods.map(|pod| pod.runtime_handler));
-    }
-    assert_eq!(handlers.iter().filter(|name| *name == "kata").count(), 5);
 }
 
 #[tokio::test]
@@ -169,7 +149,7 @@ async fn a_backend_that_lacks_a_stream_is_asked_for_the_list() {
     let rig = five_pods_each([Sim::new("runc"), old]).await;
     for (stream, list) in STREAMS {
         let reply = send(&rig, stream, frame_raw(b"")).await;
-        assert_interleaved(&rig, &[("runc", stream), ("old", list)], &reply);
+        assert_merged(&rig, &[("runc", stream), ("old", list)], &reply);
     }
 }
 
@@ -179,7 +159,7 @@ async fn a_stream_that_every_backend_lacks_is_made_of_their_lists() {
     let rig = five_pods_each([old("one"), old("two")]).await;
     for (stream, list) in STREAMS {
         let reply = send(&rig, stream, frame_raw(b"")).await;
-        assert_interleaved(&rig, &[("one", list), ("two", list)], &reply);
+        assert_merged(&rig, &[("one", list), ("two", list)], &reply);
     }
 }
 
@@ -192,7 +172,7 @@ async fn a_narrowed_stream_that_the_owner_lacks_is_made_of_its_list() {
     for stream in streams.filter(|list| list.rpc.starts_with("Stream")) {
         let reply = send(&rig, stream.rpc, stream.request.clone()).await;
         let (_, list) = STREAMS.iter().find(|(rpc, _)| *rpc == stream.rpc).unwrap();
-        assert_interleaved(&rig, &[("old", list)], &reply);
+        assert_merged(&rig, &[("old", list)], &reply);
         let calls = rig.sim("old").calls(list);
         assert_eq!(calls.last().unwrap().body, stream.request, "{stream:?}");
     }
@@ -203,7 +183,7 @@ async fn streamed_metrics_omit_a_backend_that_lacks_both_stream_and_list() {
     let rpcs = ["StreamPodSandboxMetrics", "ListPodSandboxMetrics"];
     let rig = five_pods_each([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
     let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
-    assert_interleaved(&rig, &[("runc", rpcs[0])], &reply);
+    assert_merged(&rig, &[("runc", rpcs[0])], &reply);
 
     let old = |name| Sim::new(name).lacks(rpcs);
     let rig = five_pods_each([old("one"), old("two")]).await;
@@ -217,7 +197,7 @@ async fn streamed_pod_stats_are_unimplemented_if_a_backend_with_pods_lacks_strea
     let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
     rig.run("runc", "web").await;
     let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
-    assert_interleaved(&rig, &[("runc", rpcs[0])], &reply);
+    assert_merged(&rig, &[("runc", rpcs[0])], &reply);
     rig.run("old", "web").await;
     let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Unimplemented);
@@ -263,7 +243,7 @@ async fn streams_of_stats_omit_a_dead_backend() {
     stopped(&rig, "kata").await;
     for rpc in every_stream().skip(2) {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
-        assert_interleaved(&rig, &[("runc", rpc)], &reply);
+        assert_merged(&rig, &[("runc", rpc)], &reply);
     }
 }
 
@@ -273,78 +253,65 @@ async fn an_empty_message_ends_no_stream() {
     let rig = five_pods_each([Sim::new("runc"), empty_first("kata")]).await;
     for rpc in every_stream() {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
-        assert_eq!(reply.code(), Code::Ok, "{rpc}");
-        let messages = reply.messages();
-        assert_eq!(
-            messages.iter().filter(|m| !m.is_empty()).count(),
-            6,
-            "{rpc}"
-        );
+        assert_merged(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
     }
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_the_error_of_a_backend_that_fails_during_it() {
-    let rig = runc_and_kata().await;
-    let words = "DataLoss: 50% of caf\u{e9}s";
-    rig.sim("kata").end_streams(Status::data_loss(words));
-    for rpc in every_stream() {
-        let reply = send(&rig, rpc, frame_raw(b"")).await;
-        let text = text_of(&reply);
-        assert_eq!(reply.code(), Code::DataLoss, "{rpc}: {text}");
-        assert!(text.starts_with(words), "{rpc}: {text}");
-        assert!(text.contains("kata"), "{rpc}: {text}");
-    }
-}
-
-#[tokio::test]
-async fn a_stream_never_looks_complete_when_a_backend_dies_during_it() {
+async fn a_stream_has_the_cached_items_of_a_backend_that_fails_or_dies_during_it() {
     for rpc in every_stream() {
         let rig = runc_and_kata().await;
         let kata = rig.sim("kata");
+        let whole = items_of(&send(&rig, rpc, frame_raw(b"")).await.messages()).len();
+        kata.end_streams(Status::data_loss("no more"));
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
+        assert_eq!(items_of(&reply.messages()).len(), whole, "{rpc}");
+
         kata.stall_streams();
-        let client = crate::support::RawClient::connect(&rig.socket).await;
-        let reply = client.begin(&path(rpc), &[], frame_raw(b"")).await.unwrap();
-        let (head, mut body) = reply.into_parts();
-        // The stream begins with runc's three messages and kata's first.
-        let mut whole = Vec::new();
-        while messages_in(&whole) < 4 {
-            let frame = body.frame().await.unwrap().unwrap();
-            whole.extend_from_slice(&frame.into_data().unwrap());
-        }
-        kata.stop().await;
-        let rest = body.collect().await.unwrap();
-        let reply = RawReply {
-            headers: head.headers,
-            trailers: rest.trailers().cloned().unwrap_or_default(),
-            body: rest.to_bytes(),
+        let asked = kata.calls(rpc).len();
+        let dies = async {
+            until(async || kata.calls(rpc).len() > asked).await;
+            kata.stop().await;
         };
-        let text = text_of(&reply);
-        assert_eq!(reply.code(), Code::Unavailable, "{rpc}: {text}");
-        assert!(text.contains("kata"), "{rpc}: {text}");
+        let (reply, ()) = tokio::join!(send(&rig, rpc, frame_raw(b"")), dies);
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
+        assert_eq!(items_of(&reply.messages()).len(), whole, "{rpc}");
     }
 }
 
-/// The number of complete messages in these bytes.
-fn messages_in(mut bytes: &[u8]) -> usize {
-    let mut count = 0;
-    while let Some([_, length @ ..]) = bytes.first_chunk::<5>() {
-        let length = u32::from_be_bytes(*length) as usize;
-        let Some(rest) = bytes.get(5 + length..) else {
-            break;
-        };
-        (bytes, count) = (rest, count + 1);
+#[tokio::test]
+async fn a_long_list_is_streamed_in_small_messages() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    for number in 0..10 {
+        for sim in &rig.sims {
+            let name = format!("{number}-{}", "x".repeat(3 << 10));
+            directly(sim).run_pod("", &name).await.unwrap();
+        }
     }
-    count
+    let rpc = "StreamPodSandboxes";
+    let reply = send(&rig, rpc, frame_raw(b"")).await;
+    assert_merged(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+    let messages = reply.messages();
+    assert!(messages.iter().all(|message| message.len() <= 64 << 10));
+    assert!((2..20).contains(&messages.len()), "{}", messages.len());
 }
 
 #[tokio::test]
 async fn a_stream_of_a_single_backend_never_looks_complete_when_it_dies() {
-    let rig = five_pods_each([Sim::new("runc")]).await;
+    let rig = Rig::start([Sim::new("runc")]).await;
+    let runc = directly(rig.sim("runc"));
+    for name in ["a", "b", "c"] {
+        runc.run_pod("", name).await.unwrap();
+    }
     rig.sim("runc").stall_streams();
     let request = cri::StreamPodSandboxesRequest { filter: None };
-    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
-    let mut stream = stream.into_inner();
+    let mut stream = rig
+        .runtime()
+        .stream_pod_sandboxes(request)
+        .await
+        .unwrap()
+        .into_inner();
     stream.next().await.unwrap().unwrap();
     rig.sim("runc").stop().await;
     let end = stream.next().await.unwrap().unwrap_err();

@@ -1,5 +1,5 @@
-//! The time that a fault of one backend costs the node: every RPC for another backend, and the loops in which the kubelet
-//! handles all pods one after the other, under each fault.
+//! The time that a fault of one backend costs the node: every RPC for another backend, and the loops in which the
+//! kubelet handles all pods one after the other, under each fault.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -26,6 +26,7 @@ const IN_TIME: Duration = Duration::from_millis(2100);
 const UNUSED: &str = "unused:1";
 /// An image that a pod gets before its first container, so that criswitch does not remove it.
 const PULLED: &str = "pulled:1";
+const PROFILE: &str = "registry.example/profile@sha256:1";
 
 /// A fault of the backend kata.
 #[derive(Clone, Copy, Debug)]
@@ -199,6 +200,11 @@ impl Node {
                 image: Some(image_spec(PULLED)),
                 auth: None,
                 sandbox_config: Some(pod_config(&self.name.borrow())),
+            }),
+            "PullSecurityProfile" => frame(&cri::PullSecurityProfileRequest {
+                image: Some(image_spec(PROFILE)),
+                sandbox_config: Some(pod_config(&self.name.borrow())),
+                ..Default::default()
             }),
             "RemoveImage" => {
                 let unused = cri::PullImageRequest {

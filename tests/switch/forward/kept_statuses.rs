@@ -3,7 +3,7 @@
 use criswitch_cri::codec::cri;
 use tonic::{Code, Status};
 
-use crate::calls::{send, stopped};
+use crate::calls::{ID_CALLS, send, stopped};
 use crate::faults::{hung, node, runc_and_kata, until_state};
 use crate::session::events::{listening, next};
 use crate::support::{Rig, Sim, frame};
@@ -64,6 +64,24 @@ async fn the_last_statuses_answer_while_a_backend_is_down_unresponsive_or_late()
         }
         let verbose = of_container(&rig, &container, true).await.unwrap_err();
         assert_eq!(verbose.code(), Code::Unavailable, "{fault}");
+    }
+}
+
+/// The kubelet removes containers while it collects garbage, and asks for the status of each container before it
+/// removes an image.
+#[tokio::test]
+async fn a_call_that_is_not_sent_drops_no_status() {
+    for fault in ["down", "unresponsive"] {
+        let (rig, pod, container) = with_statuses().await;
+        match fault {
+            "down" => stopped(&rig, "kata").await,
+            _ => hung(&rig, "kata").await,
+        }
+        for call in ID_CALLS {
+            call.send(&rig, call.pick(&pod, &container)).await;
+        }
+        of_pod(&rig, &pod).await.expect(fault);
+        of_container(&rig, &container, false).await.expect(fault);
     }
 }
 

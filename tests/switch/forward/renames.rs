@@ -52,8 +52,12 @@ async fn handler_in_status(rig: &Rig, pod: &str) -> String {
 
 async fn streamed_handlers(rig: &Rig, filter: Option<cri::PodSandboxFilter>) -> Vec<String> {
     let request = cri::StreamPodSandboxesRequest { filter };
-    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
-    let mut stream = stream.into_inner();
+    let mut stream = rig
+        .runtime()
+        .stream_pod_sandboxes(request)
+        .await
+        .unwrap()
+        .into_inner();
     let mut handlers = Vec::new();
     while let Some(message) = stream.next().await {
         let pods = message.unwrap().pod_sandboxes.into_iter();

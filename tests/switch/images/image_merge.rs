@@ -159,8 +159,11 @@ async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
     let mut expected = Vec::new();
     for sim in &rig.sims {
         let direct = RawClient::connect(&sim.socket()).await;
-        let list = direct.call(LIST_IMAGES, &[], frame_raw(b"")).await;
-        let list = list.messages()[0].clone();
+        let list = direct
+            .call(LIST_IMAGES, &[], frame_raw(b""))
+            .await
+            .messages()[0]
+            .clone();
         // The merged list contains only images. Other fields in a newer runtime's reply describe that backend alone.
         for field in criswitch_cri::codec::protobuf::fields(&list).map(Result::unwrap) {
             if field.number == 1 {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use criswitch::limits::places::User;
 use criswitch_cri::codec::cri;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -13,7 +14,7 @@ use crate::calls::stopped;
 use crate::faults::{hung, node};
 use crate::kubelet::{Kubelet, asked};
 use crate::support::clock::later;
-use crate::support::{ImageIds, Rig, Sim, container_config, image_spec};
+use crate::support::{ImageIds, RawClient, Rig, Sim, container_config, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
 
@@ -315,12 +316,40 @@ async fn an_image_stays_in_the_store_of_each_pod_that_is_about_to_start() {
     }
 }
 
+/// criswitch remembers 1024 pods.
+#[tokio::test]
+async fn calls_of_another_user_for_pods_take_no_image_from_a_pod_that_is_about_to_start() {
+    let rig = in_both().await;
+    rig.run_pod("containerd", "web").await;
+    let kubelet = Kubelet::new(&rig);
+    kubelet.find("web", APP).await.unwrap().unwrap();
+    let other = RawClient::over(rig.connect_as(User::Other(1000))).await;
+    for number in 0..1025 {
+        let request = cri::ImageStatusRequest {
+            image: Some(cri::ImageSpec {
+                annotations: kubelet.config(&format!("pod-{number}")).annotations,
+                ..image_spec(APP)
+            }),
+            verbose: false,
+        };
+        let path = "/runtime.v1.ImageService/ImageStatus";
+        let reply = other.call(path, &[], frame(&request)).await;
+        assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
+    }
+    remove(&rig, APP).await.unwrap();
+    assert_eq!(having(&rig), ["containerd"]);
+}
+
 #[tokio::test]
 async fn an_image_of_a_pod_that_does_not_start_is_removed_after_ten_minutes() {
     let rig = in_both().await;
     rig.run_pod("containerd", "web").await;
-    let found = Kubelet::new(&rig).find("web", APP).await.unwrap();
-    let found = found.unwrap().id;
+    let found = Kubelet::new(&rig)
+        .find("web", APP)
+        .await
+        .unwrap()
+        .unwrap()
+        .id;
     later(Duration::from_secs(599)).await;
     remove(&rig, &found).await.unwrap_err();
     remove(&rig, APP).await.unwrap();

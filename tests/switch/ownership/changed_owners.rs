@@ -229,6 +229,43 @@ async fn a_list_has_a_cached_pod_that_passes_to_a_backend_that_joins_during_the_
 }
 
 #[tokio::test]
+async fn a_list_has_a_pod_that_passes_from_a_backend_which_has_answered_to_one_that_joins_later() {
+    let twin = |name| Sim::new(name).seed("same");
+    let sims = [Sim::new("runc"), twin("kata"), twin("gvisor")];
+    let rows = "runc = \"runc\"\nkata = \"kata\"";
+    // The call waits for runc, whatever the clock does meanwhile.
+    let patient = |rows: &str, backends: &[&str], directory: &str| {
+        "list_timeout = \"1h\"\n".to_owned() + &table("runc", rows, backends, directory)
+    };
+    let rig = Rig::with_config(sims, |directory| {
+        patient(rows, &["runc", "kata"], directory)
+    })
+    .await;
+    let pod = directly(rig.sim("kata")).run_pod("", "web").await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    let asked = rig.sim("kata").calls("ListPodSandbox").len();
+    rig.sim("runc").hold("ListPodSandbox");
+    let client = Client::clone(&rig);
+    let listing = tokio::spawn(async move { client.pods().await });
+    rig.sim("runc").until_held("ListPodSandbox").await;
+    until(async || rig.sim("kata").calls("ListPodSandbox").len() > asked).await;
+    let copy = directly(rig.sim("gvisor")).run_pod("", "web").await;
+    assert_eq!(copy.unwrap(), pod);
+    let rows = format!("{rows}\ngvisor = \"gvisor\"");
+    let reloaded = rig.reload(|directory| patient(&rows, &["runc", "kata", "gvisor"], directory));
+    reloaded.result.unwrap();
+    until_state(&rig, "gvisor", "ready").await;
+    // After a new connection criswitch lists kata, which has answered the client's list already.
+    rig.sim("kata").stop().await;
+    until_state(&rig, "kata", "down").await;
+    rig.sim("kata").forget();
+    rig.sim("kata").start();
+    until(async || state_of(&rig, "gvisor").await["pods"] == 1).await;
+    rig.sim("runc").release("ListPodSandbox");
+    assert_eq!(names(&listing.await.unwrap().unwrap()), ["web"]);
+}
+
+#[tokio::test]
 async fn no_event_reports_a_pod_as_deleted_while_another_backend_has_it() {
     let [moved, gone] = ["a", "f"].map(|digit| digit.repeat(64));
     let kata = Sim::new("kata").next_ids([&*moved, &*gone]);
@@ -289,9 +326,10 @@ async fn a_retiring_backend_that_is_ready_keeps_its_pods_though_another_backend_
                 "default_handler = 'kata'\nstart_wait = '0s'\n[handlers]\nkata = '{directory}/proxy.sock'"
             )
         };
-        match restart {
-            false => assert!(rig.reload(only_kata).result.is_ok()),
-            true => rig.restart_switch_with(only_kata).await,
+        if !restart {
+            assert!(rig.reload(only_kata).result.is_ok())
+        } else {
+            rig.restart_switch_with(only_kata).await
         }
         until_state(&rig, "kata", "ready").await;
         let runc = until_state(&rig, "runc", "ready").await;

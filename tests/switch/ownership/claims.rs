@@ -103,8 +103,13 @@ async fn stats_and_metrics_have_an_id_once() {
 /// The number of times that the stats of all pods contain `container`.
 async fn times_inside(rig: &Rig, container: &str) -> usize {
     let request = cri::ListPodSandboxStatsRequest::default();
-    let pods = rig.runtime().list_pod_sandbox_stats(request).await;
-    let pods = pods.unwrap().into_inner().stats;
+    let pods = rig
+        .runtime()
+        .list_pod_sandbox_stats(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .stats;
     let inside = pods
         .iter()
         .flat_map(|pod| &pod.linux.as_ref().unwrap().containers);

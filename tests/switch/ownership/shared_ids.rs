@@ -72,8 +72,9 @@ async fn a_backend_that_returns_an_id_of_another_does_not_become_its_owner() {
     let logged = Logged::here();
     let [pod, container, second, third] = ["a", "b", "c", "d"].map(|digit| digit.repeat(64));
     let gives = [&pod, &second, &container, &third, &container];
-    let gvisor = Sim::new("gvisor").image(crate::support::IMAGE);
-    let gvisor = gvisor.next_ids(gives.map(String::as_str));
+    let gvisor = Sim::new("gvisor")
+        .image(crate::support::IMAGE)
+        .next_ids(gives.map(String::as_str));
     let kata = Sim::new("kata").next_ids([&*pod, &*container]);
     let rig = Rig::start([Sim::new("runc"), kata, gvisor]).await;
     rig.run("kata", "web").await;

@@ -75,8 +75,10 @@ async fn a_miss_does_not_use_a_question_that_began_before_it() {
 #[tokio::test]
 async fn a_client_that_cancels_takes_the_answer_from_no_other_client() {
     let rig = runc_and_kata().await;
-    let pod = Client::new(&rig.sim("kata").socket());
-    let pod = pod.run_pod("", "web").await.unwrap();
+    let pod = Client::new(&rig.sim("kata").socket())
+        .run_pod("", "web")
+        .await
+        .unwrap();
     let runc = rig.sim("runc");
     runc.hold("ListPodSandbox");
     tokio::select! {

@@ -38,11 +38,13 @@ fn huffman(text: &[u8]) -> Vec<u8> {
         codes[letter] = code;
         code += 1;
     }
-    let bits = text.iter().flat_map(|byte| {
-        let (code, length) = (codes[usize::from(*byte)], LENGTHS[usize::from(*byte)]);
-        (0..length).rev().map(move |bit| code >> bit & 1 == 1)
-    });
-    let mut bits: Vec<bool> = bits.collect();
+    let mut bits: Vec<bool> = text
+        .iter()
+        .flat_map(|byte| {
+            let (code, length) = (codes[usize::from(*byte)], LENGTHS[usize::from(*byte)]);
+            (0..length).rev().map(move |bit| code >> bit & 1 == 1)
+        })
+        .collect();
     bits.resize(bits.len().next_multiple_of(8), true);
     let byte = |bits: &[bool]| bits.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
     bits.chunks(8).map(byte).collect()
@@ -64,12 +66,11 @@ fn integer(mark: u8, prefix: u32, value: usize) -> Vec<u8> {
 }
 
 fn string(text: &str, coded: bool) -> Vec<u8> {
-    match coded {
-        true => {
-            let text = huffman(text.as_bytes());
-            [integer(0x80, 7, text.len()), text].concat()
-        }
-        false => [integer(0, 7, text.len()), text.as_bytes().to_vec()].concat(),
+    if coded {
+        let text = huffman(text.as_bytes());
+        [integer(0x80, 7, text.len()), text].concat()
+    } else {
+        [integer(0, 7, text.len()), text.as_bytes().to_vec()].concat()
     }
 }
 
@@ -157,17 +158,19 @@ fn authority(random: &mut fastrand::Rng) -> String {
         "unix:///run/criswitch/criswitch.sock",
         "",
     ];
-    match random.bool() {
-        true => random.choice(paths).unwrap().to_owned(),
-        false => {
-            let length = random.usize(1..300);
-            let any = random.bool();
-            let letter = |_| match any {
-                true => char::from(random.u8(b' '..=b'~')),
-                false => char::from(random.choice(*b"$@[]~'+|!\"()?").unwrap()),
-            };
-            (0..length).map(letter).collect()
-        }
+    if random.bool() {
+        random.choice(paths).unwrap().to_owned()
+    } else {
+        let length = random.usize(1..300);
+        let any = random.bool();
+        let letter = |_| {
+            if any {
+                char::from(random.u8(b' '..=b'~'))
+            } else {
+                char::from(random.choice(*b"$@[]~'+|!\"()?").unwrap())
+            }
+        };
+        (0..length).map(letter).collect()
     }
 }
 

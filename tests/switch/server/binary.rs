@@ -146,8 +146,7 @@ async fn a_call_in_flight_at_sigterm_finishes() {
 async fn a_second_process_fails_with_the_cause_and_the_first_one_still_serves() {
     let node = Node::new();
     let _first = node.serve().await;
-    let mut second = node.command();
-    let second = second.stderr(Stdio::piped()).spawn().unwrap();
+    let second = node.command().stderr(Stdio::piped()).spawn().unwrap();
     let output = ended(second).await;
     assert_eq!(output.status.code(), Some(1));
     let shown = stderr(&output);

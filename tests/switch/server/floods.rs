@@ -138,8 +138,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
         format!(
             "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{socket}'"
         )
-    });
-    let rig = rig.await;
+    }).await;
     rig.run("runc", "web").await;
     rig.run("kata", "boxed").await;
     assert_eq!(rig.pods().await.unwrap().len(), 2);

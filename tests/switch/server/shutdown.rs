@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_stream::StreamExt;
 use tonic::Code;
 
+use crate::faults::directly;
 use crate::support::{Client, PATIENCE, Rig, Sim, connect, frame_raw};
 use crate::wait::until;
 
@@ -84,8 +85,11 @@ async fn a_call_longer_than_the_shutdown_timeout_is_cancelled_at_the_backend_too
 async fn a_stream_without_end_does_not_delay_the_shutdown() {
     let mut rig = ending(SHORT).await;
     let mut runtime = rig.runtime();
-    let events = runtime.get_container_events(cri::GetEventsRequest {}).await;
-    let mut events = events.unwrap().into_inner();
+    let mut events = runtime
+        .get_container_events(cri::GetEventsRequest {})
+        .await
+        .unwrap()
+        .into_inner();
     let kata = rig.sim("kata").clone();
     until(async || kata.listeners() == 1).await;
     stop(&mut rig).await;
@@ -96,15 +100,26 @@ async fn a_stream_without_end_does_not_delay_the_shutdown() {
 
 #[tokio::test]
 async fn a_reply_that_has_begun_ends_with_a_status_at_shutdown() {
-    let mut rig = ending(SHORT).await;
+    let text = |directory: &str| {
+        format!(
+            "default_handler = \"kata\"\nshutdown_timeout = \"{SHORT}\"\n[handlers]\nkata = \"{directory}/kata.sock\"\n"
+        )
+    };
+    // The stream of a single backend passes as it comes.
+    let mut rig = Rig::with_config([Sim::new("kata")], text).await;
     // The pods do not fit into one message of the stream.
     for name in ["one", "two", "three"] {
-        rig.run_pod("kata", name).await;
+        let pod = directly(rig.sim("kata")).run_pod("", name).await;
+        pod.unwrap();
     }
     rig.sim("kata").stall_streams();
     let request = cri::StreamPodSandboxesRequest::default();
-    let pods = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
-    let mut pods = pods.into_inner();
+    let mut pods = rig
+        .runtime()
+        .stream_pod_sandboxes(request)
+        .await
+        .unwrap()
+        .into_inner();
     stop(&mut rig).await;
     let end = async {
         loop {
@@ -220,8 +235,12 @@ async fn a_client_that_sends_nothing_does_not_delay_the_shutdown() {
 async fn streams_of_events_end_with_a_status_at_once_at_shutdown() {
     let mut rig = ending(LONG).await;
     let request = cri::GetEventsRequest {};
-    let events = rig.runtime().get_container_events(request).await.unwrap();
-    let mut events = events.into_inner();
+    let mut events = rig
+        .runtime()
+        .get_container_events(request)
+        .await
+        .unwrap()
+        .into_inner();
     stop(&mut rig).await;
     let end = events.next().await.unwrap().unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);

@@ -29,8 +29,8 @@ impl Few {
         let sims = [Sim::new("runc"), few];
         let rig = Rig::with_config(sims.clone(), |directory| {
             text("list_timeout = \"100ms\"", &sims, directory)
-        });
-        let rig = rig.await;
+        })
+        .await;
         let (pod, container_id) = rig.run("few", "web").await;
         until_state(&rig, "few", "ready").await;
         let exec = frame(&cri::ExecSyncRequest {
@@ -124,7 +124,7 @@ async fn a_backend_whose_streams_are_all_in_use_is_probed_and_stays_ready() {
     assert!(few.few().calls("ExecSync").len() <= most + 20);
 }
 
-#[cfg(unix)] // A pipe is no file.
+#[cfg(unix)] // A pipe is not a file.
 #[tokio::test]
 async fn a_call_that_waits_for_a_stream_goes_to_the_process_that_takes_over_the_socket() {
     let few = Few::start().await;

@@ -125,8 +125,7 @@ async fn a_stream_of_events_that_ends_while_its_connection_lives_is_opened_again
     for status in [None, Some(Status::unknown("too slow"))] {
         let (rig, mut events) = subscribed().await;
         let kata = rig.sim("kata");
-        let ids = kata.pods().into_iter().map(|pod| pod.id);
-        let ids: Vec<_> = ids.collect();
+        let ids: Vec<_> = kata.pods().into_iter().map(|pod| pod.id).collect();
         // kata's stream of events ends, and kata loses its pods without an event.
         kata.end_events(status);
         kata.forget();
@@ -195,7 +194,8 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     kata.hold("RuntimeConfig");
     kata.start();
     kata.until_held("RuntimeConfig").await;
-    // This pod is created after criswitch has listed the backend, and before criswitch opens the backend's event stream.
+    // This pod is created after criswitch has listed the backend, and before criswitch opens the backend's event
+    // stream.
     let direct = Client::new(&kata.socket());
     direct.run_pod("kata", "late").await.unwrap();
     kata.fail("ListPodSandbox", Status::unknown("busy"));

@@ -17,8 +17,8 @@ use crate::wait;
 
 /// More than `list_timeout`, the longest time that a backend with lists takes to become ready.
 const BECOMES_READY: Duration = Duration::from_millis(2500);
-/// The time from the beginning of a hang until criswitch has noticed the hang: after `list_timeout`, criswitch probes the
-/// backend for 3 s.
+/// The time from the beginning of a hang until criswitch has noticed the hang: after `list_timeout`, criswitch probes
+/// the backend for 3 s.
 const NOTICED: Duration = Duration::from_millis(5100);
 /// Less than a second before [`NOTICED`].
 const NEARLY_NOTICED: Duration = Duration::from_millis(4500);
@@ -167,8 +167,10 @@ async fn an_image_of_a_pod_is_unavailable_while_every_backend_is_forgotten() {
         forget(&rig, name).await.unwrap();
     }
     let kubelet = Kubelet::new(&rig).restarted();
-    let failed = kubelet.find("boxed", "registry.k8s.io/app:1").await;
-    let failed = failed.unwrap_err();
+    let failed = kubelet
+        .find("boxed", "registry.k8s.io/app:1")
+        .await
+        .unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     assert!(failed.message().contains("start the runtime"), "{failed}");
 }

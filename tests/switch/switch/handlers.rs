@@ -38,8 +38,9 @@ const ROWS: &str = "default-of-crio = { socket = \"CRIO\", handler = \"\" }\n\
 /// The names of all pods with their handlers, sorted.
 async fn listed(rig: &Rig) -> Vec<(String, String)> {
     let pods = rig.pods().await.unwrap().into_iter();
-    let named = pods.map(|pod| (pod.metadata.unwrap().name, pod.runtime_handler));
-    let mut named: Vec<_> = named.collect();
+    let mut named: Vec<_> = pods
+        .map(|pod| (pod.metadata.unwrap().name, pod.runtime_handler))
+        .collect();
     named.sort();
     named
 }
@@ -222,8 +223,12 @@ async fn events_and_streams_have_the_rows_name_too() {
 
 async fn streamed(rig: &Rig) -> Vec<String> {
     let request = cri::StreamPodSandboxesRequest::default();
-    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
-    let mut stream = stream.into_inner();
+    let mut stream = rig
+        .runtime()
+        .stream_pod_sandboxes(request)
+        .await
+        .unwrap()
+        .into_inner();
     let mut handlers = Vec::new();
     while let Some(message) = stream.message().await.unwrap() {
         let pods = message.pod_sandboxes.into_iter();
@@ -246,9 +251,10 @@ async fn streams_of_a_single_backend_have_the_rows_names() {
 
 /// A configuration with two rows for one handler of kata, or without the row `gold`.
 fn with_gold(directory: &str, gold: bool) -> String {
-    let gold = match gold {
-        true => "gold = { backend = \"kata\", handler = \"kata\" }\n",
-        false => "",
+    let gold = if gold {
+        "gold = { backend = \"kata\", handler = \"kata\" }\n"
+    } else {
+        ""
     };
     format!(
         "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\

@@ -110,8 +110,9 @@ async fn a_pod_created_while_criswitch_was_killed_is_listed_afterwards() {
 /// Lists pods by the uid of `web`. Returns for each of `pods` whether the list has it, and for each backend how many
 /// such list calls it has received so far.
 async fn listed_by_uid(rig: &Rig, pods: [&str; 2]) -> ([bool; 2], Vec<usize>) {
-    let lists = narrowed_to("", "", "uid-of-web").into_iter();
-    let mut lists = lists.filter(|list| list.rpc == "ListPodSandbox" && list.by == By::Uid);
+    let mut lists = narrowed_to("", "", "uid-of-web")
+        .into_iter()
+        .filter(|list| list.rpc == "ListPodSandbox" && list.by == By::Uid);
     let request = lists.next().unwrap().request;
     let reply = send(rig, "ListPodSandbox", request.clone()).await;
     let asked = rig.sims.iter().map(|sim| {

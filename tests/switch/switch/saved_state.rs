@@ -24,8 +24,10 @@ pub async fn with_pods() -> (Rig, String, String) {
 
 /// The pods, containers and images that criswitch lists.
 pub async fn all(rig: &Rig) -> (Vec<cri::PodSandbox>, Vec<cri::Container>, Vec<cri::Image>) {
-    let mut images = rig.images();
-    let images = images.list_images(cri::ListImagesRequest::default()).await;
+    let images = rig
+        .images()
+        .list_images(cri::ListImagesRequest::default())
+        .await;
     let images = images.unwrap().into_inner().images;
     let mut containers = rig.containers().await.unwrap();
     containers.sort_by(|a, b| a.id.cmp(&b.id));
@@ -262,8 +264,14 @@ async fn in_state(rig: &Rig, state: cri::ContainerState) -> Vec<String> {
         ..Default::default()
     });
     let request = cri::ListContainersRequest { filter };
-    let listed = rig.runtime().list_containers(request).await.unwrap();
-    let listed = listed.into_inner().containers.into_iter();
+    let listed = rig
+        .runtime()
+        .list_containers(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .containers
+        .into_iter();
     let mut ids: Vec<_> = listed.map(|container| container.id).collect();
     ids.sort_unstable();
     ids

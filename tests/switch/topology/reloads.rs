@@ -17,10 +17,10 @@ use crate::support::{Rig, Sim};
 
 /// A configuration: the default handler, the rows as `name = backend`, and a line for each of these backends.
 pub fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) -> String {
-    let backends = backends
+    let backends: String = backends
         .iter()
-        .map(|name| format!("{name} = \"{directory}/{name}.sock\"\n"));
-    let backends: String = backends.collect();
+        .map(|name| format!("{name} = \"{directory}/{name}.sock\"\n"))
+        .collect();
     format!(
         "default_handler = {default:?}\nstart_wait = \"0s\"\n[handlers]\n{handlers}\n[backends]\n{backends}"
     )
@@ -295,8 +295,11 @@ async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
     let rig = old_alone().await;
     let with = |line: &str| {
         let text = |directory: &str| {
-            let rest = table("runc", "runc = \"old\"", &["old"], directory);
-            let rest = rest.replacen("start_wait = \"0s\"\n", "", 1);
+            let rest = table("runc", "runc = \"old\"", &["old"], directory).replacen(
+                "start_wait = \"0s\"\n",
+                "",
+                1,
+            );
             format!("{line}\n{rest}")
         };
         rig.reload(text).result

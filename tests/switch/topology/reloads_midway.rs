@@ -68,8 +68,10 @@ async fn a_call_in_flight_still_asks_a_backend_that_a_reload_removes() {
         old.release("ImageStatus");
     };
     let both = async { tokio::join!(find, change).0 };
-    let found = tokio::time::timeout(PATIENCE, both).await;
-    let found = found.expect("it waits for ever").unwrap();
+    let found = tokio::time::timeout(PATIENCE, both)
+        .await
+        .expect("it waits for ever")
+        .unwrap();
     assert_eq!(found.into_inner().image, None);
     assert_eq!(rig.sim("new").calls("ImageStatus").len(), 1);
 }
@@ -255,8 +257,11 @@ async fn a_pod_that_a_client_saw_in_a_stream_is_never_missing_in_a_later_list() 
     let direct = Client::new(&old.socket());
     direct.run_pod("runc", "unanswered").await.unwrap();
     let mut runtime = rig.runtime();
-    let streamed = runtime.stream_pod_sandboxes(cri::StreamPodSandboxesRequest::default());
-    let mut streamed = streamed.await.unwrap().into_inner();
+    let mut streamed = runtime
+        .stream_pod_sandboxes(cri::StreamPodSandboxesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     let mut seen = Vec::new();
     while let Some(message) = streamed.message().await.unwrap() {
         seen.extend(message.pod_sandboxes);

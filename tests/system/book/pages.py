@@ -1,4 +1,5 @@
-"""Opens every page of the book in Chromium, over HTTP, and follows every link between the pages and to the sources.
+"""Opens every page of the book in Chromium, over HTTP, follows every link between the pages and to the sources, and
+searches.
 Prints each message on the browser's console, each request that fails and each anchor that is missing; exits with 1 then.
 """
 
@@ -73,6 +74,9 @@ def main(top, profile):
         if anchor and target in pages and unquote(anchor) not in pages[target].anchors:
             problems.append(f"{target} has no anchor {anchor}, from {url}")
     problems += sorted(Server.failed)
+    # A link of a search result has this parameter.
+    if not any("highlight=backend" in link for link in pages[urls[-1]].links):
+        problems.append(f"{urls[-1]} shows no result of the search")
     summary = f"book: {len(urls)} pages opened, {len(links)} links followed, {len(problems)} problems"
     print("\n".join([*problems, summary]))
     return 1 if problems or len(urls) < FEWEST_PAGES else 0

@@ -8,7 +8,7 @@ setup_file() {
   import_images
   dpkg-deb --fsys-tarfile /share/criswitch.deb | tar -xC /root --strip-components 3 ./usr/bin
   { configuration && printf '%s\n' '[node]' 'kubelet_timeout = "5m"' 'try = "off"' \
-    'accept = ["admission", "eviction", "kubelet-version", "readiness"]'; } >/root/spec.toml
+    'accept = ["kubelet-version"]'; } >/root/spec.toml
   systemctl enable --now kubelet.service
   wait_for 600 "the pods of the kubelet" pods_run
   wait_for 120 "a plan that rejects nothing" would_change

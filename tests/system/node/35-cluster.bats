@@ -85,12 +85,13 @@ values() {
   sed -n '/^        pools:/,/^$/s/^        //p' "$PAGE" | sed \
     -e 's|"/run/containerd/containerd.sock"|"/run/containerd-2.sock"|' \
     -e 's|"/run/gvisor/containerd.sock"|"/run/containerd-2.sock"|' \
-    -e "s|^\( *\)gvisor = .*|&\n\1old = { socket = \"/run/containerd-1.sock\", handler = \"$3\" }|" \
+    -e "s|^\( *\)gvisor = .*|&\n\1old = { socket = \"/run/containerd-1.sock\", handler = \"$3\" }\n\1[node]|" \
     -e 's|^\( *\)default_handler = |\1labels_file = "/etc/kubernetes/node-feature-discovery/features.d/criswitch"\n&|' \
-    -e "s|^\( *\)\[node\]|&\n\1generation = $1|" -e 's|accept = \[|&"kubelet-version", |' \
-    -e "s|^  canary:\$|&\n    mode: $2|" >"$DIR/page/values.yaml"
+    -e "s|^  canary:\$|&\n    mode: $2|" |
+    sed "s|^\( *\)\[node\]|&\n\1generation = $1\n\1accept = [\"kubelet-version\"]|" >"$DIR/page/values.yaml"
   cat >>"$DIR/page/values.yaml" <<'END'
 resources: {limits: {memory: 256Mi}}
+test: {handler: runc}
 runtimeClasses:
   gvisor:
     handler: gvisor
@@ -117,7 +118,7 @@ uninstall_release() {
 run_page() {
   local line pod
   while read -r line; do
-    pod=$(kubectl_at_cluster get pods -n criswitch -o name | tail -n 1)
+    pod=$(kubectl_at_cluster get pods -n criswitch -l criswitch.io/pool -o name | tail -n 1)
     line=${line%%  #*} line=${line//NODE/node node-2 node-3} line=${line//POD/${pod#pod/}}
     line=${line//VERSION/$(version_of_chart)}
     echo "\$ $line"
@@ -143,7 +144,7 @@ pods_of_pool() {
     .metadata.name] | join(" ")' | sort
 }
 
-# pool_is STATE...: succeeds when the pool has a pod in each of these states, as `node true check`, and no other; a
+# pool_is STATE...: succeeds when the pool has a pod in each of these states, as `node true plan`, and no other; a
 # condition for wait_for.
 pool_is() {
   local seen
@@ -189,13 +190,13 @@ one_after_another() {
 
 @test "helm install changes nothing on three nodes, and shows the verdict of each" {
   local said
-  values 1 check crun
+  values 1 plan crun
   (cd "$DIR/page" && helm_at_cluster 4 package "$CHART" >/dev/null &&
     mv criswitch-*.tgz "criswitch-$(version_of_chart)-chart.tgz")
   said=$(commands_of_page | sed '/^helm upgrade/,$d' | run_page) || fail "$said"
   echo "$said"
   equal "the commands" "helm kubectl kubectl kubectl" "$(sed -n 's/^\$ \([a-z]*\) .*/\1/p' <<<"$said" | sort | xargs)"
-  whole_pool_is "true check"
+  whole_pool_is "true plan"
   equal "the nodes with a verdict" 3 "$(grep -o '^\[pod/.*\] would change: ' <<<"$said" | sort -u | wc -l)"
   on_each same_node before
 }
@@ -212,7 +213,7 @@ one_after_another() {
   done
   wait_for 240 "the reason in an event" event_says Unhealthy "step try has failed" || fail "$(logs_of_pool)"
   second=$(nodes_of_pods "false install")
-  third=$(nodes_of_pods "true check")
+  third=$(nodes_of_pods "true plan")
   echo "# the nodes $first, $second, $third" >&3
   equal "the nodes" 6 $((first + second + third))
   equal "the first node" "$first" "$(nodes_of_pods "true install")"
@@ -242,7 +243,11 @@ pod_of_node() {
 @test "once the value is repaired, the rollout goes on node by node, and no container restarts" {
   values 3 install runc
   watch_heartbeats
-  commands_of_page | sed -n '/^helm upgrade/,$p' | run_page >"$DIR/page/said" || fail "$(cat "$DIR/page/said")"
+  commands_of_page | sed -n '/^helm upgrade/,$p' | run_page >"$DIR/page/said" ||
+    fail "$(cat "$DIR/page/said"; kubectl_at_cluster logs -n criswitch criswitch-canary-test)"
+  has "the try" "host kernel" "$(printed_by "helm test")"
+  # Helm leaves the pod of the test.
+  kubectl_at_cluster delete pod -n criswitch criswitch-canary-test
   whole_pool_is "true install"
   on_each node status --ready
   one_after_another "${NODES[@]}"
@@ -255,6 +260,56 @@ pod_of_node() {
   has "the events" "step try has failed" "$(printed_by "kubectl get events")"
   has "the log" "installed; criswitch node undo takes it back" "$(printed_by "kubectl logs")"
   has "the manifests" "name: criswitch-others" "$(cat "$DIR/page/criswitch.yaml")"
+}
+
+# plugin ARGUMENT...: runs the plug-in of kubectl.
+plugin() {
+  KUBECONFIG=$DIR/cluster/kubeconfig "$TOP/deploy/kubectl/kubectl-criswitch" "$@"
+}
+
+# seen_by_plugin CODE WORDS: succeeds when the status of all nodes has this exit code and these words; a condition for
+# wait_for.
+seen_by_plugin() {
+  local code=0
+  plugin status || code=$?
+  [ "$code" = "$1" ] && plugin status 2>&1 | grep -F "$2"
+}
+
+@test "kubectl criswitch shows the status, the pods, an explanation and an archive of all three nodes" {
+  local said n
+  wait_for 60 "three nodes that are served" seen_by_plugin 0 "serving: "
+  said=$(plugin status)
+  equal "the nodes" "==> node <== ==> node-2 <== ==> node-3 <==" "$(grep '^==>' <<<"$said" | xargs)"
+  equal "served nodes" 3 "$(grep -c '^serving: ' <<<"$said")"
+  said=$(plugin pods)
+  for n in "${NODES[@]}"; do
+    has "the pods" "suite/first$(at "$n" suffix)" "$said"
+  done
+  equal "the backends of the second node" "old runc" \
+    "$(plugin status --node node-2 -o json | jq -r '.backends | map(.name) | sort | join(" ")')"
+  jq -n '{apiVersion: "v1", kind: "Pod", metadata: {name: "box"}, spec: {runtimeClassName: "unknown",
+    containers: [{name: "main", image: "image"}]}}' >"$BATS_TEST_TMPDIR/pod"
+  run plugin explain --node node-3 -f "$BATS_TEST_TMPDIR/pod"
+  equal "the exit code" 1 "$status"
+  has "the handler of a class of the cluster" "RuntimeClass unknown, handler nosuch, which this node does not have" "$output"
+  (cd "$BATS_TEST_TMPDIR" && plugin bundle)
+  for n in "${NODES[@]}"; do
+    tar tzf "$BATS_TEST_TMPDIR/criswitch-node$(at "$n" suffix).tar.gz" | grep -q status
+  done
+
+  at 2 in_node systemctl stop containerd@1
+  wait_for 60 "the backend that is down" seen_by_plugin 1 "degraded: "
+  said=$(plugin status || true)
+  equal "served nodes" 2 "$(grep -c '^serving: ' <<<"$said")"
+  at 2 in_node systemctl start containerd@1
+  wait_for 60 "three nodes that are served" seen_by_plugin 0 "serving: "
+  run plugin status --node nosuch
+  equal "the exit code" 1 "$status"
+  has "the error" "kubectl criswitch: node nosuch: " "$output"
+}
+
+suffix() {
+  echo "$SUFFIX"
 }
 
 @test "pods of the RuntimeClasses of the chart run where the labels of the nodes are" {
@@ -335,7 +390,18 @@ has_no_pods_of() {
   done
   echo "# $states" >&3
   has "the nodes" installed "$states"
+  # One of them, without a pod of the chart.
+  for n in "${NODES[@]}"; do
+    [ "$(at "$n" node status | grep -o -m 1 '^[A-Za-z]*')" != installed ] || break
+  done
+  has "the status" "serving: " "$(plugin status --node "node$(at "$n" suffix)" --image registry.test/busybox:1)"
+  wait_for 60 "the end of the pod of kubectl debug" has_no_debugger
   [ "$states" != "installed installed installed " ] || fail "no node has changed"
+}
+
+# has_no_debugger: succeeds when no pod of kubectl debug exists; a condition for wait_for.
+has_no_debugger() {
+  [ -z "$(kubectl_at_cluster get pods -n default -o name)" ]
 }
 
 @test "the mode uninstall, and then helm uninstall, leave every file and label of the nodes as before" {

@@ -19,8 +19,9 @@ fn program(name: &str) -> Command {
 async fn output(arguments: &[&str]) -> String {
     let mut command = program("criswitch");
     command.args(arguments).stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap());
-    let output = output.await.unwrap();
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{arguments:?}: {said}");
     said

@@ -35,8 +35,8 @@ impl Debian {
 
     /// Copies the folder that an environment variable names to /run/backends of the machine.
     pub fn share(&self, variable: &str) {
-        let folder = std::env::var_os(variable);
-        let folder = folder.expect("tests/system/package/run.sh sets the variable");
+        let folder =
+            std::env::var_os(variable).expect("tests/system/package/run.sh sets the variable");
         run(Command::new("cp").arg("-r").arg(folder).arg(self.shared()));
     }
 

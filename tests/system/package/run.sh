@@ -191,12 +191,14 @@ examine_programs() {
   cp "$TOP/config/criswitch.toml" "$root"
   chroot "$root" /criswitch version | grep -F "criswitch $VERSION (commit ${CRISWITCH_COMMIT:0:12}, "
   chroot "$root" /criswitch check --config /criswitch.toml >/dev/null
+  grep -F "unexpected argument '--end-at'" <<<"$(chroot "$root" /criswitch node undo --end-at 0 2>&1 || true)" >/dev/null
   [ "$(unzip -l "$QUICK/criswitch-$VERSION-windows-amd64.zip" | grep -cE '/criswitchd?\.exe$')" = 2 ]
 }
 
-# Each SBOM lists the crates that cargo's dependency tree has for the target, without those of build scripts and macros.
+# Each SBOM lists the crates that cargo's dependency tree has for the target, without those of build scripts and macros. The
+# programs list these crates, too.
 examine_sboms() {
-  local sbom target
+  local sbom target lacks
   for sbom in "$RELEASE"/*.cdx.json "$QUICK"/*.cdx.json; do
     target=${sbom##*/criswitch-"$VERSION"-}
     target=${target%.cdx.json}
@@ -206,6 +208,19 @@ examine_sboms() {
     jq -e '.components | length > 20 and all(.licenses[0].expression and
       ((.name | startswith("criswitch-")) or (.hashes[0].content | length == 64)))' "$sbom" >/dev/null
   done
+  lacks=$(comm -23 <(jq -r '.components[] | "\(.name)@\(.version)"' "$RELEASE/criswitch-$VERSION-$STATIC.cdx.json" | sort) \
+    <(crates_in "$RELEASE"/criswitch{,d}-"$VERSION"-linux-amd64))
+  [ -z "$lacks" ] || { echo "the programs do not list: $lacks"; return 1; }
+}
+
+# crates_in PROGRAM...: prints the crates that cargo-auditable has listed in the programs, sorted.
+crates_in() {
+  local program
+  for program; do
+    objcopy --dump-section .dep-v0="$HERE/crates" "$program" /dev/null
+    python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' <"$HERE/crates" |
+      jq -r '.packages[] | "\(.name)@\(.version)"'
+  done | sort -u
 }
 
 # The optimized image is small enough. The image for both architectures has no shell, and its index names them. The image
@@ -285,6 +300,9 @@ examine_metadata() {
   grep --quiet '^- ' "$QUICK"/*-notes.md
   tar --extract --to-stdout --file "$QUICK"/*-man-completions.tar.gz \
     man/criswitch.8.gz completions/criswitch.bash criswitch.schema.json >/dev/null
+  tar --extract --to-stdout --file "$QUICK"/*-kubectl.tar.gz kubectl-criswitch | cmp - "$TOP/deploy/kubectl/kubectl-criswitch"
+  [ "$(sed -n 's/^ *sha256: "\(.*\)"$/\1/p' "$QUICK"/*-krew.yaml)" = "$(sha256sum <"$(echo "$QUICK"/*-kubectl.tar.gz)" | cut -d ' ' -f 1)" ]
+  fails grep @ "$QUICK"/*-krew.yaml
   address=$(cd "$TOP" && cargo metadata --locked --no-deps --format-version 1 | jq -r '.packages[] | select(.name == "criswitch").repository')
   [ "$(dpkg-deb --field "$QUICK"/*_amd64.deb Homepage)" = "$address" ]
   [ "$(rpm --query --package --queryformat '%{URL}' "$QUICK"/*.x86_64.rpm)" = "$address" ]

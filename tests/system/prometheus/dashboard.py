@@ -31,7 +31,8 @@ def main(path):
     dashboard = Dashboard.from_json(json.loads(json.dumps(ours)))
     theirs = json.loads(JSONEncoder().encode(dashboard))
     unknown = [place for place in differences(ours, theirs) if place not in OF_THE_DATA_SOURCE]
-    panels = [panel for panel in dashboard.panels if not isinstance(panel, RowPanel)]
+    rows = [panel for panel in dashboard.panels if isinstance(panel, RowPanel)]
+    panels = [panel for panel in dashboard.panels if panel not in rows] + [panel for row in rows for panel in row.panels]
     queries = sum(len(panel.targets or []) for panel in panels)
     for place in unknown:
         print(f"{path}: Grafana does not know {place}")

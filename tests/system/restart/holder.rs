@@ -123,8 +123,11 @@ impl Holder {
     /// Asserts that no pod was created twice or left behind.
     pub fn has_only_its_own(&self) {
         let runtimes = [&self.runtime, &self.other_runtime];
-        let pods = runtimes.iter().flat_map(|runtime| runtime.pods());
-        let mut pods: Vec<_> = pods.map(|pod| pod.id).collect();
+        let mut pods: Vec<_> = runtimes
+            .iter()
+            .flat_map(|runtime| runtime.pods())
+            .map(|pod| pod.id)
+            .collect();
         let mut own = self.pods.clone();
         pods.sort();
         own.sort();

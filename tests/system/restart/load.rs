@@ -117,8 +117,11 @@ async fn listen(shared: Arc<Shared>) {
     while !shared.ending.load(Relaxed) {
         let listened = || async {
             let request = cri::GetEventsRequest {};
-            let events = client.runtime().get_container_events(request).await?;
-            let mut events = events.into_inner();
+            let mut events = client
+                .runtime()
+                .get_container_events(request)
+                .await?
+                .into_inner();
             while let Some(event) = events.next().await {
                 event?;
                 if shared.ending.load(Relaxed) {

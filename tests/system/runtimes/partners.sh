@@ -46,7 +46,8 @@ install_debian() {
 
 # build_partners: builds every Go program and sets PARTNERS_PATH, one folder for each partner. All programs that use the
 # libraries of Kubernetes are of one module, so that each library is compiled once. CRISWITCH_NIGHTLY=1 adds what
-# only the nightly lane of tests/run.sh needs: Helm 3, an older kubelet and kubeadm, and critest.
+# only the nightly lane of tests/run.sh needs: Helm 3, an older kubelet and kubeadm, containerd 1.7 and 2.3, critest, and
+# node-problem-detector.
 build_partners() {
   PARTNERS_PATH=
   # shellcheck disable=SC2034 # The checks use it.
@@ -63,13 +64,17 @@ build_partners() {
   [ -z "${CRISWITCH_NIGHTLY:-}" ] || build_second_versions
 }
 
-# build_second_versions: the folder of the older Kubernetes is not in PARTNERS_PATH, because its programs have the names of
-# the other programs.
+# build_second_versions: the folders of the older Kubernetes and of the older containerds are not in PARTNERS_PATH, because
+# their programs have the names of the other programs.
 build_second_versions() {
-  local path=$PARTNERS_PATH
-  build_critest "${path%%:*}" || return
+  local path=$PARTNERS_PATH tags="no_btrfs no_devmapper no_zfs"
+  build_critest "${path%%:*}" && build_problem_detector "${path%%:*}" || return
   build_partner kubernetes-older "" k8s.io/kubernetes/cmd/{kubelet,kubeadm} || return
   export CRISWITCH_OLDER_KUBERNETES=${PARTNERS_PATH%%:*} HELMS="3 4"
+  PARTNERS_PATH=
+  build_partner containerd-1.7 "$tags" github.com/containerd/containerd/cmd/{containerd,containerd-shim-runc-v2} || return
+  build_partner containerd-2.3 "$tags" github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2} || return
+  export CRISWITCH_OLDER_CONTAINERDS=$PARTNERS_PATH
   PARTNERS_PATH=$path
   build_partner helm3 "" helm.sh/helm/v3/cmd/helm
 }
@@ -78,6 +83,14 @@ build_second_versions() {
 build_critest() {
   [ -x "$1/critest" ] || (cd "$REAL/partners/kubernetes" &&
     CGO_ENABLED=0 go test -c -mod=readonly -trimpath -ldflags "-s -w" -o "$1/critest" sigs.k8s.io/cri-tools/cmd/critest)
+}
+
+# build_problem_detector FOLDER: builds node-problem-detector beside crictl, without its monitors of logs and of figures.
+build_problem_detector() {
+  [ -x "$1/nodeproblemdetector" ] || (cd "$REAL/partners/kubernetes" &&
+    CGO_ENABLED=0 go build -mod=readonly -trimpath -ldflags "-s -w" \
+      -tags "disable_system_log_monitor disable_system_stats_monitor disable_stackdriver_exporter" -o "$1/" \
+      k8s.io/node-problem-detector/cmd/nodeproblemdetector)
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache, named after a hash of everything that affects

@@ -56,11 +56,14 @@ install_programs() {
 }
 
 # If CRISWITCH is set in the environment, it names the program to test, with the daemon beside it, and nothing is built.
+# The checks of nodes need the feature for faults.
 build_switch() {
+  local features=()
   [ -z "${CRISWITCH:-}" ] || return 0
+  [ "$CHECKS" = "$REAL/checks" ] || features=(--features criswitch-ctl/faults)
   echo "building criswitch"
   CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/release/criswitch
-  (cd "$TOP" && cargo build --quiet --release --locked)
+  (cd "$TOP" && cargo build --quiet --release --locked "${features[@]}")
 }
 
 # Builds the load client of the fault checks.

@@ -71,17 +71,17 @@ registry_address() {
   sed -n 's/.*listening on \(127[0-9.:]*\).*/\1/p' "$DIR/registry.log" | head -n 1
 }
 
-# start_containerd N: starts containerd N, or restarts it after its end. Containerd 1 is Debian's 1.6, all others are
-# 2.x.
+# start_containerd N [FOLDER]: starts containerd N, or restarts it after its end. Containerd 1 is Debian's 1.6, all others
+# are 2.x, or of the folder with the programs of an older version.
 start_containerd() {
-  configure_containerd "$1" && launch_containerd "$1"
+  configure_containerd "$@" && launch_containerd "$@"
 }
 
 configure_containerd() {
   local n=$1 version=2.x
   # shellcheck disable=SC2153 # run.sh exports it.
   local bridge=$BRIDGE-$n
-  [ "$n" != 1 ] || version=1.6
+  if [ "$n" = 1 ] || [[ ${2:-} == */containerd-1.* ]]; then version=1.6; fi
   mkdir -p "$DIR/cni-$n" "$DIR/containerd-$n"
   render cni.conflist "$DIR/cni-$n/10-bridge.conflist" "BRIDGE=$bridge" "SUBNET=$SUBNET_PREFIX.$n.0/24"
   render "containerd-$version.toml" "$DIR/containerd-$n.toml" "N=$n"
@@ -89,10 +89,10 @@ configure_containerd() {
   render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$DIR/containerd-$n.sock"
 }
 
-# launch_containerd N: starts containerd N with its existing configuration.
+# launch_containerd N [FOLDER]: starts containerd N with its existing configuration.
 launch_containerd() {
   local n=$1 binary
-  binary=$(command -v containerd)
+  binary=${2:-$(dirname "$(command -v containerd)")}/containerd
   [ "$n" != 1 ] || binary=/usr/bin/containerd
   # Each containerd finds the shims of its version first.
   start_program "containerd-$n" env PATH="$(dirname "$binary"):$PATH" "$binary" --config "$DIR/containerd-$n.toml"

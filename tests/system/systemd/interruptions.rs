@@ -23,16 +23,18 @@ fn boot(machine: &Machine) {
     machine.systemctl(&["start", RECOVER, "kubelet.service"]);
 }
 
-/// Undoes an interrupted command as after the end of the unit, or as at a boot. A boot starts only a unit that is enabled.
+/// Undoes an interrupted command as after the end of the unit, or as at a boot. A boot starts only a unit that is
+/// enabled.
 async fn recover(machine: &Machine, moment: usize) {
     let link = format!("etc/systemd/system/multi-user.target.wants/{RECOVER}");
     let is_enabled = machine.at(&link).exists();
     if !is_enabled {
         assert_ne!(status(machine).await["state"], "interrupted", "{moment}");
     }
-    match is_enabled && moment % 2 == 1 {
-        true => boot(machine),
-        false => _ = call(machine, &["undo", "--here", "--interrupted"]).await,
+    if is_enabled && moment % 2 == 1 {
+        boot(machine)
+    } else {
+        _ = call(machine, &["undo", "--here", "--interrupted"]).await
     }
 }
 
@@ -131,8 +133,9 @@ async fn an_apply_goes_on_without_its_shell_and_is_undone_if_it_is_killed() {
     }
     let script =
         "cd /var/lib/criswitch/node; rm apply.log; /root/criswitch node apply --spec /root/spec.toml & pid=$!
-        until [ -e apply.log ]; do :; done; kill -KILL $pid";
-    machine.command("bash", &["-c", script]).output().unwrap();
+        until [ -s apply.log ]; do :; done; kill -KILL $pid";
+    let script = tokio::process::Command::from(machine.command("bash", &["-c", script])).output();
+    script.await.unwrap();
     until(async || status(&machine).await["state"] == "installed").await;
 }
 
@@ -150,8 +153,8 @@ async fn an_undo_that_removes_its_own_program_is_completed_if_it_is_killed() {
         if status(&machine).await["state"] == "installed" {
             succeeds(&machine, &["undo"]).await;
         }
-        // The last step removes the folder of the recover program. An end just before it leaves the empty folder, because
-        // no program is left to complete the undo.
+        // The last step removes the folder of the recover program. An end just before it leaves the empty folder,
+        // because no program is left to complete the undo.
         fs::remove_dir(machine.at("opt/criswitch")).ok();
         before.is_back(&machine, &format!("{end}: {}", said(&output)));
         if output.status.success() {

@@ -182,14 +182,71 @@ impl Machine {
 
     /// The reply at the address of criswitch-metrics.socket, to a client in the machine.
     pub fn metrics(&self) -> String {
-        let ask = "exec 3<>/dev/tcp/127.0.0.1/9199; \
-            printf 'GET /metrics HTTP/1.1\\r\\nhost: node\\r\\n\\r\\n' >&3; cat <&3";
-        self.runs("bash", &["-c", ask])
+        self.runs("bash", &["-c", &scrape("127.0.0.1")])
+    }
+
+    /// Another machine with the address 192.0.2.2, on one network with this one, which gets the address 192.0.2.1.
+    pub fn neighbour(&self) -> Neighbour {
+        let sleep = ["--net", "sleep", "infinity"];
+        let neighbour = Neighbour(Command::new("unshare").args(sleep).spawn().unwrap());
+        let (own, other) = (self.init.clone(), neighbour.0.id().to_string());
+        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+        while namespace(&other) == namespace("self") {
+            std::thread::yield_now();
+        }
+        let link = [
+            "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", &other,
+        ];
+        in_network(&own, "ip", &link);
+        for (pid, device, address) in [
+            (&own, "near", "192.0.2.1/24"),
+            (&other, "far", "192.0.2.2/24"),
+        ] {
+            in_network(pid, "ip", &["address", "add", address, "dev", device]);
+            in_network(pid, "ip", &["link", "set", device, "up"]);
+        }
+        neighbour
     }
 
     pub fn show(&self, unit: &str, property: &str) -> String {
         self.systemctl(&["show", "--value", &format!("--property={property}"), unit])
     }
+}
+
+/// A process in a network namespace of its own.
+pub struct Neighbour(Child);
+
+impl Neighbour {
+    /// The metrics of the machine, as this neighbour reads them.
+    pub fn metrics(&self) -> String {
+        let pid = self.0.id().to_string();
+        in_network(&pid, "bash", &["-c", &scrape("192.0.2.1")])
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// The command that reads the metrics at an address.
+fn scrape(address: &str) -> String {
+    format!(
+        "exec 3<>/dev/tcp/{address}/9199; printf 'GET /metrics HTTP/1.1\\r\\nhost: node\\r\\n\\r\\n' >&3; cat <&3"
+    )
+}
+
+/// Runs a program, which must succeed, in the network namespace of a process, and returns its output.
+fn in_network(pid: &str, program: &str, arguments: &[&str]) -> String {
+    let target = format!("--target={pid}");
+    let mut command = Command::new("nsenter");
+    command.args([&target, "--net", program]).args(arguments);
+    let output = command.output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    said
 }
 
 impl Drop for Machine {

@@ -12,6 +12,7 @@ mod machine;
 mod plans;
 mod reloads;
 
+use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,28 @@ async fn metrics_are_served_on_the_loopback_once_their_socket_is_enabled_and_cri
         machine.show("criswitch-metrics.socket", "ActiveState"),
         "inactive"
     );
+}
+
+/// The drop-in of docs/metrics.md.
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn another_machine_reads_the_metrics_once_a_drop_in_has_its_network() {
+    let machine = Machine::boot().await;
+    let neighbour = machine.neighbour();
+    let folder = machine.at("etc/systemd/system/criswitch-metrics.socket.d");
+    fs::create_dir_all(&folder).unwrap();
+    let drop_in = "[Socket]\nListenStream=\nListenStream=0.0.0.0:9199\nIPAddressDeny=any\n\
+        IPAddressAllow=localhost 192.0.2.0/24\n";
+    fs::write(folder.join("network.conf"), drop_in).unwrap();
+    machine.systemctl(&["daemon-reload"]);
+    machine.systemctl(&["enable", "--quiet", "criswitch-metrics.socket"]);
+    assert_eq!(machine.restart().await, "");
+    for page in [neighbour.metrics(), machine.metrics()] {
+        assert!(
+            page.contains("\ncriswitch_verdict{verdict=\"serving\"}"),
+            "{page}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -14,14 +14,21 @@ fn findings(machine: &Machine) -> Vec<String> {
         .output()
         .unwrap();
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let steps = shown["steps"].as_array().unwrap().iter();
-    let steps: Vec<_> = steps.map(|step| step["step"].as_str().unwrap()).collect();
+    let steps: Vec<_> = shown["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["step"].as_str().unwrap())
+        .collect();
     assert!(
         steps.ends_with(&["endpoint", "restart", "verify"]),
         "{shown:#}"
     );
-    let found = shown["findings"].as_array().unwrap().iter();
-    let found = found.map(|finding| finding["check"].as_str().unwrap().to_owned());
+    let found = shown["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["check"].as_str().unwrap().to_owned());
     let is_of_kubelet = |name: &String| name == "daemon-reload" || name.starts_with("kubelet-");
     found.filter(is_of_kubelet).collect()
 }

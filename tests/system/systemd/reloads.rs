@@ -68,8 +68,9 @@ async fn a_changed_listen_fails_a_reload_with_the_reason_until_it_is_set_back() 
 
     let reload = "reload --socket /run/criswitch/criswitch.sock";
     let mut asked = machine.command("criswitch", &reload.split(' ').collect::<Vec<_>>());
-    let asked = tokio::task::spawn_blocking(move || asked.output().unwrap());
-    let asked = asked.await.unwrap();
+    let asked = tokio::task::spawn_blocking(move || asked.output().unwrap())
+        .await
+        .unwrap();
     assert_eq!(asked.status.code(), Some(78));
     let shown = String::from_utf8(asked.stderr).unwrap();
     assert!(shown.contains("\"listen\" cannot change"), "{shown}");

@@ -5,8 +5,8 @@ set -eu
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
-if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt; } >/dev/null; then
+if ! { [ -x /lib/systemd/systemd ] && type nsenter pgrep findmnt ip; } >/dev/null 2>&1; then
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends systemd util-linux procps
+  DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends systemd util-linux procps iproute2
 fi
 cargo test --quiet --locked --test systemd -- --ignored

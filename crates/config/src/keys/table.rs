@@ -245,8 +245,8 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Text("kind"),
         example: "\"gvisor\"",
         applies: Applies::Commands,
-        help: "The kind of runtime: \"runc\", \"crun\", \"gvisor\", \"kata\" or \"runhcs\". Without it, the kind follows from \
-               the backend's configuration if the backend reports it, else from a word of the handler's name.",
+        help: "The kind of runtime: \"runc\", \"crun\", \"gvisor\", \"kata\", \"runhcs\" or \"other\". Without it, the kind follows \
+               from the backend's configuration if the backend reports it, else from the handler's name.",
         ..HANDLER
     },
     Key {
@@ -419,11 +419,11 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"127.0.0.1:9199\"",
         applies: Applies::Restart,
-        help: "The address for metrics (GET /metrics, Prometheus' text format): the path of a Unix socket, or a \
-               loopback address such as \"127.0.0.1:9199\" or \"[::1]:9199\". Only root can read the Unix socket. \
-               The path must differ from `listen` and from every backend's socket. Every user of the node can read \
-               the loopback address. \"\" means no metrics. Under systemd, enable `criswitch-metrics.socket` instead \
-               and restart criswitch.service.",
+        help: "The address for metrics (GET /metrics, Prometheus' text format): the path of a Unix socket, or an \
+               address such as \"127.0.0.1:9199\" or \"0.0.0.0:9199\". Only root can read the Unix socket. The path \
+               must differ from `listen` and from every backend's socket. Every client that reaches the address can \
+               read the metrics; every user of the node reaches a loopback address. \"\" means no metrics. Under \
+               systemd, enable `criswitch-metrics.socket` instead and restart criswitch.service.",
         value: Reader::Config(|config| {
             ConfigValue::Text(config.metrics.as_ref().map(ToString::to_string))
         }),

@@ -31,7 +31,7 @@ const CODES_OF_LENGTH: [u32; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, 0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19,
     29, 0, 4,
 ];
-/// By length in bits: the first number that is no code of this length, but the beginning of a longer code.
+/// By length in bits: the first number that is not a code of this length, but the beginning of a longer code.
 const LIMITS: [u32; 31] = limits();
 
 #[allow(clippy::indexing_slicing, reason = "evaluated by the compiler")]
@@ -49,8 +49,8 @@ const fn limits() -> [u32; 31] {
 /// its first `SEARCHED` bytes. An authority that does not end there remains.
 ///
 /// The new value has the same length, encoded and decoded: the tables of the client and of h2, which have a limit on
-/// their decoded size, stay equal. No host has an empty name, so an empty authority that enters no table becomes an empty
-/// `host`.
+/// their decoded size, stay equal. No host has an empty name, so an empty authority that enters no table becomes an
+/// empty `host`.
 pub fn replace_authority(payload: &mut [u8], flags: u8) {
     let Some(authority) = authority(payload, flags) else {
         return;
@@ -58,9 +58,10 @@ pub fn replace_authority(payload: &mut [u8], flags: u8) {
     if authority.value.is_empty() && !authority.is_kept {
         replace_empty(payload, flags, authority.field);
     } else if let Some(value) = payload.get_mut(authority.value) {
-        match authority.is_coded {
-            true => drop(replace_coded(value)),
-            false => value.fill(LETTER),
+        if authority.is_coded {
+            replace_coded(value).unwrap_or_default();
+        } else {
+            value.fill(LETTER);
         }
     }
 }
@@ -203,13 +204,12 @@ fn replace_coded(value: &mut [u8]) -> Option<()> {
     let (letters, bits) = letters(value)?;
     let shortest = (bits / letters).min(8);
     // `few` letters have the code `long`, all others have the code `short`.
-    let (short, long, few) = match bits > 8 * letters {
-        true => (CODES[3], CODES[4], (8 * bytes - 8 * letters) / 5),
-        false => {
-            let code = |length: u32| CODES.get(length.checked_sub(5)? as usize).copied();
-            let few = bits - shortest * letters;
-            (code(shortest)?, code((shortest + 1).min(8))?, few)
-        }
+    let (short, long, few) = if bits > 8 * letters {
+        (CODES[3], CODES[4], (8 * bytes - 8 * letters) / 5)
+    } else {
+        let code = |length: u32| CODES.get(length.checked_sub(5)? as usize).copied();
+        let few = bits - shortest * letters;
+        (code(shortest)?, code((shortest + 1).min(8))?, few)
     };
     let others = letters.checked_sub(few)?;
     let codes = (0..few).map(|_| long).chain((0..others).map(|_| short));

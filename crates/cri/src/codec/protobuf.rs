@@ -350,9 +350,10 @@ pub fn retain(
     mut keep: impl FnMut(&[u8]) -> Result<bool, Malformed>,
 ) -> Result<Option<Bytes>, Malformed> {
     edited(message, &[number], &mut |item| {
-        Ok(match keep(item)? {
-            true => Edit::Same,
-            false => Edit::Dropped,
+        Ok(if keep(item)? {
+            Edit::Same
+        } else {
+            Edit::Dropped
         })
     })
 }

@@ -44,6 +44,7 @@ impl Row {
             Goes::All(filter, _) if paths(filter).next().is_some() => {
                 "all, or the owner of the filter's id"
             }
+            Goes::All(_, Merge::RemoveProfile) => "all that list the digest",
             Goes::All(..) => "all",
             Goes::Image(_, ImageRule::Find(_)) => "the backend of the handler or pod, else all",
             Goes::Image(_, ImageRule::Pull(_)) => {
@@ -120,24 +121,23 @@ impl Row {
     }
 }
 
-const ONE_IMAGE: &str = "one entry per image id";
+fn joined(join: &Join) -> &'static str {
+    match join {
+        Join::Concat => "concatenated",
+        Join::Distinct(_) => "concatenated; duplicate entries are omitted",
+        Join::Images => "one entry per image id",
+        Join::Profiles => "one entry per digest, with the references of all backends",
+        Join::Descriptors => "one entry per metric, with the label keys of all backends",
+    }
+}
 
 fn merged(merge: &Merge) -> String {
     match merge {
         Merge::Items(items) => {
-            let joined = match items.join {
-                Join::Concat => "concatenated",
-                Join::Distinct(_) => "concatenated; duplicate entries are omitted",
-                Join::Images => ONE_IMAGE,
-                Join::Descriptors => "one entry per metric, with the label keys of all backends",
-            };
-            joined.to_owned() + without(items.lacking)
+            joined(&items.join).to_owned() + without(items.lacking)
         }
-        Merge::Interleave(list, items) => {
-            let joined = match items.join {
-                Join::Images => ONE_IMAGE,
-                _ => "interleaved",
-            };
+        Merge::Streamed(list, items) => {
+            let joined = joined(&items.join);
             format!("{joined}; {} of a backend that lacks the RPC", list.name)
         }
         Merge::Events => "interleaved; Unimplemented if a backend lacks it".into(),
@@ -146,6 +146,11 @@ fn merged(merge: &Merge) -> String {
             "the default backend's; if it lacks the RPC, the cgroup driver of its configuration, else the first reply of another backend".into()
         }
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
+        Merge::Profiles => {
+            let joined = joined(&Join::Profiles).to_owned() + without(Lacking::LeftOut);
+            joined + "; an error if any other answer cannot be used"
+        }
+        Merge::RemoveProfile => "OK if every backend that lists the profile returns OK; backends that lack it are omitted".into(),
     }
 }
 

@@ -71,6 +71,8 @@ messages! {
     image: Image { ID = 1, REPO_TAGS = 2, REPO_DIGESTS = 3, SIZE = 4, UID = 5, USERNAME = 6, SPEC = 7, PINNED = 8 },
     int64_value: Int64Value { VALUE = 1 },
     uint64_value: UInt64Value { VALUE = 1 },
+    remove_security_profile_request: RemoveSecurityProfileRequest { DIGEST = 1 },
+    security_profile_info: SecurityProfileInfo { DIGEST = 1, REFS = 2, SIZE = 3 },
     image_fs_info_response: ImageFsInfoResponse { IMAGE_FILESYSTEMS = 1, CONTAINER_FILESYSTEMS = 2 },
     filesystem_usage: FilesystemUsage { FS_ID = 2, USED_BYTES = 3, INODES_USED = 4 },
     filesystem_identifier: FilesystemIdentifier { MOUNTPOINT = 1 },
@@ -79,7 +81,6 @@ messages! {
     runtime_status: RuntimeStatus { CONDITIONS = 1 },
     runtime_condition: RuntimeCondition { TYPE = 1, STATUS = 2, REASON = 3, MESSAGE = 4 },
     runtime_handler: RuntimeHandler { NAME = 1, FEATURES = 2 },
-    runtime_handler_features: RuntimeHandlerFeatures { RECURSIVE_READ_ONLY_MOUNTS = 1, USER_NAMESPACES = 2 },
     runtime_config_response: RuntimeConfigResponse { LINUX = 1 },
     linux_runtime_configuration: LinuxRuntimeConfiguration { CGROUP_DRIVER = 1 },
 }
@@ -100,9 +101,9 @@ pub const IMAGE_TEXTS: [u32; 4] = [
     image_spec::RUNTIME_HANDLER,
     image_spec::IMAGE_REF,
 ];
-/// The pod's configuration in `PullImage` and `CreateContainer`.
+/// The pod's configuration in `PullImage`, `PullSecurityProfile` and `CreateContainer`.
 pub const POD_CONFIG: Path = &[create_container_request::SANDBOX_CONFIG];
-/// The annotations in the pod's configuration in `PullImage` and `CreateContainer`.
+/// The annotations in the pod's configuration in `PullImage`, `PullSecurityProfile` and `CreateContainer`.
 pub const POD_ANNOTATIONS: Path = &[
     create_container_request::SANDBOX_CONFIG,
     pod_sandbox_config::ANNOTATIONS,
@@ -253,7 +254,7 @@ pub const IMAGE_ANNOTATIONS: Path = &[image_status_request::IMAGE, image_spec::A
 pub const STREAMING_URL: Path = &[exec_response::URL];
 /// The id of the image in the reply to `ImageStatus`.
 pub const STATUS_IMAGE_ID: Path = &[image_status_response::IMAGE, image::ID];
-/// The uid of the pod that an image is pulled for.
+/// The uid of the pod that an image or a security profile is pulled for.
 pub const PULL_UID: Path = &[
     pull_image_request::SANDBOX_CONFIG,
     pod_sandbox_config::METADATA,
@@ -261,6 +262,8 @@ pub const PULL_UID: Path = &[
 ];
 /// The id of the pulled image.
 pub const PULLED_IMAGE: Path = &[pull_image_response::IMAGE_REF];
+/// The digest of the security profile to remove.
+pub const PROFILE_DIGEST: Path = &[remove_security_profile_request::DIGEST];
 /// The handler of a new pod.
 pub const RUN_HANDLER: Path = &[run_pod_sandbox_request::RUNTIME_HANDLER];
 /// The configuration of a new pod.
@@ -341,6 +344,7 @@ pub mod maps {
         ("PodSandboxMetrics", &[]),
         ("MetricDescriptor", &[]),
         ("ImageFsInfoResponse", &[]),
+        ("ListSecurityProfilesResponse", &[]),
         ("VersionResponse", &[]),
         ("StatusResponse", STATUS),
         ("ContainerEventResponse", EVENT),

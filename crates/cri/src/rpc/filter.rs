@@ -141,9 +141,9 @@ pub fn without_inside(
     protobuf::edited(items, &[ITEMS], &mut |item| {
         let mut left = None;
         for (path, id) in shape.inside {
-            let drop = &mut |container: &[u8]| match keep(protobuf::string(container, id)?) {
-                true => Ok(Edit::Same),
-                false => Ok(Edit::Dropped),
+            let drop = &mut |container: &[u8]| {
+                let is_kept = keep(protobuf::string(container, id)?);
+                Ok(if is_kept { Edit::Same } else { Edit::Dropped })
             };
             left = protobuf::edited(left.as_deref().unwrap_or(item), path, drop)?.or(left);
         }

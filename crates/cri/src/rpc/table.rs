@@ -73,7 +73,7 @@ use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
 use Lacking::{Error, FailsForPods, LeftOut};
 use LogRule::{Change, Poll, Read};
-use Merge::{Events, Interleave};
+use Merge::{Events, Streamed};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
     ChangeState, CompleteUrl, Forget, HaveImage, KeepDisks, List as Listed, LostImage, NewImage,
@@ -217,6 +217,13 @@ pub const IMAGE_STATUS: Row = short(image(
     Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)),
     HaveImage(STATUS_IMAGE_ID),
 ));
+/// `ListSecurityProfiles`.
+pub const LIST_PROFILES: Row = optional(short(image(
+    "ListSecurityProfiles",
+    Poll,
+    All(Filter::NONE, Merge::Profiles),
+    Nothing,
+)));
 
 /// Every RPC of the CRI, in the order of the interface.
 #[rustfmt::skip] // one line for each RPC
@@ -227,13 +234,13 @@ pub const ROWS: &[Row] = &[
     runtime("RemovePodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), Forget),
     POD_STATUS,
     LIST_PODS,
-    optional(runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS, LISTED)), Listed(List::Pods))),
+    optional(runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Streamed(&LIST_PODS, LISTED)), Listed(List::Pods))),
     runtime("CreateContainer", Change, OwnerWithImage(CONTAINER_POD), OwnContainer(NEW_CONTAINER)),
     runtime("StartContainer", Change, Owner(Container, REQUESTED_ID, NotFound), ChangeState(&[STARTED])),
     STOP_CONTAINER,
     runtime("RemoveContainer", Change, Owner(Container, REQUESTED_ID, Ok), Forget),
     LIST_CONTAINERS,
-    optional(runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS, LISTED)), Listed(List::Containers))),
+    optional(runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Streamed(&LIST_CONTAINERS, LISTED)), Listed(List::Containers))),
     CONTAINER_STATUS,
     optional(runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
     optional(short(runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
@@ -243,27 +250,31 @@ pub const ROWS: &[Row] = &[
     optional(runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), CompleteUrl(STREAMING_URL))),
     optional(short(runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing))),
     LIST_CONTAINER_STATS,
-    optional(runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats))),
+    optional(runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Streamed(&LIST_CONTAINER_STATS, STATS)), Listed(List::ContainerStats))),
     POD_SANDBOX_STATS,
     LIST_POD_STATS,
-    optional(runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS, POD_STATS)), Listed(List::PodStats))),
+    optional(runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Streamed(&LIST_POD_STATS, POD_STATS)), Listed(List::PodStats))),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
     optional(runtime("CheckpointContainer", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
     EVENTS,
     LIST_METRIC_DESCRIPTORS,
     LIST_POD_METRICS,
-    optional(runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Interleave(&LIST_POD_METRICS, METRICS)), Listed(List::PodMetrics))),
+    optional(runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Streamed(&LIST_POD_METRICS, METRICS)), Listed(List::PodMetrics))),
     RUNTIME_CONFIG,
     optional(runtime("UpdatePodSandboxResources", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing)),
     optional(runtime("CheckpointPod", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing)),
     optional(runtime("RestorePod", Change, Handler(RESTORE_HANDLER), OwnRestored(RESTORED_POD, RESTORED_CONTAINERS, RESTORE_CONFIG))),
     LIST_IMAGES,
-    optional(image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES, IMAGES))), Listed(List::Images))),
+    optional(image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Streamed(&LIST_IMAGES, IMAGES))), Listed(List::Images))),
     IMAGE_STATUS,
     long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE))),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
     short(image("ImageFsInfo", Poll, All(Filter::NONE, Merge::Items(DISKS)), KeepDisks)),
+    // The RPCs for security profiles are of k8s.io/cri-api v0.38.0-beta.0.
+    optional(long(image("PullSecurityProfile", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), Nothing))),
+    LIST_PROFILES,
+    optional(image("RemoveSecurityProfile", Change, All(Filter::NONE, Merge::RemoveProfile), Nothing)),
 ];
 
 const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {

@@ -13,9 +13,10 @@ pub(super) fn removed(text: &str) -> String {
         let begins = line.contains(PEM.0);
         let hidden = in_block || begins;
         in_block = hidden && !line.contains(PEM.1);
-        match hidden {
-            true => format!("{REMOVED}\n"),
-            false => without_credentials(line).into_owned() + "\n",
+        if hidden {
+            format!("{REMOVED}\n")
+        } else {
+            without_credentials(line).into_owned() + "\n"
         }
     });
     lines.collect()

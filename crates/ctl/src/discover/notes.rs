@@ -3,33 +3,50 @@
 use std::collections::BTreeMap;
 
 use criswitch_client::terminal;
-use criswitch_config::wording;
+use criswitch_config::wording::{self, counted};
 use criswitch_cri::facts::NEEDED;
 
 use super::Discovered;
 use super::plan::ConfigPlan;
 use crate::consequences::{self, Consequence};
+use crate::node::collisions;
 use crate::probe::{self, Probed};
 
 /// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let plan = &discovered.plan;
     let found = plan.backends.iter();
-    let found = found.map(|backend| (backend.place.name.as_str(), &backend.found));
-    let found: Vec<_> = found.collect();
+    let found: Vec<_> = found
+        .map(|backend| (backend.place.name.as_str(), &backend.found))
+        .collect();
     let consequences = consequences::of(&found);
+    let shared = collisions::between(&found);
     let notes = [
+        others(discovered),
         other_drivers(&found),
         not_ready(&found),
         unexpected_users(&found),
         conflicts(plan),
         silent(discovered),
         own(discovered),
+        shared.iter().map(ToString::to_string).collect(),
         lost_features(&found),
         consequences.iter().map(Consequence::line).collect(),
     ]
     .concat();
     notes.iter().map(|note| terminal::plain(note)).collect()
+}
+
+fn others(discovered: &Discovered) -> Vec<String> {
+    let others = discovered.others.iter().map(|other| {
+        let (socket, found) = (&other.place.socket, &other.found);
+        let (runtime, version) = (&found.runtime, &found.version);
+        let pods = counted(found.pods.len(), "pod");
+        format!(
+            "Also found: {socket} ({runtime} {version}, {pods}). It is not a backend here; --all makes it one."
+        )
+    });
+    others.collect()
 }
 
 fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
@@ -38,26 +55,16 @@ fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
     };
     let others = probe::other_drivers(first, default.cgroup_driver, found).into_iter();
     others
-        .map(|(name, what)| {
-            format!(
-                "{name} {what}. Set the same driver for the kubelet and all backends before the kubelet uses criswitch."
-            )
-        })
+        .map(|(name, what)| format!("{name} {what}."))
         .collect()
 }
 
 fn not_ready(found: &[(&str, &Probed)]) -> Vec<String> {
-    let conditions = found.iter().flat_map(|(name, found)| {
-        let conditions = found.conditions.iter();
-        conditions.map(move |condition| (name, condition))
+    let texts = found.iter().flat_map(|(name, found)| {
+        let texts = found.not_ready(&NEEDED).into_iter();
+        texts.map(move |what| format!("{name}: {what}"))
     });
-    conditions
-        .filter(|(_, condition)| !condition.status && NEEDED.contains(&condition.r#type.as_str()))
-        .map(|(name, condition)| {
-            let (kind, message) = (&condition.r#type, &condition.message);
-            format!("{name} is not ready ({kind} is false): {message}")
-        })
-        .collect()
+    texts.collect()
 }
 
 fn unexpected_users(found: &[(&str, &Probed)]) -> Vec<String> {

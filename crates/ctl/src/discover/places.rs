@@ -14,6 +14,8 @@ pub(super) struct SocketPlace {
     /// The name of the backend at this path. No two paths have the same name.
     pub(super) name: String,
     pub(super) socket: Address,
+    /// Whether the command names the socket.
+    pub(super) is_named: bool,
     /// Other paths of the same socket.
     pub(super) also: Vec<Address>,
     pub(super) state: PlaceState,
@@ -39,6 +41,7 @@ pub(super) fn look(
     root: &Path,
     listen: &Address,
 ) -> Vec<SocketPlace> {
+    let named = given.len();
     let given = given.iter().map(|socket| (None, socket.clone()));
     let kubelet = kubelet.and_then(|kubelet| {
         let path = paths::below(root, kubelet.path().to_str()?);
@@ -50,7 +53,7 @@ pub(super) fn look(
     let given = given.chain(kubelet);
     let own = socket_at(listen.path()).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
-    for (known_as, socket) in given.chain(well_known(root)) {
+    for (number, (known_as, socket)) in given.chain(well_known(root)).enumerate() {
         let found = socket_at(socket.path());
         // A node has one or two of the well-known sockets, so a missing file there is not reported.
         if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
@@ -72,6 +75,7 @@ pub(super) fn look(
         places.push(SocketPlace {
             name: String::new(),
             socket,
+            is_named: number < named,
             also: Vec::new(),
             state,
             file,
@@ -121,8 +125,10 @@ fn name_all(places: &mut [SocketPlace]) {
 fn free_name(socket: &Address, taken: &[String]) -> String {
     let path = socket.path();
     let directory = path.parent().and_then(Path::file_name);
-    let of_path = [path.file_stem(), directory].into_iter().flatten();
-    let of_path = of_path.filter_map(|name| label_of(&name.to_string_lossy()));
+    let of_path = [path.file_stem(), directory]
+        .into_iter()
+        .flatten()
+        .filter_map(|name| label_of(&name.to_string_lossy()));
     let numbered = (1..).map(|number| format!("backend-{number}"));
     let mut free = of_path.chain(numbered).filter(|name| !taken.contains(name));
     free.next().unwrap_or_default()
@@ -132,8 +138,10 @@ fn free_name(socket: &Address, taken: &[String]) -> String {
 /// dashes are left.
 fn label_of(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
-    let kept = lower.chars().take(MAX_LABEL);
-    let kept = kept.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+    let kept = lower
+        .chars()
+        .take(MAX_LABEL)
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
     let label = kept.collect::<String>().trim_matches('-').to_owned();
     (!label.is_empty()).then_some(label)
 }

@@ -105,9 +105,10 @@ impl PlannedRow {
 
     /// The name of the row as text. A name that is not a DNS label is quoted, with escapes for control characters.
     pub(super) fn shown_name(&self) -> String {
-        match is_label(&self.name) {
-            true => self.name.clone(),
-            false => format!("{:?}", self.name),
+        if is_label(&self.name) {
+            self.name.clone()
+        } else {
+            format!("{:?}", self.name)
         }
     }
 }

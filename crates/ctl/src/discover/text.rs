@@ -51,8 +51,9 @@ fn listen(listen: Option<&Address>) -> String {
 
 fn default(plan: &ConfigPlan) -> String {
     let first = plan.backends.first();
-    let name = first.map(|backend| backend.place.name.as_str());
-    let name = name.unwrap_or_default();
+    let name = first
+        .map(|backend| backend.place.name.as_str())
+        .unwrap_or_default();
     let about = format!("The row for pods without a RuntimeClass: {name}'s own default.");
     format!(
         "{}default_handler = {}\n",
@@ -98,9 +99,10 @@ fn line(backend: &PlannedBackend, row: &PlannedRow, width: usize) -> String {
         features.chain(kind).collect::<Vec<_>>().join(", ")
     };
     let remark = row.conflict.clone().unwrap_or_else(remarks);
-    match remark.is_empty() {
-        true => format!("{key:width$} = {to}\n"),
-        false => format!("{key:width$} = {to}  # {remark}\n"),
+    if remark.is_empty() {
+        format!("{key:width$} = {to}\n")
+    } else {
+        format!("{key:width$} = {to}  # {remark}\n")
     }
 }
 
@@ -113,9 +115,10 @@ fn key(row: &PlannedRow) -> String {
 /// handler.
 fn target(backend: &PlannedBackend, row: &PlannedRow) -> String {
     let name = quoted(&backend.place.name);
-    match row.name == row.handler {
-        true => name,
-        false => format!("{{ backend = {name}, handler = {} }}", quoted(&row.handler)),
+    if row.name == row.handler {
+        name
+    } else {
+        format!("{{ backend = {name}, handler = {} }}", quoted(&row.handler))
     }
 }
 

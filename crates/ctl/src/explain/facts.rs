@@ -1,7 +1,7 @@
 //! The facts about this node and its backends that decide whether a limit applies.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use criswitch_advice::{Fact, Facts};
 use criswitch_config::Handler;
@@ -9,10 +9,34 @@ use criswitch_config::Handler;
 use super::NodeFacts;
 use crate::probe::Runtime;
 
-/// The flags of runsc that a limit depends on.
-const RUNSC_FLAGS: [&str; 3] = ["host-uds", "net-raw", "oci-seccomp"];
+/// The flags of runsc that a limit depends on, each as the name of the flag and, if the flag has several values, the
+/// value that is needed.
+const RUNSC_FLAGS: [&str; 4] = ["host-uds=open", "host-uds=all", "net-raw", "oci-seccomp"];
+/// The older name of the flag `host-uds=all`.
+const OLD_HOST_UDS: &str = "fsgofer-host-uds";
 /// This file exists if the kernel has SELinux enabled.
 const SELINUX: &str = "sys/fs/selinux/enforce";
+/// The configuration of Kata Containers that its shim reads without a path, the first that exists.
+const KATA_FILES: [&str; 3] = [
+    "/etc/kata-containers/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/configuration.toml",
+    "/usr/share/defaults/kata-containers/configuration.toml",
+];
+/// Words in the names of Kata's handlers and files: of virtual machines that share no file system with the node, and of
+/// those that share one. A name may have words of both, such as `kata-qemu-snp`, and then the first count.
+const WITHOUT_SHARE: [&str; 10] = [
+    "cc",
+    "cca",
+    "coco",
+    "fc",
+    "firecracker",
+    "remote",
+    "se",
+    "sev",
+    "snp",
+    "tdx",
+];
+const WITH_SHARE: [&str; 5] = ["clh", "cloud", "dragonball", "qemu", "stratovirt"];
 
 impl NodeFacts {
     /// The known facts for a handler. `features` are those of the handler and the node.
@@ -20,7 +44,10 @@ impl NodeFacts {
         let mut known = vec![(Fact::ThisNode, true)];
         let mut learn = |fact, value: Option<bool>| known.extend(value.map(|value| (fact, value)));
         learn(Fact::Selinux, self.selinux(row));
-        if let Some(runtime) = self.runtime(row) {
+        let runtime = self.runtime(row);
+        learn(Fact::SharedFileSystem, self.shared_files(row, runtime));
+        learn(Fact::HypervisorIsolation, hypervisor(row, runtime));
+        if let Some(runtime) = runtime {
             let without = runtime.privileged_without_host_devices;
             learn(Fact::PrivilegedWithoutHostDevices, without);
             for flag in RUNSC_FLAGS {
@@ -47,11 +74,93 @@ impl NodeFacts {
         let Some(path) = &runtime.config_path else {
             return Some(false);
         };
-        let path = Path::new(path);
-        let path = self.root.join(path.strip_prefix("/").unwrap_or(path));
-        let config: toml::Table = fs::read_to_string(path).ok()?.parse().ok()?;
-        let value = config.get("runsc_config").and_then(|flags| flags.get(flag));
-        let value = value.map(ToString::to_string).unwrap_or_default();
-        Some(!["", "false", "none"].contains(&value.trim_matches('"')))
+        let config = self.toml(path)?;
+        let value = |flag| {
+            let value = config.get("runsc_config")?.get(flag)?;
+            Some(value.to_string().trim_matches('"').to_owned())
+        };
+        let is_true = |flag| value(flag).is_some_and(|value| is_true(&value));
+        let Some((name, needed)) = flag.split_once('=') else {
+            return Some(is_true(flag));
+        };
+        let is_allowed = value(name).is_some_and(|value| value == needed || value == "all");
+        Some(is_allowed || name == "host-uds" && is_true(OLD_HOST_UDS))
     }
+
+    /// Whether the virtual machines of a handler of Kata Containers share a file system with the node: by its
+    /// configuration, else by its names.
+    fn shared_files(&self, row: &Handler, runtime: Option<&Runtime>) -> Option<bool> {
+        let path = runtime.and_then(|runtime| runtime.config_path.as_deref());
+        let shim = runtime.map_or("", |runtime| runtime.shim.as_str());
+        let is_default = path.is_none() && shim == "io.containerd.kata.v2";
+        let mut defaults = KATA_FILES.into_iter().filter(|_| is_default);
+        let read = path.or_else(|| defaults.find(|path| self.toml(path).is_some()));
+        if read.is_some_and(|path| self.may_drop_ins_share(path)) {
+            return None;
+        }
+        let config = read.and_then(|path| self.toml(path));
+        let hypervisors = config
+            .as_ref()
+            .and_then(|it| it.get("hypervisor")?.as_table());
+        let by_file = hypervisors.into_iter().flatten().find_map(|(name, keys)| {
+            let shared = keys.get("shared_fs").and_then(toml::Value::as_str);
+            let shared = shared.map(|shared| shared != "none");
+            shared.or_else(|| by_words(&[name]))
+        });
+        by_file.or_else(|| {
+            let file = Path::new(path.unwrap_or_default()).file_name();
+            let file = file.and_then(|file| file.to_str()).unwrap_or_default();
+            by_words(&[file, shim, &row.backend_handler, &row.name])
+        })
+    }
+
+    /// Whether a file of the folder `config.d` beside Kata's configuration may set `shared_fs`.
+    fn may_drop_ins_share(&self, path: &str) -> bool {
+        let folder = Path::new(path).with_file_name("config.d");
+        let files = fs::read_dir(self.path(&folder)).into_iter().flatten();
+        let mut texts = files.map(|file| fs::read_to_string(file?.path()));
+        texts.any(|text| text.map_or(true, |text| text.contains("shared_fs")))
+    }
+
+    /// A TOML file of the node; `None` if it cannot be read.
+    fn toml(&self, path: &str) -> Option<toml::Table> {
+        let path = self.path(Path::new(path));
+        fs::read_to_string(path).ok()?.parse().ok()
+    }
+
+    /// A path of the node, seen from here.
+    fn path(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+/// The words of these names decide.
+fn by_words(names: &[&str]) -> Option<bool> {
+    let has = |words: &[&str]| {
+        let mut all = names
+            .iter()
+            .flat_map(|name| name.split(|c: char| !c.is_alphanumeric()));
+        all.any(|word| words.contains(&word))
+    };
+    if has(&WITHOUT_SHARE) {
+        Some(false)
+    } else {
+        has(&WITH_SHARE).then_some(true)
+    }
+}
+
+/// Whether a handler of Windows uses Hyper-V isolation: by its configuration, else by its name.
+fn hypervisor(row: &Handler, runtime: Option<&Runtime>) -> Option<bool> {
+    let has = |word| row.backend_handler.contains(word) || row.name.contains(word);
+    let by_name = match (has("hypervisor"), has("process")) {
+        (true, _) => Some(true),
+        (false, true) => Some(false),
+        (false, false) => None,
+    };
+    runtime.and_then(|runtime| runtime.hypervisor).or(by_name)
+}
+
+/// Whether Go reads this text as true.
+fn is_true(text: &str) -> bool {
+    ["1", "t", "T", "true", "TRUE", "True"].contains(&text)
 }

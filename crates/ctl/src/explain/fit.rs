@@ -6,18 +6,23 @@ use std::collections::BTreeMap;
 use criswitch_advice::{Effect, Judgement, LimitFinding};
 use criswitch_client::columns::columns;
 use criswitch_client::terminal;
-use criswitch_config::Handler;
 use criswitch_config::wording::counted;
+use criswitch_config::{Handler, RuntimeKind};
 use serde_json::{Value, json};
 
-use super::manifest::{Manifest, Manifests, Skipped};
+use super::manifest::{Class, Manifest, Manifests, Skipped};
 use super::{KnownKind, NodeFacts};
-use crate::probe::reported;
+use crate::probe::missing;
+
+/// The last line of the text about pods.
+const NOT_CHECKED: &str = "not checked: everything else that the API server validates";
 
 /// The pods of the files, and the objects that were skipped.
 pub(super) struct FileFits {
     pods: Vec<PodFits>,
     skipped: Vec<Skipped>,
+    /// The findings about the files.
+    problems: Vec<String>,
 }
 
 /// A pod, and how it fits each handler of this node.
@@ -29,6 +34,8 @@ struct PodFits {
     mapped: Option<String>,
     /// The row that a pod without a class gets.
     default: String,
+    /// The labels that the class and the pod select with different values.
+    conflicts: Vec<String>,
     /// The handlers, the best one first.
     fits: Vec<HandlerFit>,
 }
@@ -52,6 +59,7 @@ impl FileFits {
     pub(super) fn is_fine(&self) -> bool {
         self.pods.iter().all(|pod| pod.fits() == Some(true))
             && self.skipped.iter().all(|skipped| skipped.has_no_pods)
+            && self.problems.is_empty()
     }
 
     pub(super) fn text(&self) -> anyhow::Result<String> {
@@ -64,9 +72,16 @@ impl FileFits {
         let without: Vec<_> = without.iter().map(|skipped| skipped.title()).collect();
         let without =
             Some(format!("without pods: {}", without.join(", "))).filter(|_| !without.is_empty());
-        let lines = rest.iter().map(|skipped| skipped.line()).chain(without);
+        let problems = self
+            .problems
+            .iter()
+            .map(|problem| format!("problem: {problem}"));
+        let lines = problems
+            .chain(rest.iter().map(|skipped| skipped.line()))
+            .chain(without)
+            .chain([NOT_CHECKED.to_owned()]);
         let lines = terminal::wrapped(&terminal::text_of(lines));
-        parts.extend(Some(lines).filter(|lines| !lines.is_empty()));
+        parts.push(lines);
         Ok(parts.join("\n"))
     }
 
@@ -74,15 +89,17 @@ impl FileFits {
         json!({
             "pods": self.pods.iter().map(PodFits::json).collect::<Vec<_>>(),
             "skipped": self.skipped,
+            "problems": self.problems,
         })
     }
 }
 
 impl PodFits {
-    /// Whether the pod can run in the handler of its class; `None` if it is unknown, also because the class may map to a
-    /// handler with a different name.
+    /// Whether the pod can run in the handler of its class; `None` if it is unknown, also because the class may map to
+    /// a handler with a different name.
     fn fits(&self) -> Option<bool> {
         match self.fits.iter().find(|fit| fit.handler == self.own()) {
+            _ if !self.conflicts.is_empty() => Some(false),
             Some(own) => own.fits(),
             None => self.mapped.is_some().then_some(false),
         }
@@ -105,9 +122,10 @@ fn own_handler<'a>(class: &'a str, mapped: Option<&'a String>, default: &'a str)
 impl HandlerFit {
     /// Whether the pod can run; `None` if it is unknown.
     fn fits(&self) -> Option<bool> {
-        match self.missing.is_some() || self.count(Effect::Fails) > 0 {
-            true => Some(false),
-            false => self.doubt().is_none().then_some(true),
+        if self.missing.is_some() || self.count(Effect::Fails) > 0 {
+            Some(false)
+        } else {
+            self.doubt().is_none().then_some(true)
         }
     }
 
@@ -131,8 +149,11 @@ impl HandlerFit {
                 self.backend
             ));
         }
-        match (self.kind, open, fields) {
+        match (self.kind.map(|it| it.kind), open, fields) {
             (None, ..) => Some("the kind of runtime is unknown".to_owned()),
+            (Some(RuntimeKind::Other), ..) => {
+                Some("no limits of this kind of runtime are known".to_owned())
+            }
             (_, 0, 0) if self.is_misspelt => Some("the pod has an unknown field".to_owned()),
             (_, 0, 0) => None,
             (_, 0, fields) => Some(format!("not judged: {}", counted(fields, "field"))),
@@ -162,6 +183,7 @@ pub(super) fn of_files(node: &NodeFacts, manifests: Manifests) -> FileFits {
         pods,
         skipped,
         classes,
+        problems,
     } = manifests;
     FileFits {
         pods: pods
@@ -169,16 +191,26 @@ pub(super) fn of_files(node: &NodeFacts, manifests: Manifests) -> FileFits {
             .map(|pod| of_pod(node, pod, &classes))
             .collect(),
         skipped,
+        problems,
     }
 }
 
-fn of_pod(node: &NodeFacts, pod: Manifest, classes: &BTreeMap<String, String>) -> PodFits {
+fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>) -> PodFits {
     let table = &node.config.table;
-    let class = pod.pod.pointer("/spec/runtimeClassName");
-    let class = class.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let class = pod
+        .pod
+        .pointer("/spec/runtimeClassName")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
     let mut rows = table.handlers.iter();
     let row = rows.find(|row| row.scheduling.class.as_ref() == Some(&class));
-    let mapped = classes.get(&class).or(row.map(|row| &row.name)).cloned();
+    let of_file = classes.get(&class);
+    let mapped = of_file
+        .map(|class| &class.handler)
+        .or(row.map(|row| &row.name))
+        .cloned();
+    let conflicts = of_file.map_or_else(Vec::new, |class| select(&mut pod.pod, class));
     let default = table.default.name.clone();
     let own = own_handler(&class, mapped.as_ref(), &default);
     let mut fits: Vec<_> = table
@@ -199,8 +231,35 @@ fn of_pod(node: &NodeFacts, pod: Manifest, classes: &BTreeMap<String, String>) -
         class,
         mapped,
         default,
+        conflicts,
         fits,
     }
+}
+
+/// Adds the labels that the class selects to those of the pod, as the API server does. Returns those that the pod
+/// selects with another value.
+fn select(pod: &mut Value, class: &Class) -> Vec<String> {
+    let spec = pod.get_mut("spec").and_then(Value::as_object_mut);
+    let Some(spec) = spec else {
+        return Vec::new();
+    };
+    let selector = spec.entry("nodeSelector").or_insert(Value::Null);
+    if selector.is_null() {
+        *selector = json!({});
+    }
+    let Some(selector) = selector.as_object_mut() else {
+        return Vec::new();
+    };
+    let mut conflicts = Vec::new();
+    for (label, value) in &class.selector {
+        match selector.get(label) {
+            Some(own) if own != value => conflicts.push(label.clone()),
+            _ => {
+                selector.insert(label.clone(), value.clone());
+            }
+        }
+    }
+    conflicts
 }
 
 fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
@@ -209,27 +268,18 @@ fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
     let mut unknown = Vec::new();
     if kind.is_none() {
         unknown.push(format!(
-            "the kind of runtime of handler {:?} is unknown; set `kind` in its row under [handlers]",
+            "the kind of runtime of handler {:?} is unknown; set `kind` in its row under [handlers], for any other runtime kind = \"other\"",
             row.name
         ));
     }
-    if let Err(cause) = &features {
-        unknown.push(format!(
-            "backend {backend:?} does not answer, so its features are unknown: {cause}"
-        ));
-    }
+    unknown.extend(features.as_ref().err().cloned());
     let facts = node.facts(row, features.ok());
-    let lacks = reported(&node.config.table, row, &node.probes) == Some(false);
-    let missing = lacks.then(|| {
-        let theirs = &row.backend_handler;
-        format!("backend {backend:?} has no handler {theirs:?}")
-    });
     HandlerFit {
         handler: row.name.clone(),
         backend: backend.to_owned(),
         kind,
         judgement: criswitch_advice::judge(&pod.pod, kind.map(|it| it.kind), &facts),
-        missing,
+        missing: missing(&node.config.table, row, &node.probes),
         is_misspelt: !pod.unknown_fields.is_empty(),
         unknown,
     }
@@ -291,15 +341,21 @@ impl PodFits {
         format!("{object} {name}: {class}")
     }
 
-    /// One line for each field that Kubernetes does not have.
+    /// One line for each field that Kubernetes does not have, and for each label that class and pod select differently.
     fn warnings(&self) -> impl Iterator<Item = String> {
-        let fields = self.pod.unknown_fields.iter();
-        fields.map(|field| {
+        let conflicts = self.conflicts.iter().map(|label| {
+            format!(
+                "the pod and its RuntimeClass select different values of the node label {label}, so the API server rejects the pod"
+            )
+        });
+        let fields = self.pod.unknown_fields.iter().map(|field| {
             let (name, near) = (&field.name, field.near.as_ref());
-            let near = near.map(|near| format!("; did you mean {near}?"));
-            let near = near.unwrap_or_default();
+            let near = near
+                .map(|near| format!("; did you mean {near}?"))
+                .unwrap_or_default();
             format!("warning: Kubernetes has no field {name}, and kubectl rejects it{near}")
-        })
+        });
+        conflicts.chain(fields)
     }
 
     /// The reasons of one handler, one on each line.
@@ -320,16 +376,19 @@ impl PodFits {
                 self.reason(found)
             )
         });
-        let not_judged = fit.judgement.not_judged.iter();
-        let not_judged = not_judged.map(|field| format!("not judged: {}{field}", self.pod.prefix));
+        let not_judged = fit
+            .judgement
+            .not_judged
+            .iter()
+            .map(|field| format!("not judged: {}{field}", self.pod.prefix));
         let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
         let unknown = fit.unknown.iter().map(|it| format!("unknown: {it}"));
         let lines = missing
             .chain(found)
             .chain(undecided)
             .chain(not_judged)
-            .chain(unknown);
-        let lines = lines.map(|line| format!("{}: {line}", fit.handler));
+            .chain(unknown)
+            .map(|line| format!("{}: {line}", fit.handler));
         terminal::wrapped(&terminal::text_of(lines))
     }
 
@@ -342,7 +401,8 @@ impl PodFits {
         let (reason, remedy) = (limit.reason, limit.remedy);
         format!(
             "{fields}: {reason} {remedy} [{}] {}",
-            limit.id, limit.source.url
+            limit.id,
+            limit.source.shown()
         )
     }
 
@@ -361,8 +421,11 @@ impl PodFits {
                 let found = found.iter();
                 found.map(|it| it.limit.json(self.fields(it))).collect()
             };
-            let not_judged = fit.judgement.not_judged.iter();
-            let not_judged = not_judged.map(|field| format!("{}{field}", self.pod.prefix));
+            let not_judged = fit
+                .judgement
+                .not_judged
+                .iter()
+                .map(|field| format!("{}{field}", self.pod.prefix));
             json!({
                 "handler": fit.handler,
                 "backend": fit.backend,

@@ -1,5 +1,7 @@
 //! `criswitch explain HANDLER`: the row, the backend, its features, its limits and its pods.
 
+use std::borrow::Cow;
+
 use criswitch_advice::{LIMITS, Limit};
 use criswitch_client::columns::columns;
 use criswitch_client::{output, terminal};
@@ -11,10 +13,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answers, KnownKind, NodeFacts};
+use crate::running::{handler_of, owners};
 use crate::status::{asked, failures};
 
 /// Why the kind of runtime is unknown although the backend answers.
-const NO_KIND: &str = "neither the backend nor the handler's name shows it; set `kind` in the row";
+const NO_KIND: &str = "neither the backend nor the handler's name shows it; set `kind` in the row, for any other runtime kind = \"other\"";
 
 /// The facts about a handler.
 pub(super) struct ExplainedHandler {
@@ -31,7 +34,7 @@ pub(super) struct ExplainedHandler {
     pods: Result<(usize, usize), String>,
     limits: Vec<&'static Limit>,
     /// The consequences of the backend; `None` if they are unknown, as the features are.
-    consequences: Option<Vec<&'static str>>,
+    consequences: Option<Vec<Cow<'static, str>>>,
     /// The pods of the handler that were not created.
     rejections: Vec<Rejection>,
 }
@@ -53,15 +56,13 @@ pub(super) fn explain(
     daemon: &Answers,
     row: &Row,
     node: Result<&NodeFacts, String>,
+    all: bool,
 ) -> ExplainedHandler {
     let state = &daemon.state;
     let backend = state.backends.iter().find(|it| it.name == row.backend);
     let known = node.and_then(|node| Ok((node, node.row(row, backend)?)));
     let features = known.as_ref().map_err(String::clone);
-    let features = features.and_then(|(node, known)| {
-        let features = node.features(known);
-        features.map_err(|cause| format!("no answer from backend {}: {cause}", row.backend))
-    });
+    let features = features.and_then(|(node, known)| node.features(known));
     let kind = known.as_ref().map_err(String::clone);
     let kind = kind.and_then(|(node, known)| match (node.kind(known), &features) {
         (Some(kind), _) => Ok(kind),
@@ -69,17 +70,23 @@ pub(super) fn explain(
         (None, Err(cause)) => Err(format!("{cause}; set `kind` in the row")),
     });
     let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
-        let its = pods.iter().filter(|pod| pod.runtime_handler == row.name);
-        let ready = its.clone();
-        let ready = ready.filter(|pod| pod.state() == PodSandboxState::SandboxReady);
+        let owners = owners(state);
+        let its = pods
+            .iter()
+            .filter(|pod| handler_of(state, &owners, pod) == row.name);
+        let ready = its
+            .clone()
+            .filter(|pod| pod.state() == PodSandboxState::SandboxReady);
         (its.count(), ready.count())
     });
-    let limits = limits(&kind, known.as_ref().ok(), features.as_ref().ok());
+    let limits = limits(&kind, known.as_ref().ok(), features.as_ref().ok(), all);
     let answered = known.as_ref().ok().filter(|_| features.is_ok());
     let consequences = answered.map(|(node, _)| node.consequences(row));
     let change = last_change(state, row);
-    let rejections = state.rejections.iter();
-    let rejections = rejections.filter(|pod| asked(pod) == Some(row.name.as_str()));
+    let rejections = state
+        .rejections
+        .iter()
+        .filter(|pod| asked(pod) == Some(row.name.as_str()));
     ExplainedHandler {
         backend: backend.cloned(),
         is_default: state.default_handler == row.name,
@@ -95,19 +102,23 @@ pub(super) fn explain(
     }
 }
 
-/// The limits of a handler: those that apply, and those that depend on a fact that is no feature and is unknown.
+/// The limits of a handler: those that apply to pods that the API server admits, and those that depend on a fact that
+/// is not a feature and is unknown. With `all`, also the others of its kind.
 fn limits(
     kind: &Result<KnownKind, String>,
     known: Option<&(&NodeFacts, Handler)>,
     features: Option<&Vec<&'static str>>,
+    all: bool,
 ) -> Vec<&'static Limit> {
     let kind = kind.as_ref().ok().map(|it| it.kind);
     let Some((node, row)) = known else {
         return Vec::new();
     };
     let facts = node.facts(row, features.cloned());
+    let is_of_kind = |limit: &Limit| kind.is_some_and(|kind| limit.kinds.contains(&kind));
     let applies = |limit: &&Limit| match limit.applies(kind, &facts) {
-        Some(applies) => applies,
+        _ if all && is_of_kind(limit) => true,
+        Some(applies) => applies && !limit.is_of_api_server,
         None => limit.feature().is_none(),
     };
     LIMITS.iter().filter(applies).collect()
@@ -187,8 +198,9 @@ impl ExplainedHandler {
             terminal::wrapped(&terminal::text_of(lines)),
             failures(self.rejections.iter())?,
             self.limits_text()?,
-        ];
-        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        ]
+        .into_iter()
+        .filter(|part| !part.is_empty());
         Ok(parts.collect::<Vec<_>>().join("\n"))
     }
 
@@ -208,7 +220,8 @@ impl ExplainedHandler {
         let table = columns(&["LIMIT", "EFFECT", "FIELDS"], rows)?;
         let count = counted(self.limits.len(), "known limit");
         let more = format!(
-            "{count}; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md\n"
+            "{count}; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot \
+             apply here too: --all\n"
         );
         Ok(format!("{table}\n{}", terminal::wrapped(&more)))
     }
@@ -258,11 +271,17 @@ impl ExplainedHandler {
     pub(super) fn json(&self) -> Value {
         let (backend, kind) = (self.backend.as_ref(), self.kind.as_ref().ok());
         let pods = self.pods.as_ref().ok();
-        let problems = self.features.as_ref().err().into_iter();
-        let problems = problems.chain(self.pods.as_ref().err());
-        let problems = problems.map(|cause| output::problem(cause));
-        let limits = self.limits.iter();
-        let limits = limits.map(|limit| limit.json(limit.field_names()));
+        let problems = self
+            .features
+            .as_ref()
+            .err()
+            .into_iter()
+            .chain(self.pods.as_ref().err())
+            .map(|cause| output::problem(cause));
+        let limits = self
+            .limits
+            .iter()
+            .map(|limit| limit.json(limit.field_names()));
         json!({
             "handler": self.row.name,
             "isDefault": self.is_default,

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use criswitch_advice::{Is, Test, UnknownField};
 use criswitch_config::problem::near;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::object::{Object, at, misplaced};
 
@@ -25,6 +25,10 @@ const STRINGS: &[&str] = &[
     "spec.runtimeClassName",
     "spec.volumes[*].hostPath.path",
     "spec.volumes[*].hostPath.type",
+    "spec.containers[*].volumeMounts[*].mountPath",
+    "spec.containers[*].volumeMounts[*].name",
+    "spec.containers[*].volumeMounts[*].subPath",
+    "spec.containers[*].volumeMounts[*].subPathExpr",
     "spec.containers[*].image",
 ];
 /// The files that are read in a directory, as kubectl reads them.
@@ -35,8 +39,18 @@ const ENDS: [&str; 3] = ["json", "yaml", "yml"];
 pub(super) struct Manifests {
     pub(super) pods: Vec<Manifest>,
     pub(super) skipped: Vec<Skipped>,
-    /// The handlers of the RuntimeClass objects, by the names of the classes.
-    pub(super) classes: BTreeMap<String, String>,
+    /// The RuntimeClass objects, by their names.
+    pub(super) classes: BTreeMap<String, Class>,
+    /// The files and objects that cannot be read, and other findings about the files.
+    pub(super) problems: Vec<String>,
+}
+
+/// A RuntimeClass of a file.
+pub(super) struct Class {
+    pub(super) handler: String,
+    /// The labels of the nodes that the class selects.
+    pub(super) selector: Map<String, Value>,
+    file: String,
 }
 
 /// A pod, or a pod template of another object.
@@ -72,22 +86,27 @@ pub(super) struct Skipped {
 /// Reads the pods of all files.
 ///
 /// # Errors
-/// A file cannot be read or is not YAML, or a pod cannot be understood, or there is no pod.
+/// A directory cannot be read, or there is no pod.
 pub(super) fn read(files: &[PathBuf]) -> anyhow::Result<Manifests> {
     let mut all = Manifests::default();
     for file in files {
         for file in files_of(file)? {
-            all.add_file(&file)?;
+            all.add_file(&file);
         }
     }
     if all.pods.is_empty() {
+        ensure!(all.problems.is_empty(), all.problems.join("\n"));
         let names: Vec<_> = files.iter().map(|file| name_of(file)).collect();
         let (names, has) = (
             names.join(", "),
             if names.len() == 1 { "has" } else { "have" },
         );
-        let skipped = all.skipped.iter().filter(|skipped| !skipped.has_no_pods);
-        let skipped: String = skipped.map(|it| format!("\n{}", it.line())).collect();
+        let skipped: String = all
+            .skipped
+            .iter()
+            .filter(|skipped| !skipped.has_no_pods)
+            .map(|it| format!("\n{}", it.line()))
+            .collect();
         bail!(
             "{names} {has} no pod; try a Pod, a Deployment, DaemonSet, StatefulSet, ReplicaSet, Job or CronJob, any object \
              with a pod template, or a List of them{skipped}"
@@ -118,23 +137,25 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn name_of(path: &Path) -> String {
-    match path == Path::new(STDIN) {
-        true => "standard input".to_owned(),
-        false => path.display().to_string(),
+    if path == Path::new(STDIN) {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
     }
 }
 
 /// The text of a file or, for `-`, of standard input.
 ///
 /// # Errors
-/// The file cannot be read, is no text, or is too large.
+/// The file cannot be read, is not text, or is too large.
 pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
     let name = name_of(path);
     let mut text = String::new();
     let most = MOST + 1;
-    let read = match path == Path::new(STDIN) {
-        true => io::stdin().lock().take(most).read_to_string(&mut text),
-        false => fs::File::open(path).and_then(|file| file.take(most).read_to_string(&mut text)),
+    let read = if path == Path::new(STDIN) {
+        io::stdin().lock().take(most).read_to_string(&mut text)
+    } else {
+        fs::File::open(path).and_then(|file| file.take(most).read_to_string(&mut text))
     };
     let read = read.map_err(|error| match error.kind() {
         ErrorKind::InvalidData => io::Error::other(
@@ -175,14 +196,20 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 impl Manifests {
-    fn add_file(&mut self, path: &Path) -> anyhow::Result<()> {
+    /// Adds a file. Other files and objects are added whatever is wrong with one.
+    fn add_file(&mut self, path: &Path) {
         let name = name_of(path);
-        let text = text(path)?;
-        for (index, document) in documents(&name, &text)?.iter().enumerate() {
-            let added = self.add(&name, document, None);
-            added.with_context(|| format!("{name}: document {}", index + 1))?;
+        let read = text(path).and_then(|text| documents(&name, &text));
+        let documents = read.unwrap_or_else(|error| {
+            self.problems.push(format!("{error:#}"));
+            Vec::new()
+        });
+        for (index, document) in documents.iter().enumerate() {
+            if let Err(error) = self.add(&name, document, None) {
+                let problem = format!("{name}: document {}: {error:#}", index + 1);
+                self.problems.push(problem);
+            }
         }
-        Ok(())
     }
 
     /// Adds an object. `listed` is its kind if the object itself has none: items of a `PodList` have none.
@@ -218,7 +245,24 @@ impl Manifests {
             .pointer("/spec/runtimeHandler")
             .and_then(Value::as_str);
         if let ("RuntimeClass", Some(handler)) = (kind, text("handler").or(old)) {
-            self.classes.insert(object.name(), handler.to_owned());
+            let selector = value
+                .pointer("/scheduling/nodeSelector")
+                .or(value.pointer("/spec/scheduling/nodeSelector"));
+            let class = Class {
+                handler: handler.to_owned(),
+                selector: selector
+                    .and_then(Value::as_object)
+                    .cloned()
+                    .unwrap_or_default(),
+                file: file.to_owned(),
+            };
+            let name = object.name();
+            if let Some(before) = self.classes.insert(name.clone(), class) {
+                let files = format!("{} and {file}", before.file);
+                let what =
+                    format!("RuntimeClass {name:?} occurs twice, in {files}; the last one counts");
+                self.problems.push(what);
+            }
             return Ok(());
         }
         let templates = object.templates();
@@ -340,10 +384,14 @@ fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
 fn needed(is: Is) -> Option<&'static str> {
     match is {
         Is::True | Is::False => Some("a boolean"),
-        Is::OneOf(_) | Is::NoneOf(_) | Is::Like(_) | Is::Sysctl(..) => Some("a string"),
+        Is::OneOf(_) | Is::NoneOf(_) | Is::Like(_) | Is::LikeExcept(..) | Is::Sysctl(..) => {
+            Some("a string")
+        }
         Is::Includes(_) => Some("a list"),
-        Is::Entry(..) | Is::OtherKey(_) | Is::All(_) | Is::HostPath(_) => Some("a map"),
-        Is::Present => None,
+        Is::Entry(..) | Is::OtherKey(_) | Is::All(_) | Is::HostPath(_) | Is::Mounted(_) => {
+            Some("a map")
+        }
+        Is::Present | Is::MoreThanOne => None,
     }
 }
 

@@ -41,6 +41,45 @@ const GROUPS: [&str; 20] = [
     "storage.k8s.io",
 ];
 
+/// Kinds of other groups whose controllers make no pods; `*` stands for all kinds of a group.
+#[rustfmt::skip] // A group is a line.
+const WITHOUT_PODS: [(&str, &[&str]); 28] = [
+    ("autoscaling.k8s.io", &["*"]),
+    ("bitnami.com", &["SealedSecret"]),
+    ("cert-manager.io", &["Certificate", "CertificateRequest"]),
+    ("cilium.io", &["*"]),
+    ("cloud.google.com", &["BackendConfig"]),
+    ("configuration.konghq.com", &["*"]),
+    ("crd.projectcalico.org", &["*"]),
+    ("elbv2.k8s.aws", &["*"]),
+    ("external-secrets.io", &["*"]),
+    ("gateway.networking.k8s.io", &[
+        "BackendTLSPolicy", "GRPCRoute", "GatewayClass", "HTTPRoute", "ReferenceGrant", "TCPRoute", "TLSRoute", "UDPRoute",
+    ]),
+    ("grafana.integreatly.org", &["GrafanaDashboard", "GrafanaDatasource", "GrafanaFolder"]),
+    ("groupsnapshot.storage.k8s.io", &["*"]),
+    ("k8s.cni.cncf.io", &["NetworkAttachmentDefinition"]),
+    ("karpenter.k8s.aws", &["*"]),
+    ("karpenter.sh", &["*"]),
+    ("keda.sh", &["ClusterTriggerAuthentication", "ScaledObject", "TriggerAuthentication"]),
+    ("metallb.io", &[
+        "BFDProfile", "BGPAdvertisement", "BGPPeer", "Community", "IPAddressPool", "L2Advertisement",
+    ]),
+    ("monitoring.coreos.com", &[
+        "AlertmanagerConfig", "PodMonitor", "Probe", "PrometheusRule", "ScrapeConfig", "ServiceMonitor",
+    ]),
+    ("networking.istio.io", &["*"]),
+    ("nfd.k8s-sigs.io", &["*"]),
+    ("policy.networking.k8s.io", &["*"]),
+    ("projectcalico.org", &["*"]),
+    ("route.openshift.io", &["*"]),
+    ("secrets-store.csi.x-k8s.io", &["*"]),
+    ("security.istio.io", &["*"]),
+    ("snapshot.storage.k8s.io", &["*"]),
+    ("telemetry.istio.io", &["*"]),
+    ("traefik.io", &["*"]),
+];
+
 /// Fields by which a part of a custom resource reaches out of its pods.
 const REACHING: [&str; 6] = [
     "hostIPC",
@@ -80,13 +119,20 @@ impl<'o> Object<'o> {
         }
     }
 
+    /// Whether the object is of another group, and its controller makes no pods.
+    fn is_without_pods(&self) -> bool {
+        let group = self.api_version.split_once('/').map(|(group, _)| group);
+        let known = WITHOUT_PODS.iter().find(|(name, _)| Some(*name) == group);
+        known.is_some_and(|(_, kinds)| kinds.contains(&"*") || kinds.contains(&self.kind))
+    }
+
     /// The paths of the pod templates.
     pub(super) fn templates(&self) -> Vec<String> {
         let mut templates = TEMPLATES.iter();
         match templates.find(|(kind, _)| *kind == self.kind && self.is_built_in()) {
             Some((_, path)) => vec![(*path).to_owned()],
             None if self.is_built_in() => Vec::new(),
-            // The containers of an object that is no pod itself are only a part of its pods.
+            // The containers of an object that is not a pod itself are only a part of its pods.
             None => self.shapes().filter(|path| !path.is_empty()).collect(),
         }
     }
@@ -117,6 +163,7 @@ impl<'o> Object<'o> {
             return (templates.is_empty() && is_workload).then_some(why);
         }
         match templates.is_empty() {
+            true if self.is_without_pods() => None,
             true => Some("it has no pod template that criswitch knows, but its controller may create pods".to_owned()),
             false => reaching(self.value)
                 .map(|field| format!("it has {field} outside of a whole pod template, and its controller may create such pods")),
@@ -137,9 +184,10 @@ fn reaching(value: &Value) -> Option<&'static str> {
         .into_iter()
         .flat_map(|map| map.values())
         .chain(list.into_iter().flatten());
-    match is_template {
-        true => None,
-        false => own.or_else(|| below.find_map(reaching)),
+    if is_template {
+        None
+    } else {
+        own.or_else(|| below.find_map(reaching))
     }
 }
 
@@ -171,7 +219,8 @@ pub(super) fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     }
 }
 
-/// The fields of a pod's `spec` that are at another place of the object, with the right place. `path` is that of the pod.
+/// The fields of a pod's `spec` that are at another place of the object, with the right place. `path` is that of the
+/// pod.
 pub(super) fn misplaced(object: &Value, path: &str) -> Vec<UnknownField> {
     let mut places = vec![String::new(), "metadata".to_owned()];
     for (end, _) in path.match_indices('.').chain([(path.len(), "")]) {
@@ -184,8 +233,11 @@ pub(super) fn misplaced(object: &Value, path: &str) -> Vec<UnknownField> {
     }
     let dot = |path: &str| if path.is_empty() { "" } else { "." };
     let fields = places.iter().flat_map(|place| {
-        let keys = at(object, place).and_then(Value::as_object);
-        let keys = keys.into_iter().flatten().map(|(key, _)| key);
+        let keys = at(object, place)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key);
         // A Job has a field of this name too.
         let keys = keys
             .filter(|key| criswitch_advice::is_pod_field(key) && *key != "activeDeadlineSeconds");

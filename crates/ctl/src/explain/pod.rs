@@ -39,9 +39,12 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
     let state = &daemon.state;
     let names = |metadata: &PodSandboxMetadata| format!("{}/{}", metadata.namespace, metadata.name);
     let is_name = subject.contains('/');
-    let is_meant = |pod: &&PodSandbox| match is_name {
-        true => pod.metadata.as_ref().is_some_and(|it| names(it) == subject),
-        false => subject.len() >= SHORTEST && pod.id.starts_with(subject),
+    let is_meant = |pod: &&PodSandbox| {
+        if is_name {
+            pod.metadata.as_ref().is_some_and(|it| names(it) == subject)
+        } else {
+            subject.len() >= SHORTEST && pod.id.starts_with(subject)
+        }
     };
     let found = |pods: &Vec<PodSandbox>| -> Vec<_> {
         let pods = pods.iter().filter(is_meant);
@@ -64,9 +67,10 @@ pub(super) fn rejections<'a>(
     state: &'a State,
     subject: &'a str,
 ) -> impl Iterator<Item = &'a Rejection> {
-    let is_meant = move |pod: &&Rejection| match subject.contains('/') {
-        true => format!("{}/{}", pod.namespace, pod.name) == subject,
-        false => {
+    let is_meant = move |pod: &&Rejection| {
+        if subject.contains('/') {
+            format!("{}/{}", pod.namespace, pod.name) == subject
+        } else {
             !subject.is_empty()
                 && (pod.uid == subject || pod.asked_handler.as_deref() == Some(subject))
         }
@@ -79,9 +83,10 @@ fn found(state: &State, pod: &PodSandbox) -> ListedPod {
     let backend = owners(state).get(pod.id.as_str()).copied();
     let mut backends = state.backends.iter();
     let by_default = backends.any(|backend| backend.default_pod_ids.contains(&pod.id));
-    let now = match by_default {
-        true => &state.default_handler,
-        false => handler,
+    let now = if by_default {
+        &state.default_handler
+    } else {
+        handler
     };
     ListedPod {
         id: pod.id.clone(),
@@ -114,8 +119,12 @@ impl ExplainedPod {
     pub(super) fn text(&self) -> String {
         let pods = self.pods.iter().flatten().map(ListedPod::text);
         let rejections = self.rejections.iter().map(rejected);
-        let missing = self.pods.as_ref().err().into_iter();
-        let missing = missing.map(|cause| terminal::text_of([format!("{NO_LIST}: {cause}")]));
+        let missing = self
+            .pods
+            .as_ref()
+            .err()
+            .into_iter()
+            .map(|cause| terminal::text_of([format!("{NO_LIST}: {cause}")]));
         let parts: Vec<_> = pods.chain(rejections).chain(missing).collect();
         terminal::wrapped(&parts.join("\n"))
     }
@@ -123,8 +132,12 @@ impl ExplainedPod {
     pub(super) fn json(&self) -> Value {
         let pods = self.pods.as_ref().ok();
         let pods = pods.map(|pods| pods.iter().map(ListedPod::json).collect::<Vec<_>>());
-        let problems = self.pods.as_ref().err().into_iter();
-        let problems = problems.map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
+        let problems = self
+            .pods
+            .as_ref()
+            .err()
+            .into_iter()
+            .map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
         json!({
             "pods": pods,
             "rejections": self.rejections,
@@ -186,13 +199,15 @@ impl ListedPod {
                 backend,
                 ..
             }) => {
-                let (row, pod) = match self.by_default {
-                    true => ("default handler", "pod without a RuntimeClass"),
-                    false => ("row", "pod of this class"),
+                let (row, pod) = if self.by_default {
+                    ("default handler", "pod without a RuntimeClass")
+                } else {
+                    ("row", "pod of this class")
                 };
-                let (place, stays) = match *backend == self.backend {
-                    true => ("the same backend".to_owned(), ""),
-                    false => (format!("backend {backend}"), "; this pod stays where it is"),
+                let (place, stays) = if *backend == self.backend {
+                    ("the same backend".to_owned(), "")
+                } else {
+                    (format!("backend {backend}"), "; this pod stays where it is")
                 };
                 format!("a new {pod} would go to: {place} ({row} {name}, {origin}){stays}")
             }

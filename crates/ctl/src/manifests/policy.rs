@@ -2,12 +2,12 @@
 
 use std::iter;
 
-use criswitch_advice::{Effect, LIMITS, Limit};
+use criswitch_advice::{Effect, LIMITS, Limit, VARIABLES};
 use criswitch_config::{Handler, RuntimeKind, Table};
 use serde_json::{Value, json};
 
 /// The version of the objects.
-const API: &str = "admissionregistration.k8s.io/v1";
+pub(super) const API: &str = "admissionregistration.k8s.io/v1";
 
 /// A policy of a RuntimeClass.
 struct Policy {
@@ -34,10 +34,16 @@ const POLICIES: [Policy; 2] = [
     },
 ];
 
-/// The policies of all handlers, each followed by its binding.
+/// The policies of all handlers, each followed by its binding. Those of handlers with a kernel of their own come first,
+/// for they reject the most.
 pub(super) fn objects(table: &Table) -> Vec<Value> {
-    let rows = table.handlers.iter();
-    let rows = rows.filter_map(|row| Some((row, kind(row)?)));
+    let mut rows: Vec<_> = table
+        .handlers
+        .iter()
+        .filter_map(|row| Some((row, kind(row)?)))
+        .collect();
+    rows.sort_by_key(|(_, kind)| ![RuntimeKind::Gvisor, RuntimeKind::Kata].contains(kind));
+    let rows = rows.into_iter();
     let of_row = |(row, kind): (&Handler, RuntimeKind)| {
         let name = row.class().to_owned();
         let all = POLICIES.iter();
@@ -54,7 +60,7 @@ pub(super) fn omitted(table: &Table) -> String {
         let name = &row.name;
         format!(
             "criswitch: handler {name:?} has no policy, because its kind of runtime is unknown; set `kind` in its row under \
-             [handlers], such as kind = \"gvisor\"\n"
+             [handlers], such as kind = \"gvisor\", or kind = \"other\"\n"
         )
     })
     .collect()
@@ -70,14 +76,27 @@ pub(crate) fn kind(row: &Handler) -> Option<RuntimeKind> {
 impl Policy {
     /// The policy and its binding; nothing if no limit of this kind has the policy's effect.
     fn objects(&self, class: &str, kind: RuntimeKind) -> Vec<Value> {
-        let limits = LIMITS.iter();
-        let limits =
-            limits.filter(|it| it.kinds.contains(&kind) && it.policy() == Some(self.effect));
-        let validations: Vec<_> = limits.map(|it| validation(it, class, kind)).collect();
+        let limits = LIMITS.iter().filter(|it| {
+            it.kinds.contains(&kind) && it.policy() == Some(self.effect) && is_met(it, kind)
+        });
+        let validations: Vec<_> = limits.flat_map(|it| validations(it, class, kind)).collect();
         if validations.is_empty() {
             return Vec::new();
         }
         let name = format!("criswitch-{class}{}", self.suffix);
+        let is_used = |name: &str| {
+            let expression = |it: &Value| it["expression"].as_str().unwrap_or_default().to_owned();
+            let used = validations
+                .iter()
+                .map(expression)
+                .chain(VARIABLES.map(|(_, expression)| expression.to_owned()));
+            used.into_iter()
+                .any(|it| it.contains(&format!("variables.{name}")))
+        };
+        let variables = VARIABLES
+            .into_iter()
+            .filter(|(name, _)| is_used(name))
+            .map(|(name, it)| json!({ "name": name, "expression": it }));
         let policy = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicy",
@@ -95,6 +114,7 @@ impl Policy {
                     "name": "class",
                     "expression": format!("object.spec.?runtimeClassName.orValue('') == '{class}'"),
                 }],
+                "variables": variables.collect::<Vec<_>>(),
                 "validations": validations,
             },
         });
@@ -108,13 +128,22 @@ impl Policy {
     }
 }
 
-fn validation(limit: &Limit, class: &str, kind: RuntimeKind) -> Value {
+/// Whether users of this kind can meet the limit. The users of runc and crun do not meet the limits of runtimes in
+/// general, such as those of annotations for another runtime.
+fn is_met(limit: &Limit, kind: RuntimeKind) -> bool {
+    let is_plain = |kind: &RuntimeKind| [RuntimeKind::Runc, RuntimeKind::Crun].contains(kind);
+    !is_plain(&kind) || limit.is_of_kubelet() || limit.kinds.iter().all(is_plain)
+}
+
+fn validations(limit: &Limit, class: &str, kind: RuntimeKind) -> Vec<Value> {
     let mut fields: Vec<_> = limit.field_names().collect();
     fields.dedup();
     let (fields, kind) = (fields.join(", "), kind.title());
-    let (reason, remedy, url) = (limit.reason, limit.remedy, limit.source.url);
-    json!({
-        "expression": format!("!({})", limit.about.cel()),
-        "message": format!("{fields}: RuntimeClass {class} runs pods in {kind}. {reason} {remedy} See {url}"),
-    })
+    let (reason, remedy, source) = (limit.reason, limit.remedy, limit.source.shown());
+    let message = format!(
+        "{fields}: RuntimeClass {class} runs pods in {kind}. {reason} {remedy} Source: {source}"
+    );
+    let cels = limit.about.cels().into_iter();
+    cels.map(|cel| json!({ "expression": format!("!({cel})"), "message": message }))
+        .collect()
 }

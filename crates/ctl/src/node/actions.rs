@@ -19,13 +19,13 @@ use criswitch_cri::codec::admin::State;
 use criswitch_platform::remove;
 use serde::{Deserialize, Serialize};
 
-use super::changes::moment;
+use super::faults::moment;
 use super::kubelet::Kubelet;
 use super::root::Root;
+use super::settings::{last, same};
 use super::tries;
 use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
-use super::{last, same};
 use crate::running::Running;
 
 /// The pause between two looks at a condition.
@@ -346,9 +346,10 @@ fn forget(root: &Root<'_>) -> std::io::Result<()> {
         let names = root.names_in(directory)?;
         for name in names.iter().filter(|name| *name != OWN) {
             let path = root.place(&directory.join(name));
-            match path.is_dir() {
-                true => fs::remove_dir_all(&path)?,
-                false => remove(&path)?,
+            if path.is_dir() {
+                fs::remove_dir_all(&path)?
+            } else {
+                remove(&path)?
             }
         }
     }

@@ -10,22 +10,22 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::print;
-use criswitch_config::specification::{Mode, Specification};
+use criswitch_config::specification::Specification;
 use criswitch_platform::kernel;
 use serde_json::json;
 
 use super::actions::{self, Runner, Work};
-use super::changes;
+use super::facts::MachineFacts;
+use super::faults::{self, Faults};
 use super::journal::{Generation, Journal, Left};
-use super::plan::{MachineFacts, NodePlan, SpecificationArguments};
+use super::plan::{NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
 use crate::arguments::directory;
 
 const APPLY_CODES: &str = "\
 Exit codes: 0 the machine is as specified, 1 refused, or failed and
-undone, 2 with mode = \"check\" in the specification: something would
-change, 78 the specification is wrong.";
+undone, 78 the specification is wrong.";
 
 const UNDO_CODES: &str = "\
 Exit codes: 0 undone, or nothing to undo, 1 a file or an action could
@@ -52,12 +52,8 @@ struct TargetMachine {
     /// Run in this process, not in a unit of systemd.
     #[arg(long, hide = true)]
     here: bool,
-    /// End after this number of changes of the machine, as a crash would.
-    #[arg(long, hide = true)]
-    end_at: Option<usize>,
-    /// Show the boundaries between steps, and stop at the one of this number until SIGCONT.
-    #[arg(long, hide = true)]
-    stop_at: Option<usize>,
+    #[command(flatten)]
+    faults: Faults,
 }
 
 /// The arguments of `criswitch node apply`.
@@ -68,6 +64,8 @@ pub(crate) struct ApplyArguments {
     source: SpecificationArguments,
     #[command(flatten)]
     target: TargetMachine,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// The arguments of `criswitch node undo`.
@@ -122,19 +120,14 @@ impl TargetMachine {
         let root = Root::of(&directory);
         if root.runs() && !root.is_this_machine() {
             bail!(
-                "{} has processes; this command changes this machine, and machines that do not run",
+                "{} has processes; use / or the root of a machine that is not running",
                 self.root.display()
             );
         }
         if root.is_this_machine() && !self.here {
             return Ok(Where::InUnit);
         }
-        if let Some(moment) = self.end_at {
-            changes::end_at(moment);
-        }
-        if let Some(boundary) = self.stop_at {
-            changes::stop_at(boundary);
-        }
+        faults::set(&self.faults);
         Ok(Where::Here(directory))
     }
 }
@@ -142,7 +135,7 @@ impl TargetMachine {
 impl ApplyArguments {
     pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
-            return transient::run();
+            return transient::run(self.output.encoding().is_some());
         };
         let root = Root::of(&directory);
         if Journal::read(&root)?.is_open && undo(&root)? != Verdict::Fine {
@@ -151,7 +144,9 @@ impl ApplyArguments {
         let specification = self.source.specification()?;
         let facts = self.facts_without_young_pods(&specification, &directory)?;
         let plan = NodePlan::of(&facts);
-        print(plan.text()?)?;
+        if self.output.encoding().is_none() {
+            print(plan.text()?)?;
+        }
         let number = specification.generation.unwrap_or(facts.number);
         let changes = match plan.verdict() {
             Verdict::WouldChange => true,
@@ -159,8 +154,8 @@ impl ApplyArguments {
             Verdict::Fine => number > facts.number,
             _ => false,
         };
-        if !changes || specification.mode == Mode::Check {
-            return Ok(plan.verdict());
+        if !changes {
+            return self.ended(&plan, false);
         }
         let own = std::env::current_exe().and_then(fs::read);
         let recover = stages::recover(
@@ -174,7 +169,7 @@ impl ApplyArguments {
         let version = env!("CARGO_PKG_VERSION");
         let applied = journal.apply(version, number, &new, &mut Runner::new(&root, false));
         let Err(error) = applied else {
-            return print("installed; criswitch node undo takes it back\n");
+            return self.ended(&plan, true);
         };
         if !journal.is_open {
             let is_made = journal.generations.len() > generations;
@@ -199,6 +194,20 @@ impl ApplyArguments {
 }
 
 impl ApplyArguments {
+    /// Prints the end of a command that did not fail.
+    fn ended(&self, plan: &NodePlan<'_>, is_changed: bool) -> anyhow::Result<Verdict> {
+        if let Some(encoding) = self.output.encoding() {
+            print(encoding.document(plan.json(Some(is_changed)))?)?;
+        } else if is_changed {
+            print("installed; criswitch node undo takes it back\n")?;
+        }
+        Ok(if is_changed {
+            Verdict::Fine
+        } else {
+            plan.verdict()
+        })
+    }
+
     /// The facts of the machine, once no pod is too young, or after the limit.
     fn facts_without_young_pods<'a>(
         &self,
@@ -207,7 +216,7 @@ impl ApplyArguments {
     ) -> anyhow::Result<MachineFacts<'a>> {
         let mut facts = self.source.facts(specification, directory)?;
         let must_wait = |facts: &MachineFacts<'_>| NodePlan::of(facts).must_wait();
-        if specification.mode == Mode::Check || !must_wait(&facts) {
+        if !must_wait(&facts) {
             return Ok(facts);
         }
         print("waiting for pods that are younger than 10 seconds\n")?;
@@ -246,14 +255,15 @@ fn shown(left: &Left) -> anyhow::Result<Verdict> {
 impl UndoArguments {
     pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
-            return transient::run();
+            return transient::run(false);
         };
         let root = Root::of(&directory);
         let journal = Journal::read(&root)?;
         if !self.interrupted {
-            return match journal.generations.is_empty() {
-                true => print("nothing to undo\n"),
-                false => undo(&root),
+            return if journal.generations.is_empty() {
+                print("nothing to undo\n")
+            } else {
+                undo(&root)
             };
         }
         if !journal.is_open {
@@ -274,12 +284,12 @@ impl UndoArguments {
 impl UninstallArguments {
     pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
-            return transient::run();
+            return transient::run(false);
         };
         let root = Root::of(&directory);
         let journal = Journal::read(&root)?;
         if journal.generations.is_empty() {
-            return print("nothing to undo\n");
+            print("nothing to undo\n")?;
         }
         for undone in 0..journal.generations.len() {
             // A pod may have started since the generation before.
@@ -302,12 +312,13 @@ impl UninstallArguments {
                 return Ok(Verdict::NotFine);
             }
         }
+        Journal::open(&root)?.remove(&mut Runner::new(&root, false))?;
         Ok(Verdict::Fine)
     }
 }
 
-/// The pods that criswitch lists, also those of backends without a row, and that the kubelet would lose with its previous
-/// runtime.
+/// The pods that criswitch lists, also those of backends without a row, and that the kubelet would lose with its
+/// previous runtime.
 fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
     let endpoint = journal.works().find_map(|work| match work {
         Work::Serve { endpoint, .. } => Some(endpoint),
@@ -337,7 +348,7 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
         let owner = backends.find(|backend| backend.pod_ids.contains(id));
         let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
         format!(
-            "{}: runs on {socket}, which the kubelet would not ask any more",
+            "{}: runs on {socket}, which the kubelet will no longer call",
             pod.name
         )
     });
@@ -382,9 +393,10 @@ impl NodeStatusArguments {
                 format!("{state}{version}{at}\n{lines}").into()
             }
         })?;
-        Ok(match self.ready && state != "installed" {
-            true => Verdict::NotFine,
-            false => Verdict::Fine,
+        Ok(if self.ready && state != "installed" {
+            Verdict::NotFine
+        } else {
+            Verdict::Fine
         })
     }
 }

@@ -4,55 +4,17 @@ use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use criswitch_client::terminal::print;
 use criswitch_platform::replace::{hidden, replace_with};
-use criswitch_platform::{Attributes, create_new, files, process, remove};
+use criswitch_platform::{Attributes, create_new, files, remove};
 use serde::{Deserialize, Serialize};
 
+use super::faults::moment;
 use super::root::Root;
 
 pub(super) const PRIVATE: u32 = 0o600;
 /// The room on the disk that a write needs beside its content: names, and a rest of a block.
 const STEP_BYTES: u64 = 8 << 10;
-
-/// The number of moments after which the process ends without any further work, for tests of interruptions.
-static CUT: AtomicUsize = AtomicUsize::new(usize::MAX);
-
-/// Ends this process at the moment of this number, as a crash would.
-pub(super) fn end_at(moment: usize) {
-    CUT.store(moment, Ordering::Relaxed);
-}
-
-/// The boundary at which the process stops, for tests of interruptions.
-static STOP: AtomicUsize = AtomicUsize::new(usize::MAX);
-static BOUNDARIES: AtomicUsize = AtomicUsize::new(0);
-
-/// Shows the boundaries between steps from now on, and stops this process at the one of this number until SIGCONT.
-pub(super) fn stop_at(boundary: usize) {
-    STOP.store(boundary, Ordering::Relaxed);
-}
-
-/// A boundary between two steps: the next one is this one.
-pub(super) fn boundary(next: &str) {
-    let stop = STOP.load(Ordering::Relaxed);
-    if stop == usize::MAX {
-        return;
-    }
-    let number = BOUNDARIES.fetch_add(1, Ordering::Relaxed);
-    print(format!("boundary {number}: {next}\n")).ok();
-    if number == stop {
-        process::stop();
-    }
-}
-
-/// A moment between two changes of the machine.
-pub(super) fn moment() {
-    if CUT.fetch_sub(1, Ordering::Relaxed) == 0 {
-        process::kill();
-    }
-}
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -174,7 +136,7 @@ impl Files<'_> {
         }
     }
 
-    /// The text of the file in this state; `None` if it is no file, or no text.
+    /// The text of the file in this state; `None` if it is not a file or not text.
     pub(super) fn text(&self, state: &PathState) -> Option<String> {
         match state {
             PathState::File { content, .. } => {
@@ -186,8 +148,11 @@ impl Files<'_> {
 
     /// Makes a change.
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
-        let new = change.new_directories.iter();
-        let new: Vec<_> = new.map(|path| self.root.place(path)).collect();
+        let new: Vec<_> = change
+            .new_directories
+            .iter()
+            .map(|path| self.root.place(path))
+            .collect();
         self.in_room(0, || make_directories(&new))?;
         self.set(&self.root.place(&change.path), &change.after)
     }
@@ -237,7 +202,8 @@ impl Files<'_> {
         Ok(true)
     }
 
-    /// Whether the path of a change is there, unfinished or not, or an empty directory that was made for it.
+    /// Whether the path of a change is there, unfinished or not, or an empty directory that was made for it. The saved
+    /// contents are removed only after that.
     pub(super) fn is_left(&self, change: &FileChange) -> bool {
         let real = self.root.place(&change.path);
         let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
@@ -245,13 +211,14 @@ impl Files<'_> {
             let entries = fs::read_dir(self.root.place(directory));
             entries.is_ok_and(|mut entries| entries.next().is_none())
         };
-        is_there(&real)
-            || hidden(&real).is_ok_and(|path| is_there(&path))
-            || change.new_directories.iter().any(is_empty)
+        self.size(&change.after).is_ok()
+            && (is_there(&real)
+                || hidden(&real).is_ok_and(|path| is_there(&path))
+                || change.new_directories.iter().any(is_empty))
     }
 
-    /// Writes so many bytes. On a full disk, gives up as much of the room for the undo, and writes at once: other programs
-    /// would take all room that is given up before.
+    /// Writes so many bytes. On a full disk, gives up as much of the room for the undo, and writes at once: other
+    /// programs would take all room that is given up before.
     pub(super) fn in_room(
         &self,
         bytes: usize,
@@ -341,8 +308,11 @@ fn write(path: &Path, bytes: &[u8], attributes: &Attributes) -> io::Result<()> {
 
 /// The directory and those above it that do not exist, the outermost first.
 pub(super) fn missing(directory: &Path) -> Vec<PathBuf> {
-    let missing = directory.ancestors().take_while(|path| !path.exists());
-    let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
+    let mut missing: Vec<_> = directory
+        .ancestors()
+        .take_while(|path| !path.exists())
+        .map(Path::to_owned)
+        .collect();
     missing.reverse();
     missing
 }
@@ -365,8 +335,8 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `now` with the lines of `before` in place of the lines that are different in `after`, or as it is without such lines.
-/// `None` if others have changed these lines, or `now` has them several times.
+/// `now` with the lines of `before` in place of the lines that are different in `after`, or as it is without such
+/// lines. `None` if others have changed these lines, or `now` has them several times.
 fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
     let lines = |text| str::split_terminator(text, '\n').collect::<Vec<_>>();
     let (old, new, lines) = (lines(before), lines(after), lines(now));
@@ -390,8 +360,11 @@ fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
         ([place], ..) => {
             let head = lines.iter().take(*place).copied();
             let tail = lines.iter().skip(place + new.len()).copied();
-            let merged = head.chain(old.iter().copied()).chain(tail);
-            let merged = merged.collect::<Vec<_>>().join("\n");
+            let merged = head
+                .chain(old.iter().copied())
+                .chain(tail)
+                .collect::<Vec<_>>()
+                .join("\n");
             let ends = now.ends_with('\n') && !merged.is_empty();
             Some(merged + if ends { "\n" } else { "" })
         }
@@ -403,8 +376,8 @@ fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
     }
 }
 
-/// `now` with the flag that only the line `old` has in place of the flag that only the line `new` has, or as it is with the
-/// flag of `old`. `None` if `now` has neither flag exactly once.
+/// `now` with the flag that only the line `old` has in place of the flag that only the line `new` has, or as it is with
+/// the flag of `old`. `None` if `now` has neither flag exactly once.
 fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
     let is_end = |char: char| char.is_whitespace() || "\"'".contains(char);
     let flags = |line: &str| -> BTreeSet<String> {
@@ -428,9 +401,12 @@ fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
         // The value of a flag may also be the next word.
         _ if !old.contains('=') => None,
         (1, _) => {
-            let pieces = pieces().map(|piece| match is(piece, new) {
-                true => piece.replace(new.as_str(), old),
-                false => piece.to_owned(),
+            let pieces = pieces().map(|piece| {
+                if is(piece, new) {
+                    piece.replace(new.as_str(), old)
+                } else {
+                    piece.to_owned()
+                }
             });
             Some(pieces.collect())
         }

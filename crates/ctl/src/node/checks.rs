@@ -6,8 +6,8 @@ mod files;
 mod kubelet;
 mod pods;
 
-use super::Finding;
-use super::plan::MachineFacts;
+use super::facts::MachineFacts;
+use super::finding::Finding;
 use super::steps::{PlannedStep, has};
 
 /// A check.
@@ -26,10 +26,11 @@ const START: &[&str] = &["start", "endpoint"];
 const RESTART: &[&str] = &["restart"];
 
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 29] = [
+pub(super) const CHECKS: [Check; 26] = [
     Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
     Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
     Check { name: "generation", may_accept: false, needed_for: ALWAYS, look: files::generation },
+    Check { name: "operating-system", may_accept: false, needed_for: ALWAYS, look: files::operating_system },
     Check { name: "systemd", may_accept: false, needed_for: ALWAYS, look: files::systemd },
     Check { name: "layout", may_accept: false, needed_for: ALWAYS, look: kubelet::layout },
     Check { name: "configuration", may_accept: false, needed_for: ALWAYS, look: files::configuration },
@@ -37,13 +38,12 @@ pub(super) const CHECKS: [Check; 29] = [
     Check { name: "outside", may_accept: false, needed_for: FILES, look: files::outside },
     Check { name: "read-only", may_accept: false, needed_for: FILES, look: files::read_only },
     Check { name: "noexec", may_accept: false, needed_for: FILES, look: files::no_exec },
-    Check { name: "immutable", may_accept: false, needed_for: FILES, look: files::immutable },
-    Check { name: "room", may_accept: false, needed_for: FILES, look: files::room },
     Check { name: "existing-file", may_accept: true, needed_for: FILES, look: files::existing },
     Check { name: "backend", may_accept: true, needed_for: START, look: pods::backend },
     Check { name: "current-runtime", may_accept: true, needed_for: START, look: pods::current_runtime },
     Check { name: "cgroup-driver", may_accept: true, needed_for: START, look: pods::cgroup_driver },
     Check { name: "handler-without-row", may_accept: true, needed_for: START, look: pods::handler_without_row },
+    Check { name: "shared", may_accept: true, needed_for: START, look: pods::shared },
     Check { name: "unknown-pod", may_accept: true, needed_for: START, look: pods::unknown_to_kubelet },
     Check { name: "image-endpoint", may_accept: true, needed_for: START, look: kubelet::image_endpoint },
     Check { name: "kubelet-version", may_accept: true, needed_for: START, look: kubelet::version },
@@ -53,23 +53,29 @@ pub(super) const CHECKS: [Check; 29] = [
     Check { name: "kubelet-flags", may_accept: true, needed_for: RESTART, look: kubelet::flags },
     Check { name: "daemon-reload", may_accept: true, needed_for: RESTART, look: kubelet::daemon_reload },
     Check { name: "young-pod", may_accept: true, needed_for: RESTART, look: pods::young },
-    Check { name: "admission", may_accept: true, needed_for: RESTART, look: pods::admission },
-    Check { name: "eviction", may_accept: true, needed_for: RESTART, look: pods::eviction },
-    Check { name: "readiness", may_accept: true, needed_for: RESTART, look: pods::readiness },
 ];
 
-/// The names of the checks whose findings a specification may accept.
+/// Facts that no look at a node can show. These findings do not prevent a change.
+#[rustfmt::skip]
+pub(super) const NOTES: [Check; 3] = [
+    Check { name: "admission", may_accept: false, needed_for: RESTART, look: pods::admission },
+    Check { name: "eviction", may_accept: false, needed_for: RESTART, look: pods::eviction },
+    Check { name: "readiness", may_accept: false, needed_for: RESTART, look: pods::readiness },
+];
+
+/// The names that `accept` may have. A note needs no accept.
 pub(super) fn acceptable() -> Vec<&'static str> {
     let checks = CHECKS.iter().filter(|check| check.may_accept);
-    checks.map(|check| check.name).collect()
+    checks.chain(&NOTES).map(|check| check.name).collect()
 }
 
-/// The findings of all checks that the planned steps need, each with its check.
+/// The findings of those checks that the planned steps need, each with its check.
 pub(super) fn look(
+    checks: &'static [Check],
     facts: &MachineFacts<'_>,
     planned: &[PlannedStep],
 ) -> Vec<(&'static Check, Finding)> {
-    let checks = CHECKS.iter().filter(|check| {
+    let checks = checks.iter().filter(|check| {
         let mut steps = check.needed_for.iter();
         check.needed_for.is_empty() || steps.any(|step| has(planned, step))
     });

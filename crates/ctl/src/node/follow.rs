@@ -1,5 +1,5 @@
-//! `criswitch node follow`, the program in the pods of the chart: it carries itself and a specification to the node, lets
-//! systemd run `criswitch node` there, and shows how the node is. Its end changes nothing on the node.
+//! `criswitch node follow`, the program in the pods of the chart: it carries itself and a specification to the node,
+//! lets systemd run `criswitch node` there, and shows how the node is. Its end changes nothing on the node.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::print;
 use criswitch_platform::replace::replace_with;
-use criswitch_platform::{kernel, process, remove};
+use criswitch_platform::{kernel, process};
 use tokio::time::sleep;
 
 use super::root::Root;
@@ -21,26 +21,26 @@ use crate::arguments::directory;
 use crate::daemon;
 
 const CODES: &str = "\
-Exit codes: 0 ended by SIGTERM; with --ready: the node is as it should
-be, 1 it cannot follow; with --ready: the node is not, or not yet.";
+Exit codes: 0 SIGTERM (--ready: the node is up to date), 1 an error
+(--ready: the node is not up to date).";
 
 /// The copies on the node of the two programs and of the specification.
-const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
+pub(super) const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
 const DAEMON: &str = "/var/lib/criswitch/node/criswitchd";
 const SPEC: &str = "/var/lib/criswitch/node/spec.toml";
 /// The limit on a message: Kubernetes keeps as much of it in an event.
 const MAX_MESSAGE: usize = 1000;
-/// The first words of the reports with which a pod is ready. In mode `check`, no verdict of the plan makes a pod unready,
-/// because the DaemonSet controller replaces all pods that are not ready at once.
-const READY: [&str; 3] = ["checked", "installed", "uninstalled"];
+/// The first words of the reports with which a pod is ready. In mode `plan`, no verdict of the plan makes a pod
+/// unready, because the DaemonSet controller replaces all pods that are not ready at once.
+const READY: [&str; 3] = ["planned", "installed", "uninstalled"];
 const UNINSTALLED: &str = "uninstalled\n";
 
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
 #[command(after_help = CODES)]
 pub(crate) struct FollowArguments {
-    /// The change of the node: only a plan, criswitch, or its state before criswitch.
-    #[arg(long, value_enum, default_value_t = FollowMode::Check)]
+    /// Plan only, install, or uninstall.
+    #[arg(long, value_enum, default_value_t = FollowMode::Plan)]
     mode: FollowMode,
     /// The specification of the node, as for plan and apply.
     #[arg(long, value_name = "FILE")]
@@ -64,7 +64,7 @@ pub(crate) struct FollowArguments {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum FollowMode {
-    Check,
+    Plan,
     Install,
     Uninstall,
 }
@@ -111,9 +111,10 @@ impl FollowArguments {
         let colon = if reasons.is_empty() { "" } else { ": " };
         print(format!("{state}{colon}{}\n", reasons.join("; ")))?;
         let state = state.split_whitespace().next().unwrap_or_default();
-        Ok(match READY.contains(&state) {
-            true => Verdict::Fine,
-            false => Verdict::NotFine,
+        Ok(if READY.contains(&state) {
+            Verdict::Fine
+        } else {
+            Verdict::NotFine
         })
     }
 }
@@ -148,13 +149,13 @@ impl Follower<'_> {
         if !self.has_copies {
             // A change that an earlier pod or an administrator has started.
             if APPLY.is_active(&self.root).await? {
-                APPLY.follow(&self.root, true).await?;
+                APPLY.follow(&self.root, None, true).await?;
             }
             self.carry().context("cannot copy to the node")?;
             self.has_copies = true;
         }
         match self.options.mode {
-            FollowMode::Check => Ok(format!("checked\n{}", self.plan().await?.output)),
+            FollowMode::Plan => Ok(format!("planned\n{}", self.plan().await?.output)),
             FollowMode::Install if self.is_decided => self.status().await,
             FollowMode::Install => self.install().await,
             FollowMode::Uninstall if self.is_decided => Ok(UNINSTALLED.to_owned()),
@@ -173,9 +174,10 @@ impl Follower<'_> {
         let status = self.status().await?;
         let is_applied = applied.is_ok_and(|ended| ended.verdict == Verdict::Fine);
         self.is_decided = is_applied || status.starts_with("failed");
-        Ok(match self.is_decided {
-            true => status,
-            false => format!("refused; the node is {status}"),
+        Ok(if self.is_decided {
+            status
+        } else {
+            format!("refused; the node is {status}")
         })
     }
 
@@ -185,9 +187,6 @@ impl Follower<'_> {
             return Ok(format!("notUninstalled\n{}", ended.output));
         }
         self.is_decided = true;
-        for path in [PROGRAM, DAEMON, SPEC] {
-            remove(&self.root.at(Path::new(path)))?;
-        }
         Ok(UNINSTALLED.to_owned())
     }
 

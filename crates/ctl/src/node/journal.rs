@@ -14,9 +14,8 @@ use criswitch_platform::{create_new, files, remove};
 use serde::{Deserialize, Serialize};
 
 use super::actions::{Action, Actions, Runner, Work};
-use super::changes::{
-    FileChange, Files, New, PRIVATE, boundary, make_directories, missing, moment, sync_directory,
-};
+use super::changes::{FileChange, Files, New, PRIVATE, make_directories, missing, sync_directory};
+use super::faults::{boundary, moment};
 use super::root::{PlannedTexts, Root};
 
 /// The directory of the journal and of the contents.
@@ -162,8 +161,10 @@ impl<'a> Journal<'a> {
         }
         let mut text = Vec::new();
         file.read_to_end(&mut text)?;
-        let whole = text.iter().rposition(|byte| *byte == b'\n');
-        let whole = whole.map_or(0, |end| end + 1);
+        let whole = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
         file.set_len(whole as u64)?;
         file.seek(SeekFrom::End(0))?;
         sync_directory(&path)?;
@@ -253,24 +254,27 @@ impl<'a> Journal<'a> {
         let mut names = (0..).map(|index| format!("{generation}-{index}"));
         let mut planned = |stage: &NewStage<'_>, (step, path, new): &(&str, PathBuf, New<'_>)| {
             let name = names.next().unwrap_or_default();
-            let planned = self.files.planned(step, path, new, &name);
-            let planned = planned.with_context(|| format!("cannot save {}", path.display()))?;
+            let planned = self
+                .files
+                .planned(step, path, new, &name)
+                .with_context(|| format!("cannot save {}", path.display()))?;
             let read = stage.read.and_then(|read| read.get(path));
             if let (Some(read), Some(before)) = (read, self.files.text(&planned.before)) {
                 ensure!(before == *read, changed_meanwhile(&planned));
             }
             Ok(planned)
         };
-        let stages = new.iter().map(|stage| {
-            let changes = stage.files.iter();
-            let changes = changes.map(|file| planned(stage, file));
-            Ok(Stage {
-                is_temporary: stage.is_temporary,
-                changes: changes.collect::<anyhow::Result<_>>()?,
-                actions: stage.actions.clone(),
+        let stages = new
+            .iter()
+            .map(|stage| {
+                let changes = stage.files.iter().map(|file| planned(stage, file));
+                Ok(Stage {
+                    is_temporary: stage.is_temporary,
+                    changes: changes.collect::<anyhow::Result<_>>()?,
+                    actions: stage.actions.clone(),
+                })
             })
-        });
-        let stages = stages.collect::<anyhow::Result<Vec<_>>>()?;
+            .collect::<anyhow::Result<Vec<_>>>()?;
         self.reserve(&stages)?;
         sync_directory(&self.files.directory.join(JOURNAL))?;
         let generation = Generation {
@@ -304,8 +308,8 @@ impl<'a> Journal<'a> {
         changes.any(|change| self.files.is_left(change))
     }
 
-    /// Removes the files of the temporary stages that are left. The journal is closed before, because these files undo the
-    /// changes of an open journal at the next boot.
+    /// Removes the files of the temporary stages that are left. The journal is closed before, because these files undo
+    /// the changes of an open journal at the next boot.
     pub(super) fn remove_temporary(&self, runner: &mut Runner<'_>) -> anyhow::Result<()> {
         if !self.has_temporary() {
             return Ok(());
@@ -330,7 +334,7 @@ impl<'a> Journal<'a> {
         self.files.directory.join(format!("{generation}-room"))
     }
 
-    /// Removes the saved contents and the room of the next generation, which has not begun.
+    /// Removes the saved contents and the room of the next generation, which has not begun or is undone.
     fn remove_contents(&self) {
         let entries = fs::read_dir(&self.files.directory).into_iter().flatten();
         let own = format!("{}-", self.generations.len());
@@ -344,14 +348,17 @@ impl<'a> Journal<'a> {
         }
     }
 
-    /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the previous
-    /// contents, and the files of the temporary stages.
+    /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the
+    /// previous contents, and the files of the temporary stages.
     fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
         let states = stages.iter().flat_map(|stage| {
             let changes = stage.changes.iter();
-            changes.map(|change| match stage.is_temporary {
-                true => &change.after,
-                false => &change.before,
+            changes.map(|change| {
+                if stage.is_temporary {
+                    &change.after
+                } else {
+                    &change.before
+                }
             })
         });
         let sizes = states.map(|state| self.files.size(state));
@@ -420,8 +427,7 @@ impl<'a> Journal<'a> {
             return Ok(left);
         };
         boundary("the undo");
-        let lasting = generation.stages.iter();
-        let lasting = lasting.filter(|stage| !stage.is_temporary);
+        let lasting = generation.stages.iter().filter(|stage| !stage.is_temporary);
         for change in lasting.flat_map(|stage| &stage.changes) {
             if self.files.way_back(change)?.is_none() {
                 left.files.push(change.path.clone());
@@ -471,15 +477,23 @@ impl<'a> Journal<'a> {
             at: now(),
             problems,
         })?;
-        if let Some(room) = self.files.room.take() {
-            // The next apply replaces a file that is left.
-            remove(&room).ok();
-        }
         boundary("the recover unit");
-        if let Err(error) = self.remove_temporary(runner) {
-            left.problems.push(format!("recover: {error:#}"));
+        match self.remove_temporary(runner) {
+            Ok(()) => self.remove_contents(),
+            Err(error) => left.problems.push(format!("recover: {error:#}")),
         }
         Ok(left)
+    }
+
+    /// Removes the journal, the contents, and all that commands have left beside them. Everything is undone.
+    pub(super) fn remove(self, runner: &mut Runner<'_>) -> anyhow::Result<()> {
+        self.remove_temporary(runner)?;
+        let directory = &self.files.directory;
+        let removed = fs::remove_dir_all(directory);
+        removed.with_context(|| format!("cannot remove {}", directory.display()))?;
+        // The directory of criswitch's state is empty, unless an undo has failed.
+        fs::remove_dir(directory.parent().unwrap_or(directory)).ok();
+        Ok(())
     }
 
     /// Makes those changes of a stage that are not there.
@@ -521,8 +535,12 @@ impl<'a> Journal<'a> {
 
     /// The changes of files by generations that are not undone, the last first, without temporary ones.
     pub(super) fn changes(&self) -> impl Iterator<Item = &FileChange> {
-        let stages = self.generations.iter().rev().flat_map(|its| &its.stages);
-        let stages = stages.filter(|stage| !stage.is_temporary);
+        let stages = self
+            .generations
+            .iter()
+            .rev()
+            .flat_map(|its| &its.stages)
+            .filter(|stage| !stage.is_temporary);
         stages.flat_map(|stage| &stage.changes)
     }
 

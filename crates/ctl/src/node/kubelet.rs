@@ -1,17 +1,20 @@
 //! Finds the settings of the kubelet in its flags and in the configuration that the flags name, and judges them.
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
-use serde_json::Value;
+use criswitch_client::program::within;
+use criswitch_config::address::Address;
 
-use super::layout::KUBELET_DROP_IN;
+use super::finding::{Finding, report};
+use super::kubelet_files::{KUBEADM_CONFIG, KUBELET_DROP_IN, file_settings, files_of};
 use super::rancher::Rancher;
+use super::root::Root;
+use super::settings::{Setting, judge, last};
 use super::start::{Flags, Start};
-use super::{Finding, Root, Setting, judge, last, report, unknown};
 
-/// kubeadm's file with the settings of this node. kubeadm writes these settings into the kubelet's configuration when
-/// it upgrades the node.
-pub(super) const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
 /// The flag of a setting without its dashes, and its key in the configuration.
 pub(super) type SettingNames = [&'static str; 2];
 pub(super) const RUNTIME: SettingNames = ["container-runtime-endpoint", "containerRuntimeEndpoint"];
@@ -22,6 +25,9 @@ const CRI_DOCKERD: &str = "unix:///run/k3s/cri-dockerd/cri-dockerd.sock";
 pub(super) const IMAGES: SettingNames = ["image-service-endpoint", "imageServiceEndpoint"];
 pub(super) const CGROUP_DRIVER: SettingNames = ["cgroup-driver", "cgroupDriver"];
 const SYSCTLS: SettingNames = ["allowed-unsafe-sysctls", "allowedUnsafeSysctls"];
+
+/// How long the kubelet may take to print its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Kubelet {
     /// Whether the kubelet runs, and its process or unit.
@@ -40,12 +46,25 @@ pub(super) struct Kubelet {
     partial: bool,
 }
 
+/// The unsafe sysctls that the kubelet of the machine below `root` allows; `None` if this is unknown.
+pub(crate) fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
+    Kubelet::read(&Root::of(root), &mut Vec::new()).allowed_sysctls()
+}
+
+/// The socket of the runtime that the kubelet of the machine below `root` uses now, if it is known. Only reads files.
+pub(crate) fn kubelet_runtime(root: &Path) -> Option<Address> {
+    let kubelet = Kubelet::read(&Root::of(root), &mut Vec::new());
+    Address::parse(kubelet.endpoint()?).ok()
+}
+
 impl Kubelet {
     pub(super) fn read(root: &Root<'_>, findings: &mut Vec<Finding>) -> Kubelet {
         let before = findings.len();
         let start = Start::find(root, findings);
-        let rancher = start.as_ref().and_then(|start| start.rancher.as_ref());
-        let rancher = rancher.map(|given| Rancher::read(given, root, findings));
+        let rancher = start
+            .as_ref()
+            .and_then(|start| start.rancher.as_ref())
+            .map(|given| Rancher::read(given, root, findings));
         let found = start.as_ref().map(|start| match &rancher {
             Some(rancher) if start.program.flags == Flags::Rancher => {
                 let place = rancher.own_drop_in().display().to_string();
@@ -75,16 +94,30 @@ impl Kubelet {
     }
 
     /// The setting that counts, if the kubelet has it.
+    /// The version as the program prints it, such as "Kubernetes v1.37.2". `None` if it is unknown.
+    pub(super) fn version(&self, root: &Root<'_>) -> Option<String> {
+        let start = self.start.as_ref().filter(|_| root.is_this_machine())?;
+        let program = match self.pid {
+            Some(pid) => fs::read_link(format!("/proc/{pid}/exe")).ok()?,
+            None => PathBuf::from(&start.words.first()?.text),
+        };
+        let mut kubelet = Command::new(program);
+        kubelet.arg("--version");
+        let output = within(VERSION_LIMIT, kubelet).ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
     pub(super) fn set(&self, names: SettingNames) -> Option<&Setting> {
         last(&self.settings, &names)
     }
 
-    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet was
-    /// found or a file of it could not be read.
+    /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet
+    /// was found or a file of it could not be read.
     pub(super) fn allowed_sysctls(&self) -> Option<Vec<String>> {
         let set = self.set(SYSCTLS).into_iter();
-        let names = set.flat_map(|set| set.value.split(','));
-        let names = names.map(|name| name.trim().to_owned());
+        let names = set
+            .flat_map(|set| set.value.split(','))
+            .map(|name| name.trim().to_owned());
         (self.runs.is_some() && !self.partial).then(|| names.collect())
     }
 
@@ -185,40 +218,4 @@ fn settings(
     let mut settings = file_settings(files, root, findings);
     settings.extend(flags);
     (settings, place)
-}
-
-/// The files of a kubelet with these flags: its configuration, then its drop-ins. Reports a configuration that is
-/// missing.
-pub(super) fn files_of(
-    flags: &[Setting],
-    root: &Root<'_>,
-    findings: &mut Vec<Finding>,
-) -> Vec<PathBuf> {
-    let file = |name| Some(PathBuf::from(&last(flags, &[name])?.value));
-    let mut paths = Vec::from_iter(file("config"));
-    if let Some(path) = paths.first()
-        && let Ok(None) = root.text(path)
-    {
-        let what = "the kubelet's configuration is this file, which does not exist";
-        unknown(findings, path.display(), what);
-    }
-    let drop_ins = file("config-dir").into_iter();
-    paths.extend(drop_ins.flat_map(|folder| root.files_in(&folder, &["conf"])));
-    paths
-}
-
-/// The settings in files of the kubelet's configuration.
-pub(super) fn file_settings(
-    paths: Vec<PathBuf>,
-    root: &Root<'_>,
-    findings: &mut Vec<Finding>,
-) -> Vec<Setting> {
-    let mut settings = Vec::new();
-    for path in paths {
-        let file = root.yaml(&path, findings);
-        let keys = file.as_ref().and_then(Value::as_object);
-        let keys = keys.into_iter().flatten().map(|(key, _)| key);
-        settings.extend(keys.filter_map(|key| Setting::of(file.as_ref()?, key, &path)));
-    }
-    settings
 }

@@ -4,14 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::kubelet::{KUBEADM_CONFIG, Kubelet, RUNTIME, RUNTIME_KEY, file_settings};
+use super::finding::{Finding, report};
+use super::kubelet::{Kubelet, RUNTIME, RUNTIME_KEY};
+use super::kubelet_files::{KUBEADM_CONFIG, KUBEADM_FILES, KUBELET_DROP_IN, file_settings};
 use super::root::{PlannedTexts, Root};
-use super::start::{Flags, KUBEADM_FILES};
+use super::settings::{Setting, last, same};
+use super::start::Flags;
 use super::unit::{DIRECTORIES, Unit};
-use super::{Finding, Setting, last, report, same};
 
-/// A file for criswitch alone in a directory of kubelet drop-ins.
-pub(super) const KUBELET_DROP_IN: &str = "90-criswitch.conf";
 /// The drop-in of the kubelet's unit. systemd reads it after all others, so its command wins.
 const UNIT_DROP_IN: &str = "zz-criswitch-endpoint.conf";
 
@@ -146,9 +146,10 @@ impl Layout {
         }
         layout.change_kubeadm(root, switch, &mut findings);
         layout.prove(root, switch, &mut findings);
-        match findings.is_empty() {
-            true => Ok(layout),
-            false => Err(findings),
+        if findings.is_empty() {
+            Ok(layout)
+        } else {
+            Err(findings)
         }
     }
 

@@ -9,34 +9,23 @@ use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::terminal::{self, print};
-use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
 use criswitch_config::wording::counted;
-use criswitch_config::{Config, DEFAULT_PATH, Problems};
 use criswitch_platform::kernel;
 use serde_json::{Value, json};
 
-use super::checks::{self, Check};
-use super::journal::Journal;
-use super::kubelet::Kubelet;
+use super::checks::{self, CHECKS, Check, NOTES};
+use super::facts::MachineFacts;
+use super::finding::{Finding, advice};
 use super::layout::Layout;
-use super::root::{self, Root};
 use super::steps::{self, PlannedStep};
-use super::{Finding, advice, last};
 use crate::arguments::directory;
 use crate::daemon;
-use crate::discover;
-use crate::probe::{Probe, probe_all};
 
 const CODES: &str = "\
 Exit codes: 0 ready: nothing would change, 1 refused: the node has a
 finding that the specification does not accept, 2 the plan would change
 the node, 78 the specification is wrong.";
-
-/// The directory of the configuration's drop-ins, of the kubelet's pods, and of the logs of pods.
-const DROP_INS: &str = "/etc/criswitch/conf.d";
-const KUBELET: &str = "/var/lib/kubelet";
-const LOGS: &str = "/var/log/pods";
 
 /// The specification of a node.
 #[derive(Args)]
@@ -62,47 +51,6 @@ pub(crate) struct PlanArguments {
     pub(crate) output: Output,
 }
 
-/// The state of a machine, as far as the steps and the checks need it.
-pub(super) struct MachineFacts<'a> {
-    pub(super) root: Root<'a>,
-    pub(super) specification: &'a Specification,
-    pub(super) wanted: Result<Wanted, Vec<Finding>>,
-    /// The file of the labels in the configuration that the node has.
-    pub(super) labels_file: Option<PathBuf>,
-    /// The kubelet as it runs.
-    pub(super) kubelet: Kubelet,
-    pub(super) kubelet_findings: Vec<Finding>,
-    /// The kubelet as its next start would make it.
-    pub(super) next_kubelet: Kubelet,
-    /// The endpoint of criswitch, as the kubelet takes it.
-    pub(super) endpoint: String,
-    pub(super) layout: Result<Layout, Vec<Finding>>,
-    /// The answers of the backends; `None` if the machine does not run.
-    pub(super) probes: Option<Vec<Probe>>,
-    /// The programs to install: the names and the bytes of this program and of the daemon.
-    pub(super) programs: [(&'static str, Vec<u8>); 2],
-    /// The files that are as an earlier `apply` has made them.
-    pub(super) own: Vec<PathBuf>,
-    /// The number of the specification that was applied last.
-    pub(super) number: u64,
-    /// The pods that the kubelet has, or why they are unknown.
-    pub(super) pods: Result<Vec<KubeletPod>, Finding>,
-}
-
-/// The configuration that the node will have.
-pub(super) struct Wanted {
-    pub(super) config: Config,
-    /// The text of its file; `None` if the file stays as it is.
-    pub(super) text: Option<String>,
-}
-
-/// A pod of the kubelet.
-pub(super) struct KubeletPod {
-    /// Its namespace and name, or its uid if these are unknown.
-    pub(super) name: String,
-    pub(super) uid: String,
-}
-
 /// The meaning of a finding for the plan.
 #[derive(Clone, Copy, PartialEq, Eq, strum::AsRefStr)]
 #[strum(serialize_all = "lowercase")]
@@ -111,6 +59,8 @@ enum FindingMeaning {
     /// The check could not look, so the finding counts like one that is not accepted.
     Unknown,
     Accepted,
+    /// The check can know this on no node.
+    Note,
 }
 
 /// The steps and the findings.
@@ -129,7 +79,7 @@ impl PlanArguments {
         let facts = self.source.facts(&specification, &self.root)?;
         let plan = NodePlan::of(&facts);
         print(match self.output.encoding() {
-            Some(encoding) => encoding.document(plan.json())?,
+            Some(encoding) => encoding.document(plan.json(None))?,
             None => plan.text()?.into(),
         })?;
         Ok(plan.verdict())
@@ -164,193 +114,53 @@ impl SpecificationArguments {
     }
 }
 
-impl<'a> MachineFacts<'a> {
-    fn look(
-        specification: &'a Specification,
-        directory: &'a Path,
-        programs: [(&'static str, Vec<u8>); 2],
-    ) -> anyhow::Result<MachineFacts<'a>> {
-        let root = Root::of(directory);
-        let wanted = Wanted::find(specification, &root, directory);
-        let config = Config::load(&root.at(Path::new(DEFAULT_PATH)));
-        let mut kubelet_findings = Vec::new();
-        let kubelet = Kubelet::read(&root, &mut kubelet_findings);
-        let (nothing, mut next_findings) = (root::PlannedTexts::new(), Vec::new());
-        let next_kubelet = Kubelet::read(&root.with(&nothing), &mut next_findings);
-        let endpoint = endpoint(wanted.as_ref().ok());
-        let probes = match &wanted {
-            Ok(wanted) if root.runs() => Some(probe(&wanted.config, &root)?),
-            _ => None,
-        };
-        let journal = Journal::read(&root)?;
-        Ok(MachineFacts {
-            layout: Layout::find(&root, &next_kubelet, next_findings, &endpoint),
-            next_kubelet,
-            endpoint,
-            pods: pods(&kubelet, &root),
-            programs,
-            own: own(&journal)?,
-            number: journal.number(),
-            root,
-            specification,
-            wanted,
-            labels_file: config.ok().and_then(|config| config.labels_file),
-            kubelet,
-            kubelet_findings,
-            probes,
-        })
-    }
-}
-
-fn endpoint(wanted: Option<&Wanted>) -> String {
-    let listen = wanted.map(|wanted| wanted.config.listen.endpoint());
-    listen.unwrap_or_else(|| Address::default_listen().endpoint())
-}
-
-/// The files that are as an earlier `apply` has made them.
-fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
-    let drifted = journal.drifted()?;
-    let own = journal.changes().map(|change| change.path.clone());
-    Ok(own.filter(|path| !drifted.contains(path)).collect())
-}
-
-/// Asks the backends at their sockets below `root`.
-fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
-    let backends = config.table.backends.iter().map(|backend| {
-        let path = root.at(backend.socket.path());
-        let below = path.to_str().and_then(|path| Address::parse(path).ok());
-        let mut backend = backend.clone();
-        backend.socket = below.unwrap_or(backend.socket);
-        backend
-    });
-    probe_all(&backends.collect::<Vec<_>>(), config.max_message)
-}
-
-/// The pods with a directory of the kubelet.
-fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<Vec<KubeletPod>, Finding> {
-    let set = last(&kubelet.settings, &["root-dir"]);
-    let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
-    let uids = root.names_in(&folder).map_err(|error| {
-        let what = format!("the kubelet's pods cannot be read: {error}");
-        Finding::unknown([folder.display()], &what, "running the command as root")
-    })?;
-    if kubelet.pid.is_some() && !root.at(&folder).exists() {
-        let what = "a kubelet runs, and this directory of its pods does not exist";
-        return Err(Finding::unknown([folder.display()], what, ""));
-    }
-    let logs = root.names_in(Path::new(LOGS)).unwrap_or_default();
-    let pods = uids.into_iter().map(|uid| {
-        let name = logs.iter().find_map(|log| {
-            let (namespace, name) = log
-                .strip_suffix(&*uid)?
-                .strip_suffix('_')?
-                .split_once('_')?;
-            Some(format!("{namespace}/{name}"))
-        });
-        KubeletPod {
-            name: name.unwrap_or_else(|| uid.clone()),
-            uid,
-        }
-    });
-    Ok(pods.collect())
-}
-
-impl Wanted {
-    /// The configuration of the specification, else the one of the node, else one for the runtimes that answer.
-    fn find(
-        specification: &Specification,
-        root: &Root<'_>,
-        directory: &Path,
-    ) -> Result<Wanted, Vec<Finding>> {
-        let problems = |problems: Problems| -> Vec<Finding> {
-            let problems = problems.iter();
-            problems
-                .map(|its| Finding::new([&its.place], &its.what, &its.hint))
-                .collect()
-        };
-        let path = Path::new(DEFAULT_PATH);
-        if specification.configuration.is_none() && root.at(path).exists() {
-            let config = Config::load(&root.at(path)).map_err(problems)?;
-            return Ok(Wanted { config, text: None });
-        }
-        let text = Wanted::text(specification, root, directory).map_err(|found| vec![found])?;
-        let drop_ins = root.files_in(Path::new(DROP_INS), &["toml"]).into_iter();
-        let drop_ins = drop_ins.filter_map(|path| Some((root.text(&path).ok()??, path)));
-        let drop_ins: Vec<_> = drop_ins.collect();
-        let own = [(path, text.as_bytes())].into_iter();
-        let texts = own.chain(
-            drop_ins
-                .iter()
-                .map(|(text, path)| (&**path, text.as_bytes())),
-        );
-        let config = Config::of_texts(&texts.collect::<Vec<_>>()).map_err(problems)?;
-        let text = Some(text);
-        Ok(Wanted { config, text })
-    }
-
-    fn text(
-        specification: &Specification,
-        root: &Root<'_>,
-        directory: &Path,
-    ) -> Result<String, Finding> {
-        let none =
-            |what: &str| Finding::new([DEFAULT_PATH], what, "[handlers] in the specification");
-        match &specification.configuration {
-            Some(text) => Ok(format!("{}\n", text.trim())),
-            None if root.runs() => {
-                let found = discover::configuration(directory);
-                found.map_err(|error| none(&error.to_string()))
-            }
-            None => Err(none(
-                "the machine does not run, so no configuration can be discovered",
-            )),
-        }
-    }
-}
-
 impl<'f> NodePlan<'f> {
     pub(super) fn of(facts: &'f MachineFacts<'f>) -> NodePlan<'f> {
         let steps = steps::plan(facts);
         let accept = &facts.specification.accept;
-        let findings = checks::look(facts, &steps).into_iter();
-        let findings = findings.map(|(check, found)| {
-            let is_accepted = accept.iter().any(|name| name == check.name);
-            let state = match (is_accepted, found.is_unknown) {
-                (true, _) => FindingMeaning::Accepted,
-                (false, true) => FindingMeaning::Unknown,
-                (false, false) => FindingMeaning::Refused,
-            };
-            (state, check, found)
-        });
+        let findings = checks::look(&CHECKS, facts, &steps)
+            .into_iter()
+            .map(|(check, found)| {
+                let is_accepted = accept.iter().any(|name| name == check.name);
+                let state = match (is_accepted, found.is_unknown) {
+                    (true, _) => FindingMeaning::Accepted,
+                    (false, true) => FindingMeaning::Unknown,
+                    (false, false) => FindingMeaning::Refused,
+                };
+                (state, check, found)
+            });
+        let notes = checks::look(&NOTES, facts, &steps)
+            .into_iter()
+            .map(|(check, found)| (FindingMeaning::Note, check, found));
         NodePlan {
             facts,
-            findings: findings.collect(),
+            findings: findings.chain(notes).collect(),
             steps,
         }
     }
 
     pub(super) fn verdict(&self) -> Verdict {
-        match (self.open(), self.steps.len()) {
+        match (self.open().count(), self.steps.len()) {
             (0, 0) => Verdict::Fine,
             (0, _) => Verdict::WouldChange,
             _ => Verdict::NotFine,
         }
     }
 
-    /// The number of findings that are not accepted.
-    fn open(&self) -> usize {
+    /// The findings that prevent a change.
+    fn open(&self) -> impl Iterator<Item = &(FindingMeaning, &'static Check, Finding)> {
+        let is_open = |state| matches!(state, FindingMeaning::Refused | FindingMeaning::Unknown);
         self.findings
             .iter()
-            .filter(|(state, ..)| *state != FindingMeaning::Accepted)
-            .count()
+            .filter(move |(state, ..)| is_open(*state))
     }
 
-    /// Whether all findings that are not accepted are young pods.
+    /// Whether all findings that prevent a change are young pods.
     pub(super) fn must_wait(&self) -> bool {
-        let young = self.findings.iter().filter(|(state, check, _)| {
+        let is_young = |(state, check, _): &(FindingMeaning, &Check, _)| {
             *state == FindingMeaning::Refused && check.name == "young-pod"
-        });
-        self.open() > 0 && self.open() == young.count()
+        };
+        self.open().next().is_some() && self.open().all(is_young)
     }
 
     /// The layout of the kubelet, and the table of the steps.
@@ -381,17 +191,19 @@ impl<'f> NodePlan<'f> {
             format!("{state} {name}: {}\n", found.line(&found.what))
         });
         let findings = terminal::wrapped(&findings.collect::<String>());
-        let end = match (self.open(), self.steps.len()) {
+        let end = match (self.open().count(), self.steps.len()) {
             (0, 0) => "ready: nothing would change\n".to_owned(),
             (0, steps) => format!("would change: {}\n", counted(steps, "step")),
             (open, _) => format!("refused: {}\n", counted(open, "finding")),
         };
-        let parts = [self.steps_text()?, findings, end];
-        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        let parts = [self.steps_text()?, findings, end]
+            .into_iter()
+            .filter(|part| !part.is_empty());
         Ok(parts.collect::<Vec<_>>().join("\n"))
     }
 
-    fn json(&self) -> Value {
+    /// The JSON output; `is_changed` is whether an apply has changed the machine.
+    pub(super) fn json(&self, is_changed: Option<bool>) -> Value {
         let findings = self.findings.iter().map(|(state, check, found)| {
             json!({
                 "check": check.name,
@@ -402,11 +214,7 @@ impl<'f> NodePlan<'f> {
                 "try": advice(&found.hint),
             })
         });
-        let open = self
-            .findings
-            .iter()
-            .filter(|(state, ..)| *state != FindingMeaning::Accepted);
-        let problems = open.map(|(_, _, found)| {
+        let problems = self.open().map(|(_, _, found)| {
             json!({ "path": found.places.first(), "what": found.what, "try": advice(&found.hint) })
         });
         let state = match self.verdict() {
@@ -418,7 +226,7 @@ impl<'f> NodePlan<'f> {
         json!({
             "problems": problems.collect::<Vec<_>>(),
             "state": state,
-            "mode": self.facts.specification.mode.as_ref(),
+            "changed": is_changed,
             "version": env!("CARGO_PKG_VERSION"),
             "layout": layout.map(|layout| json!({ "name": layout.name, "unit": layout.unit })),
             "steps": self.steps,

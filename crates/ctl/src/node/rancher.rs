@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::kubelet::{file_settings, files_of};
-use super::layout::KUBELET_DROP_IN;
+use super::finding::Finding;
+use super::kubelet_files::{KUBELET_DROP_IN, file_settings, files_of};
+use super::root::Root;
+use super::settings::{Setting, last};
 use super::unit::Word;
-use super::{Finding, Root, Setting, last};
 
 /// The environment variables without the name of the program, and the flags that they stand for.
 const VARIABLES: [(&str, &str); 2] = [("CONFIG_FILE", "config"), ("DATA_DIR", "data-dir")];
@@ -45,8 +46,8 @@ pub(super) struct Rancher {
     pub(super) program: &'static str,
     /// The data directory of k3s or RKE2, with the files that the program writes.
     data: PathBuf,
-    /// The program's flags: those of environment variables, of its configuration files, and of its command line. The last
-    /// one wins.
+    /// The program's flags: those of environment variables, of its configuration files, and of its command line. The
+    /// last one wins.
     flags: Vec<Setting>,
 }
 
@@ -62,8 +63,9 @@ impl Rancher {
         let program = given.program;
         let mut flags = given.variables.clone();
         let named = [flags.as_slice(), &given.flags].concat();
-        let main = last(&named, &["config", "c"]).map(|main| PathBuf::from(&main.value));
-        let main = main.unwrap_or_else(|| config(program));
+        let main = last(&named, &["config", "c"])
+            .map(|main| PathBuf::from(&main.value))
+            .unwrap_or_else(|| config(program));
         let folder = PathBuf::from(format!("{}.d", main.display()));
         let mut paths = root.files_in(&folder, &["yaml", "yml"]);
         paths.insert(0, main);
@@ -91,13 +93,16 @@ impl Rancher {
         let drop_ins = root.files_in(&self.drop_ins(), &["conf"]).into_iter();
         let (written, others): (Vec<_>, Vec<_>) = drop_ins.partition(|path| self.writes(path));
         let mut settings = file_settings(written, root, findings);
-        let arguments = self.flags.iter().filter(|flag| flag.name == "kubelet-arg");
-        let arguments = arguments.filter_map(|argument| {
-            let (name, value) = argument.value.trim_start_matches('-').split_once('=')?;
-            let before = format!("{}{name}=", argument.before);
-            Some(Setting::new(name, &before, value, &argument.from))
-        });
-        let arguments: Vec<_> = arguments.collect();
+        let arguments: Vec<_> = self
+            .flags
+            .iter()
+            .filter(|flag| flag.name == "kubelet-arg")
+            .filter_map(|argument| {
+                let (name, value) = argument.value.trim_start_matches('-').split_once('=')?;
+                let before = format!("{}{name}=", argument.before);
+                Some(Setting::new(name, &before, value, &argument.from))
+            })
+            .collect();
         let own = files_of(&arguments, root, findings);
         settings.extend(file_settings(own, root, findings));
         settings.extend(self.flags.iter().cloned());

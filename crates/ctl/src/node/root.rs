@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Finding, report};
+use super::finding::{Finding, report};
 
 /// Texts of files that have not been written yet.
 pub(super) type PlannedTexts = BTreeMap<PathBuf, String>;
@@ -43,12 +43,13 @@ impl Root<'_> {
         self.directory.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The same, and follows the links on the way below the root of the checked machine. This machine may have other files
-    /// at the targets of absolute links.
+    /// The same, and follows the links on the way below the root of the checked machine. This machine may have other
+    /// files at the targets of absolute links.
     pub(super) fn real(&self, path: &Path) -> PathBuf {
-        match self.directory == Path::new("/") {
-            true => path.to_owned(),
-            false => self.follow(path, MAX_LINKS),
+        if self.directory == Path::new("/") {
+            path.to_owned()
+        } else {
+            self.follow(path, MAX_LINKS)
         }
     }
 
@@ -91,15 +92,26 @@ impl Root<'_> {
         self.planned.is_none() && processes.is_ok_and(|mut found| found.next().is_some())
     }
 
-    /// The ids of all processes in ascending order, with their command lines as the kernel shows them.
+    /// The ids of the processes in ascending order, with their command lines as the kernel shows them. Without the
+    /// processes in containers, which have a PID namespace of their own: a kubelet of kind or k3d is not the machine's.
     pub(super) fn processes(&self) -> Vec<(u32, String)> {
         let entries = self
             .runs()
-            .then(|| std::fs::read_dir(self.at(Path::new("/proc"))));
-        let entries = entries.and_then(Result::ok).into_iter().flatten();
+            .then(|| std::fs::read_dir(self.at(Path::new("/proc"))))
+            .and_then(Result::ok)
+            .into_iter()
+            .flatten();
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
         pids.sort_unstable();
+        let namespace = |pid: u32| {
+            let link = format!("/proc/{pid}/ns/pid");
+            std::fs::read_link(self.at(Path::new(&link))).ok()
+        };
+        let of_init = namespace(1);
+        pids.retain(|pid| {
+            of_init.is_none() || namespace(*pid).is_none_or(|its| Some(its) == of_init)
+        });
         let processes = pids.into_iter().filter_map(|pid| {
             let path = format!("/proc/{pid}/cmdline");
             Some((pid, self.text(Path::new(&path)).ok()??))
@@ -113,8 +125,9 @@ impl Root<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
-        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-        let mut names: Vec<_> = names.collect::<io::Result<_>>()?;
+        let mut names: Vec<_> = entries
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect::<io::Result<_>>()?;
         names.sort();
         Ok(names)
     }
@@ -139,8 +152,10 @@ impl Root<'_> {
     pub(super) fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.real(folder)).into_iter().flatten();
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        let planned = self.planned.into_iter().flat_map(BTreeMap::keys);
-        let planned = planned
+        let planned = self
+            .planned
+            .into_iter()
+            .flat_map(BTreeMap::keys)
             .filter(|path| path.parent() == Some(folder))
             .cloned();
         let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).chain(planned).collect();
@@ -150,12 +165,13 @@ impl Root<'_> {
             ends.iter()
                 .any(|end| path.extension() == Some(end.as_ref()))
         };
-        let paths = paths
-            .into_iter()
-            .flat_map(|path| match self.real(&path).is_dir() {
-                true => self.files_in(&path, ends),
-                false => vec![path],
-            });
+        let paths = paths.into_iter().flat_map(|path| {
+            if self.real(&path).is_dir() {
+                self.files_in(&path, ends)
+            } else {
+                vec![path]
+            }
+        });
         paths.filter(is_kept).collect()
     }
 
@@ -178,18 +194,21 @@ impl Root<'_> {
             }
         };
         let mut bytes = text.as_bytes();
-        let value = serde_saphyr::read(&mut bytes).next()?;
-        let value = value.map_err(|error| match error.without_snippet() {
-            serde_saphyr::Error::DuplicateMappingKey { key, location } => {
-                let key = key.as_deref().unwrap_or_default();
-                let what = format!("line {}: the key {key:?} occurs twice", location.line());
-                cannot(&what, "removing one of the two");
-            }
-            error => {
-                let place = error.location().map_or(0, |place| place.line());
-                cannot(&format!("line {place} is not valid YAML"), "a YAML file");
-            }
-        });
+        let value =
+            serde_saphyr::read(&mut bytes)
+                .next()?
+                .map_err(|error| match error.without_snippet() {
+                    serde_saphyr::Error::DuplicateMappingKey { key, location } => {
+                        let key = key.as_deref().unwrap_or_default();
+                        let what =
+                            format!("line {}: the key {key:?} occurs twice", location.line());
+                        cannot(&what, "removing one of the two");
+                    }
+                    error => {
+                        let place = error.location().map_or(0, |place| place.line());
+                        cannot(&format!("line {place} is not valid YAML"), "a YAML file");
+                    }
+                });
         value.ok()
     }
 }

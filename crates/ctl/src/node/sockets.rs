@@ -7,8 +7,10 @@ use std::path::Path;
 use criswitch_config::{BackendConfig, Config};
 use criswitch_platform::{files, users};
 
+use super::finding::{Finding, report};
+use super::root::Root;
+use super::settings::same;
 use super::unit::Unit;
-use super::{Finding, Root, report, same};
 
 /// The mode bits that let users other than the owner write to a directory, and so replace a socket in the directory.
 const WRITABLE: u32 = 0o022;
@@ -48,9 +50,10 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         .iter()
         .any(|held| same(held, &listen.to_string_lossy()))
     {
-        let place = match held.is_empty() {
-            true => format!("{UNIT} has no ListenStream="),
-            false => format!("systemd listens at {}", held.join(", ")),
+        let place = if held.is_empty() {
+            format!("{UNIT} has no ListenStream=")
+        } else {
+            format!("systemd listens at {}", held.join(", "))
         };
         let what = format!("{place}, but \"listen\" is {}", listen.display());
         let hint = format!(

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::actions::{Action, Actions, Work};
 use super::changes::New;
+use super::facts::MachineFacts;
 use super::journal::{DIRECTORY, NewStage};
-use super::plan::MachineFacts;
 use super::steps::{Content, PlannedStep, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
@@ -43,8 +43,8 @@ pub(super) fn of<'p>(
         ..NewStage::default()
     };
     vec![
-        // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file. It
-        // drops a unit that has ended and that no link enables.
+        // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file.
+        // It drops a unit that has ended and that no link enables.
         temporary(&recover.unit, Vec::new()),
         temporary(&recover.link, vec![reload]),
         stage(&own, start_actions(facts, &own)),
@@ -79,8 +79,8 @@ fn systemctl(step: &str, words: &[&str]) -> Action {
     action(step, Work::Systemctl(words))
 }
 
-/// The actions that let criswitch run with its new files, and back. For a machine that does not run, these are the actions
-/// of an undo after its boot.
+/// The actions that let criswitch run with its new files, and back. For a machine that does not run, these are the
+/// actions of an undo after its boot.
 fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
     let changes = planned.iter().flat_map(|planned| &planned.changes);
     let change = |place: &str| changes.clone().find(|change| change.place.ends_with(place));
@@ -94,9 +94,10 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
     let call = |words: &[&str]| systemctl("start", words);
     let socket = change("/criswitch.socket");
     // A changed socket unit listens after its restart only.
-    let units: &[&str] = match verb == "restart" && socket.is_none() {
-        true => &["criswitch.service"],
-        false => &["criswitch.socket", "criswitch.service"],
+    let units: &[&str] = if verb == "restart" && socket.is_none() {
+        &["criswitch.service"]
+    } else {
+        &["criswitch.socket", "criswitch.service"]
     };
     let forward = call(&[&[verb], units].concat());
     let reload = call(&["daemon-reload"]);
@@ -113,10 +114,11 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
         }
     };
     let wanted = facts.wanted.as_ref().ok();
-    let backends = wanted
+    let backends: Vec<_> = wanted
         .iter()
-        .flat_map(|wanted| &wanted.config.table.backends);
-    let backends: Vec<_> = backends.map(|backend| backend.socket.to_string()).collect();
+        .flat_map(|wanted| &wanted.config.table.backends)
+        .map(|backend| backend.socket.to_string())
+        .collect();
     let serve = Work::Serve {
         endpoint: facts.endpoint.clone(),
         backends: backends.clone(),

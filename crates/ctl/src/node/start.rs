@@ -2,17 +2,15 @@
 
 use std::path::Path;
 
+use super::finding::{Finding, unknown};
+use super::kubelet_files::KUBEADM_FILES;
 use super::rancher::{Given, Rancher};
+use super::root::Root;
+use super::settings::{Setting, last};
 use super::unit::{Unit, Word, words};
-use super::{Finding, Root, Setting, last, unknown};
 
-/// kubeadm's files with the configuration and with the flags of the kubelet. A machine with such a file and without units has a kubelet of kubeadm.
-pub(super) const KUBEADM_FILES: [&str; 2] = [
-    "/var/lib/kubelet/config.yaml",
-    "/var/lib/kubelet/kubeadm-flags.env",
-];
 /// The unit of the kubelet in the packages of Kubernetes.
-const KUBEADM_UNIT: &str = "
+const KUBEADM_UNIT: &str = "[Service]
     EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
     EnvironmentFile=-/etc/default/kubelet
     EnvironmentFile=-/etc/sysconfig/kubelet
@@ -59,6 +57,11 @@ const SNAPS: &[&str] = &[
     "snap.microk8s.daemon-kubelite.service",
     "snap.kubelet.daemon.service",
 ];
+/// The last words of the command of a snap's unit, and the command that the snap's own script makes of it.
+const SNAP_COMMANDS: [(&str, &str); 1] = [(
+    "run microk8s.daemon-kubelite",
+    "kubelite --kubelet-args-file=/var/snap/microk8s/current/args/kubelet",
+)];
 
 #[rustfmt::skip]
 const PROGRAMS: [KubeletProgram; 6] = [
@@ -103,22 +106,30 @@ impl Start {
             return start;
         }
         let start = Start::of_files(root);
-        if start.is_none() {
+        if start.as_ref().is_none_or(|start| start.rancher.is_none()) {
             let (units, files) = (units.join(", "), KUBEADM_FILES.join(" and "));
-            let what = format!("looked at the processes, {units}, /etc/rancher, {files}");
+            let shown = match start {
+                Some(_) => "; shown is what holds if the unit of kubeadm's packages starts it",
+                None => "",
+            };
+            let what = format!(
+                "looked at the processes, {units}, /etc/rancher, {files}: none says how the kubelet starts{shown}"
+            );
             unknown(findings, "kubelet", what);
         }
         start
     }
 
-    /// The kubelet that runs. Of several processes, all but the first may run in containers, unless the first one starts
-    /// the kubelet as a separate process.
+    /// The kubelet that runs. Of several processes, all but the first may run in containers, unless the first one
+    /// starts the kubelet as a separate process.
     fn of_processes(root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
-        let processes = root.processes().into_iter();
-        let mut processes = processes.filter_map(|(pid, line)| {
+        let mut processes = root.processes().into_iter().filter_map(|(pid, line)| {
             let from = format!("process {pid}");
-            let words = line.trim_end_matches('\0').split('\0');
-            let words = words.map(|text| Word::new(text, &from)).collect();
+            let words = line
+                .trim_end_matches('\0')
+                .split('\0')
+                .map(|text| Word::new(text, &from))
+                .collect();
             Start::new(words, &from, Some(pid))
         });
         let first = processes.next()?.with_own_variables(root, findings);
@@ -141,8 +152,10 @@ impl Start {
 
     /// The command line of the first of these units that has one. Enabled units come before others.
     fn of_units(units: &[&str], root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
-        let units = units.iter().map(|name| Unit::read(root, name));
-        let units = units.filter(|unit| unit.is_there || unit.starts());
+        let units = units
+            .iter()
+            .map(|name| Unit::read(root, name))
+            .filter(|unit| unit.is_there || unit.starts());
         let is_last = |unit: &Unit| (!unit.starts(), !unit.is_enabled(root));
         let unit = units.min_by_key(is_last)?;
         if !unit.starts() {
@@ -150,8 +163,13 @@ impl Start {
             unknown(findings, &unit.name, what);
             return None;
         }
-        let words = unit.command(root, findings);
-        let command = words.first().map(|word| word.text.clone());
+        let given = unit.command(root, findings);
+        let texts: Vec<_> = given.iter().map(|word| word.text.as_str()).collect();
+        let text = texts.join(" ");
+        let mut snaps = SNAP_COMMANDS.iter();
+        let snap = snaps.find_map(|(end, command)| text.ends_with(end).then_some(*command));
+        let command = given.first().map(|word| word.text.clone());
+        let words = snap.map_or(given, |command| words(command, &unit.name));
         let start = Start::new(words, &unit.name, None);
         if start.is_none() {
             let command = command.unwrap_or_default();
@@ -167,17 +185,21 @@ impl Start {
             return self;
         };
         let path = format!("/proc/{pid}/environ");
-        let text = root.text(Path::new(&path)).unwrap_or_else(|_| {
-            unknown(
-                findings,
-                &path,
-                "the environment of the process cannot be read",
-            );
-            None
-        });
-        let text = text.unwrap_or_default();
-        let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
-        let pairs = pairs.map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)));
+        let text = root
+            .text(Path::new(&path))
+            .unwrap_or_else(|_| {
+                unknown(
+                    findings,
+                    &path,
+                    "the environment of the process cannot be read",
+                );
+                None
+            })
+            .unwrap_or_default();
+        let pairs = text
+            .split('\0')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)));
         let variables: Vec<_> = pairs.collect();
         self.with(&variables)
     }
@@ -188,7 +210,8 @@ impl Start {
         Start { rancher, ..self }
     }
 
-    /// The kubelet of kubeadm, k3s or RKE2 on a machine that has its files but no unit.
+    /// The kubelet of k3s or RKE2 on a machine that has its files but no unit, or that of kubeadm, if its unit starts
+    /// it.
     fn of_files(root: &Root<'_>) -> Option<Start> {
         if KUBEADM_FILES.iter().any(|file| root.has(file)) {
             let unit = Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())]);
@@ -201,14 +224,16 @@ impl Start {
 
     /// `None` if these words do not run a kubelet. k3s sets its command line to one word, such as `/bin/k3s server`.
     fn new(words: Vec<Word>, from: &str, pid: Option<u32>) -> Option<Start> {
-        let parts = words.iter().flat_map(|word| word.text.split(' '));
-        let mut parts = parts.skip_while(|part| WRAPPERS.iter().any(|name| part.ends_with(name)));
+        let mut parts = words
+            .iter()
+            .flat_map(|word| word.text.split(' '))
+            .skip_while(|part| WRAPPERS.iter().any(|name| part.ends_with(name)));
         let name = Path::new(parts.next()?).file_name()?;
         let role = parts.next().unwrap_or_default();
         let program = PROGRAMS
             .iter()
             .find(|its| name == its.name && (its.roles.is_empty() || its.roles.contains(&role)))?;
-        let given = flags(&words);
+        let given = flags(&words, program.flags);
         let has = |flag| {
             given
                 .iter()
@@ -239,7 +264,7 @@ impl Start {
             (None, Some(Given { program, .. }), "") => {
                 format!("not running; {program} without a unit")
             }
-            (None, None, "") => "not running; no unit, so as kubeadm starts it".to_owned(),
+            (None, None, "") => "not running; no unit".to_owned(),
             _ => "not running".to_owned(),
         };
         Setting::new("kubelet", "", &value, &self.from)
@@ -247,7 +272,8 @@ impl Start {
 
     /// The flags of the kubelet.
     pub(super) fn flags(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
-        let mut given = flags(&self.words);
+        let kind = self.program.flags;
+        let mut given = flags(&self.words, kind);
         match self.program.flags {
             Flags::Kubelet | Flags::Rancher => {}
             Flags::K0s => {
@@ -263,7 +289,7 @@ impl Start {
                 let more = last(&own, &["kubelet-extra-args"]);
                 given.extend(
                     more.into_iter()
-                        .flat_map(|more| flags(&words(&more.value, &more.from))),
+                        .flat_map(|more| flags(&words(&more.value, &more.from), kind)),
                 );
             }
             Flags::File(flag) => {
@@ -273,7 +299,7 @@ impl Start {
                     unknown(findings, file, what);
                     return given;
                 };
-                given = flags(&words(&in_snap(&text, file), file));
+                given = flags(&words(&in_snap(&text, file), file), kind);
             }
         }
         given
@@ -284,18 +310,23 @@ impl Start {
 fn in_snap(text: &str, file: &str) -> String {
     let (data, _) = file.split_once("/args").unwrap_or((file, ""));
     let (all, _) = data.rsplit_once('/').unwrap_or((data, ""));
-    let text = text.replace("${SNAP_DATA}", data);
-    let text = text.replace("${SNAP_COMMON}", &format!("{all}/common"));
+    let text = text
+        .replace("${SNAP_DATA}", data)
+        .replace("${SNAP_COMMON}", &format!("{all}/common"));
     text.replace("${SNAP}", data.trim_start_matches("/var"))
 }
 
-/// The flags of a command line, `--name=value` or `--name value`.
-fn flags(words: &[Word]) -> Vec<Setting> {
+/// The flags of a command line, `--name=value` or `--name value`. k3s and RKE2 also take them with one dash, after
+/// which the kubelet expects flags of one letter.
+fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
     let nexts = words.iter().skip(1).map(|word| word.text.as_str());
     let pairs = words.iter().zip(nexts.chain([""]));
     let flags = pairs.filter_map(|(word, next)| {
-        let flag = word.text.strip_prefix('-')?;
-        let flag = flag.strip_prefix('-').unwrap_or(flag);
+        let one = word
+            .text
+            .strip_prefix('-')
+            .filter(|_| kind == Flags::Rancher);
+        let flag = word.text.strip_prefix("--").or(one)?;
         let (name, value) = flag.split_once('=').unwrap_or((flag, next));
         let before = format!("--{name}=");
         let name = name.replace('_', "-");

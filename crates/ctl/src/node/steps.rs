@@ -9,7 +9,7 @@ use criswitch_platform::files;
 use serde::Serialize;
 
 use super::changes::New;
-use super::plan::MachineFacts;
+use super::facts::MachineFacts;
 use super::root::Root;
 use super::unit::Unit;
 
@@ -124,8 +124,9 @@ fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let listen = listen.as_deref().unwrap_or(DEFAULT_LISTEN);
     let folder = Path::new(UNITS);
     let files = SHIPPED.into_iter().flat_map(|(name, unit, target)| {
-        let unit = unit.replace(PACKAGED, &format!("{CURRENT}/"));
-        let unit = unit.replace(DEFAULT_LISTEN, listen);
+        let unit = unit
+            .replace(PACKAGED, &format!("{CURRENT}/"))
+            .replace(DEFAULT_LISTEN, listen);
         let link = Path::new("..").join(name);
         [
             (folder.join(name), text(&unit)),
@@ -149,14 +150,18 @@ fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 
 fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let is_daemon = |(_, line): (u32, String)| {
-        let program = line.split('\0').next().map(Path::new);
-        let program = program.and_then(Path::file_name);
+        let program = line
+            .split('\0')
+            .next()
+            .map(Path::new)
+            .and_then(Path::file_name);
         program.is_some_and(|name| name == "criswitchd")
     };
     // On this machine, a daemon that no unit runs does not count.
-    let is_active = match facts.root.is_this_machine() {
-        true => Unit::is_stopped("criswitch.service") == Some(false),
-        false => facts.root.processes().into_iter().any(is_daemon),
+    let is_active = if facts.root.is_this_machine() {
+        Unit::is_stopped("criswitch.service") == Some(false)
+    } else {
+        facts.root.processes().into_iter().any(is_daemon)
     };
     let what = match is_active {
         false => "start",
@@ -176,13 +181,14 @@ fn tries(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
         Tries::PodNetwork => "",
         Tries::HostNetwork => " with the host network",
     };
-    match has(before, "start") {
-        true => action(
+    if has(before, "start") {
+        action(
             facts,
             "handlers",
             format!("start a pod of each{how}, and remove it"),
-        ),
-        false => Vec::new(),
+        )
+    } else {
+        Vec::new()
     }
 }
 
@@ -190,8 +196,10 @@ fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
     };
-    let files = layout.changes.iter();
-    let files = files.map(|(path, new)| (path.clone(), text(new)));
+    let files = layout
+        .changes
+        .iter()
+        .map(|(path, new)| (path.clone(), text(new)));
     let changes = of_files(&facts.root, files).into_iter();
     let with_endpoint = changes.map(|change| Change {
         what: format!(
@@ -284,13 +292,5 @@ impl Content {
 
     pub(super) fn is_program(&self) -> bool {
         matches!(self, Content::File { mode, .. } if mode & EXECUTABLE != 0)
-    }
-
-    /// The size in bytes.
-    pub(super) fn size(&self) -> u64 {
-        match self {
-            Content::File { bytes, .. } => bytes.len() as u64,
-            Content::Link(_) => 0,
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Calls of systemd over its private D-Bus socket. Root can use it without programs of the machine and without a message
-//! bus, so also from a container without a shell. A library for D-Bus would add 735 kB to the program.
+//! Calls of systemd over its private D-Bus socket. Root can use it without programs of the machine and without a
+//! message bus, so also from a container without a shell. A library for D-Bus would add 735 kB to the program.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -45,8 +45,12 @@ pub(super) struct TransientService<'a> {
     /// These run after the end of the command, as far as their programs exist. Their failures do not count.
     pub(super) after: &'a [Vec<String>],
     pub(super) directory: &'a str,
+    /// The file with the input, if there is one.
+    pub(super) input: Option<&'a str>,
     /// The file that gets the output.
     pub(super) output: &'a str,
+    /// The file that gets standard error; without one, `output` gets it.
+    pub(super) errors: Option<&'a str>,
 }
 
 impl Systemd<'_> {
@@ -57,7 +61,13 @@ impl Systemd<'_> {
             body.property("Description", &service.command.join(" "));
             // The directory may be removed before `after` runs.
             body.property("WorkingDirectory", &format!("-{}", service.directory));
+            if let Some(input) = service.input {
+                body.property("StandardInputFile", input);
+            }
             body.property("StandardOutputFileToAppend", service.output);
+            if let Some(errors) = service.errors {
+                body.property("StandardErrorFileToAppend", errors);
+            }
             // Of this type, a service that is stopped has failed.
             body.property("Type", "oneshot");
             body.commands("ExecStart", &[service.command.to_vec()], false);
@@ -81,8 +91,8 @@ impl Systemd<'_> {
         self.manager("ResetFailedUnit", "s", &body).await.map(drop)
     }
 
-    /// A property of a unit: a text, a number, or the number of its job. systemd also knows those of a unit that does not
-    /// exist.
+    /// A property of a unit: a text, a number, or the number of its job. systemd also knows those of a unit that does
+    /// not exist.
     pub(super) async fn property(
         &self,
         unit: &str,
@@ -114,7 +124,8 @@ impl Systemd<'_> {
         self.call(MANAGER, of, body).await
     }
 
-    /// Calls a method of an object, given with its interface and the types of its arguments. Returns the body of the reply.
+    /// Calls a method of an object, given with its interface and the types of its arguments. Returns the body of the
+    /// reply.
     async fn call(
         &self,
         path: &str,
@@ -123,15 +134,16 @@ impl Systemd<'_> {
     ) -> anyhow::Result<Vec<u8>> {
         let call = async {
             let mut stream = self.connect().await?;
-            // 30 is the user 0 in hexadecimal digits. systemd reads a call in the same packet as BEGIN only when the next
-            // packet comes, so the call waits for the reply to the authentication.
+            // 30 is the user 0 in hexadecimal digits. systemd reads a call in the same packet as BEGIN only when the
+            // next packet comes, so the call waits for the reply to the authentication.
             stream.write_all(b"\0AUTH EXTERNAL 30\r\nBEGIN\r\n").await?;
             authenticated(&mut stream).await?;
             stream.write_all(&message(path, of, body)).await?;
             reply(&mut stream).await
         };
-        let result = timeout(LIMIT, call).await;
-        let result = result.unwrap_or_else(|_| bail!("no reply within {LIMIT:?}"));
+        let result = timeout(LIMIT, call)
+            .await
+            .unwrap_or_else(|_| bail!("no reply within {LIMIT:?}"));
         result.with_context(|| format!("systemd at {}: {}", self.0.display(), of[1]))
     }
 
@@ -217,9 +229,12 @@ fn text_of(bytes: &[u8]) -> Option<String> {
 
 /// The name of a unit in the path of its object.
 fn escaped(unit: &str) -> String {
-    let bytes = unit.bytes().map(|byte| match byte.is_ascii_alphanumeric() {
-        true => char::from(byte).to_string(),
-        false => format!("_{byte:02x}"),
+    let bytes = unit.bytes().map(|byte| {
+        if byte.is_ascii_alphanumeric() {
+            char::from(byte).to_string()
+        } else {
+            format!("_{byte:02x}")
+        }
     });
     bytes.collect()
 }

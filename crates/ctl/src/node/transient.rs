@@ -1,8 +1,8 @@
-//! The units of systemd in which a command changes this machine, or looks at it. A unit does not end with the shell, the
-//! pod or the kubelet that has started it.
+//! The units of systemd in which a command changes this machine, or looks at it. A unit does not end with the shell,
+//! the pod or the kubelet that has started it.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,24 +26,32 @@ const MAX_OUTPUT: u64 = 1 << 20;
 
 /// A unit that runs one command after another.
 pub(super) struct TransientUnit {
-    name: &'static str,
+    pub(super) name: &'static str,
+    /// The file with the input, if there is one.
+    pub(super) input: Option<&'static str>,
     /// The output of the last command, also on a machine without systemd's journal.
-    output: &'static str,
+    pub(super) output: &'static str,
+    /// The file for standard error; without one, `output` has it.
+    pub(super) errors: Option<&'static str>,
     /// The arguments of the command that follows the end of each command.
-    after: &'static [&'static str],
+    pub(super) after: &'static [&'static str],
 }
 
 /// Changes the machine. The name is a lock, and after the end of a command the unit undoes what is incomplete.
 pub(super) const APPLY: TransientUnit = TransientUnit {
     name: "criswitch-apply.service",
+    input: None,
     output: "/var/lib/criswitch/node/apply.log",
+    errors: None,
     after: &["node", "undo", "--here", "--interrupted"],
 };
 
 /// Looks at the machine, and changes nothing.
 pub(super) const LOOK: TransientUnit = TransientUnit {
     name: "criswitch-look.service",
+    input: None,
     output: "/var/lib/criswitch/node/look.log",
+    errors: None,
     after: &[],
 };
 
@@ -53,15 +61,25 @@ pub(super) struct EndedCommand {
     pub(super) output: String,
 }
 
-/// Runs the command of this process in the unit that changes this machine, and shows the output until its end.
-pub(super) fn run() -> anyhow::Result<Verdict> {
+/// The file for the progress of a change whose output is for programs.
+const PROGRESS: &str = "/var/lib/criswitch/node/apply.err";
+
+/// Runs the command of this process in the unit that changes this machine, and shows the output until its end. An
+/// output for programs has no progress in it.
+pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
     let program = std::env::current_exe()?;
-    let arguments = std::env::args().skip(1).chain(["--here".to_owned()]);
-    let arguments: Vec<_> = arguments.collect();
+    let arguments: Vec<_> = std::env::args()
+        .skip(1)
+        .chain(["--here".to_owned()])
+        .collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     make_directories(&missing(Path::new(DIRECTORY)))?;
     let root = Root::of(Path::new("/"));
-    let ended = block_on(APPLY.run(&root, &program, &arguments, true))?;
+    let unit = TransientUnit {
+        errors: is_for_programs.then_some(PROGRESS),
+        ..APPLY
+    };
+    let ended = block_on(unit.run(&root, &program, &arguments, true))?;
     Ok(ended.verdict)
 }
 
@@ -81,8 +99,16 @@ impl TransientUnit {
         );
         // A failure of an earlier run is shown until here.
         self.reset(root).await?;
-        remove(&root.at(Path::new(self.output)))?;
-        let program = program.to_str().context("the program's path is no text")?;
+        let output = root.at(Path::new(self.output));
+        remove(&output)?;
+        if let Some(errors) = self.errors {
+            remove(&root.at(Path::new(errors)))?;
+        }
+        // Opened before the start: the end of an uninstall removes the file.
+        let output = File::create_new(&output).and_then(|_| File::open(&output))?;
+        let program = program
+            .to_str()
+            .context("the program's path is not UTF-8")?;
         let command = |program: &str, arguments: &[&str]| -> Vec<String> {
             let words = [program].into_iter().chain(arguments.iter().copied());
             words.map(str::to_owned).collect()
@@ -98,17 +124,35 @@ impl TransientUnit {
             command: &command(program, arguments),
             after: &after,
             directory: &directory.to_string_lossy(),
+            input: self.input,
             output: self.output,
+            errors: self.errors,
         };
         Systemd(&socket(root)).start(&service).await?;
-        let output = self.follow(root, is_shown).await?;
+        let output = self.follow(root, Some(output), is_shown).await?;
+        if let Some(errors) = self.errors {
+            Self::show_errors(&root.at(Path::new(errors)))?;
+        }
         let verdict = self.verdict(root).await?;
         Ok(EndedCommand { verdict, output })
     }
 
+    /// Copies standard error of the command that has ended, and removes its file.
+    fn show_errors(file: &Path) -> anyhow::Result<()> {
+        if file.exists() {
+            io::copy(&mut File::open(file)?, &mut io::stderr().lock())?;
+            remove(file)?;
+        }
+        Ok(())
+    }
+
     /// Waits until the unit ends. Returns its output.
-    pub(super) async fn follow(&self, root: &Root<'_>, is_shown: bool) -> anyhow::Result<String> {
-        let mut file = None;
+    pub(super) async fn follow(
+        &self,
+        root: &Root<'_>,
+        mut file: Option<File>,
+        is_shown: bool,
+    ) -> anyhow::Result<String> {
         let mut output = Vec::new();
         loop {
             // systemd does not answer while it executes itself again.

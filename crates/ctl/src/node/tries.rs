@@ -45,8 +45,7 @@ pub(super) fn all(endpoint: &str, how: Tries) -> anyhow::Result<()> {
         let said = String::from_utf8_lossy(&output.stderr);
         format!("criswitch try: {}", said.trim())
     })?;
-    let problems = report.tries.iter().filter_map(TryResult::problem);
-    let problems: Vec<_> = problems.collect();
+    let problems: Vec<_> = report.tries.iter().filter_map(TryResult::problem).collect();
     ensure!(problems.is_empty(), "{}", problems.join("; "));
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use criswitch_client::program::within;
 
-use super::{Finding, Root, unknown};
+use super::finding::{Finding, report, unknown};
+use super::root::Root;
 
 /// How long systemd may take to show a unit. It waits 25 s for a reply of D-Bus itself.
 const SHOW_LIMIT: Duration = Duration::from_secs(30);
@@ -23,6 +24,15 @@ pub(super) const DIRECTORIES: [&str; 5] = [
 
 /// The specifiers of directories, and the character `%`.
 const SPECIFIERS: [(char, &str); 4] = [('t', "/run"), ('S', "/var/lib"), ('E', "/etc"), ('%', "%")];
+
+/// The keys that this file and its callers read.
+const KEYS: [&str; 5] = [
+    "ExecStart",
+    "Environment",
+    "EnvironmentFile",
+    "UnsetEnvironment",
+    "ListenStream",
+];
 
 /// A word of a command line, and the file or process that has it.
 #[derive(Clone)]
@@ -41,8 +51,12 @@ impl Word {
 /// The lines of a unit in the order in which systemd reads them.
 pub(super) struct Unit {
     pub(super) name: String,
-    /// The key and the value of each line, and the file that has the line.
+    /// The key and the value of each line in the section of the unit's kind, and the file that has the line.
     lines: Vec<(String, Word)>,
+    /// The files that have lines, in whatever section.
+    files: Vec<PathBuf>,
+    /// The files and numbers of lines with one of [`KEYS`] that systemd ignores, and the reason.
+    ignored: Vec<(String, String)>,
     /// The files that exist and cannot be read.
     unreadable: Vec<PathBuf>,
     /// Whether the machine has a file of the unit, be it one that masks the unit.
@@ -76,13 +90,32 @@ impl Unit {
 
     /// The unit with the lines of these files, each with its path and its text.
     pub(super) fn new(name: &str, files: impl IntoIterator<Item = (String, String)>) -> Unit {
-        let lines = files.into_iter().flat_map(|(from, text)| {
-            let lines = assignments(&text).into_iter();
-            lines.map(move |(key, value)| (key, Word::new(&value, &from)))
-        });
+        let section = section(name);
+        let (mut lines, mut ignored, mut with_lines) = (Vec::new(), Vec::new(), Vec::new());
+        for (from, text) in files {
+            let assignments = assignments(&text);
+            with_lines.extend(assignments.first().map(|_| PathBuf::from(&from)));
+            for line in assignments {
+                let cause = match line.section.as_deref() {
+                    Some(its) if its == section => {
+                        lines.push((line.key, Word::new(&line.value, &from)));
+                        continue;
+                    }
+                    Some(other) => format!("it is in section [{other}]"),
+                    None => "it is in no section".to_owned(),
+                };
+                if KEYS.contains(&line.key.as_str()) {
+                    let (number, key) = (line.number, &line.key);
+                    let what = format!("systemd ignores {key}= in line {number}: {cause}");
+                    ignored.push((from.clone(), what));
+                }
+            }
+        }
         Unit {
             name: name.to_owned(),
-            lines: lines.collect(),
+            lines,
+            files: with_lines,
+            ignored,
             unreadable: Vec::new(),
             is_there: false,
             is_masked: false,
@@ -91,7 +124,7 @@ impl Unit {
 
     /// The files with lines of the unit.
     pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
-        self.lines.iter().map(|(_, word)| PathBuf::from(&word.from))
+        self.files.iter().cloned()
     }
 
     /// Whether a unit of this machine has files that systemd has not read yet; `None` if no systemd answers.
@@ -113,7 +146,7 @@ impl Unit {
             let links = root.names_in(Path::new(&links)).unwrap_or_default();
             links.contains(&self.name)
         });
-        !self.lines.is_empty() && wants.contains(&true)
+        !self.files.is_empty() && wants.contains(&true)
     }
 
     /// Whether systemd can start the unit.
@@ -133,6 +166,15 @@ impl Unit {
     /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files
     /// that the unit needs and that cannot be read.
     pub(super) fn command(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Word> {
+        for (file, what) in &self.ignored {
+            let section = section(&self.name);
+            report(
+                findings,
+                file,
+                what,
+                format_args!("moving it below [{section}]"),
+            );
+        }
         let Some(&line) = self.values("ExecStart").last() else {
             return Vec::new();
         };
@@ -169,11 +211,9 @@ impl Unit {
             match root.text(Path::new(path)) {
                 Ok(Some(file)) => {
                     let pairs = assignments(&in_lines(&file)).into_iter();
-                    found.extend(pairs.map(|(name, value)| {
-                        let quoted = value.starts_with(['"', '\'']).then(|| words(&value, path));
-                        let word = quoted.and_then(|words| words.into_iter().next());
-                        (name, word.unwrap_or_else(|| Word::new(&value, path)))
-                    }));
+                    found.extend(
+                        pairs.map(|pair| (pair.key, Word::new(&file_value(&pair.value), path))),
+                    );
                 }
                 Ok(None) if path != text && !path.contains(['%', '*', '?', '[']) => {}
                 _ => self.report_unreadable(findings, path),
@@ -222,8 +262,13 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         let has = names.iter().any(|it| it == name);
         has.then(|| Path::new(directory).join(name))
     });
-    let mut drop_ins: Vec<_> = [name, kind]
-        .iter()
+    // `a-b.service` also has the drop-ins of `a-.service`.
+    let prefixes = name
+        .rmatch_indices('-')
+        .filter_map(|(end, _)| Some(format!("{}.{kind}", name.get(..=end)?)));
+    let owners = [name.to_owned()].into_iter().chain(prefixes);
+    let mut drop_ins: Vec<_> = owners
+        .chain([kind.to_owned()])
         .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")))
         .flat_map(|directory| root.files_in(Path::new(&directory), &["conf"]))
         .collect();
@@ -253,7 +298,8 @@ pub(super) fn properties<const N: usize>(unit: &str, names: [&str; N]) -> Option
     Some(values.map(|pair| pair.map_or_else(String::new, |(_, value)| value.to_owned())))
 }
 
-/// The text of an environment file with each value on one line: a value in quotes may have line breaks.
+/// The text of an environment file with each value on one line: a value in quotes may have line breaks, of which those
+/// after `\` do not count.
 fn in_lines(text: &str) -> String {
     let (mut whole, mut quote) = (String::new(), None);
     let (mut before, mut is_escaped, mut is_comment) = ('\n', false, false);
@@ -266,8 +312,13 @@ fn in_lines(text: &str) -> String {
             Some(open) if open == char && !is_escaped => quote = None,
             _ => {}
         }
-        is_escaped = char == '\\' && !is_escaped;
         let is_inside = quote.is_some() && char == '\n';
+        if is_inside && is_escaped {
+            whole.pop();
+            is_escaped = false;
+            continue;
+        }
+        is_escaped = char == '\\' && !is_escaped;
         whole.push(if is_inside { ' ' } else { char });
         if char == '\n' || !char.is_whitespace() {
             before = char;
@@ -276,12 +327,62 @@ fn in_lines(text: &str) -> String {
     whole
 }
 
+/// The value of a variable in an environment file. The text after a closing quote belongs to the value, and so does
+/// that of further quotes, without the blanks before it. In a value without quotes, `\\` takes the next letter as it
+/// is.
+fn file_value(text: &str) -> String {
+    let (mut value, mut chars) = (String::new(), text.trim().chars());
+    // The quote that is open; `Some(' ')` in a value without quotes.
+    let mut open = None;
+    while let Some(char) = chars.next() {
+        match (open, char) {
+            (None, char) if char.is_whitespace() => {}
+            (None, '"' | '\'') => open = Some(char),
+            (Some('"'), '"') | (Some('\''), '\'') => open = None,
+            (Some('"'), '\\') => {
+                let next = chars.next();
+                let is_escaped = next.is_some_and(|next| "\"\\`$".contains(next));
+                value.extend(Some('\\').filter(|_| !is_escaped).into_iter().chain(next));
+            }
+            (None | Some(' '), '\\') => {
+                value.extend(chars.next());
+                open = Some(' ');
+            }
+            (None, char) => {
+                value.push(char);
+                open = Some(' ');
+            }
+            (_, char) => value.push(char),
+        }
+    }
+    value
+}
+
+/// The section in which systemd reads the keys of a unit of this kind.
+fn section(name: &str) -> &'static str {
+    if name.ends_with(".socket") {
+        "Socket"
+    } else {
+        "Service"
+    }
+}
+
+/// A line of a unit or of an environment file.
+struct Assignment {
+    /// The number of the line, from 1. Of a line that goes on, that of its last part.
+    number: usize,
+    /// `None` before the first section. An environment file has no sections.
+    section: Option<String>,
+    key: String,
+    value: String,
+}
+
 /// The keys and values of a unit or of an environment file. A line that ends with `\` goes on in the next line that is
 /// not a comment.
-fn assignments(text: &str) -> Vec<(String, String)> {
+fn assignments(text: &str) -> Vec<Assignment> {
     let mut found = Vec::new();
-    let mut whole = String::new();
-    for line in text.lines().chain([""]).map(str::trim) {
+    let (mut whole, mut section) = (String::new(), None);
+    for (number, line) in (1..).zip(text.lines().chain([""]).map(str::trim)) {
         if line.starts_with(['#', ';']) {
             continue;
         }
@@ -291,8 +392,18 @@ fn assignments(text: &str) -> Vec<(String, String)> {
             continue;
         }
         whole += line;
-        if let Some((key, value)) = whole.split_once('=') {
-            found.push((key.trim().to_owned(), value.trim().to_owned()));
+        let header = whole
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        if let Some(header) = header {
+            section = Some(header.to_owned());
+        } else if let Some((key, value)) = whole.split_once('=') {
+            found.push(Assignment {
+                number,
+                section: section.clone(),
+                key: key.trim().to_owned(),
+                value: value.trim().to_owned(),
+            });
         }
         whole.clear();
     }
@@ -340,4 +451,25 @@ fn expanded(word: &Word, variables: &[(String, Word)]) -> Vec<Word> {
     }
     text += rest;
     vec![Word::new(&text.replace("$$", "$"), &word.from)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_value;
+
+    #[test]
+    fn the_value_in_an_environment_file_goes_on_after_a_closing_quote() {
+        for (text, value) in [
+            ("plain text ", "plain text"),
+            ("\"quoted\"", "quoted"),
+            ("\"a\"b c", "ab c"),
+            ("\"a \" 'b'", "a b"),
+            ("a\"b\"", "a\"b\""),
+            ("'a\\b'", "a\\b"),
+            ("\"a\\\"b\\c\"", "a\"b\\c"),
+            ("a\\ b", "a b"),
+        ] {
+            assert_eq!(file_value(text), value, "{text}");
+        }
+    }
 }

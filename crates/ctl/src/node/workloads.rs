@@ -127,8 +127,9 @@ fn changes(before: &Workloads, now: &Workloads, ended: &BTreeSet<String>) -> Vec
 
 /// Whether all containers of a pod that ran have ended on their own: then the kubelet stops the pod.
 fn has_ended_with_containers(pod: &str, before: &Workloads, ended: &BTreeSet<String>) -> bool {
-    let its = before.iter().filter(|(_, was)| was.runs);
-    let mut its = its
+    let mut its = before
+        .iter()
+        .filter(|(_, was)| was.runs)
         .filter(|(_, was)| was.pod.as_deref() == Some(pod))
         .peekable();
     its.peek().is_some() && its.all(|(id, _)| ended.contains(id))

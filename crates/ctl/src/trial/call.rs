@@ -28,7 +28,7 @@ impl fmt::Display for TryFailure {
 }
 
 impl TryFailure {
-    /// A failure that is no reply.
+    /// A failure that is not a reply.
     pub(super) fn new(text: String) -> TryFailure {
         TryFailure {
             code: None,

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use criswitch_platform::PodUsage;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::measure::Run;
 use super::row::{self, Quantities};
 use super::steps::milliseconds;
 
@@ -23,6 +23,31 @@ pub(super) const HEADER: [&str; 9] = [
     "STOP (ms)",
     "OVERHEAD",
 ];
+
+/// The figures of one pod.
+pub(super) struct Run {
+    pub(super) idle: Idle,
+    /// The memory of the pod's virtual machine that is not used yet, in bytes; `None` without a virtual machine.
+    pub(super) free_in_guest_bytes: Option<u64>,
+    pub(super) start: Duration,
+    pub(super) stop: Duration,
+}
+
+/// The usage of an idle pod. For a while after its start a pod uses more processor time than later, so windows follow
+/// one another until two of them agree.
+pub(super) struct Idle {
+    /// The usage at the end of the last window.
+    pub(super) usage: PodUsage,
+    /// The processor time until the pod, or its container, had started.
+    pub(super) start_cpu: Duration,
+    /// The processor time within the last two windows, and their length.
+    pub(super) cpu: Duration,
+    pub(super) window: Duration,
+    /// The time between the start and these two windows.
+    pub(super) settling: Duration,
+    /// Whether the two windows agree.
+    pub(super) has_settled: bool,
+}
 
 /// The runs of both kinds of pods.
 #[derive(Default)]
@@ -123,8 +148,7 @@ impl Cost {
                 text(elsewhere)
             )
         });
-        let mut restless = self.container.iter().filter(|run| !run.idle.has_settled);
-        let restless = restless.next().map(|_| {
+        let restless = self.container.iter().find(|run| !run.idle.has_settled).map(|_| {
             "the processor time still changed after a minute, so the pod was perhaps not idle; try a longer --idle"
                 .to_owned()
         });
@@ -139,8 +163,11 @@ impl Cost {
 fn pods(runs: &[Run]) -> Json {
     let bytes = |bytes: fn(&Run) -> u64| Figure::of(runs, |run| bytes(run) as f64);
     let time = |time: fn(&Run) -> Duration| Figure::of(runs, |run| milliseconds(time(run)));
-    let processes = runs.iter().flat_map(|run| &run.idle.usage.processes);
-    let processes: BTreeSet<&str> = processes.map(|process| &*process.name).collect();
+    let processes: BTreeSet<&str> = runs
+        .iter()
+        .flat_map(|run| &run.idle.usage.processes)
+        .map(|process| &*process.name)
+        .collect();
     json!({
         "memoryBytes": bytes(|run| run.memory_bytes()),
         "cgroupMemoryBytes": bytes(|run| run.idle.usage.in_cgroups.memory_bytes),
@@ -203,9 +230,10 @@ pub(super) fn mebibytes(bytes: u64) -> f64 {
 }
 
 fn millicores(cpu: Duration, time: Duration) -> f64 {
-    match time.is_zero() {
-        true => 0.0,
-        false => 1000.0 * cpu.as_secs_f64() / time.as_secs_f64(),
+    if time.is_zero() {
+        0.0
+    } else {
+        1000.0 * cpu.as_secs_f64() / time.as_secs_f64()
     }
 }
 
@@ -213,7 +241,6 @@ fn millicores(cpu: Duration, time: Duration) -> f64 {
 mod tests {
     use criswitch_platform::{PodUsage, ProcessUsage, Usage};
 
-    use super::super::measure::Idle;
     use super::*;
 
     fn run(memory_bytes: u64, shim_bytes: u64, cpu: Duration) -> Run {

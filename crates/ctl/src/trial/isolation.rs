@@ -90,7 +90,7 @@ fn conclude(report: &KernelReport, host: &Kernel) -> (Isolation, Vec<String>) {
             (Isolation::VirtualMachine, of_machine(report))
         }
         _ => {
-            let evidence = "it shows no boot id to compare with this machine's".to_owned();
+            let evidence = "the container's boot id cannot be read".to_owned();
             (Isolation::Unknown, vec![evidence])
         }
     }
@@ -133,13 +133,14 @@ fn names(text: &str) -> bool {
     text.to_ascii_lowercase().contains(USERSPACE_KERNEL)
 }
 
-/// The isolation of this kind of runtime; `None` for Windows containers, whose isolation depends on the handler.
+/// The isolation of this kind of runtime; `None` for Windows containers, whose isolation depends on the handler, and
+/// for other runtimes.
 fn of_kind(kind: RuntimeKind) -> Option<Isolation> {
     match kind {
         RuntimeKind::Runc | RuntimeKind::Crun => Some(Isolation::HostKernel),
         RuntimeKind::Gvisor => Some(Isolation::UserspaceKernel),
         RuntimeKind::Kata => Some(Isolation::VirtualMachine),
-        RuntimeKind::Runhcs => None,
+        RuntimeKind::Runhcs | RuntimeKind::Other => None,
     }
 }
 
@@ -254,8 +255,9 @@ mod tests {
             ("kata", Some(Isolation::VirtualMachine)),
             ("kata-qemu", Some(Isolation::VirtualMachine)),
             ("runc", Some(Isolation::HostKernel)),
-            ("my-crun", Some(Isolation::HostKernel)),
-            ("my-gvisor", Some(Isolation::UserspaceKernel)),
+            ("crun", Some(Isolation::HostKernel)),
+            ("my-gvisor", None),
+            ("crun-vm", None),
             ("runhcs-wcow-process", Some(Isolation::HostKernel)),
             ("runhcs-wcow-hypervisor", Some(Isolation::VirtualMachine)),
             ("truncated", None),

@@ -8,7 +8,7 @@ use criswitch_platform::{KernelReport, PodUsage, kernel};
 use tokio::time::Instant;
 
 use super::call::TryFailure;
-use super::cost::{Cost, mebibytes};
+use super::cost::{Cost, Idle, Run, mebibytes};
 use super::pod::TrialPod;
 use super::pods::{Stopped, TryPods};
 use super::steps::{self, Steps};
@@ -19,31 +19,6 @@ const LONGEST_SETTLING: Duration = Duration::from_secs(60);
 /// the kernel counts the processes outside of cgroups.
 const AGREEMENT: f64 = 0.1;
 const TICK: Duration = Duration::from_millis(10);
-
-/// The figures of one pod.
-pub(super) struct Run {
-    pub(super) idle: Idle,
-    /// The memory of the pod's virtual machine that is not used yet, in bytes; `None` without a virtual machine.
-    pub(super) free_in_guest_bytes: Option<u64>,
-    pub(super) start: Duration,
-    pub(super) stop: Duration,
-}
-
-/// The usage of an idle pod. For a while after its start a pod uses more processor time than later, so windows follow
-/// one another until two of them agree.
-pub(super) struct Idle {
-    /// The usage at the end of the last window.
-    pub(super) usage: PodUsage,
-    /// The processor time until the pod, or its container, had started.
-    pub(super) start_cpu: Duration,
-    /// The processor time within the last two windows, and their length.
-    pub(super) cpu: Duration,
-    pub(super) window: Duration,
-    /// The time between the start and these two windows.
-    pub(super) settling: Duration,
-    /// Whether the two windows agree.
-    pub(super) has_settled: bool,
-}
 
 /// A measurement of one handler.
 pub(super) struct Measurement<'a> {
@@ -130,9 +105,10 @@ impl Measurement<'_> {
         };
         let idle = idle(self.window, read).await?;
         // Figures of a pod that has ended are too low.
-        match pod.was_stopped().await {
-            true => Err(TryFailure::new("the pod has ended".to_owned())),
-            false => Ok(idle),
+        if pod.was_stopped().await {
+            Err(TryFailure::new("the pod has ended".to_owned()))
+        } else {
+            Ok(idle)
         }
     }
 }

@@ -266,12 +266,7 @@ impl<'a> TrialPod<'a> {
         found.map_err(|_| {
             let (path, what) = (
                 path.display(),
-                match path.exists() {
-                    true => "has no line of the container",
-                    false => {
-                        "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see"
-                    }
-                },
+                if path.exists() { "has no line of the container" } else { "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see" },
             );
             TryFailure::new(format!(
                 "after {LOG_LIMIT:?}, the container's log {path} {what}"
@@ -330,8 +325,8 @@ impl<'a> TrialPod<'a> {
         Ok(())
     }
 
-    /// Whether the pod or its container ended although criswitch did not stop it. A runtime shows the end a moment after
-    /// calls for the pod fail.
+    /// Whether the pod or its container ended although criswitch did not stop it. A runtime shows the end a moment
+    /// after calls for the pod fail.
     pub(super) async fn was_stopped(&self) -> bool {
         if self.id.is_none() {
             return false;
@@ -429,8 +424,8 @@ impl<'a> TrialPod<'a> {
         self.remove().await
     }
 
-    /// Finds the pod by its label, because the call that creates it returned no id. Waits until the backend answers before
-    /// and after a list, because a cached list may lack the pod.
+    /// Finds the pod by its label, because the call that creates it returned no id. Waits until the backend answers
+    /// before and after a list, because a cached list may lack the pod.
     async fn find(&mut self) -> Result<(), TryFailure> {
         loop {
             let answered = self.backend_answers().await;
@@ -497,9 +492,10 @@ async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailu
 }
 
 fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSandboxConfig {
-    let network = match settings.host_network {
-        true => NamespaceMode::Node,
-        false => NamespaceMode::Pod,
+    let network = if settings.host_network {
+        NamespaceMode::Node
+    } else {
+        NamespaceMode::Pod
     };
     let hostname = (!settings.host_network).then(|| NAMESPACE.to_owned());
     PodSandboxConfig {

@@ -96,9 +96,10 @@ impl TryPods<'_> {
             Some(Err(failure)) => {
                 let was_stopped = pod.was_stopped().await;
                 let why = self.words(steps, &failure, was_stopped);
-                Err(match was_stopped {
-                    true => EarlyEnd::Disturbed(why),
-                    false => EarlyEnd::Failed(why),
+                Err(if was_stopped {
+                    EarlyEnd::Disturbed(why)
+                } else {
+                    EarlyEnd::Failed(why)
                 })
             }
         };
@@ -111,11 +112,12 @@ impl TryPods<'_> {
     async fn check_backend(&self) -> Result<(), String> {
         let state = self.daemon.state().await;
         let state = state.map_err(|error| format!("{error:#}"))?;
-        let backend = running::backend(&state, self.settings.backend);
-        let backend = backend.map_err(|error| error.to_string())?;
-        match verdict::is_ready(backend) {
-            true => Ok(()),
-            false => Err(verdict::state(backend)),
+        let backend =
+            running::backend(&state, self.settings.backend).map_err(|error| error.to_string())?;
+        if verdict::is_ready(backend) {
+            Ok(())
+        } else {
+            Err(verdict::state(backend))
         }
     }
 

@@ -27,9 +27,10 @@ pub(super) struct WrittenRow {
 
 impl WrittenRow {
     pub(super) fn text(&self) -> String {
-        let before = match self.before.is_empty() {
-            true => "none".to_owned(),
-            false => braces(&self.before),
+        let before = if self.before.is_empty() {
+            "none".to_owned()
+        } else {
+            braces(&self.before)
         };
         format!("{} (overhead before: {before})", self.origin)
     }
@@ -84,12 +85,15 @@ pub(super) fn write(
     overhead: &Quantities,
 ) -> anyhow::Result<WrittenRow> {
     let (config, origin) = find(main, handler)?;
-    let texts = config.files.iter().map(|path| {
-        let text = fs::read_to_string(path);
-        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        Ok((path.as_path(), text))
-    });
-    let mut texts: Vec<(&Path, String)> = texts.collect::<anyhow::Result<_>>()?;
+    let mut texts: Vec<(&Path, String)> = config
+        .files
+        .iter()
+        .map(|path| {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            Ok((path.as_path(), text))
+        })
+        .collect::<anyhow::Result<_>>()?;
     let own = texts.iter_mut().find(|(path, _)| **path == *origin.path);
     let (_, text) = own.with_context(|| format!("{origin} is in no file"))?;
     *text = edited(text, handler, overhead).with_context(|| origin.to_string())?;
@@ -108,13 +112,16 @@ pub(super) fn write(
 
 /// Checks that the texts are a valid configuration in which the handler has this overhead.
 fn check(texts: &[(&Path, String)], handler: &str, overhead: &Quantities) -> anyhow::Result<()> {
-    let texts = texts.iter();
-    let texts: Vec<_> = texts.map(|(path, text)| (*path, text.as_bytes())).collect();
+    let texts: Vec<_> = texts
+        .iter()
+        .map(|(path, text)| (*path, text.as_bytes()))
+        .collect();
     let changed = Config::of_texts(&texts)?;
     let row = changed.table.handler(handler);
-    match row.is_some_and(|row| row.scheduling.overhead == *overhead) {
-        true => Ok(()),
-        false => bail!("the changed row would not have this overhead"),
+    if row.is_some_and(|row| row.scheduling.overhead == *overhead) {
+        Ok(())
+    } else {
+        bail!("the changed row would not have this overhead")
     }
 }
 
@@ -128,39 +135,44 @@ fn store(path: &Path, text: &str) -> anyhow::Result<()> {
 /// The text of a file with this overhead in the row of the handler.
 fn edited(text: &str, handler: &str, overhead: &Quantities) -> anyhow::Result<String> {
     let mut document: DocumentMut = text.parse()?;
-    let handlers = document.get_mut("handlers");
-    let handlers = handlers.and_then(Item::as_table_like_mut);
+    let handlers = document
+        .get_mut("handlers")
+        .and_then(Item::as_table_like_mut);
     let row = handlers.and_then(|handlers| handlers.get_mut(handler));
     let row = row.with_context(|| format!("the file has no row for handler {handler:?}"))?;
     if let Item::Value(value @ Value::String(_)) = row {
         *value = in_braces(value);
     }
-    match row.get(OVERHEAD).is_some() {
-        true => change(&mut row[OVERHEAD], |old, line| update(old, line, overhead)),
-        false => change(row, |row, line| {
+    if row.get(OVERHEAD).is_some() {
+        change(&mut row[OVERHEAD], |old, line| update(old, line, overhead))
+    } else {
+        change(row, |row, line| {
             add(row, line, OVERHEAD, inline(overhead).into());
-        }),
+        })
     }
     Ok(with_line_ends_of(text, &document.to_string()))
 }
 
 /// The changed text with the byte order mark and the line ends of the old one, which the parser drops.
 fn with_line_ends_of(old: &str, changed: &str) -> String {
-    let changed = match old.contains("\r\n") {
-        true => changed.replace('\n', "\r\n"),
-        false => changed.to_owned(),
+    let changed = if old.contains("\r\n") {
+        changed.replace('\n', "\r\n")
+    } else {
+        changed.to_owned()
     };
-    match old.starts_with(BYTE_ORDER_MARK) {
-        true => format!("{BYTE_ORDER_MARK}{changed}"),
-        false => changed,
+    if old.starts_with(BYTE_ORDER_MARK) {
+        format!("{BYTE_ORDER_MARK}{changed}")
+    } else {
+        changed
     }
 }
 
 /// The row in braces for a row that is a string.
 fn in_braces(short: &Value) -> Value {
-    let key = match short.as_str().is_some_and(address::is_like) {
-        true => "socket",
-        false => "backend",
+    let key = if short.as_str().is_some_and(address::is_like) {
+        "socket"
+    } else {
+        "backend"
     };
     let mut row = InlineTable::new();
     // The string keeps its kind of quotes.
@@ -229,9 +241,10 @@ fn add(table: &mut dyn TableLike, line: &str, key: &str, value: Value) {
     let prefix = decor.as_ref().and_then(|decor| decor.prefix()?.as_str());
     if let (Some(mut key), Some(prefix)) = (table.key_mut(key), prefix) {
         // The lines above may be comments, which belong to the last key.
-        let indented = prefix.rsplit_once('\n');
-        let indented = indented.map(|(_, indentation)| format!("{line}{indentation}"));
-        let indented = indented.unwrap_or_else(|| prefix.to_owned());
+        let indented = prefix
+            .rsplit_once('\n')
+            .map(|(_, indentation)| format!("{line}{indentation}"))
+            .unwrap_or_else(|| prefix.to_owned());
         key.leaf_decor_mut().set_prefix(indented);
     }
 }

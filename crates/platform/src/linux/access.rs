@@ -62,9 +62,10 @@ impl Handle {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(socket, flags, Mode::empty())?;
         let handle = Handle { file };
-        match fs::metadata(handle.path())?.file_type().is_socket() {
-            true => Ok(handle),
-            false => Err(io::Error::other("a different file has replaced it")),
+        if fs::metadata(handle.path())?.file_type().is_socket() {
+            Ok(handle)
+        } else {
+            Err(io::Error::other("a different file has replaced it"))
         }
     }
 
@@ -111,8 +112,10 @@ impl AllowedUsers {
         let mask = entries.iter().find(|(tag, ..)| *tag == MASK);
         let mask = mask.map_or(READ_WRITE, |(_, mask, _)| *mask);
         let lets_in = |permissions: u16| permissions & mask & WRITE != 0;
-        let users = entries.iter().filter(|(tag, ..)| *tag == USER);
-        let users = users.filter(|(_, permissions, _)| lets_in(*permissions));
+        let users = entries
+            .iter()
+            .filter(|(tag, ..)| *tag == USER)
+            .filter(|(_, permissions, _)| lets_in(*permissions));
         let owner = (mode & OWNER_WRITES != 0).then_some(owner);
         let groups = |entry: &AclEntry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
         AllowedUsers {

@@ -26,6 +26,9 @@ pub enum AddressError {
     /// The path is relative, so it would depend on the daemon's working directory.
     #[error("the socket path {0:?} is relative")]
     Relative(String),
+    /// The path ends with `/`, and its last name is not that of a file such as `name.sock`: it names a directory.
+    #[error("the socket path {0:?} names a directory")]
+    Directory(String),
     /// A blank at either end is usually a mistake, and no runtime serves such a path.
     #[error("the socket path {0:?} begins or ends with a blank")]
     Blank(String),
@@ -47,6 +50,7 @@ impl AddressError {
             AddressError::Empty | AddressError::Relative(_) => {
                 "an absolute path, such as \"/run/name/name.sock\""
             }
+            AddressError::Directory(_) => "the path of the socket in it",
             AddressError::Blank(_) => "the path without the blank",
             AddressError::TooLong(_) => "a shorter path, or a symbolic link to its directory",
             AddressError::Scheme(_) => "the path of a Unix socket, plain or after \"unix://\"",
@@ -75,6 +79,10 @@ pub fn parse(text: &str) -> Result<PathBuf, AddressError> {
     }
     if !path.starts_with('/') {
         return Err(AddressError::Relative(path.to_owned()));
+    }
+    let is_directory = path.ends_with('/') && Path::new(path).extension().is_none();
+    if is_directory {
+        return Err(AddressError::Directory(path.to_owned()));
     }
     let path: PathBuf = Path::new(path).components().collect();
     match path.as_os_str().len() {
@@ -113,12 +121,13 @@ pub type Inode = (u64, u64);
 /// If the file is absent or not a socket.
 pub fn socket_at(path: &Path) -> std::io::Result<Inode> {
     let file = std::fs::metadata(path)?;
-    match super::files::is_socket(&file) {
-        true => Ok((file.dev(), file.ino())),
-        false => Err(std::io::Error::other(format!(
+    if super::files::is_socket(&file) {
+        Ok((file.dev(), file.ino()))
+    } else {
+        Err(std::io::Error::other(format!(
             "it is {}, not a socket",
             super::files::kind(&file)
-        ))),
+        )))
     }
 }
 
@@ -150,11 +159,12 @@ impl Identity {
 /// `path` with its symbolic links resolved. The file and some of its directories may be absent.
 fn real_path(path: &Path, links: u8) -> PathBuf {
     let mut directories = path.ancestors().skip(1);
-    let real = directories.find_map(|directory| {
-        let rest = path.strip_prefix(directory).ok()?;
-        Some(directory.canonicalize().ok()?.join(rest))
-    });
-    let real = real.unwrap_or_else(|| path.to_owned());
+    let real = directories
+        .find_map(|directory| {
+            let rest = path.strip_prefix(directory).ok()?;
+            Some(directory.canonicalize().ok()?.join(rest))
+        })
+        .unwrap_or_else(|| path.to_owned());
     match (std::fs::read_link(&real), real.parent()) {
         (Ok(target), Some(directory)) if links > 0 => real_path(&directory.join(target), links - 1),
         _ => real,
@@ -222,6 +232,7 @@ mod tests {
                 AddressError::Scheme("tcp://127.0.0.1:1".into()),
             ),
             ("/run/a\0.sock", AddressError::Nul("/run/a\0.sock".into())),
+            ("/run/a/", AddressError::Directory("/run/a/".into())),
         ] {
             assert_eq!(parse(text), Err(error), "{text:?}");
         }
@@ -229,9 +240,9 @@ mod tests {
 
     #[test]
     fn a_path_may_be_107_bytes_and_not_one_more() {
-        let longest = format!("/{}", "a".repeat(106));
+        let longest = format!("/{}.s", "a".repeat(104));
         assert_eq!(parsed(&longest), longest);
-        let spelt_longer = format!("/.//{}/", "a".repeat(106));
+        let spelt_longer = format!("/.//{}.s/", "a".repeat(104));
         assert_eq!(parsed(&spelt_longer), longest);
         let longer = format!("/{}", "a".repeat(107));
         assert_eq!(parse(&longer), Err(AddressError::TooLong(108)));

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{IFlags, Mode, OFlags, StatVfsMountFlags, XattrFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::{Attributes, FreeSpace, SECURITY, WriteTarget, users};
@@ -37,9 +37,10 @@ pub fn open(path: &Path) -> io::Result<File> {
         OFlags::RDONLY | HARMLESS,
         Mode::empty(),
     )?);
-    match file.metadata()?.is_dir() {
-        true => Err(Errno::ISDIR.into()),
-        false => Ok(file),
+    if file.metadata()?.is_dir() {
+        Err(Errno::ISDIR.into())
+    } else {
+        Ok(file)
     }
 }
 
@@ -77,9 +78,10 @@ pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
 /// If they differ and cannot be changed: only root may give a file to a different user.
 pub fn set_owner(file: &File, old: &Metadata) -> io::Result<()> {
     let new = file.metadata()?;
-    match (new.uid(), new.gid()) == (old.uid(), old.gid()) {
-        true => Ok(()),
-        false => std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid())),
+    if (new.uid(), new.gid()) == (old.uid(), old.gid()) {
+        Ok(())
+    } else {
+        std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid()))
     }
 }
 
@@ -143,14 +145,9 @@ impl WriteTarget {
     pub fn of(path: &Path) -> io::Result<WriteTarget> {
         let found = rustix::fs::statvfs(path)?;
         let has = |flag| found.f_flag.contains(flag);
-        let file = rustix::fs::open(path, OFlags::RDONLY | HARMLESS, Mode::empty())?;
-        // A file system without such flags returns an error.
-        let flags = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
         Ok(WriteTarget {
             is_read_only: has(StatVfsMountFlags::RDONLY),
             is_no_exec: has(StatVfsMountFlags::NOEXEC),
-            is_immutable: flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND),
-            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
         })
     }
 }
@@ -177,8 +174,9 @@ impl Attributes {
     /// The attributes of a new file with this mode, of the user of this process.
     #[must_use]
     pub fn new(mode: u32) -> Attributes {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Attributes {
             mode,
             owner: [users::own(), rustix::process::getegid().as_raw()],
@@ -233,8 +231,9 @@ fn names(list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Vec
         length => length?,
     };
     names.truncate(length);
-    let names = names.split(|byte| *byte == 0);
-    let names = names.filter(|name| !name.is_empty());
+    let names = names
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty());
     let text = |name: &[u8]| String::from_utf8(name.to_vec());
     let texts = names.map(|name| text(name).map_err(|_| io::ErrorKind::InvalidData.into()));
     texts.collect()

@@ -28,7 +28,7 @@ const METRICS: &str = "metrics";
 pub enum Purpose {
     /// The socket serves the CRI. criswitch does not start if this socket is unusable.
     Clients,
-    /// The socket serves the metrics page, on a Unix socket or a loopback address. If this socket is unusable,
+    /// The socket serves the metrics page, on a Unix socket or a network address. If this socket is unusable,
     /// criswitch logs an error and serves no metrics.
     Metrics,
 }
@@ -40,7 +40,7 @@ impl Purpose {
                 "the unit of the socket for clients needs exactly one `ListenStream=`, with the path of `listen`"
             }
             Purpose::Metrics => {
-                "the unit of the socket for metrics needs one `ListenStream=`, with a path or a loopback address such as 127.0.0.1:9199"
+                "the unit of the socket for metrics needs one `ListenStream=`, with a path or an address such as 127.0.0.1:9199"
             }
         }
     }
@@ -79,12 +79,6 @@ pub enum PassedError {
     /// The socket does not listen: it is a connection, or it is only bound to an address.
     #[error("the socket passed for {0} (LISTEN_FDS) does not listen; {hint}, and `Accept=no`", hint = .0.hint())]
     NotListening(Purpose),
-    /// Other machines can reach the socket for metrics.
-    #[error(
-        "the socket passed for metrics is at {0}, not a loopback address, and metrics are for this node only; {hint}",
-        hint = Purpose::Metrics.hint(),
-    )]
-    NotLoopback(SocketAddr),
     /// The socket is at a different address than the configured one.
     #[error(
         "the socket passed for {purpose} (LISTEN_FDS) is {passed}, but `{key}` says {configured}; {hint}",
@@ -117,8 +111,8 @@ pub struct Passed {
 pub enum PassedSocket {
     /// A Unix socket in the file system.
     Unix(UnixListener),
-    /// A TCP socket on a loopback address, which only this node can reach.
-    Loopback(TcpListener),
+    /// A TCP socket.
+    Tcp(TcpListener),
 }
 
 /// A passed socket that accepts connections.
@@ -126,7 +120,7 @@ pub enum Opened {
     /// The socket for clients.
     Unix(Acceptor),
     /// The socket for metrics.
-    Loopback(tokio::net::TcpListener),
+    Tcp(tokio::net::TcpListener),
 }
 
 impl Passed {
@@ -198,13 +192,11 @@ impl PassedSocket {
         matches!(self, PassedSocket::Unix(socket) if is_at(socket, path))
     }
 
-    /// Whether this is the socket at a loopback address.
-    pub fn is_loopback(&self, listen: SocketAddr) -> bool {
+    /// Whether this is the TCP socket at an address.
+    pub fn is_at_address(&self, listen: SocketAddr) -> bool {
         match self {
             PassedSocket::Unix(_) => false,
-            PassedSocket::Loopback(socket) => {
-                socket.local_addr().is_ok_and(|address| address == listen)
-            }
+            PassedSocket::Tcp(socket) => socket.local_addr().is_ok_and(|address| address == listen),
         }
     }
 
@@ -215,9 +207,9 @@ impl PassedSocket {
     pub fn open(self) -> io::Result<Opened> {
         match self {
             PassedSocket::Unix(socket) => acceptor(socket).map(Opened::Unix),
-            PassedSocket::Loopback(socket) => {
+            PassedSocket::Tcp(socket) => {
                 socket.set_nonblocking(true)?;
-                tokio::net::TcpListener::from_std(socket).map(Opened::Loopback)
+                tokio::net::TcpListener::from_std(socket).map(Opened::Tcp)
             }
         }
     }
@@ -235,7 +227,7 @@ impl PassedSocket {
     pub fn place(&self) -> String {
         let place = match self {
             PassedSocket::Unix(socket) => path(socket).map(|path| path.display().to_string()),
-            PassedSocket::Loopback(socket) => {
+            PassedSocket::Tcp(socket) => {
                 let address = socket.local_addr().ok();
                 address.map(|address| address.to_string())
             }
@@ -248,7 +240,7 @@ impl AsFd for PassedSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             PassedSocket::Unix(socket) => socket.as_fd(),
-            PassedSocket::Loopback(socket) => socket.as_fd(),
+            PassedSocket::Tcp(socket) => socket.as_fd(),
         }
     }
 }
@@ -269,7 +261,7 @@ fn take(
     let socket = match (unix, purpose) {
         (Err(_), Purpose::Metrics) => {
             let tcp = passed.take_tcp_listener(place).and_then(there);
-            tcp.map(PassedSocket::Loopback)
+            tcp.map(PassedSocket::Tcp)
         }
         (unix, _) => unix.map(PassedSocket::Unix),
     };
@@ -277,12 +269,7 @@ fn take(
     if !rustix::net::sockopt::socket_acceptconn(&socket).map_err(io::Error::from)? {
         return Err(PassedError::NotListening(purpose));
     }
-    match &socket {
-        PassedSocket::Loopback(tcp) if !tcp.local_addr()?.ip().is_loopback() => {
-            Err(PassedError::NotLoopback(tcp.local_addr()?))
-        }
-        _ => Ok(socket),
-    }
+    Ok(socket)
 }
 
 fn there<T>(taken: Option<T>) -> io::Result<T> {

@@ -28,6 +28,12 @@ pub const WELL_KNOWN: &[(&str, &str)] = &[
     ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
 ];
 
+/// The path without the link `/var/run`, which leads to `/run` on every machine.
+pub fn in_run(path: &Path) -> PathBuf {
+    let rest = path.strip_prefix("/var/run");
+    rest.map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
+}
+
 /// An address below the directory `root`.
 pub fn below(root: &Path, address: &str) -> PathBuf {
     root.join(address.trim_start_matches('/'))

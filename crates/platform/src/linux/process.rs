@@ -96,7 +96,7 @@ pub fn stderr_is_journal() -> bool {
     stat.is_ok_and(|stat| *journal == *format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is no terminal.
+/// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is not a terminal.
 pub fn size_of(stream: &(impl IsTerminal + AsFd)) -> Option<(usize, usize)> {
     let size = || tcgetwinsize(stream).map_or((0, 0), |size| (size.ws_col, size.ws_row));
     let size = stream.is_terminal().then(size);

@@ -64,10 +64,16 @@ fn faults(path: &Path, found: &Metadata) -> Vec<UntrustedPath> {
 }
 
 fn sentence(path: &Path, faults: &[UntrustedPath], what: &str) -> Option<String> {
-    let words = faults.iter().map(|fault| fault.what.as_str());
-    let words = words.collect::<Vec<_>>().join(" and ");
-    let commands = faults.iter().map(|fault| fault.command.as_str());
-    let commands = commands.collect::<Vec<_>>().join("; ");
+    let words = faults
+        .iter()
+        .map(|fault| fault.what.as_str())
+        .collect::<Vec<_>>()
+        .join(" and ");
+    let commands = faults
+        .iter()
+        .map(|fault| fault.command.as_str())
+        .collect::<Vec<_>>()
+        .join("; ");
     (!faults.is_empty()).then(|| {
         format!(
             "{} {words}, so users other than root can replace {what}; try {commands}",

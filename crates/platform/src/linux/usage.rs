@@ -68,8 +68,7 @@ impl Machine {
     pub fn at(root: &Path) -> io::Result<Machine> {
         let proc = below(root, "/proc");
         let mounts = MountInfos::from_file(proc.join("self/mountinfo")).map_err(io_error)?;
-        let hierarchy = Hierarchy::of(root, &mounts.0);
-        let hierarchy = hierarchy.ok_or_else(|| {
+        let hierarchy = Hierarchy::of(root, &mounts.0).ok_or_else(|| {
             let what = "/proc/self/mountinfo has no mount of cgroup v2, and none of the controllers memory and cpuacct \
                         of cgroup v1";
             io::Error::new(ErrorKind::NotFound, what)
@@ -77,8 +76,8 @@ impl Machine {
         Ok(Machine { proc, hierarchy })
     }
 
-    /// The memory and processor time that the pod uses now. `ids` are the ids of the pod and of its containers. `parent`
-    /// is the pod's cgroup parent; without one, all cgroups with an id count as the pod's.
+    /// The memory and processor time that the pod uses now. `ids` are the ids of the pod and of its containers.
+    /// `parent` is the pod's cgroup parent; without one, all cgroups with an id count as the pod's.
     ///
     /// # Errors
     /// A file cannot be read, or the machine has neither a cgroup nor a process of the pod.
@@ -261,9 +260,10 @@ fn topmost(directory: &Path, ids: &[&str]) -> io::Result<Vec<PathBuf>> {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
-            match has_id(&entry.file_name().to_string_lossy(), ids) {
-                true => found.push(entry.path()),
-                false => directories.push(entry.path()),
+            if has_id(&entry.file_name().to_string_lossy(), ids) {
+                found.push(entry.path())
+            } else {
+                directories.push(entry.path())
             }
         }
     }

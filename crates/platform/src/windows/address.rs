@@ -56,9 +56,10 @@ pub fn parse(text: &str) -> Result<PathBuf, AddressError> {
     };
     let path = path.replace('/', r"\");
     let prefix = path.get(..PREFIX.len());
-    let name = match prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(PREFIX)) {
-        true => path.get(PREFIX.len()..).unwrap_or_default(),
-        false => return Err(AddressError::NotAPipe(text.to_owned())),
+    let name = if prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(PREFIX)) {
+        path.get(PREFIX.len()..).unwrap_or_default()
+    } else {
+        return Err(AddressError::NotAPipe(text.to_owned()));
     };
     if name.is_empty() {
         return Err(AddressError::Empty);

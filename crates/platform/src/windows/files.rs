@@ -18,9 +18,10 @@ const LOCK: &str = "criswitch.lock";
 /// # Errors
 /// If the file cannot be opened, or is a directory.
 pub fn open(path: &Path) -> io::Result<File> {
-    match fs::metadata(path)?.is_dir() {
-        true => Err(io::ErrorKind::IsADirectory.into()),
-        false => File::open(path),
+    if fs::metadata(path)?.is_dir() {
+        Err(io::ErrorKind::IsADirectory.into())
+    } else {
+        File::open(path)
     }
 }
 

@@ -111,9 +111,10 @@ impl Bound {
         };
         let created = created.map_err(|source| {
             let path = path.to_owned();
-            match is_taken(&source) {
-                true => BindError::Live { path, source },
-                false => BindError::Bind { path, source },
+            if is_taken(&source) {
+                BindError::Live { path, source }
+            } else {
+                BindError::Bind { path, source }
             }
         });
         Ok(Bound {

@@ -41,7 +41,7 @@ pub enum Opened {
     /// The pipe for clients.
     Unix(Acceptor),
     /// The socket for metrics.
-    Loopback(TcpListener),
+    Tcp(TcpListener),
 }
 
 impl Passed {
@@ -68,8 +68,8 @@ impl PassedSocket {
         match self.0 {}
     }
 
-    /// Whether this is the socket at a loopback address.
-    pub fn is_loopback(&self, _: SocketAddr) -> bool {
+    /// Whether this is the socket at an address.
+    pub fn is_at_address(&self, _: SocketAddr) -> bool {
         match self.0 {}
     }
 

@@ -30,6 +30,11 @@ pub const WELL_KNOWN: &[(&str, &str)] = &[
     ("cri-dockerd", "npipe:////./pipe/cri-dockerd"),
 ];
 
+/// The path: Windows has no such link.
+pub fn in_run(path: &Path) -> PathBuf {
+    path.to_owned()
+}
+
 /// An address below the directory `root`: a pipe is in no directory.
 pub fn below(_: &Path, address: &str) -> PathBuf {
     address.into()

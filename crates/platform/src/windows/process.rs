@@ -99,7 +99,7 @@ pub fn stderr_is_journal() -> bool {
     false
 }
 
-/// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is no terminal.
+/// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is not a terminal.
 pub fn size_of(stream: &(impl IsTerminal + AsHandle)) -> Option<(usize, usize)> {
     let size = || terminal_size::terminal_size_of(stream);
     let size = || size().map_or((0, 0), |(columns, rows)| (columns.0, rows.0));
@@ -112,8 +112,9 @@ pub fn size_of(stream: &(impl IsTerminal + AsHandle)) -> Option<(usize, usize)> 
 /// # Errors
 /// The id of the boot can be neither read nor saved in the registry.
 pub fn boot() -> io::Result<(String, String)> {
-    let machine = LOCAL_MACHINE.open(MACHINE_KEY);
-    let machine = machine.and_then(|key| key.get_string(MACHINE_ID));
+    let machine = LOCAL_MACHINE
+        .open(MACHINE_KEY)
+        .and_then(|key| key.get_string(MACHINE_ID));
     Ok((boot_id()?, machine.unwrap_or_default()))
 }
 
@@ -147,8 +148,8 @@ impl ProcessStats {
     pub fn own() -> ProcessStats {
         let process = HPROCESS::GetCurrentProcess();
         let times = process.GetProcessTimes().ok();
-        let memory = process.GetProcessMemoryInfo().ok();
-        let memory = memory.as_ref();
+        let reported = process.GetProcessMemoryInfo().ok();
+        let memory = reported.as_ref();
         let started = times.as_ref().map(|(start, ..)| seconds(start));
         let cpu = |(.., kernel, user): &(_, _, _, _)| seconds(kernel) + seconds(user);
         ProcessStats {

@@ -87,8 +87,11 @@ impl Case<'_> {
     /// it knows only from lists.
     pub(super) fn stores_of_pod(&self) -> Option<Vec<usize>> {
         let (uid, begun) = (&self.asked.call.uid, self.asked.begun);
-        let pods = self.truth.things.iter();
-        let pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == *uid && !it.poses);
+        let pods = self
+            .truth
+            .things
+            .iter()
+            .filter(|it| it.kind == Kind::Pod && it.uid == *uid && !it.poses);
         let mut created = pods.clone().filter(|pod| {
             let is_reported = pod.answered.is_some_and(|at| at < begun);
             is_reported && self.truth.is_made_by_this_switch(pod) && self.is_known(pod)
@@ -99,8 +102,11 @@ impl Case<'_> {
 
     /// Whether several backends may list a pod with the call's uid, and `stores_of_pod` is `None`.
     pub(super) fn may_be_doubled(&self) -> bool {
-        let pods = self.truth.things.iter();
-        let pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == self.asked.call.uid);
+        let pods = self
+            .truth
+            .things
+            .iter()
+            .filter(|it| it.kind == Kind::Pod && it.uid == self.asked.call.uid);
         let mut backends = pods.flat_map(Thing::sources);
         let first = backends.next();
         self.stores_of_pod().is_none() && backends.any(|backend| Some(backend) != first)

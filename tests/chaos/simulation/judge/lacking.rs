@@ -19,6 +19,10 @@ impl Case<'_> {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
                 self.may_be_lacking(row, merge)
             }
+            // A pull for an unknown pod goes to several backends.
+            Goes::Image(_, ImageRule::Pull(_)) => {
+                (0..RUNTIMES).any(|backend| self.may_lack(backend, row))
+            }
             Goes::OwnerWithImage(_) | Goes::Image(..) | Goes::Default => false,
         }
     }
@@ -27,9 +31,11 @@ impl Case<'_> {
         match merge {
             Merge::Status | Merge::UpdateRuntimeConfig => false,
             Merge::Events => (0..RUNTIMES).any(|at| self.may_have_no_events(at)),
-            Merge::RuntimeConfig => self.all_may_lack(&[row]),
+            Merge::RuntimeConfig | Merge::Profiles | Merge::RemoveProfile => {
+                self.all_may_lack(&[row])
+            }
             Merge::Items(items) => self.may_be_missed(items, &[row]),
-            Merge::Interleave(list, items) => {
+            Merge::Streamed(list, items) => {
                 let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
                 // criswitch forwards the reply of a single backend unchanged.
                 alone && self.all_may_lack(&[row]) || self.may_be_missed(items, &[row, list])

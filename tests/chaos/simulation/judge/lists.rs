@@ -130,7 +130,7 @@ impl Case<'_> {
         let row = self.asked.call.row;
         let lacks = (0..RUNTIMES).any(|at| self.may_lack(at, row));
         let has_them = |at| self.sure(at) && self.truth.relied_upon(at, self.asked.at);
-        let is_due = row.is_stats() && !row.streams() && self.asked.call.filter.is_empty();
+        let is_due = row.is_stats() && self.asked.call.filter.is_empty();
         is_due && !lacks && (0..RUNTIMES).any(has_them)
     }
 
@@ -197,7 +197,7 @@ impl Case<'_> {
         // criswitch forwards the stats of a single backend unchanged, and does not cache them.
         let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
         let unary = match row.merge() {
-            Some(Merge::Interleave(unary, _)) => unary,
+            Some(Merge::Streamed(unary, _)) => unary,
             _ => row,
         };
         let lacks = [row, unary]

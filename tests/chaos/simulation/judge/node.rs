@@ -11,8 +11,8 @@ impl Case<'_> {
     /// Checks that the node is ready if its default backend is healthy, and that the node's handlers are the handlers
     /// of the table.
     pub(super) fn node(&self) -> Result<(), String> {
-        let status = cri::StatusResponse::decode(self.reply.messages.concat().as_slice());
-        let status = status.map_err(|error| error.to_string())?;
+        let status = cri::StatusResponse::decode(self.reply.messages.concat().as_slice())
+            .map_err(|error| error.to_string())?;
         let shown: HashSet<&str> = status
             .runtime_handlers
             .iter()

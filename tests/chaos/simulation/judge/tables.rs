@@ -126,8 +126,8 @@ impl Case<'_> {
         self.places(backend).iter().any(Option::is_some) || self.has_left(backend)
     }
 
-    /// Whether criswitch has removed or forgotten the backend since the call began, including a backend that was added after the
-    /// call began.
+    /// Whether criswitch has removed or forgotten the backend since the call began, including a backend that was added
+    /// after the call began.
     fn has_left(&self, backend: usize) -> bool {
         self.truth.tables.has_left(backend, self.asked.begun)
     }
@@ -148,8 +148,11 @@ impl Case<'_> {
         let since = if created { 0 } else { pod.born };
         let mut tables = self.truth.tables.between(since, Moment::MAX);
         // A hostile backend that has claimed the pod may own it after its removal.
-        let hostile = self.truth.hostile().into_iter();
-        let hostile = hostile.filter(|_| pod.gone.is_some());
+        let hostile = self
+            .truth
+            .hostile()
+            .into_iter()
+            .filter(|_| pod.gone.is_some());
         let sources: Vec<_> = pod.sources().chain(hostile).collect();
         tables.any(|table| {
             sources.iter().any(|&backend| {

@@ -65,7 +65,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
         // Nothing replaces a list that was never read, nor a list of one handler's images.
-        Goes::All(_, Merge::Items(_) | Merge::Interleave(..)) if hangs_alone => return None,
+        Goes::All(_, Merge::Items(_) | Merge::Streamed(..)) if hangs_alone => return None,
         Goes::Image(_, ImageRule::List(_)) if hangs_alone => return None,
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
@@ -139,8 +139,8 @@ impl Case<'_> {
         any && pods.all(|pod| relied(pod) && pod.is_sure(begun)) && !unanswered
     }
 
-    /// Whether the list asks for a pod by its uid, and the result of a call that creates a pod of this uid may be unknown:
-    /// then a cached list may lack the pod.
+    /// Whether the list asks for a pod by its uid, and the result of a call that creates a pod of this uid may be
+    /// unknown: then a cached list may lack the pod.
     fn names_creation(&self) -> bool {
         let (uid, begun) = (self.asked.call.filter.uid(), self.asked.begun);
         let mut creating = self.truth.creating.iter();
@@ -149,8 +149,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether the list concerns a pod or container of a failing backend. criswitch then asks only that backend, even if
-    /// the backend takes no part in other lists.
+    /// Whether the list concerns a pod or container of a failing backend. criswitch then asks only that backend, even
+    /// if the backend takes no part in other lists.
     fn narrowed_to_failing(&self) -> bool {
         let names = self.asked.call.filter.names();
         let mut things = self.truth.things.iter();

@@ -141,6 +141,7 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 id: id.clone(),
                 runtime_handler: thing.handler.clone(),
                 state: thing.state(),
+                metadata: Some(cri::PodSandboxMetadata::default()),
                 ..Default::default()
             });
             return Ok(one(&cri::PodSandboxStatusResponse {
@@ -153,6 +154,7 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
             let status = Some(cri::ContainerStatus {
                 id,
                 state,
+                image: Some(cri::ImageSpec::default()),
                 ..Default::default()
             });
             return Ok(one(&cri::ContainerStatusResponse {
@@ -248,7 +250,7 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
             Merge::Items(Items {
                 join: Join::Concat,
                 ..
-            }) | Merge::Interleave(..)
+            }) | Merge::Streamed(..)
         )
     ) {
         return Ok(vec![Bytes::new()]);
@@ -351,8 +353,9 @@ fn garble(row: &Row, item: &[u8], garbled: Garbled) -> Vec<u8> {
         protobuf::put_bytes(&mut damage, 1, &attributes);
     }
     let inner = protobuf::bytes(item, &[1]).unwrap();
-    let kept = protobuf::fields(inner).map(Result::unwrap);
-    let kept = kept.filter(|field| Some(field.number) != lacks);
+    let kept = protobuf::fields(inner)
+        .map(Result::unwrap)
+        .filter(|field| Some(field.number) != lacks);
     let inner: Vec<u8> = kept.flat_map(|field| field.raw.to_vec()).collect();
     let mut list = BytesMut::new();
     protobuf::put_bytes(&mut list, 1, &[&inner[..], &damage].concat());
@@ -367,6 +370,7 @@ fn pod_stats(pod: &Thing) -> Vec<u8> {
     };
     let stats = cri::PodSandboxStats {
         attributes: Some(attributes),
+        linux: Some(cri::LinuxPodSandboxStats::default()),
         ..Default::default()
     };
     cri::ListPodSandboxStatsResponse { stats: vec![stats] }.encode_to_vec()
@@ -376,6 +380,7 @@ fn container_stats(container: &Thing) -> Vec<u8> {
     let attributes = cri::ContainerAttributes {
         id: container.id.clone(),
         labels: container.labels(),
+        metadata: Some(cri::ContainerMetadata::default()),
         ..Default::default()
     };
     let stats = cri::ContainerStats {
@@ -417,6 +422,7 @@ fn container(thing: &Thing, created_at: i64) -> cri::Container {
 pub fn event(pod: &Thing, kind: u64) -> Bytes {
     let status = cri::PodSandboxStatus {
         id: pod.id.clone(),
+        metadata: Some(cri::PodSandboxMetadata::default()),
         ..Default::default()
     };
     let event = cri::ContainerEventResponse {
@@ -453,6 +459,7 @@ fn image_fs(backend: usize) -> cri::ImageFsInfoResponse {
     let mountpoint = format!("/var/lib/runtime-{backend}");
     let usage = cri::FilesystemUsage {
         fs_id: Some(cri::FilesystemIdentifier { mountpoint }),
+        used_bytes: Some(cri::UInt64Value::default()),
         ..Default::default()
     };
     cri::ImageFsInfoResponse {
@@ -465,6 +472,7 @@ fn image(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     let backend = asked.backend;
     let image = match asked.row.name {
         "ListImages" | "StreamImages" => return Ok(one(&images(truth, backend))),
+        "PullSecurityProfile" => return Ok(vec![Bytes::new()]),
         _ => asked.string(&[1, 1]),
     };
     match asked.row.name {

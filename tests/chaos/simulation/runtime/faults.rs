@@ -201,11 +201,14 @@ impl Runtime {
     /// Creates a pod with the uid and the names of another runtime's pod, mostly under the same handler.
     fn pose(&self, which: u32) {
         let mut truth = self.truth();
-        let others = truth.existing(Kind::Pod).filter(|pod| {
-            let is_made_there = !pod.poses && pod.maker != 0;
-            pod.backend != self.at && is_made_there
-        });
-        let others: Vec<_> = others.cloned().collect();
+        let others: Vec<_> = truth
+            .existing(Kind::Pod)
+            .filter(|pod| {
+                let is_made_there = !pod.poses && pod.maker != 0;
+                pod.backend != self.at && is_made_there
+            })
+            .cloned()
+            .collect();
         let Some(at) = (which as usize).checked_rem(others.len()) else {
             return;
         };

@@ -17,11 +17,14 @@ impl Truth {
 
     /// `backend` begins to list a pod of another backend that criswitch knows, with the pod's containers.
     pub fn copy_one(&mut self, backend: usize, which: usize, odd: bool) {
-        let pods = self.existing(Kind::Pod).filter(|pod| {
-            let is_known = pod.learned.is_some() && pod.is_settled(Moment::MAX);
-            pod.backend != backend && pod.copies.is_empty() && !pod.poses && is_known
-        });
-        let pods: Vec<_> = pods.map(|pod| pod.id.clone()).collect();
+        let pods: Vec<_> = self
+            .existing(Kind::Pod)
+            .filter(|pod| {
+                let is_known = pod.learned.is_some() && pod.is_settled(Moment::MAX);
+                pod.backend != backend && pod.copies.is_empty() && !pod.poses && is_known
+            })
+            .map(|pod| pod.id.clone())
+            .collect();
         if let Some(at) = which.checked_rem(pods.len()) {
             self.copy(backend, odd, |thing| thing.pod == pods[at]);
         }
@@ -30,8 +33,11 @@ impl Truth {
     /// `backend` begins to list everything of `other`.
     pub fn copy_all(&mut self, backend: usize, other: usize) {
         let its = |thing: &Thing| thing.backend == other && thing.copies.is_empty() && !thing.poses;
-        let pods = self.existing(Kind::Pod).filter(|pod| its(pod));
-        let pods: Vec<_> = pods.map(|pod| pod.id.clone()).collect();
+        let pods: Vec<_> = self
+            .existing(Kind::Pod)
+            .filter(|pod| its(pod))
+            .map(|pod| pod.id.clone())
+            .collect();
         self.copy(backend, false, |thing| {
             pods.contains(&thing.pod) && its(thing)
         });
@@ -44,8 +50,8 @@ impl Truth {
         copied.for_each(|thing| thing.copy(backend, now, odd));
     }
 
-    /// `backend` no longer lists the pods of other backends, nor any container of these pods. It lists all containers of
-    /// its own pods, including those that were created through another backend.
+    /// `backend` no longer lists the pods of other backends, nor any container of these pods. It lists all containers
+    /// of its own pods, including those that were created through another backend.
     pub fn drop_copies(&mut self, backend: usize) {
         let now = self.tick();
         let pods = self

@@ -26,8 +26,7 @@ pub fn uid(name: &str) -> String {
 pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
     let last = name.bytes().last().unwrap_or(0);
     let app = APPS[usize::from(last) % APPS.len()];
-    let pairs = [(UID, uid), (APP, app)];
-    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let pairs = [(UID, uid), (APP, app)].map(|(key, value)| (key.to_owned(), value.to_owned()));
     HashMap::from(pairs)
 }
 
@@ -195,7 +194,8 @@ impl Thing {
         });
     }
 
-    /// The thing's owner has lost it. A hostile backend that has claimed it may own it until a list shows that it does not.
+    /// The thing's owner has lost it. A hostile backend that has claimed it may own it until a list shows that it does
+    /// not.
     pub fn leave_to(&mut self, hostile: &[usize], now: Moment) {
         hostile.iter().for_each(|at| self.leave(*at, now, true));
         self.shared |= !hostile.is_empty();

@@ -16,9 +16,10 @@ use crate::simulation::truth::{APPS, Creating, Streamed, labels, uid};
 impl World {
     pub(super) fn ask(&self, op: &Op) -> Asked {
         let filter = self.filter(op);
-        let names = match filter.is_empty() {
-            true => self.names(op),
-            false => filter.names().to_owned(),
+        let names = if filter.is_empty() {
+            self.names(op)
+        } else {
+            filter.names().to_owned()
         };
         let handler = match (&op.row.goes, op.handler) {
             (Goes::Image(..), Some(which)) => self.a_handler(op.on, which as usize),
@@ -36,7 +37,7 @@ impl World {
         if op.row.name == "UpdateRuntimeConfig" {
             truth.updates.begin();
         }
-        if matches!(op.row.merge(), Some(Merge::Interleave(..))) {
+        if matches!(op.row.merge(), Some(Merge::Streamed(..))) {
             truth.streamed.push(Streamed {
                 call: id,
                 ended: None,
@@ -59,12 +60,11 @@ impl World {
         let pod = named.next().filter(|_| names_pod);
         let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());
         let labels = labels(&pod, &name);
-        let message = match filter.is_empty() {
-            true => {
-                let message = client::message(op.row, &names, &name);
-                client::with_labels(op.row, message, &pod, labels)
-            }
-            false => filter.request(op.row),
+        let message = if filter.is_empty() {
+            let message = client::message(op.row, &names, &name);
+            client::with_labels(op.row, message, &pod, labels)
+        } else {
+            filter.request(op.row)
         };
         let message = client::of_pod(op.row, message, &image_for);
         Asked {

@@ -263,13 +263,14 @@ spec:
   runtimeClassName: sandboxed
   containers:
   - name: main
+    securityContext: {privileged: true}
     volumeMounts: [{name: mounts, mountPath: /mnt, mountPropagation: Bidirectional}]
 YAML
   run "$CRISWITCH" explain --config "$DIR/criswitch.toml" -o json -f "$DIR/explained.yaml"
   equal "exit code of explain" 1 "$status"
   equal "kinds and fits" '["crun crun true","gvisor gvisor false","runc runc true","sandboxed gvisor false"]' \
     "$(jq -c '[.pods[0].handlers[] | "\(.handler) \(.kind) \(.fits)"] | sort' <<<"$output")"
-  has "the limits of sandboxed" '"gvisor-host-network","gvisor-bidirectional-mounts"' \
+  equal "the limits of sandboxed" '["gvisor-host-network","gvisor-net-raw","gvisor-bidirectional-mounts","gvisor-privileged"]' \
     "$(jq -c '[.pods[0].handlers[] | select(.handler == "sandboxed") | .reasons[].limit]' <<<"$output")"
 }
 

@@ -182,7 +182,7 @@ list_fails() {
   end_load
   nobody_harmed
   some "broken connections" '.connection'
-  none "failures that are no broken connection" '.code != "Ok" and (.connection | not)'
+  none "failures other than a broken connection" '.code != "Ok" and (.connection | not)'
   equal "broken connections while it was there" "" "$(broken_while_there)"
   gap=$(longest_gap true)
   echo "# longest time without any answer: $gap ms" >&3

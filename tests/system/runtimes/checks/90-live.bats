@@ -111,7 +111,7 @@ with_old() {
 
 @test "a containerd that no file names is kept for its pod" {
   equal "what has changed" "backend retiring: old, which owns 1 pod and 1 container
-backend old is removed when its last pod ends; if its runtime is gone for good or now serves another socket: criswitch forget old" "$(what_changed without_old)"
+backend old is removed when its last pod ends" "$(what_changed without_old)"
   equal "old" "[true,1,true]" "$(backend_has old '[.retiring, .pods, .unnamed]')"
   the_pods second third fourth
   all_undisturbed second third fourth

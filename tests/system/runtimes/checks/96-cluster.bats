@@ -9,7 +9,7 @@ load cluster.bash
 # The time that a containerd is down while everything else restarts, in seconds.
 AWAY_S=${CRISWITCH_AWAY_S:-25}
 # The time that a containerd hangs before the kubelet restarts, and again afterwards, in seconds. A relist of three minutes
-# makes a node not ready.
+# makes a node not ready. From 60 seconds on, the check also waits for the kubelet's garbage collection of images.
 HANG_S=${CRISWITCH_HANG_S:-20}
 
 setup_file() {
@@ -36,7 +36,7 @@ teardown() {
 
 teardown_file() {
   # Nothing needs these programs any more, so they are killed.
-  for program in nfd-worker nfd-master scheduler kubelet cluster apiserver etcd; do
+  for program in npd nfd-worker nfd-master scheduler kubelet cluster apiserver etcd; do
     [ ! -e "$DIR/$program.pid" ] || [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
   done
   remove_pods
@@ -65,6 +65,26 @@ teardown_file() {
   remove_all_pods
 }
 
+# images_are_collected: checks that the kubelet removes an image that no pod uses from the other containerd. The kubelet
+# collects images at its start, and if that fails, five minutes later.
+images_are_collected() {
+  publish_at 2 unused
+  stop_kubelet
+  start_node --local-storage-capacity-isolation --image-gc-high-threshold 1 --image-gc-low-threshold 0 \
+    --minimum-image-ttl-duration 0s
+  wait_for 400 "the removal of an unused image" image_gone 2 registry.test/case:unused || {
+    grep -i "garbage" "$DIR/kubelet.log" | tail -5 >&2
+    return 1
+  }
+  stop_kubelet
+  start_node
+}
+
+# image_gone N IMAGE: succeeds when containerd N does not have the image; a condition for wait_for.
+image_gone() {
+  crictl_at "$1" images -o json | jq -e --arg image "$2" '[.images[].repoTags[]] | index($image) | not'
+}
+
 @test "a containerd hangs: the kubelet restarts, other pods start and get images, and no container restarts" {
   local probed='.spec.containers[0].livenessProbe = {exec: {command: ["true"]}, periodSeconds: 2, timeoutSeconds: 1}'
   create_pod boxed boxed "$probed"
@@ -82,6 +102,7 @@ teardown_file() {
   wait_for 60 "a pod that pulls its image" pod_is pulls "$RUNS"
   pods_come_and_go $((SECONDS + HANG_S))
   delete_pod pulls
+  [ "$HANG_S" -lt 60 ] || images_are_collected
   is_backend old unresponsive
   signal CONT 1
   wait_for 60 "the state ready" is_backend old ready
@@ -327,6 +348,96 @@ rejected_by_api() {
 @test "privileged-escalation: the API server takes a privileged container only with escalation" {
   local privileged='.spec.containers[0].securityContext.privileged = true'
   rejected_by_api "$privileged | .spec.containers[0].securityContext.allowPrivilegeEscalation = false" "$privileged"
+}
+
+@test "node-problem-detector sets the conditions of the node while a containerd is down or a reload is rejected" {
+  [ -n "${CRISWITCH_NIGHTLY:-}" ] || skip "node-problem-detector is in the nightly lane"
+  start_problem_detector
+  wait_for 60 "the condition of ready backends" condition_is CRIBackendsNotReady False CRIBackendsReady ""
+  end_program KILL containerd-1
+  wait_for 60 "the condition of a stopped backend" condition_is CRIBackendsNotReady True CRIBackendDown \
+    "backend old is down"
+  wait_for 60 "the event of a stopped backend" event_of_detector Warning CRIBackendDown "backend old is down"
+  echo 'nosuch = 1' >>"$DIR/cluster.toml"
+  run ! "$CRISWITCH" reload --config "$DIR/cluster.toml"
+  wait_for 60 "the condition of a rejected reload" condition_is CRIReloadRejected True CRIReloadRejected nosuch
+  wait_for 60 "the event of a rejected reload" event_of_detector Warning CRIReloadRejected nosuch
+  render cluster.toml "$DIR/cluster.toml"
+  "$CRISWITCH" reload --config "$DIR/cluster.toml"
+  wait_for 60 "the condition of an applied reload" condition_is CRIReloadRejected False CRIConfigurationApplied ""
+  start_containerd 1
+  wait_for 60 "the condition of ready backends" condition_is CRIBackendsNotReady False CRIBackendsReady ""
+  wait_for 60 "the event of ready backends" event_of_detector Normal CRIBackendsReady "is now: False"
+  condition_is CRINRISocketLost False CRINRISocketsFine ""
+  end_program KILL cluster
+  wait_for 60 "the condition without criswitch" condition_is CRIBackendsNotReady Unknown CRIBackendsReady "exits with 69"
+  start_switch cluster
+  wait_for 60 "the condition of ready backends" condition_is CRIBackendsNotReady False CRIBackendsReady ""
+  end_program TERM npd
+}
+
+# start_problem_detector: starts node-problem-detector with the shipped configuration, but asks each second.
+start_problem_detector() {
+  local folder=$DIR/npd
+  mkdir -p "$folder"
+  cp "$TOP/config/node-problem-detector/check-criswitch.sh" "$folder"
+  jq --arg script "$folder/check-criswitch.sh" '.pluginConfig.invoke_interval = "1s" | .rules[].args[0] = $script' \
+    "$TOP/config/node-problem-detector/criswitch.json" >"$folder/criswitch.json"
+  printf '#!/bin/sh\nexec %q "$@" --config %q\n' "$CRISWITCH" "$DIR/cluster.toml" >"$folder/criswitch"
+  chmod +x "$folder/criswitch"
+  start_program npd env "CRISWITCH=$folder/criswitch" nodeproblemdetector \
+    --config.custom-plugin-monitor "$folder/criswitch.json" --hostname-override node \
+    --port 0 --prometheus-port 0 --logtostderr \
+    --apiserver-override "https://$API:$(kept api.port)?inClusterConfig=false&auth=$DIR/cluster/kubeconfig"
+}
+
+# condition_is TYPE STATUS REASON WORDS: succeeds when the node has the condition, with words in its message; a condition
+# for wait_for.
+condition_is() {
+  api api/v1/nodes/node | jq -ec --arg type "$1" --arg status "$2" --arg reason "$3" --arg words "$4" '
+    [.status.conditions[] | select(.type == $type)] | (., any(.[]; .status == $status and .reason == $reason and
+    (.message | contains($words))))' | tee /dev/stderr | tail -n 1 | grep -qx true
+}
+
+# event_of_detector TYPE REASON WORDS: succeeds when node-problem-detector has written an event with these words; a
+# condition for wait_for.
+event_of_detector() {
+  api api/v1/events | jq -c '.items[] |
+    select(.source.component == "criswitch-monitor") | [.type, .reason, .message]' | tee /dev/stderr |
+    jq -e --arg type "$1" --arg reason "$2" --arg words "$3" -s \
+      'any(.[]; .[0] == $type and .[1] == $reason and (.[2] | contains($words)))' >/dev/null
+}
+
+@test "a pod without a class runs with the default class of its namespace" {
+  "$CRISWITCH" manifests --policy=default-class --config "$DIR/cluster.toml" | kubectl_at_cluster apply -f - >/dev/null
+  patch_namespace '"boxed"'
+  wait_for 60 "the default class" gets_class boxed
+  create_pod defaulted ""
+  create_pod named gvisor
+  for name in defaulted named; do
+    wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
+  done
+  equal "containerd 1" 1 "$(crictl_at 1 pods -q --state ready --name '^defaulted$' | wc -l)"
+  equal "containerd 2" 1 "$(crictl_at 2 pods -q --state ready --name '^named$' | wc -l)"
+  patch_namespace null
+  wait_for 60 "no default class" gets_class null
+  remove_all_pods
+}
+
+# patch_namespace CLASS: sets the label with the default class of the namespace, as JSON; null removes it.
+patch_namespace() {
+  api api/v1/namespaces/suite PATCH application/merge-patch+json \
+    <<<"{\"metadata\": {\"labels\": {\"criswitch.io/default-class\": $1}}}" >/dev/null
+}
+
+# gets_class CLASS: succeeds when a pod without a class would get this class; a condition for wait_for.
+gets_class() {
+  local seen
+  seen=$(api "api/v1/namespaces/suite/pods?dryRun=All" POST \
+    <<<'{"metadata": {"name": "try"}, "spec": {"containers": [{"name": "main", "image": "image"}]}}' |
+    jq -r .spec.runtimeClassName)
+  echo "$seen"
+  [ "$seen" = "$1" ]
 }
 
 # From here on, pods of the class boxed need the label of their handler.

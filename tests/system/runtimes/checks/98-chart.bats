@@ -30,7 +30,7 @@ rendered() {
 # objects: prints the kind and the name of each object of the release in the cluster.
 objects() {
   kubectl_at_cluster get --namespace suite --selector app.kubernetes.io/part-of=criswitch -o name \
-    daemonsets,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,prometheusrules,configmaps | sort
+    daemonsets,serviceaccounts,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,prometheusrules,configmaps | sort
 }
 
 # try_pod CLASS: sends a pod with the network of the node to the API server, which only runs admission.
@@ -61,19 +61,29 @@ is_rejected() {
   done
 }
 
+@test "README.md of the chart names every value" {
+  local key
+  for key in $(jq -r '.properties | del(.global) | keys[]' "$CHART/values.schema.json"); do
+    grep -q "\`$key\`" "$CHART/README.md" || fail "README.md lacks $key" || return
+  done
+}
+
 @test "Helm rejects values of the chart that the API server or a node would reject" {
   local wrong said
   for version in $HELMS; do
     for wrong in runtimeClasses.X.handler=runc runtimeClasses.x.kind=runc runtimeClasses.chart-runc.handler=Runc \
-      runtimeClasses.chart-runc.overhead.podFixed.cpu=much pools.X.mode=check pools.x.version=a/b pools.x.maxUnavailable=0 \
-      pools.x.maxUnavailable=0% pools.x.minReadySeconds=-1 image.repository= resources.requests.cpu=much; do
+      runtimeClasses.chart-runc.overhead.podFixed.cpu=much pools.X.mode=plan pools.x.version=a/b pools.x.maxUnavailable=0 \
+      pools.x.maxUnavailable=0% pools.x.minReadySeconds=-1 image.repository= resources.requests.cpu=much \
+      image.digest=sha256:0 pools.x.digest=latest serviceAccount.name=A test.handler=Runc; do
       ! said=$(rendered "$version" --values "$VALUES" --set "$wrong") || fail "helm$version accepts $wrong"
       has "helm$version: $wrong" "values don't meet the specifications of the schema" "$said"
     done
     ! said=$(rendered "$version" --values "$VALUES" --set runtimeClasses.x.handler=runc) || fail "a class has no policy"
     has "helm$version" "runtimeClasses.x has no kind" "$said"
-    ! said=$(rendered "$version" --set pools.x.mode=check --set pools.y.mode=check) || fail "pools have the same nodes"
+    ! said=$(rendered "$version" --set pools.x.mode=plan --set pools.y.mode=plan) || fail "pools have the same nodes"
     has "helm$version" "pools.x has no nodeSelector" "$said"
+    ! said=$(rendered "$version" --values "$VALUES" --set pools.rest.version=1.0.0) || fail "a digest is of another version"
+    has "helm$version" "pools.rest has a version, and image.digest is that of another version" "$said"
   done
 }
 
@@ -81,7 +91,10 @@ is_rejected() {
   for version in $HELMS; do
     rendered "$version" --values "$VALUES" >"$DIR/chart.rendered"
     kubectl_at_cluster apply --dry-run=server -f "$DIR/chart.rendered" >"$DIR/chart.accepted"
-    equal "objects" 30 "$(wc -l <"$DIR/chart.accepted")"
+    equal "objects" 33 "$(wc -l <"$DIR/chart.accepted")"
+    grep -q 'absent(up{job="nodes"})' "$DIR/chart.rendered"
+    grep -q 'daemonset=~"chart-.+"' "$DIR/chart.rendered"
+    ! grep -q 'job="criswitch"' "$DIR/chart.rendered"
     equal "nothing" "" "$(rendered "$version")"
   done
 }
@@ -135,11 +148,39 @@ chart-rest 1 0' "$(jq -r '[.metadata.name, .spec.updateStrategy.rollingUpdate.ma
     .hostNetwork, .hostPID, .hostIPC, .automountServiceAccountToken, (.containers | length), (.containers[0].securityContext |
     .allowPrivilegeEscalation, .readOnlyRootFilesystem, .capabilities.drop, .capabilities.add, .privileged, .runAsUser)]' "$DIR/chart.pools" |
     sort -u)"
-  equal "the arguments" 'node follow --mode=check
-node follow --mode=install --spec=/specification/spec.toml
+  equal "the arguments" 'node follow --mode=install --spec=/specification/spec.toml
+node follow --mode=plan
 node follow --mode=uninstall' "$(jq -r '.spec.template.spec.containers[0].args | join(" ")' "$DIR/chart.pools" | sort)"
-  equal "images" 'registry.test/criswitch:0.0.9
-registry.test/criswitch:'"$(sed -n 's/^appVersion: //p' "$CHART/Chart.yaml")" "$(jq -r '.spec.template.spec.containers[0].image' "$DIR/chart.pools" | sort -u)"
+  equal "images" "registry.test/criswitch:0.0.9@sha256:$(printf 'b%.0s' {1..64})
+registry.test/criswitch:$(sed -n 's/^appVersion: //p' "$CHART/Chart.yaml")@sha256:$(printf 'a%.0s' {1..64})" "$(jq -r '.spec.template.spec.containers[0].image' "$DIR/chart.pools" | sort -u)"
+}
+
+@test "the base for kustomize is a pool of the chart in mode plan" {
+  helm_at_cluster 4 template criswitch "$CHART" --namespace criswitch --set "pools.nodes.specification=[node]
+" >"$DIR/chart.rendered"
+  kubectl_at_cluster kustomize "$TOP/deploy/kustomize" >"$DIR/chart.base"
+  kubectl_at_cluster apply --dry-run=client -f "$DIR/chart.base" >/dev/null
+  same_file "the base" <(pool_of "$DIR/chart.rendered") <(pool_of "$DIR/chart.base")
+}
+
+# pool_of FILE: prints the DaemonSet in a file without the labels that only Helm sets.
+pool_of() {
+  kubectl_at_cluster create --dry-run=client -o json -f "$1" | jq -S 'select(.kind == "DaemonSet") |
+    .metadata.labels |= del(.["helm.sh/chart"], .["app.kubernetes.io/instance"], .["app.kubernetes.io/version"],
+    .["app.kubernetes.io/managed-by"])'
+}
+
+@test "the pod of helm test has no label of a pool, no privileges and no token, and tries the handler on a node of the pool" {
+  rendered 4 --values "$VALUES" | kubectl_at_cluster create --dry-run=client -o json -f - |
+    jq -s 'map(select(.kind == "Pod"))' >"$DIR/chart.test"
+  equal "the pods" chart-canary-test "$(jq -r '.[].metadata.name' "$DIR/chart.test")"
+  equal "labels of pools" 0 "$(jq '[.[].metadata.labels | keys[] | select(startswith("criswitch.io/"))] | length' "$DIR/chart.test")"
+  equal "the node and the user" '["canary",false,"nodes"]' \
+    "$(jq -c '.[0].spec | [.nodeSelector.pool, .automountServiceAccountToken, .serviceAccountName]' "$DIR/chart.test")"
+  equal "the arguments" 'try runc --socket=/run/criswitch/criswitch.sock --host-network' \
+    "$(jq -r '.[0].spec.containers[0].args | join(" ")' "$DIR/chart.test")"
+  equal "privileges" '[false,["ALL"],null]' "$(jq -c '.[0].spec.containers[0].securityContext |
+    [.allowPrivilegeEscalation, .capabilities.drop, .privileged]' "$DIR/chart.test")"
 }
 
 @test "a release of the chart is installed, upgraded, rolled back and uninstalled, and the API server enforces its policies" {
@@ -150,7 +191,7 @@ registry.test/criswitch:'"$(sed -n 's/^appVersion: //p' "$CHART/Chart.yaml")" "$
     wait_for 60 "the class of the chart" try_pod chart-gvisor
     said=$(helm_at_cluster "$version" upgrade chart "$CHART" --values "$VALUES")
     has "notes" "chart-kata: handler kata" "$said"
-    equal "upgraded" 30 "$(objects | wc -l)"
+    equal "upgraded" 32 "$(objects | wc -l)"
     wait_for 60 "the policy of the chart" is_rejected
     helm_at_cluster "$version" rollback chart 1
     equal "rolled back" runtimeclass.node.k8s.io/chart-gvisor "$(objects)"

@@ -40,9 +40,9 @@ api() {
     "https://$API:$(kept api.port)/$1"
 }
 
-# start_node: starts the kubelet of the cluster with the criswitch `cluster`.
+# start_node [ARGUMENT...]: starts the kubelet of the cluster with the criswitch `cluster`.
 start_node() {
-  start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig"
+  start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig" "$@"
 }
 
 # start_scheduler: starts the kube-scheduler of the cluster.

@@ -188,14 +188,20 @@ impl Creator {
         let may_be_removed = pod.may_be_removed;
         let pod_sandbox_id = pod.id.clone();
         let asked = request(cri::StopPodSandboxRequest { pod_sandbox_id });
-        let call = self.client.cri.stop_pod_sandbox(asked);
-        let call = call.map(|reply| or_removed(reply, may_be_removed));
+        let call = self
+            .client
+            .cri
+            .stop_pod_sandbox(asked)
+            .map(|reply| or_removed(reply, may_be_removed));
         answer("StopPodSandbox", call, |_| ()).await?;
         pod.may_be_removed = true;
         let pod_sandbox_id = pod.id.clone();
         let asked = request(cri::RemovePodSandboxRequest { pod_sandbox_id });
-        let call = self.client.cri.remove_pod_sandbox(asked);
-        let call = call.map(|reply| or_removed(reply, may_be_removed));
+        let call = self
+            .client
+            .cri
+            .remove_pod_sandbox(asked)
+            .map(|reply| or_removed(reply, may_be_removed));
         answer("RemovePodSandbox", call, |_| ()).await
     }
 }

@@ -77,7 +77,7 @@ async fn main() -> Result<()> {
     if let [lives, direct, through, pods] = arguments.as_slice()
         && lives == "lives"
     {
-        let pods = pods.parse().context("PODS is no number")?;
+        let pods = pods.parse().context("PODS is not a number")?;
         println!("{}", lives::compare(direct, through, pods).await?);
         return Ok(());
     }
@@ -90,7 +90,7 @@ async fn main() -> Result<()> {
     pods.read()?;
     let cri = connect(socket)?;
     let client = Client { cri, pods };
-    let seconds = seconds.parse().context("SECONDS is no number")?;
+    let seconds = seconds.parse().context("SECONDS is not a number")?;
     let load = async {
         if !handlers.is_empty() {
             creations::start(&client, socket, handlers);
@@ -150,8 +150,11 @@ impl Reported {
     fn agrees(&self, after: &Reported, listed: &[&str], id: fn(&Pod) -> &str) -> bool {
         let ids: BTreeSet<&str> = listed.iter().copied().collect();
         let mut all_along = self.here.intersection(&after.here);
-        let ever = [&self.here, &self.leaving, &after.here, &after.leaving];
-        let ever: BTreeSet<&str> = ever.into_iter().flatten().map(id).collect();
+        let ever: BTreeSet<&str> = [&self.here, &self.leaving, &after.here, &after.leaving]
+            .into_iter()
+            .flatten()
+            .map(id)
+            .collect();
         ids.len() == listed.len()
             && all_along.all(|pod| ids.contains(id(pod)))
             && (self.coming || after.coming || ids.is_subset(&ever))
@@ -190,8 +193,11 @@ impl Client {
             let before = pods.read()?;
             let call = self.cri.list_containers(request(Default::default()));
             let line = outcome("ListContainers", "all", call, |reply| {
-                let listed = reply.containers.iter();
-                let listed: Vec<_> = listed.map(|container| container.id.as_str()).collect();
+                let listed: Vec<_> = reply
+                    .containers
+                    .iter()
+                    .map(|container| container.id.as_str())
+                    .collect();
                 let after = pods.read();
                 after.is_ok_and(|after| before.agrees(&after, &listed, |pod| &pod.container))
             })
@@ -215,8 +221,10 @@ impl Client {
             let call = self.cri.status(request(Default::default()));
             let line = outcome("Status", "node", call, |reply| {
                 let conditions = reply.status.iter().flat_map(|status| &status.conditions);
-                let ready = conditions.filter(|condition| condition.status);
-                let ready: Vec<_> = ready.map(|condition| condition.r#type.as_str()).collect();
+                let ready: Vec<_> = conditions
+                    .filter(|condition| condition.status)
+                    .map(|condition| condition.r#type.as_str())
+                    .collect();
                 ["RuntimeReady", "NetworkReady"]
                     .iter()
                     .all(|needed| ready.contains(needed))

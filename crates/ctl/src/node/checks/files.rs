@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use criswitch_platform::WriteTarget;
 
-use crate::node::Finding;
+use crate::node::facts::MachineFacts;
+use crate::node::finding::Finding;
 use crate::node::journal;
-use crate::node::plan::MachineFacts;
 use crate::node::root::Root;
 use crate::node::steps::{Change, Content, PROGRAMS, PlannedStep};
 
@@ -21,15 +21,49 @@ const INSTALLED: [&str; 4] = [
     "/usr/lib/systemd/system/criswitch.service",
     "/lib/systemd/system/criswitch.service",
 ];
-/// The free space that a file needs besides its size, in bytes.
-const ROOM: u64 = 1 << 20;
+
+/// Operating systems whose files criswitch cannot change for good, by `ID` in os-release, each with the way that exists
+/// there.
+const IMMUTABLE: [(&str, &str, &str); 2] = [
+    (
+        "bottlerocket",
+        "Bottlerocket makes /etc again at each boot, and its root is read-only",
+        "an image of your own with criswitch, and settings.kubernetes.container-runtime-endpoint",
+    ),
+    (
+        "cos",
+        "Container-Optimized OS makes /etc again at each boot, and /var runs no programs",
+        "a node pool with Ubuntu",
+    ),
+];
+const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
+
+pub(super) fn operating_system(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let mut files = OS_RELEASE.into_iter();
+    let found = files.find_map(|file| Some((file, facts.root.text(Path::new(file)).ok()??)));
+    let Some((file, text)) = found else {
+        return Vec::new();
+    };
+    let mut lines = text.lines();
+    let id = lines
+        .find_map(|line| line.trim().strip_prefix("ID="))
+        .unwrap_or_default()
+        .trim_matches(['"', '\'']);
+    let known = IMMUTABLE.iter().find(|(name, ..)| *name == id);
+    let finding = known.map(|(_, what, instead)| Finding::new([file], what, instead));
+    finding.into_iter().collect()
+}
 
 pub(super) fn machine(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Some(wanted) = &facts.specification.machine_id else {
         return Vec::new();
     };
-    let found = facts.root.text(Path::new(MACHINE_ID)).ok().flatten();
-    let found = found.map(|id| id.trim().to_owned());
+    let found = facts
+        .root
+        .text(Path::new(MACHINE_ID))
+        .ok()
+        .flatten()
+        .map(|id| id.trim().to_owned());
     let what = format!("the specification is for the machine {wanted}");
     match found {
         None => vec![Finding::unknown(
@@ -61,22 +95,24 @@ pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
 
 pub(super) fn generation(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let wanted = facts.specification.generation.iter();
-    let older = wanted.filter(|wanted| **wanted < facts.number);
-    let older = older.map(|wanted| {
-        let what = format!(
-            "the specification has the generation {wanted}, and {} was applied here",
-            facts.number
-        );
-        Finding::new(["specification"], &what, "the newest specification")
-    });
+    let older = wanted
+        .filter(|wanted| **wanted < facts.number)
+        .map(|wanted| {
+            let what = format!(
+                "the specification has the generation {wanted}, and {} was applied here",
+                facts.number
+            );
+            Finding::new(["specification"], &what, "the newest specification")
+        });
     older.collect()
 }
 
 pub(super) fn systemd(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let exists = |path: &&str| facts.root.at(Path::new(path)).exists();
-    let found = match facts.root.runs() {
-        true => exists(&RUNNING),
-        false => SYSTEMD.iter().any(exists),
+    let found = if facts.root.runs() {
+        exists(&RUNNING)
+    } else {
+        SYSTEMD.iter().any(exists)
     };
     let what = "systemd does not run the services of this machine";
     Vec::from_iter((!found).then(|| Finding::new([RUNNING], what, "")))
@@ -126,8 +162,9 @@ pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<
         let part = existing_part(&facts.root, &parent).canonicalize();
         !matches!((&root, part), (Ok(root), Ok(part)) if part.starts_with(root) && part.is_dir())
     };
-    let paths = contents(planned).map(|(change, _)| Path::new(&change.place));
-    let paths = paths.chain([Path::new(journal::FILE)]);
+    let paths = contents(planned)
+        .map(|(change, _)| Path::new(&change.place))
+        .chain([Path::new(journal::FILE)]);
     let places = paths.filter(|path| is_outside(path)).map(Path::display);
     let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
     vec![Finding::new(places, what, "")]
@@ -135,20 +172,8 @@ pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<
 
 pub(super) fn read_only(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, _| target.is_read_only);
-    let unseen = contents(planned).filter_map(|(change, _)| {
-        let part = existing_part(&facts.root, &change.place);
-        let error = WriteTarget::of(&part).err()?;
-        Some(Finding::unknown(
-            [&change.place],
-            format!("cannot be examined: {error}"),
-            "",
-        ))
-    });
     let what = "the file system is read-only";
-    [Finding::new(places, what, "")]
-        .into_iter()
-        .chain(unseen)
-        .collect()
+    vec![Finding::new(places, what, "")]
 }
 
 pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
@@ -159,50 +184,8 @@ pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<
     vec![Finding::new(places, what, "mounting it with exec")]
 }
 
-pub(super) fn immutable(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
-    let is_immutable = |path: &Path| WriteTarget::of(path).is_ok_and(|target| target.is_immutable);
-    let places = contents(planned).filter(|(change, _)| {
-        let part = existing_part(&facts.root, &change.place);
-        is_immutable(&part) || part.parent().is_some_and(is_immutable)
-    });
-    let places = places.map(|(change, _)| &change.place);
-    let what = "the file or its directory cannot be changed (chattr +i or +a)";
-    vec![Finding::new(places, what, "chattr -i -a")]
-}
-
-pub(super) fn room(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
-    let places = with_target(facts, planned, |target, content| {
-        target.available_bytes < content.size() + ROOM
-    });
-    // At most, one file system gets each new file, both saved contents, and room for the old file. It also gets the
-    // recover program, the saved content of that program, and room for it.
-    let sizes = contents(planned).map(|(change, content)| {
-        let before = facts.root.place(Path::new(&change.place)).metadata();
-        2 * (content.size() + before.map_or(0, |about| about.len()))
-    });
-    let [(_, own), _] = &facts.programs;
-    let recover = if facts.root.is_this_machine() {
-        3 * own.len() as u64
-    } else {
-        0
-    };
-    let needed = sizes.sum::<u64>() + recover + ROOM;
-    let journal = WriteTarget::of(&existing_part(&facts.root, journal::FILE));
-    let journal = journal.is_ok_and(|target| target.available_bytes < needed);
-    let journal = journal.then_some(journal::FILE);
-    let what = "the file system has no room for the file";
-    let for_undo = format!(
-        "the file system has no room of {} MB for this change and its undo",
-        needed.div_ceil(1_000_000)
-    );
-    vec![
-        Finding::new(places, what, ""),
-        Finding::new(journal, for_undo, ""),
-    ]
-}
-
-/// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of criswitch
-/// is of this command.
+/// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of
+/// criswitch is of this command.
 pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let changes = planned.iter().flat_map(|planned| &planned.changes);
     let layout = facts.layout.as_ref();

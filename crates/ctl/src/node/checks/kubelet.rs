@@ -2,24 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use criswitch_client::program::within;
-
-use crate::node::kubelet::{IMAGES, files_of};
-use crate::node::plan::MachineFacts;
+use crate::node::facts::MachineFacts;
+use crate::node::finding::Finding;
+use crate::node::kubelet::IMAGES;
+use crate::node::kubelet_files::files_of;
+use crate::node::settings::judge;
 use crate::node::start::{Flags, Start};
 use crate::node::steps::{ORDER_DROP_IN, PlannedStep};
 use crate::node::unit::{Unit, Word};
-use crate::node::{Finding, judge};
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;
 /// The oldest one with which k3s and RKE2 read drop-ins of the kubelet. Source: the documentation of k3s.
 const OLDEST_OF_RANCHER: u32 = 32;
-/// How long the kubelet may take to print its version.
-const VERSION_LIMIT: Duration = Duration::from_secs(10);
 /// Linux' unit of the times in `/proc/PID/stat`, for all processors of Kubernetes.
 const TICKS_PER_SECOND: u64 = 100;
 /// The field of `/proc/PID/stat` with the start, counted after the name of the program.
@@ -43,25 +40,10 @@ pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec
 
 /// The minor version of the kubelet 1.x, as its program prints it. `None` if it is unknown.
 pub(super) fn minor_version(facts: &MachineFacts<'_>) -> Option<u32> {
-    let start = facts
-        .kubelet
-        .start
-        .as_ref()
-        .filter(|_| facts.root.is_this_machine())?;
-    let program = match facts.kubelet.pid {
-        Some(pid) => fs::read_link(format!("/proc/{pid}/exe")).ok()?,
-        None => PathBuf::from(&start.words.first()?.text),
-    };
-    let mut kubelet = Command::new(program);
-    kubelet.arg("--version");
-    let output = within(VERSION_LIMIT, kubelet).ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let (_, version) = text.split_once(" v1.")?;
-    version
-        .split(|char: char| !char.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()
+    let version = facts.kubelet.version(&facts.root)?;
+    let (_, minor) = version.split_once(" v1.")?;
+    let mut numbers = minor.split(|char: char| !char.is_ascii_digit());
+    numbers.next()?.parse().ok()
 }
 
 pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {

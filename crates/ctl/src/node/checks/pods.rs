@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 
 use super::kubelet::minor_version;
-use crate::node::Finding;
-use crate::node::plan::MachineFacts;
-use crate::node::same;
+use crate::node::collisions;
+use crate::node::facts::MachineFacts;
+use crate::node::finding::Finding;
+use crate::node::settings::same;
 use crate::node::steps::PlannedStep;
 use crate::probe::{self, Probed, driver_of};
 
@@ -58,9 +59,8 @@ pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
         return Vec::new();
     };
     let backends = &wanted.config.table.backends;
-    let place = |name: &str| format!("backend {name:?}");
     let Some(probes) = &facts.probes else {
-        let places = backends.iter().map(|backend| place(&backend.name));
+        let places = backends.iter().map(probe::place);
         return vec![Finding::unknown(
             places,
             "the machine does not run, so no backend was asked",
@@ -68,17 +68,9 @@ pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
         )];
     };
     let answers = backends.iter().zip(probes);
-    let bad = answers.filter_map(|(backend, probe)| {
-        let what = match probe {
-            Err(cause) => format!("{}: {cause}", backend.socket),
-            Ok(found) if found.is_switch => format!("criswitch serves {}", backend.socket),
-            Ok(_) => return None,
-        };
-        Some(Finding::new(
-            [place(&backend.name)],
-            &what,
-            "starting the runtime",
-        ))
+    let bad = answers.flat_map(|(backend, probe)| {
+        let faults = probe::faults(probe).into_iter();
+        faults.map(|what| Finding::new([probe::place(backend)], what, ""))
     });
     bad.collect()
 }
@@ -99,12 +91,22 @@ pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Ve
     {
         return Vec::new();
     }
-    let what = "the kubelet uses this runtime, which is no backend, so it would lose its pods";
+    let what = "the kubelet uses this runtime, which is not a backend, so it would lose its pods";
     vec![Finding::new(
         [endpoint],
         what,
         "a row for its handlers under [handlers]",
     )]
+}
+
+/// The paths that the backends share outside of the CRI.
+pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    let wanted = facts.wanted.iter().filter(|_| facts.root.runs());
+    let lost = wanted.flat_map(|wanted| collisions::lost_sockets(&wanted.config.table));
+    collisions::between(&answered(facts))
+        .into_iter()
+        .chain(lost)
+        .collect()
 }
 
 pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -114,17 +116,17 @@ pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<
     let table = &wanted.config.table;
     let probes = facts.probes.as_deref().unwrap_or_default();
     let all = table.backends.iter();
-    let silent = all.filter(|backend| driver_of(table, probes, backend.id).is_none());
-    let silent = silent.map(|backend| format!("backend {:?}", backend.name));
+    let silent = all
+        .filter(|backend| driver_of(table, probes, backend.id).is_none())
+        .map(|backend| format!("backend {:?}", backend.name));
     let mut found = vec![Finding::unknown(
         silent,
         "the cgroup driver is not known; the kubelet and all backends must have the same",
         "",
     )];
     let ours = driver_of(table, probes, table.default.backend);
-    let hint = "the same driver for the kubelet and all backends";
     for (name, what) in probe::other_drivers("the default backend", ours, &answered(facts)) {
-        found.push(Finding::new([format!("backend {name:?}")], &what, hint));
+        found.push(Finding::new([format!("backend {name:?}")], &what, ""));
     }
     if let Some(ours) = ours {
         facts.kubelet.judge_cgroup_driver(ours, &mut found);
@@ -155,11 +157,10 @@ pub(super) fn handler_without_row(facts: &MachineFacts<'_>, _: &[PlannedStep]) -
 
 /// Pods that the kubelet would remove, because it does not know them.
 pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let pods = match &facts.pods {
-        Ok(pods) => pods,
+    let known = match &facts.pods {
+        Ok(known) => known,
         Err(found) => return vec![found.clone()],
     };
-    let known: BTreeSet<_> = pods.iter().map(|pod| pod.uid.as_str()).collect();
     let all = answered(facts);
     let all = all.iter().flat_map(|(_, found)| running(found));
     let unknown = all.filter(|pod| {
@@ -172,8 +173,9 @@ pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) ->
 }
 
 pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let is_after = |pod: &PodSandbox, time: Duration| {
         u128::try_from(pod.created_at).is_ok_and(|created| created > time.as_nanos())
     };
@@ -191,28 +193,23 @@ pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     ]
 }
 
-/// An unknown finding about all pods of the node, which files and backends cannot answer.
-fn unknown(facts: &MachineFacts<'_>, what: &str) -> Vec<Finding> {
-    match &facts.pods {
-        Ok(pods) => vec![Finding::unknown(
-            pods.iter().map(|pod| &pod.name),
-            what,
-            KUBECTL,
-        )],
-        Err(found) => vec![found.clone()],
-    }
+/// A note about the pods of the node, whose specifications are in the API server only.
+fn note(facts: &MachineFacts<'_>, what: &str) -> Vec<Finding> {
+    let has_pods = !facts.pods.as_ref().is_ok_and(BTreeSet::is_empty);
+    let place = has_pods.then_some("all pods");
+    vec![Finding::new(place, what, KUBECTL)]
 }
 
 pub(super) fn admission(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let what = "whether the restarted kubelet admits the pods again depends on their specifications: node selectors \
         and labels of the node, NUMA, devices whose plug-in is not registered";
-    unknown(facts, what)
+    note(facts, what)
 }
 
 pub(super) fn eviction(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let what =
         "whether a short NotReady of the node evicts the pods depends on their tolerationSeconds";
-    unknown(facts, what)
+    note(facts, what)
 }
 
 pub(super) fn readiness(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -221,5 +218,5 @@ pub(super) fn readiness(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Find
     }
     let what = "with a kubelet 1.31 to 1.34, pods with a readiness probe are not ready from its restart until their \
         first probe";
-    unknown(facts, what)
+    note(facts, what)
 }

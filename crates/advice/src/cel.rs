@@ -1,0 +1,38 @@
+//! The parts of the CEL expressions in a ValidatingAdmissionPolicy.
+
+use super::patterns::regex;
+
+/// The most characters of a CEL expression.
+pub const MOST_OF_CEL: usize = 300;
+
+/// The variables of the CEL expressions, each with its own expression. `object` is the pod, as the API server passes it
+/// to a ValidatingAdmissionPolicy when a client creates it.
+pub const VARIABLES: [(&str, &str); 3] = [
+    (
+        "containers",
+        "object.spec.containers + object.spec.?initContainers.orValue([])",
+    ),
+    (
+        "hostPaths",
+        "object.spec.?volumes.orValue([]).filter(v, has(v.hostPath)).map(v, v.hostPath)",
+    ),
+    (
+        "privileged",
+        "variables.containers.exists(c, c.?securityContext.?privileged.orValue(false))",
+    ),
+];
+
+/// Texts as a list in CEL. No text of the table contains a quote or a backslash.
+pub(super) fn texts(all: &[&str]) -> String {
+    let all: Vec<_> = all.iter().map(|text| format!("'{text}'")).collect();
+    format!("[{}]", all.join(", "))
+}
+
+/// A CEL expression for a text that is like one of these patterns.
+pub(super) fn like(text: &str, patterns: &[&str]) -> String {
+    if patterns.iter().any(|pattern| pattern.contains('*')) {
+        format!("{text}.matches({})", regex(patterns))
+    } else {
+        format!("{text} in {}", texts(patterns))
+    }
+}

@@ -1,0 +1,194 @@
+//! The runtimes of one node share paths outside of the CRI by default that they should not: the socket and the plug-ins
+//! of NRI, imported configuration files, and the subnet of their pods. docs/second-daemon.md says the effect of each.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use criswitch_config::Table;
+use criswitch_platform::paths::in_run;
+use criswitch_platform::{LostSocket, sockets};
+
+use super::finding::Finding;
+use super::runtime_settings::RuntimeSettings;
+use crate::probe::Probed;
+use crate::probe::subnets::Subnet;
+
+/// The paths that these backends, which have answered, share. An unknown finding names a backend whose configuration
+/// cannot be read.
+pub(crate) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
+    if backends.len() < 2 {
+        return Vec::new();
+    }
+    let (mut found, mut known) = (Vec::new(), Vec::new());
+    for (name, probed) in backends {
+        let settings = RuntimeSettings::of(probed).unwrap_or_else(|cause| {
+            let what = format!("whether it shares NRI or imports with another runtime: {cause}");
+            found.push(Finding::unknown([format!("backend {name:?}")], what, ""));
+            None
+        });
+        known.push((name, &probed.subnets, settings));
+    }
+    for (at, (one, our_subnets, ours)) in known.iter().enumerate() {
+        for (other, their_subnets, theirs) in known.iter().skip(at + 1) {
+            let who = format!("backends {one:?} and {other:?}");
+            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                found.extend(of_settings(ours, theirs, &who));
+            }
+            found.extend(one_subnet(our_subnets, their_subnets, &who));
+        }
+    }
+    found
+}
+
+/// The NRI sockets, and the sockets of these backends, whose paths no longer lead to all of their processes. Connects
+/// to the NRI sockets.
+pub(crate) fn lost_sockets(table: &Table) -> Vec<Finding> {
+    let backends: BTreeSet<_> = table
+        .backends
+        .iter()
+        .map(|backend| in_run(backend.socket.path()))
+        .collect();
+    let is_wanted = |path: &Path| is_nri(path) || backends.contains(path);
+    match sockets::lost_sockets(is_wanted, is_nri) {
+        Ok(lost) => lost.iter().map(of_socket).collect(),
+        Err(error) => vec![Finding::unknown(["/proc"], error, "")],
+    }
+}
+
+/// The NRI sockets that are lost, without a connection to them. None if the sockets of the machine are not known.
+pub(crate) fn lost_nri() -> Vec<Finding> {
+    let lost = sockets::lost_sockets(is_nri, |_| false);
+    lost.unwrap_or_default().iter().map(of_socket).collect()
+}
+
+/// Whether the path is that of an NRI socket by its usual name.
+fn is_nri(path: &Path) -> bool {
+    path.ends_with("nri.sock")
+}
+
+fn finding(place: impl ToString, what: impl ToString, hint: &str) -> Finding {
+    Finding::new([place], what, format!("{hint} (docs/second-daemon.md)"))
+}
+
+fn of_socket(lost: &LostSocket) -> Finding {
+    let processes: Vec<_> = lost
+        .processes
+        .iter()
+        .map(|process| format!("{} (pid {})", process.program, process.pid))
+        .collect();
+    let place = lost.path.display();
+    if let [only] = processes.as_slice() {
+        let what = format!(
+            "no connection to this path reaches {only}, which listens there: the file was removed or replaced"
+        );
+        return finding(place, what, "restarting this runtime");
+    }
+    let processes = processes.join(" and ");
+    let what =
+        format!("{processes} listen at this path, so only the last that bound it gets connections");
+    finding(
+        place,
+        what,
+        "another path for one of them, and restarting both",
+    )
+}
+
+/// The paths that two runtimes with these settings share.
+fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut add = |place: &Path, what: &str, hint: &str| {
+        found.push(finding(place.display(), format!("{who} {what}"), hint));
+    };
+    if let (Some(ours), Some(theirs)) = (&ours.nri, &theirs.nri) {
+        if in_run(&ours.socket) == in_run(&theirs.socket) {
+            add(
+                &ours.socket,
+                "have the same NRI socket, so NRI plug-ins reach only the one that started last",
+                "another socket for one of them, or switching NRI off there",
+            );
+        }
+        if ours.plugins == theirs.plugins {
+            add(
+                &ours.plugins,
+                "start the same NRI plug-ins, so a plug-in that assigns CPUs or devices assigns them twice",
+                "another folder of plug-ins for one of them, or switching NRI off there",
+            );
+        }
+    }
+    let imports = ours.imports.iter();
+    for import in imports.filter(|import| theirs.imports.contains(import)) {
+        add(
+            import,
+            "read this configuration, so a file for one of them changes the other too",
+            "another path for one of them",
+        );
+    }
+    found
+}
+
+/// Two CNI networks with different names on one subnet: each gives out the addresses of the other.
+fn one_subnet(ours: &[Subnet], theirs: &[Subnet], who: &str) -> Vec<Finding> {
+    let pairs = ours
+        .iter()
+        .flat_map(|one| theirs.iter().map(move |other| (one, other)));
+    let same =
+        pairs.filter(|(one, other)| one.subnet == other.subnet && one.network != other.network);
+    let found = same.map(|(one, other)| {
+        let what = format!(
+            "{who} have the CNI networks {:?} and {:?} on this subnet, so two pods may get one address",
+            one.network, other.network
+        );
+        finding(&one.subnet, what, "one CNI configuration for both, or another subnet")
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::runtime_settings::Nri;
+    use super::*;
+
+    #[test]
+    fn two_runtimes_with_the_defaults_share_socket_plug_ins_and_imports() {
+        let defaults = || RuntimeSettings {
+            nri: Some(Nri {
+                socket: "/var/run/nri/nri.sock".into(),
+                plugins: "/opt/nri/plugins".into(),
+            }),
+            imports: vec!["/etc/containerd/conf.d/*.toml".into()],
+        };
+        let places = |other: &RuntimeSettings| -> Vec<String> {
+            let found = of_settings(&defaults(), other, "a and b");
+            found.iter().map(Finding::place).collect()
+        };
+        let all = [
+            "/var/run/nri/nri.sock",
+            "/opt/nri/plugins",
+            "/etc/containerd/conf.d/*.toml",
+        ];
+        assert_eq!(places(&defaults()), all);
+        assert_eq!(places(&RuntimeSettings::default()), [""; 0]);
+    }
+
+    #[test]
+    fn networks_with_different_names_on_one_subnet_collide() {
+        let cni = |name: &str, subnet: &str| {
+            let source = format!(
+                r#"{{"name":"{name}","plugins":[{{"type":"bridge","ipam":{{"type":"host-local","ranges":[[{{"subnet":"{subnet}"}}]]}}}}]}}"#
+            );
+            let config = serde_json::json!({"Name": name, "Source": source});
+            crate::probe::subnets::of_cni(&serde_json::json!({"Networks": [{"Config": config}]}))
+        };
+        let (ours, theirs) = (cni("one", "10.66.0.0/16"), cni("two", "10.66.0.0/16"));
+        assert_eq!(one_subnet(&ours, &theirs, "a and b").len(), 1);
+        assert_eq!(
+            one_subnet(&ours, &ours, "a and b").len(),
+            0,
+            "they share the leases"
+        );
+        assert_eq!(
+            one_subnet(&ours, &cni("two", "10.67.0.0/16"), "a and b").len(),
+            0
+        );
+    }
+}

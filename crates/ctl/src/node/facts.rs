@@ -1,0 +1,187 @@
+//! The state of a machine, as far as a plan needs it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use criswitch_config::address::Address;
+use criswitch_config::specification::Specification;
+use criswitch_config::{Config, DEFAULT_PATH, Problems};
+
+use super::finding::Finding;
+use super::journal::Journal;
+use super::kubelet::Kubelet;
+use super::layout::Layout;
+use super::root::{self, Root};
+use super::settings::last;
+use crate::discover;
+use crate::probe::{Probe, probe_all};
+
+/// The directory of the configuration's drop-ins, and the one of the kubelet.
+const DROP_INS: &str = "/etc/criswitch/conf.d";
+const KUBELET: &str = "/var/lib/kubelet";
+
+/// The state of a machine, as far as the steps and the checks need it.
+pub(super) struct MachineFacts<'a> {
+    pub(super) root: Root<'a>,
+    pub(super) specification: &'a Specification,
+    pub(super) wanted: Result<Wanted, Vec<Finding>>,
+    /// The file of the labels in the configuration that the node has.
+    pub(super) labels_file: Option<PathBuf>,
+    /// The kubelet as it runs.
+    pub(super) kubelet: Kubelet,
+    pub(super) kubelet_findings: Vec<Finding>,
+    /// The kubelet as its next start would make it.
+    pub(super) next_kubelet: Kubelet,
+    /// The endpoint of criswitch, as the kubelet takes it.
+    pub(super) endpoint: String,
+    pub(super) layout: Result<Layout, Vec<Finding>>,
+    /// The answers of the backends; `None` if the machine does not run.
+    pub(super) probes: Option<Vec<Probe>>,
+    /// The programs to install: the names and the bytes of this program and of the daemon.
+    pub(super) programs: [(&'static str, Vec<u8>); 2],
+    /// The files that are as an earlier `apply` has made them.
+    pub(super) own: Vec<PathBuf>,
+    /// The number of the specification that was applied last.
+    pub(super) number: u64,
+    /// The uids of the pods that the kubelet has, or why they are unknown.
+    pub(super) pods: Result<BTreeSet<String>, Finding>,
+}
+
+/// The configuration that the node will have.
+pub(super) struct Wanted {
+    pub(super) config: Config,
+    /// The text of its file; `None` if the file stays as it is.
+    pub(super) text: Option<String>,
+}
+
+impl<'a> MachineFacts<'a> {
+    pub(super) fn look(
+        specification: &'a Specification,
+        directory: &'a Path,
+        programs: [(&'static str, Vec<u8>); 2],
+    ) -> anyhow::Result<MachineFacts<'a>> {
+        let root = Root::of(directory);
+        let wanted = Wanted::find(specification, &root, directory);
+        let config = Config::load(&root.at(Path::new(DEFAULT_PATH)));
+        let mut kubelet_findings = Vec::new();
+        let kubelet = Kubelet::read(&root, &mut kubelet_findings);
+        let (nothing, mut next_findings) = (root::PlannedTexts::new(), Vec::new());
+        let next_kubelet = Kubelet::read(&root.with(&nothing), &mut next_findings);
+        let endpoint = endpoint(wanted.as_ref().ok());
+        let probes = match &wanted {
+            Ok(wanted) if root.runs() => Some(probe(&wanted.config, &root)?),
+            _ => None,
+        };
+        let journal = Journal::read(&root)?;
+        Ok(MachineFacts {
+            layout: Layout::find(&root, &next_kubelet, next_findings, &endpoint),
+            next_kubelet,
+            endpoint,
+            pods: pods(&kubelet, &root),
+            programs,
+            own: own(&journal)?,
+            number: journal.number(),
+            root,
+            specification,
+            wanted,
+            labels_file: config.ok().and_then(|config| config.labels_file),
+            kubelet,
+            kubelet_findings,
+            probes,
+        })
+    }
+}
+
+fn endpoint(wanted: Option<&Wanted>) -> String {
+    let listen = wanted.map(|wanted| wanted.config.listen.endpoint());
+    listen.unwrap_or_else(|| Address::default_listen().endpoint())
+}
+
+/// The files that are as an earlier `apply` has made them.
+fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
+    let drifted = journal.drifted()?;
+    let own = journal.changes().map(|change| change.path.clone());
+    Ok(own.filter(|path| !drifted.contains(path)).collect())
+}
+
+/// Asks the backends at their sockets below `root`.
+fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
+    let backends = config.table.backends.iter().map(|backend| {
+        let path = root.at(backend.socket.path());
+        let below = path.to_str().and_then(|path| Address::parse(path).ok());
+        let mut backend = backend.clone();
+        backend.socket = below.unwrap_or(backend.socket);
+        backend
+    });
+    probe_all(&backends.collect::<Vec<_>>(), config.max_message)
+}
+
+/// The pods with a directory of the kubelet.
+fn pods(kubelet: &Kubelet, root: &Root<'_>) -> Result<BTreeSet<String>, Finding> {
+    let set = last(&kubelet.settings, &["root-dir"]);
+    let folder = Path::new(set.map_or(KUBELET, |set| &set.value)).join("pods");
+    let uids = root.names_in(&folder).map_err(|error| {
+        let what = format!("the kubelet's pods cannot be read: {error}");
+        Finding::unknown([folder.display()], &what, "running the command as root")
+    })?;
+    if kubelet.pid.is_some() && !root.at(&folder).exists() {
+        let what = "a kubelet runs, and this directory of its pods does not exist";
+        return Err(Finding::unknown([folder.display()], what, ""));
+    }
+    Ok(BTreeSet::from_iter(uids))
+}
+
+impl Wanted {
+    /// The configuration of the specification, else the one of the node, else one for the runtimes that answer.
+    fn find(
+        specification: &Specification,
+        root: &Root<'_>,
+        directory: &Path,
+    ) -> Result<Wanted, Vec<Finding>> {
+        let problems = |problems: Problems| -> Vec<Finding> {
+            let problems = problems.iter();
+            problems
+                .map(|its| Finding::new([&its.place], &its.what, &its.hint))
+                .collect()
+        };
+        let path = Path::new(DEFAULT_PATH);
+        if specification.configuration.is_none() && root.at(path).exists() {
+            let config = Config::load(&root.at(path)).map_err(problems)?;
+            return Ok(Wanted { config, text: None });
+        }
+        let text = Wanted::text(specification, root, directory).map_err(|found| vec![found])?;
+        let drop_ins: Vec<_> = root
+            .files_in(Path::new(DROP_INS), &["toml"])
+            .into_iter()
+            .filter_map(|path| Some((root.text(&path).ok()??, path)))
+            .collect();
+        let own = [(path, text.as_bytes())].into_iter();
+        let texts = own.chain(
+            drop_ins
+                .iter()
+                .map(|(text, path)| (&**path, text.as_bytes())),
+        );
+        let config = Config::of_texts(&texts.collect::<Vec<_>>()).map_err(problems)?;
+        let text = Some(text);
+        Ok(Wanted { config, text })
+    }
+
+    fn text(
+        specification: &Specification,
+        root: &Root<'_>,
+        directory: &Path,
+    ) -> Result<String, Finding> {
+        let none =
+            |what: &str| Finding::new([DEFAULT_PATH], what, "[handlers] in the specification");
+        match &specification.configuration {
+            Some(text) => Ok(format!("{}\n", text.trim())),
+            None if root.runs() => {
+                let found = discover::configuration(directory);
+                found.map_err(|error| none(&error.to_string()))
+            }
+            None => Err(none(
+                "the machine does not run, so no configuration can be discovered",
+            )),
+        }
+    }
+}

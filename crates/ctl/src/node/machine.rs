@@ -1,0 +1,172 @@
+//! `criswitch check --node`: whether a machine is set up for criswitch.
+
+use std::path::{Path, PathBuf};
+
+use criswitch_client::columns::columns;
+use criswitch_client::terminal;
+use criswitch_config::Config;
+use serde_json::{Value, json};
+
+use super::finding::{Finding, advice, report};
+use super::kubelet::{CGROUP_DRIVER, IMAGES, Kubelet, RUNTIME};
+use super::rancher::Rancher;
+use super::root::Root;
+use super::settings::{Setting, judge};
+use super::{collisions, sockets};
+use crate::probe::{Probe, answered, driver_of};
+
+const CRICTL: &str = "/etc/crictl.yaml";
+/// The paths where crictl may be installed.
+const CRICTL_PROGRAMS: [&str; 4] = [
+    "/usr/local/bin/crictl",
+    "/usr/bin/crictl",
+    "/opt/bin/crictl",
+    "/opt/cni/bin/crictl",
+];
+
+/// The settings and the problems that were found on a machine.
+pub(crate) struct Node {
+    kubelet: Kubelet,
+    /// The version of the kubelet, if it is known.
+    version: Option<String>,
+    /// crictl's runtime endpoint, if it is configured.
+    crictl: Option<Setting>,
+    findings: Vec<Finding>,
+}
+
+/// Checks the machine below `root`. The answers of the backends show their cgroup drivers, and the paths that they
+/// share: unless these are `shown` with the answers.
+pub(crate) fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path) -> Node {
+    let root = Root::of(root);
+    let mut findings = Vec::new();
+    let kubelet = Kubelet::read(&root, &mut findings);
+    let switch = config.listen.endpoint();
+    kubelet.judge(&switch, &mut findings);
+    Kubelet::judge_kubeadm(&root, &switch, &mut findings);
+    let table = &config.table;
+    if let Some(driver) = probes.and_then(|it| driver_of(table, it, table.default.backend)) {
+        kubelet.judge_cgroup_driver(driver, &mut findings);
+    }
+    let rancher = kubelet.rancher.as_ref();
+    let crictl = crictl(rancher, &root, &switch, &mut findings);
+    sockets::judge(config, &root, &mut findings);
+    if root.runs() {
+        let answered = probes.map(|it| answered(table, it)).unwrap_or_default();
+        if !shown {
+            findings.extend(collisions::between(&answered));
+        }
+        findings.extend(collisions::lost_sockets(table));
+    }
+    Node {
+        version: kubelet.version(&root),
+        kubelet,
+        crictl,
+        findings,
+    }
+}
+
+/// Checks crictl's endpoints and returns the runtime endpoint. Without a runtime endpoint, crictl would search for a
+/// runtime.
+fn crictl(
+    rancher: Option<&Rancher>,
+    root: &Root<'_>,
+    switch: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<Setting> {
+    let path = crictl_file(rancher, root);
+    let before = findings.len();
+    let file = root.yaml(&path, findings);
+    // An unreadable file may contain the endpoint, so the endpoint is not reported as missing.
+    let readable = findings.len() == before;
+    let mut programs = CRICTL_PROGRAMS.iter();
+    let installed = programs.any(|program| root.at(Path::new(program)).exists());
+    let exists = root.at(&path).exists();
+    let get = |key| Setting::of(file.as_ref()?, key, &path);
+    let (runtime, images) = (get("runtime-endpoint"), get("image-endpoint"));
+    let mut hint = format!("runtime-endpoint: {switch}");
+    if path != Path::new(CRICTL) {
+        hint += &format!(" in {CRICTL}, and CRI_CONFIG_FILE={CRICTL}");
+    }
+    if runtime.is_none() && readable && (installed || exists) {
+        let what = "crictl has no runtime-endpoint";
+        report(findings, path.display(), what, &hint);
+    }
+    judge(
+        runtime.as_ref(),
+        "crictl's runtime-endpoint",
+        switch,
+        hint,
+        findings,
+    );
+    let hint = "removing image-endpoint";
+    judge(
+        images.as_ref(),
+        "crictl's image-endpoint",
+        switch,
+        hint,
+        findings,
+    );
+    runtime
+}
+
+/// The path of crictl's configuration: `/etc/crictl.yaml` if it exists, else the file that k3s or RKE2 writes. The
+/// crictl of k3s and RKE2 reads that file, unless `CRI_CONFIG_FILE` names a different one.
+fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
+    let usual = PathBuf::from(CRICTL);
+    match rancher.map(Rancher::crictl) {
+        Some(own) if !root.at(&usual).exists() && root.at(&own).exists() => own,
+        _ => usual,
+    }
+}
+
+impl Node {
+    /// The text output: the settings, then the problems.
+    pub(crate) fn text(&self) -> anyhow::Result<String> {
+        let kubelet = &self.kubelet;
+        let settings = [
+            ("kubelet", kubelet.runs.as_ref()),
+            ("runtime", kubelet.set(RUNTIME)),
+            ("images", kubelet.set(IMAGES)),
+            ("cgroups", kubelet.set(CGROUP_DRIVER)),
+            ("crictl", self.crictl.as_ref()),
+        ];
+        let rows = settings.map(|(name, setting)| {
+            let text = setting.map(|setting| [setting.value.clone(), setting.from.clone()]);
+            let [value, from] = text.unwrap_or_default();
+            [name.to_owned(), value, from]
+        });
+        let mut text = columns(&["NODE", "VALUE", "FROM"], rows)?;
+        if !self.findings.is_empty() {
+            text.push('\n');
+        }
+        let findings: String = self
+            .findings
+            .iter()
+            .map(|finding| format!("{finding}\n"))
+            .collect();
+        Ok(text + &terminal::wrapped(&findings))
+    }
+
+    /// The findings as problems of the JSON output.
+    pub(crate) fn problems(&self) -> Vec<Value> {
+        let findings = self.findings.iter();
+        let problems = findings
+            .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }));
+        problems.collect()
+    }
+
+    /// The JSON output.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "kubelet": {
+                "pid": self.kubelet.pid,
+                "version": self.version,
+                "runtimeEndpoint": self.kubelet.set(RUNTIME),
+                "imageEndpoint": self.kubelet.set(IMAGES),
+                "cgroupDriver": self.kubelet.set(CGROUP_DRIVER),
+            },
+            "crictl": { "runtimeEndpoint": self.crictl },
+            "findings": self.problems(),
+        })
+    }
+}

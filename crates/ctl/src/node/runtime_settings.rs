@@ -1,0 +1,295 @@
+//! The settings of a runtime that concern the other programs of its node: NRI, and the files that it imports.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::root::Root;
+use crate::probe::Probed;
+
+/// The settings of a runtime that concern other programs of the node.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct RuntimeSettings {
+    /// `None` if NRI is off.
+    pub(super) nri: Option<Nri>,
+    /// The paths from which the runtime reads further configuration.
+    pub(super) imports: Vec<PathBuf>,
+}
+
+/// The paths that NRI uses.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Nri {
+    pub(super) socket: PathBuf,
+    pub(super) plugins: PathBuf,
+}
+
+impl RuntimeSettings {
+    /// Reads the configuration of the runtime's process. `None` if the process is neither containerd nor CRI-O, or is
+    /// in another PID namespace, which the kernel shows as process 0. `None` on Windows, where containerd has no NRI.
+    ///
+    /// # Errors
+    /// Why the configuration is not known.
+    pub(super) fn of(found: &Probed) -> Result<Option<RuntimeSettings>, String> {
+        let Some(pid) = found.pid.filter(|pid| cfg!(unix) && *pid > 0) else {
+            return Ok(None);
+        };
+        let arguments = fs::read(format!("/proc/{pid}/cmdline"));
+        let arguments = arguments
+            .map_err(|error| format!("cannot read the arguments of process {pid}: {error}"))?;
+        let arguments = String::from_utf8_lossy(&arguments);
+        let arguments: Vec<_> = arguments.split('\0').collect();
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let root = Root::of(&root);
+        let program = arguments
+            .first()
+            .and_then(|path| Path::new(path).file_name());
+        let settings = match (found.runtime.as_str(), program.and_then(OsStr::to_str)) {
+            ("containerd", Some("containerd")) => of_containerd(&root, &arguments, &found.version)?,
+            ("cri-o", Some("crio")) => of_crio(&root, &arguments, &found.version)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(settings))
+    }
+}
+
+/// The defaults are those of `containerd config default`: NRI is on since 2.0.
+fn of_containerd(
+    root: &Root<'_>,
+    arguments: &[&str],
+    version: &str,
+) -> Result<RuntimeSettings, String> {
+    const NRI: &str = "io.containerd.nri.v1.nri";
+    let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/containerd/config.toml");
+    let file = Path::new(file);
+    let main = toml(root, file)?;
+    let strings = |table: &toml::Table, key: &str| -> Vec<String> {
+        let values = table
+            .get(key)
+            .and_then(toml::Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(toml::Value::as_str);
+        values.map(str::to_owned).collect()
+    };
+    // A relative import is relative to the folder of the file.
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let imports: Vec<_> = strings(&main, "imports")
+        .into_iter()
+        .map(|import| folder.join(import))
+        .collect();
+    let mut tables = vec![main];
+    for import in &imports {
+        tables.extend(tomls(root, import)?);
+    }
+    let disables = |table| {
+        strings(table, "disabled_plugins")
+            .iter()
+            .any(|it| it == NRI)
+    };
+    let is_disabled = tables.iter().any(disables);
+    let nri = Nested {
+        tables: &tables,
+        path: &["plugins", NRI],
+    };
+    let is_off = nri
+        .bool("disable")
+        .unwrap_or(minor_version(version) < (2, 0));
+    Ok(RuntimeSettings {
+        nri: (!is_off && !is_disabled).then(|| nri.nri("socket_path", "plugin_path")),
+        imports,
+    })
+}
+
+/// The defaults are those of crio.conf(5): NRI is on since 1.30.
+fn of_crio(root: &Root<'_>, arguments: &[&str], version: &str) -> Result<RuntimeSettings, String> {
+    let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/crio/crio.conf");
+    let folder = option(arguments, ["-d", "--config-dir"]).unwrap_or("/etc/crio/crio.conf.d");
+    let drop_ins = Path::new(folder).join("*");
+    let mut tables = vec![toml(root, Path::new(file))?];
+    tables.extend(tomls(root, &drop_ins)?);
+    let nri = Nested {
+        tables: &tables,
+        path: &["crio", "nri"],
+    };
+    let is_on = nri
+        .bool("enable_nri")
+        .unwrap_or(minor_version(version) >= (1, 30));
+    Ok(RuntimeSettings {
+        nri: is_on.then(|| nri.nri("nri_listen", "nri_plugin_dir")),
+        imports: vec![drop_ins],
+    })
+}
+
+/// A table below these keys, in several files. The last file that has a key counts.
+struct Nested<'a> {
+    tables: &'a [toml::Table],
+    path: &'a [&'a str],
+}
+
+impl Nested<'_> {
+    fn value(&self, key: &str) -> Option<&toml::Value> {
+        let mut tables = self.tables.iter().rev();
+        tables.find_map(|table| {
+            let mut path = self.path.iter();
+            let nested = path.try_fold(table, |table, key| table.get(*key)?.as_table());
+            nested?.get(key)
+        })
+    }
+
+    fn bool(&self, key: &str) -> Option<bool> {
+        self.value(key)?.as_bool()
+    }
+
+    fn path(&self, key: &str, default: &str) -> PathBuf {
+        let value = self.value(key).and_then(toml::Value::as_str);
+        value.unwrap_or(default).into()
+    }
+
+    /// The paths of NRI at these keys. Both runtimes have the defaults of the NRI library.
+    fn nri(&self, socket: &str, plugins: &str) -> Nri {
+        Nri {
+            socket: self.path(socket, "/var/run/nri/nri.sock"),
+            plugins: self.path(plugins, "/opt/nri/plugins"),
+        }
+    }
+}
+
+/// The value of an option on a command line.
+fn option<'a>(arguments: &[&'a str], names: [&str; 2]) -> Option<&'a str> {
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.split_once('=') {
+            Some((name, value)) if names.contains(&name) => return Some(value),
+            _ if names.contains(word) => return words.next().copied(),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The table in a file of the runtime; empty if the file does not exist.
+fn toml(root: &Root<'_>, file: &Path) -> Result<toml::Table, String> {
+    let shown = file.display();
+    let text = root
+        .text(file)
+        .map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let table = text.unwrap_or_default().parse();
+    table.map_err(|fault: toml::de::Error| format!("{shown} is not TOML: {}", fault.message()))
+}
+
+/// The tables in the files of a path whose last part may have one `*`, in the order of their names.
+fn tomls(root: &Root<'_>, pattern: &Path) -> Result<Vec<toml::Table>, String> {
+    let name = pattern.file_name().and_then(OsStr::to_str);
+    let stars = name.and_then(|name| name.split_once('*'));
+    let (Some((start, end)), Some(folder)) = (stars, pattern.parent()) else {
+        return Ok(vec![toml(root, pattern)?]);
+    };
+    let names = root
+        .names_in(folder)
+        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let is_wanted = |name: &&String| {
+        let rest = name.strip_prefix(start);
+        rest.is_some_and(|rest| rest.ends_with(end))
+    };
+    let files = names.iter().filter(is_wanted).map(|name| folder.join(name));
+    files.map(|file| toml(root, &file)).collect()
+}
+
+/// The first two numbers of a version; 0 for what is not a number.
+fn minor_version(version: &str) -> (u32, u32) {
+    let mut numbers = version
+        .trim_start_matches('v')
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or_default());
+    (
+        numbers.next().unwrap_or_default(),
+        numbers.next().unwrap_or_default(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = Root::of(root.path()).at(Path::new(path));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn default_nri() -> Option<Nri> {
+        Some(Nri {
+            socket: "/var/run/nri/nri.sock".into(),
+            plugins: "/opt/nri/plugins".into(),
+        })
+    }
+
+    #[test]
+    fn containerd_has_nri_since_2_0_unless_a_file_or_an_import_switches_it_off() {
+        let config = "imports = [\"/etc/containerd/conf.d/*.toml\"]\n";
+        let off = "[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n";
+        let other = "[plugins.'io.containerd.nri.v1.nri']\nsocket_path = '/run/other.sock'\nplugin_path = '/opt/other'\n";
+        let main = "/etc/containerd/config.toml";
+        let drop_in = "/etc/containerd/conf.d/nri.toml";
+        let read = |files: &[(&str, &str)], version: &str| {
+            let root = root(files);
+            of_containerd(&Root::of(root.path()), &["containerd"], version).unwrap()
+        };
+        assert_eq!(read(&[], "v2.4.2").nri, default_nri());
+        assert_eq!(read(&[], "1.7.28").nri, None);
+        assert_eq!(read(&[(main, config), (drop_in, off)], "2.0.1").nri, None);
+        assert_eq!(
+            read(
+                &[(main, "disabled_plugins = ['io.containerd.nri.v1.nri']")],
+                "2.0.1"
+            )
+            .nri,
+            None
+        );
+        let both = read(&[(main, config), (drop_in, other)], "2.0.1");
+        assert_eq!(both.nri.unwrap().socket, Path::new("/run/other.sock"));
+        assert_eq!(both.imports, [Path::new("/etc/containerd/conf.d/*.toml")]);
+    }
+
+    #[test]
+    fn a_runtime_reads_the_files_that_its_arguments_name() {
+        let files = [
+            (
+                "/etc/second.toml",
+                "[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n",
+            ),
+            (
+                "/etc/crio/crio.conf.d/10-nri.conf",
+                "[crio.nri]\nnri_listen = '/run/crio-nri.sock'\n",
+            ),
+        ];
+        let root = root(&files);
+        for arguments in [
+            &["containerd", "--config", "/etc/second.toml"][..],
+            &["containerd", "--config=/etc/second.toml"],
+        ] {
+            let settings = of_containerd(&Root::of(root.path()), arguments, "2.4.2").unwrap();
+            assert_eq!(settings.nri, None);
+        }
+        let crio = |version| of_crio(&Root::of(root.path()), &["crio"], version).unwrap();
+        assert_eq!(crio("1.29.4").nri, None);
+        assert_eq!(
+            crio("1.34.0").nri.unwrap().socket,
+            Path::new("/run/crio-nri.sock")
+        );
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_read_is_not_known() {
+        let root = root(&[("/etc/containerd/config.toml", "imports = [")]);
+        let unknown = of_containerd(&Root::of(root.path()), &[], "2.4.2").unwrap_err();
+        assert!(
+            unknown.starts_with("/etc/containerd/config.toml is not TOML"),
+            "{unknown}"
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! The settings of a machine, each with the file or process that has it.
+
+use std::fmt;
+use std::path::Path;
+
+use criswitch_config::address::Address;
+use criswitch_platform::paths::in_run;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::finding::{Finding, report};
+
+/// A setting, and the file or process that has it.
+#[derive(Clone, Serialize)]
+pub(super) struct Setting {
+    /// The key in the file, or the flag without its dashes.
+    #[serde(skip)]
+    pub(super) name: String,
+    /// The text before the value in the file or on the command line.
+    #[serde(skip)]
+    pub(super) before: String,
+    pub(super) value: String,
+    pub(super) from: String,
+}
+
+impl Setting {
+    pub(super) fn new(name: &str, before: &str, value: &str, from: &str) -> Setting {
+        Setting {
+            name: name.to_owned(),
+            before: before.to_owned(),
+            value: value.to_owned(),
+            from: from.to_owned(),
+        }
+    }
+
+    /// The value of a key in a file; `None` if the value is empty.
+    pub(super) fn of(file: &Value, key: &str, path: &Path) -> Option<Setting> {
+        let value = Setting::text_of(file.get(key)?)?;
+        let from = path.display().to_string();
+        Some(Setting::new(key, &format!("{key}: "), &value, &from))
+    }
+
+    /// The text of a value that is neither empty nor an object; the texts of a list with commas between them.
+    pub(super) fn text_of(value: &Value) -> Option<String> {
+        match value {
+            Value::Array(items) => {
+                let texts: Vec<_> = items.iter().filter_map(Setting::text_of).collect();
+                Some(texts.join(","))
+            }
+            Value::String(text) if !text.is_empty() => Some(text.clone()),
+            Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+            _ => None,
+        }
+    }
+
+    /// The setting with the new value, in the syntax of its file or command line.
+    pub(super) fn instead(&self, value: &str) -> String {
+        format!("{}{value}", self.before)
+    }
+}
+
+/// The last setting with one of these names that has a value.
+pub(super) fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Setting> {
+    let mut settings = settings.iter().rev();
+    settings.find(|its| names.contains(&its.name.as_str()) && !its.value.is_empty())
+}
+
+/// Checks that an endpoint is criswitch, if it is set.
+pub(super) fn judge(
+    setting: Option<&Setting>,
+    name: &str,
+    switch: &str,
+    hint: impl fmt::Display,
+    findings: &mut Vec<Finding>,
+) {
+    if let Some(Setting { value, from, .. }) = setting
+        && !same(value, switch)
+    {
+        let what = format!("{name} is {value}, not criswitch");
+        report(findings, from, what, hint);
+    }
+}
+
+/// Whether two addresses name the same socket, be it by the link `/var/run`. A path with a slash at its end names a
+/// directory, and a connection to it fails.
+pub(super) fn same(one: &str, other: &str) -> bool {
+    let path = |text: &str| {
+        let is_directory = text.ends_with('/') || text.ends_with("/.");
+        let address = Address::parse(text).ok().filter(|_| !is_directory)?;
+        Some(in_run(address.path()))
+    };
+    one == other || path(one).is_some_and(|one| Some(one) == path(other))
+}

@@ -1,0 +1,42 @@
+//! The subnets of pods that a runtime reports.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// A subnet of pods, and the name of its CNI network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subnet {
+    pub(crate) network: String,
+    pub(crate) subnet: String,
+}
+
+/// The subnets in the CNI configuration that containerd reports in its verbose Status.
+pub(crate) fn of_cni(cni: &Value) -> Vec<Subnet> {
+    let networks = cni["Networks"].as_array().into_iter().flatten();
+    let subnets = networks.flat_map(|network| {
+        let config = &network["Config"];
+        let source = config["Source"].as_str().unwrap_or_default();
+        let source = serde_json::from_str(source).unwrap_or_default();
+        let mut found = BTreeSet::new();
+        find_subnets(&source, &mut found);
+        let network = config["Name"].as_str().unwrap_or_default();
+        found.into_iter().map(|subnet| Subnet {
+            network: network.to_owned(),
+            subnet,
+        })
+    });
+    subnets.collect()
+}
+
+/// Adds the subnets of host-local, which stand at several depths of a CNI configuration.
+fn find_subnets(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(value["subnet"].as_str().map(str::to_owned));
+            fields.values().for_each(|value| find_subnets(value, found));
+        }
+        Value::Array(values) => values.iter().for_each(|value| find_subnets(value, found)),
+        _ => {}
+    }
+}

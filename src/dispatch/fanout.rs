@@ -1,0 +1,529 @@
+//! Sends a call to several backends and merges their replies. A merged list of pods, containers or images is complete,
+//! or the call fails.
+
+pub(crate) mod fallback;
+pub(crate) mod images;
+mod large;
+pub mod merge;
+pub(crate) mod node_config;
+pub(crate) mod probe;
+pub mod status;
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_cri::codec::protobuf::Malformed;
+use criswitch_cri::rpc::filter::{filter, first_of_each};
+use criswitch_cri::rpc::{self, Items, Join, Lacking, List, Row};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use crate::backend::answer::Answer;
+use crate::backend::state::State;
+use crate::backend::{Backend, own_headers};
+use crate::call::reply::{self, Reply, Unsent};
+use crate::call::{Call, Failed, Request, named};
+use crate::dispatch::fanout::fallback::Part;
+use crate::dispatch::fanout::large::Answered;
+use crate::dispatch::forward;
+use crate::dispatch::own::{OwnCalls, unless_silent};
+use crate::errors;
+use crate::gate::Readable;
+use crate::limits::budget::{Reservation, most_streamed};
+use crate::limits::{STREAM_WINDOW, give_way};
+use crate::ownership::{self, MOST, Mark, Owners};
+use crate::switch::act::act;
+use crate::switch::learn::{Asked, Learner};
+use crate::switch::usable::readable;
+use crate::switch::view::View;
+use crate::switch::{Switch, handlers, labels};
+use crate::telemetry::counters::{Counts, Reason};
+
+/// Why a part of the only backend that criswitch must merge or change cannot be used.
+const UNREADABLE: &str = "clients cannot decode its reply";
+
+/// The result of one backend, for a call that goes to several backends.
+#[derive(Debug)]
+pub(crate) struct BackendResult {
+    pub backend: Arc<Backend>,
+    /// The backend's reply, or the error if there is no reply.
+    pub result: Result<Answer, Status>,
+}
+
+/// One backend's part of a merged reply.
+pub(crate) enum Share {
+    /// The backend's own message, which criswitch has learned. It may have items of other backends.
+    Own(Readable),
+    /// The backend's own message, asked for at this moment. It is larger than the backend's equal share of
+    /// `max_message`, and criswitch has not learned it: it is used only if the merged reply has room for it.
+    Large(Readable, Asked),
+    /// The backend lacks the RPC, which is its answer, and is omitted.
+    Lacking(Failed),
+    /// The backend's answer cannot be used, for this reason. The message has its cached items; without a message the
+    /// backend is omitted.
+    Replaced(Option<Readable>, Failed),
+}
+
+/// The parts of one merged reply so far.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    is_any_own: bool,
+    is_any_cached: bool,
+    /// The first answer that cannot be used.
+    failed: Option<Failed>,
+    /// Why the first backend without an answer is omitted.
+    omitted: Option<Failed>,
+}
+
+impl Parts {
+    /// Adds a part. Returns its message; `None` if the backend is omitted.
+    pub(crate) fn add(&mut self, share: Share) -> Option<Readable> {
+        let (message, why) = match share {
+            Share::Own(message) | Share::Large(message, _) => {
+                self.is_any_own = true;
+                return Some(message);
+            }
+            Share::Lacking(why) => (None, why),
+            Share::Replaced(message, why) if why.is_silence() => (message, why),
+            Share::Replaced(message, why) => {
+                self.failed.get_or_insert(why);
+                return message;
+            }
+        };
+        if message.is_some() {
+            self.is_any_cached = true;
+        } else {
+            self.omitted.get_or_insert(why);
+        }
+        message
+    }
+
+    /// Why the call fails, once all parts are added: no backend's own answer can be used, and one of them is an error
+    /// or unreadable, or all backends are omitted.
+    pub(crate) fn failure(&mut self) -> Option<Failed> {
+        if self.is_any_own {
+            return None;
+        }
+        let omitted = self.omitted.take().filter(|_| !self.is_any_cached);
+        self.failed.take().or(omitted)
+    }
+}
+
+/// A backend and its encoded part of a merged reply.
+type Message = (Arc<Backend>, Readable);
+
+/// Asks each backend for its metric descriptors, unless they are known, before metrics are rewritten to the label keys
+/// that clients received.
+pub(crate) async fn ask_missing_descriptors(switch: &Switch, request: &Request) {
+    if request.row.list() != Some(List::PodMetrics) {
+        return;
+    }
+    let joined = request.live.joined();
+    if joined.len() > 1 || switch.given.lock().is_some() {
+        let asked = joined.iter().map(|it| ask_descriptors(switch, request, it));
+        Box::pin(join_all(asked)).await;
+    }
+}
+
+/// Whether the reply of a single backend to a call for all passes as it is: no other backend takes part in merged
+/// calls, and clients received no label keys and use no names of handlers that the reply lacks.
+pub(crate) fn is_alone(request: &Request, view: &View<'_>) -> bool {
+    let joined = request.live.joined();
+    let [only] = joined.as_slice() else {
+        return false;
+    };
+    match request.row.list() {
+        Some(List::PodMetrics) => !view.must_fit(only),
+        // The messages of a stream pass without being decoded.
+        Some(list) if request.row.streams() => {
+            !handlers::must_rename(&view.live, &view.owners, list, only.id)
+        }
+        _ => true,
+    }
+}
+
+/// Sends `call` to the only backend, and returns its reply as it is.
+pub(crate) async fn send_alone(
+    switch: &Arc<Switch>,
+    call: &Call,
+    only: &Arc<Backend>,
+) -> Result<Unsent, Failed> {
+    let window = if call.row.streams() {
+        Some(window(&switch.counts, call)?)
+    } else {
+        None
+    };
+    let mut unsent = forward::send(switch, call, only).await?;
+    let list = call.listing().map(|listing| listing.list);
+    if list == Some(List::MetricDescriptors)
+        && let Some(own) = labels::descriptors(only)
+    {
+        // A later reload may add backends. Their metric samples must then fit the descriptors that the client receives
+        // now.
+        labels::give_descriptors(&switch.given, &switch.live(), &own);
+    }
+    if let Some(window) = window {
+        unsent.reply = reply::holding(unsent.reply, window);
+    }
+    Ok(unsent)
+}
+
+/// Joins `messages` as `join` says.
+fn joined(join: &Join, messages: &[Bytes]) -> Result<Vec<Bytes>, Malformed> {
+    Ok(match join {
+        Join::Concat => messages.to_vec(),
+        Join::Distinct(keys) => vec![merge::distinct(messages, keys)?],
+        Join::Images => vec![merge::images(messages)?],
+        Join::Profiles => vec![merge::profiles(messages)?],
+        Join::Descriptors => vec![labels::union(messages)?],
+    })
+}
+
+/// Asks the backend for its metric descriptors, once per connection. If the reply takes longer than `stats_timeout`,
+/// the call continues without the reply, and criswitch asks again in the background.
+async fn ask_descriptors(switch: &Switch, request: &Request, backend: &Arc<Backend>) {
+    let row = &rpc::LIST_METRIC_DESCRIPTORS;
+    let known = backend.record.known();
+    let State::Ready(wire) = backend.connection.link().state else {
+        return;
+    };
+    if known.has_described() || known.is_late_with(row) {
+        return;
+    }
+    let own = OwnCalls::new(switch, backend, Some(&wire));
+    let asked = own.ask_stats(row, List::MetricDescriptors);
+    let asked = pin!(async { unless_silent(asked.await) });
+    match request.within(backend.stats_timeout(), asked).await {
+        Ok(Ok(())) => backend.record.learn(|known| known.describe()),
+        Err(late) if late.is_fault_of_backend => backend.record.miss(row),
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+/// Reserves memory for the HTTP/2 window of a stream that criswitch passes on, because the client may leave it unread.
+fn window(counts: &Counts, call: &Call) -> Result<Reservation, Status> {
+    let mut held = call.unread.held();
+    if held.grow(STREAM_WINDOW as usize).is_err() {
+        counts.reject(Reason::Unread);
+        return Err(errors::unread_replies(call.row.name, call.unread.limit()));
+    }
+    Ok(held)
+}
+
+/// Sends `call`, which goes to several backends, to one of them, and reads the reply. A read that fails is sent again
+/// without the client's metadata, which may be the cause.
+pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status> {
+    let ask = |headers| async move {
+        backend
+            .ask(call.user, call.row, &headers, call.body.clone())
+            .await
+    };
+    timed(backend, call.row, async {
+        let answer = ask(call.merged_headers()).await;
+        if call.may_be_due_to_metadata(code_of(&answer)) {
+            ask(own_headers()).await
+        } else {
+            answer
+        }
+    })
+    .await
+}
+
+/// Counts `asked`, a backend's part of a call of `row`, when it has ended, or when criswitch no longer waits for it.
+pub(crate) async fn timed(
+    backend: &Backend,
+    row: &'static Row,
+    asked: impl Future<Output = Result<Answer, Status>>,
+) -> Result<Answer, Status> {
+    let mut timer = PartTimer {
+        backend,
+        row,
+        begun: Instant::now(),
+        code: Code::Cancelled,
+    };
+    let answer = asked.await;
+    timer.code = code_of(&answer);
+    answer
+}
+
+fn code_of(answer: &Result<Answer, Status>) -> Code {
+    answer.as_ref().map_or_else(Status::code, Answer::code)
+}
+
+/// A part of a call. Counts the part when it is dropped.
+struct PartTimer<'a> {
+    backend: &'a Backend,
+    row: &'static Row,
+    begun: Instant,
+    code: Code,
+}
+
+impl Drop for PartTimer<'_> {
+    fn drop(&mut self) {
+        let time = self.begun.elapsed();
+        self.backend.parts.add(self.row.name, self.code, time);
+    }
+}
+
+/// Sends `call` to all `backends`, and merges their parts into one reply; the call fails if nothing can replace a part
+/// that cannot be used, or if no backend's own answer can be used. A backend is omitted only if the RPC allows it.
+pub(crate) async fn merge(
+    switch: &Switch,
+    call: &Call,
+    how: &Items,
+    backends: &[Arc<Backend>],
+) -> Result<Unsent, Failed> {
+    let begun = MergeStart::now(&switch.owners());
+    let shares = shares(switch, call, how, backends).await?;
+    // The rest waits for nothing, so the owners stay as they are now.
+    let is_outdated = begun.is_outdated(&switch.owners());
+    let mut parts = Parts::default();
+    let mut messages = Vec::with_capacity(backends.len());
+    let mut earlier = Vec::new();
+    for (backend, share) in backends.iter().zip(shares) {
+        let is_own = matches!(share, Share::Own(_));
+        if let Some(message) = parts.add(share) {
+            let part = Part {
+                switch,
+                call,
+                how,
+                backend,
+            };
+            let message = match call.listing() {
+                Some(listing) if is_own => {
+                    if is_outdated {
+                        let others =
+                            begun.new_elsewhere(switch, listing.list, backend, &message)?;
+                        earlier.extend(others.map(|others| (Arc::clone(backend), others)));
+                    }
+                    begun.shown(switch, listing.list, backend, message)?
+                }
+                Some(listing) if is_outdated && listing.list.kind().is_some() => {
+                    earlier.push((Arc::clone(backend), message));
+                    part.cached_again(listing)?
+                }
+                _ => message,
+            };
+            messages.push((Arc::clone(backend), message));
+        }
+    }
+    // The new owner of an item may have been asked before it had the item, or not at all. Of two items with one id, the
+    // first counts, so the parts of the owners come first.
+    messages.append(&mut earlier);
+    let list = call.listing().map(|listing| listing.list);
+    // Two backends may have stats of a pod that criswitch does not know yet.
+    if let Some(list) = list.filter(|list| list.has_owners())
+        && (list.is_stats() || is_outdated)
+    {
+        each_once(list, &mut messages)?;
+    }
+    if let Some(why) = parts.failure() {
+        return Err(why);
+    }
+    let merged = one_message(switch, call, &how.join, messages)?;
+    // An answer of one backend may have changed the items of another.
+    Ok(Unsent::of(merged, backends))
+}
+
+/// Asks all `backends` at once, and learns their answers. A part that cannot be used is replaced (see [`fallback`]),
+/// also one that is too large (see [`large`]).
+async fn shares(
+    switch: &Switch,
+    call: &Call,
+    how: &Items,
+    backends: &[Arc<Backend>],
+) -> Result<Vec<Share>, Failed> {
+    let equal_share = most(switch, call.row) / backends.len().max(1);
+    let answered = backends.iter().map(|backend| async move {
+        let part = Part {
+            switch,
+            call,
+            how,
+            backend,
+        };
+        let own = own_share(part, equal_share);
+        let share = fallback::with_replacement(part, own).await?;
+        Ok::<_, Failed>(Answered { part, share })
+    });
+    let mut answered = join_all(answered)
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    large::settle(&mut answered)?;
+    Ok(answered.into_iter().map(|it| it.share).collect())
+}
+
+/// The beginning of a call to several backends.
+#[derive(Clone, Copy)]
+struct MergeStart {
+    mark: Mark,
+    changes: u64,
+}
+
+impl MergeStart {
+    fn now(owners: &Owners) -> MergeStart {
+        let (mark, changes) = (owners.mark(), owners.changes());
+        MergeStart { mark, changes }
+    }
+
+    /// Whether a fact has changed that a list may show or depend on.
+    fn is_outdated(&self, owners: &Owners) -> bool {
+        owners.changes() != self.changes
+    }
+
+    /// The list `message` of a backend, which is learned, as the client gets it. An answer of one backend may have
+    /// changed the items of another, so the owners count that are known now.
+    fn shown(
+        &self,
+        switch: &Switch,
+        list: List,
+        backend: &Backend,
+        message: Readable,
+    ) -> Result<Readable, Status> {
+        let view = View::of(switch);
+        let shown = if self.is_outdated(&view.owners) {
+            view.own(list, backend, &message, self.mark)?
+        } else {
+            view.shown(list, backend, &message)?
+        };
+        Ok(message.rewritten(shown))
+    }
+
+    /// The items of the list `message` of a backend that other backends own because they listed them after the
+    /// beginning, as the client gets them.
+    fn new_elsewhere(
+        &self,
+        switch: &Switch,
+        list: List,
+        backend: &Backend,
+        message: &Readable,
+    ) -> Result<Option<Readable>, Status> {
+        let view = View::of(switch);
+        let new = |kind| ownership::new_elsewhere(&view.owners, kind, backend.id, self.mark);
+        let Some(ids) = list.kind().map(new).filter(|ids| !ids.is_empty()) else {
+            return Ok(None);
+        };
+        let items = filter(list, message, &[], |id| ids.contains(id))
+            .map_err(|fault| backend.malformed(&fault))?;
+        let shown = view.shown(list, backend, &items)?.unwrap_or(items);
+        Ok(Some(message.clone().rewritten(Some(shown))))
+    }
+}
+
+/// Drops each item that an earlier part has too.
+fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
+    let mut seen = HashSet::new();
+    for (backend, message) in messages {
+        let first = first_of_each(list, message, &mut seen, MOST);
+        if let Some(first) = first.map_err(|fault| backend.malformed(&fault))? {
+            *message = std::mem::take(message).rewritten(Some(first));
+        }
+    }
+    Ok(())
+}
+
+/// Asks the backend for its part of a merged reply, and learns from the reply unless it is larger than `equal_share`.
+async fn own_share(part: Part<'_>, equal_share: usize) -> Result<Share, Failed> {
+    let Part {
+        switch,
+        call,
+        how,
+        backend,
+    } = part;
+    let asked = Asked::now(&switch.owners(), backend);
+    let answer = ask(call, backend).await?;
+    match answer.code() {
+        Code::Ok => {
+            let message = backend.message(&answer)?;
+            give_way(&message).await;
+            if message.len() <= equal_share {
+                let learned = learned_share(part, &message, asked);
+                give_way(&message).await;
+                return learned;
+            }
+            let list = call.listing().map(|listing| listing.list);
+            let message = readable(&switch.live(), list, backend, &message)?
+                .ok_or_else(|| backend.bad_reply(UNREADABLE))?;
+            Ok(Share::Large(message, asked))
+        }
+        Code::Unimplemented if may_lack(&switch.owners(), how, backend.id) => {
+            Ok(Share::Lacking(Failed::Answer(Box::new(answer))))
+        }
+        // A client that got `Unimplemented` would make no more calls for this stream, although the other backends have
+        // it.
+        Code::Unimplemented if how.lacking == Lacking::Error && call.row.streams() => {
+            let list = call.row.unary().map_or(call.row.name, |list| list.name);
+            let cause = format!("it lacks {list}, which every runtime must have");
+            Err(backend.bad_reply(&cause).into())
+        }
+        _ => Err(named(backend, answer)),
+    }
+}
+
+/// The most bytes of a merged reply. The messages of a stream are small, so `max_message` does not limit the whole.
+fn most(switch: &Switch, row: &Row) -> usize {
+    if row.streams() {
+        most_streamed(switch.max_message)
+    } else {
+        switch.max_message
+    }
+}
+
+/// Learns from `message`, the backend's part of a merged reply.
+fn learned_share(part: Part<'_>, message: &Bytes, asked: Asked) -> Result<Share, Failed> {
+    let Part {
+        switch,
+        call,
+        backend,
+        ..
+    } = part;
+    let mut learned = Learner::new(switch, backend, asked).learn_share(call, message);
+    let readable = learned.readable.take();
+    act(switch, backend, learned)?;
+    let readable = readable.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
+    Ok(Share::Own(readable))
+}
+
+/// Whether a merged reply may omit a backend that returns `Unimplemented`.
+fn may_lack(owners: &Owners, how: &Items, backend: BackendId) -> bool {
+    match how.lacking {
+        Lacking::LeftOut => true,
+        Lacking::FailsForPods => owners.count(backend) == (0, 0),
+        Lacking::Error => false,
+    }
+}
+
+fn one_message(
+    switch: &Switch,
+    call: &Call,
+    join: &Join,
+    messages: Vec<Message>,
+) -> Result<Reply, Failed> {
+    let sizes: Vec<_> = messages
+        .iter()
+        .map(|(backend, message)| (backend.name(), message.len()))
+        .collect();
+    let bytes: Vec<_> = messages
+        .into_iter()
+        .map(|(_, message)| message.into())
+        .collect();
+    let joined = joined(join, &bytes);
+    let merged = joined.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
+    let limit = most(switch, call.row);
+    if merged.iter().map(Bytes::len).sum::<usize>() > limit {
+        return Err(errors::reply_too_large(call.row, limit, &sizes).into());
+    }
+    if let (Join::Descriptors, [union]) = (join, merged.as_slice()) {
+        labels::give_descriptors(&switch.given, &switch.live(), union);
+    }
+    if call.row.streams() {
+        let cut = |list| merge::pieces(list, STREAM_WINDOW as usize);
+        let messages = merged.iter().flat_map(cut).collect();
+        return Ok(reply::of_messages(messages));
+    }
+    Ok(reply::of_message(merged))
+}

@@ -1,0 +1,390 @@
+//! Replaces a backend's part of a merged reply that cannot be used, because the backend does not answer, returns an
+//! error, or sends a reply that criswitch cannot read or that is too large: by its cached list, or by nothing if the
+//! call may omit the backend.
+
+use std::time::Duration;
+
+use criswitch_config::{BackendId, duration_text};
+use criswitch_cri::rpc::filter::{filter, without_inside};
+use criswitch_cri::rpc::{Items, Kind, Lacking, List, Patience, Row, Silent};
+use tonic::{Code, Status};
+
+use crate::backend::known::Failure;
+use crate::backend::lists::Snapshot;
+use crate::backend::{Backend, Replaced};
+use crate::call::{Call, Failed, Listing};
+use crate::dispatch::fanout::Share;
+use crate::gate::Readable;
+use crate::ownership::Owners;
+use crate::ownership::lookup::Question;
+use crate::switch::view::View;
+use crate::switch::{Switch, cached};
+use crate::topology::Live;
+
+/// The largest age of cached stats that are served: about the time that a pod takes to end. The kubelet evicts pods
+/// without stats first, so cached stats are better than none. Older stats would hide a pod that uses up the node's
+/// memory.
+pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
+
+/// A backend's part of a merged reply: its own reply (the result of `own`). If that cannot be used (the backend is
+/// silent, returns an error, or its reply cannot be read), cached items replace it, else an omission.
+///
+/// Waits for `own` for `list_timeout` or `stats_timeout`. If nothing is cached by then and the call may not omit the
+/// backend, waits until `own` ends or a probe has proven that the backend hangs.
+///
+/// # Errors
+/// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs.
+pub(crate) async fn with_replacement(
+    part: Part<'_>,
+    own: impl Future<Output = Result<Share, Failed>>,
+) -> Result<Share, Failed> {
+    part.noted(part.own_or_cached(own).await)
+}
+
+/// A backend's part of a merged reply: `answered`, which is known already. If it cannot be used, cached items or an
+/// omission replace it.
+///
+/// # Errors
+/// The error in `answered` if nothing can replace it, or if clients act on its code.
+pub(crate) fn or_replacement(
+    part: Part<'_>,
+    answered: Result<Share, Failed>,
+) -> Result<Share, Failed> {
+    part.noted(part.usable(answered))
+}
+
+/// The part of `backend` in the merged reply to `call`.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub switch: &'a Switch,
+    pub call: &'a Call,
+    pub how: &'a Items,
+    pub backend: &'a Backend,
+}
+
+impl Part<'_> {
+    /// Records whether the backend's answer can be used, if the call asks for all items.
+    fn noted(self, share: Result<Share, Failed>) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let note = |failed: Option<&Failed>| {
+            let failed = failed.map(Failed::code_and_text);
+            backend.record.note_answer(call.row, failed.as_deref());
+        };
+        match &share {
+            _ if !call.asks_for_all() => {}
+            // Whether a large part can be used is known only when all backends have answered.
+            Ok(Share::Large(..) | Share::Lacking(_)) => {}
+            Ok(Share::Own(_)) => note(None),
+            Ok(Share::Replaced(_, why)) if why.is_silence() => {}
+            Err(why) if self.is_acted_on(why) => {}
+            Ok(Share::Replaced(_, why)) | Err(why) => note(Some(why)),
+        }
+        share
+    }
+
+    async fn own_or_cached(
+        self,
+        own: impl Future<Output = Result<Share, Failed>>,
+    ) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let is_list = call
+            .listing()
+            .is_some_and(|listing| !listing.list.is_stats());
+        let replaced = |why: Failed| self.replacement(why);
+        // A default backend that has not reported its file systems yet may still start.
+        let is_short = call.row.patience == Patience::Short
+            && backend.record.learn(|known| known.disks.has_reported());
+        if let Some(status) = backend.silence(call.contribution()) {
+            match replaced(status.into()) {
+                Ok(share) => return Ok(share),
+                Err(why) if is_short => return Err(why),
+                Err(_) => {}
+            }
+        }
+        let mut own = std::pin::pin!(own);
+        let answered = match call.within(backend.timeout(call.row), &mut own).await {
+            Ok(answered) => answered,
+            Err(late) => {
+                let share = replaced(backend.timed_out(call.row).into());
+                // Ask again in the background, so that the next call may find a newer list in the cache.
+                if late.is_fault_of_backend && (share.is_ok() || is_list || is_short) {
+                    backend.record.note_late(call.contribution())
+                } else {
+                    backend.nudges.suspected.notify_one()
+                }
+                match share {
+                    Ok(share) => return Ok(share),
+                    Err(why) if is_short => return Err(why),
+                    Err(_) => own.await,
+                }
+            }
+        };
+        self.usable(answered)
+    }
+
+    /// The part in `answered`. If it cannot be used, its replacement.
+    fn usable(self, answered: Result<Share, Failed>) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let why = match answered {
+            Err(why) if !self.is_acted_on(&why) => why,
+            answered => return answered,
+        };
+        let share = self.replacement(why)?;
+        // The connection may stay open although the backend is silent. So the session repeats the call in the
+        // background: the reply shows that the backend answers again.
+        if let Share::Replaced(_, why) = &share
+            && why.is_silence()
+            && call.counts_for_all()
+        {
+            backend.record.miss(call.row);
+        }
+        Ok(share)
+    }
+
+    /// Replaces a part of `backend` that cannot be used because of `why`: by cached items or by an omission.
+    ///
+    /// # Errors
+    /// `why`, if neither is possible.
+    fn replacement(self, why: Failed) -> Result<Share, Failed> {
+        let Part { call, backend, .. } = self;
+        let mut contribution = call.contribution();
+        if !why.is_silence() {
+            // Only the next good answer to a call for all items shows that the answers can be used again.
+            contribution.is_of_all = call.asks_for_all();
+        }
+        let note = |by, why: &Failed| backend.record.note_replaced(contribution, by, why);
+        let omitted = |why: Failed| {
+            note(Replaced::Nothing, &why);
+            Ok(Share::Replaced(None, why))
+        };
+        let is_default = backend.id == call.live.default_backend();
+        match (self.how.silent, call.listing()) {
+            (Silent::LastKnown, Some(listing)) => {
+                let Some(message) = self.renamed_list(listing) else {
+                    return Err(why);
+                };
+                note(Replaced::CachedList, &why);
+                Ok(Share::Replaced(Some(message), why))
+            }
+            (Silent::LastKnownOrOmitted, Some(listing)) => {
+                if let Some(message) = self.last_stats(listing) {
+                    note(Replaced::CachedStats, &why);
+                    return Ok(Share::Replaced(Some(message), why));
+                }
+                // An empty reply to a call that names one pod or container would be wrong, because the backend may have
+                // the stats.
+                if listing.names_one {
+                    Err(why)
+                } else {
+                    omitted(why)
+                }
+            }
+            (Silent::OmittedUnlessDefault, _) if !is_default => omitted(why),
+            (Silent::OmittedUnlessDefault, _) => {
+                let reply = backend.record.learn(|known| known.disks.last_reply());
+                // The backend's own error passes.
+                let Some(message) = reply.filter(|_| matches!(why, Failed::Status(_))) else {
+                    return Err(why);
+                };
+                note(Replaced::CachedStats, &why);
+                Ok(Share::Replaced(Some(message), why))
+            }
+            _ => Err(why),
+        }
+    }
+
+    /// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`
+    /// makes another call. No client does without an RPC that every runtime must have.
+    fn is_acted_on(self, why: &Failed) -> bool {
+        why.code() == Code::Unimplemented && self.how.lacking != Lacking::Error
+    }
+
+    /// The cached list of `backend`, filtered by `call`, with the routing table's names for handlers. `None` if it
+    /// cannot be served, or if the call names a pod whose creation has an unknown result: the list may lack this pod.
+    fn renamed_list(self, listing: &Listing) -> Option<Readable> {
+        let (switch, backend, list) = (self.switch, self.backend, listing.list);
+        let uid = &listing.uid;
+        if !uid.is_empty() && switch.owners().creations.may_have(backend.id, uid) {
+            return None;
+        }
+        let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
+        let renamed = View::of(switch).shown(list, backend, &message).ok()?;
+        Some(message.rewritten(renamed))
+    }
+
+    /// The part of a list of pods or containers that [`Part::replacement`] has made, with the owners that are known
+    /// now: meanwhile items may have passed to `backend`.
+    ///
+    /// # Errors
+    /// `Unavailable` if the cached list can no longer be served.
+    pub(super) fn cached_again(self, listing: &Listing) -> Result<Readable, Status> {
+        let Part {
+            switch, backend, ..
+        } = self;
+        let unserved = || backend.unavailable(&unserved(&switch.question, listing.list, backend));
+        self.renamed_list(listing).ok_or_else(unserved)
+    }
+
+    /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too
+    /// old. Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
+    fn last_stats(self, listing: &Listing) -> Option<Readable> {
+        let (switch, backend, list) = (self.switch, self.backend, listing.list);
+        let most = match list {
+            // Descriptors have no age limit, because clients keep the descriptors that they received, and samples must
+            // fit these descriptors.
+            List::MetricDescriptors => Duration::MAX,
+            _ => backend.stale_lists().min(STALE_STATS),
+        };
+        let message = cached(list, backend, most)?;
+        let message = still_owned(&switch.owners(), self.call, listing, backend.id, &message)?;
+        if message.is_empty() && !listing.is_whole {
+            return None;
+        }
+        let changed = View::of(switch).shown(list, backend, &message).ok()?;
+        Some(message.rewritten(changed))
+    }
+}
+
+/// The cached list of `backend`, filtered by `request`. Handlers have the backend's own names. `None` if no list is
+/// cached, the list is too old, or it lacks items that the backend is known to own.
+fn whole_list(owners: &Owners, list: List, backend: &Backend, request: &[u8]) -> Option<Readable> {
+    let message = cached(list, backend, backend.stale_lists())?;
+    cached::own_items(owners, list, backend, &message, request)
+}
+
+/// Returns why merged lists of the kind `list` fail now because of `backend`; `None` if `backend` does not make them
+/// fail.
+pub(crate) fn list_problem(
+    live: &Live,
+    owners: &Owners,
+    question: &Question,
+    list: List,
+    backend: &Backend,
+) -> Option<String> {
+    if !backend.has_joined() {
+        return None;
+    }
+    let known = backend.record.known();
+    let is_away = !backend.connection.is_ready();
+    let is_silent = is_away && !backend.is_awaited() || known.misses(list);
+    let failure = known.failure_of(list).filter(|_| !is_away);
+    if (is_silent || failure.is_some()) && whole_list(owners, list, backend, &[]).is_none() {
+        let cause = unserved(question, list, backend);
+        return Some(match failure {
+            Some(failure) => failed(failure, &format!(", and {cause}")),
+            None if is_away => cause,
+            None => format!("it did not answer a list call in time, and {cause}"),
+        });
+    }
+    if let Some(failure) = failure
+        && !live.joined().iter().any(|it| is_usable(it, list))
+    {
+        return Some(failed(failure, ""));
+    }
+    let cause = backend.saving.failure()?;
+    Some(format!(
+        "{cause}; free space in runtime_dir and state_dir, or fix their permissions"
+    ))
+}
+
+fn failed(failure: &Failure, more: &str) -> String {
+    let cause = &failure.cause;
+    format!("its list failed: {cause}{more}; see the log of its runtime")
+}
+
+/// Whether the last answer of `backend` to a call for this list can be used.
+fn is_usable(backend: &Backend, list: List) -> bool {
+    let known = backend.record.known();
+    let is_ready = backend.connection.is_ready();
+    is_ready && !known.misses(list) && known.failure_of(list).is_none()
+}
+
+/// Why a merged list of pods, containers or images fails now because of `backend`; `None` if `backend` makes none of
+/// them fail.
+pub(crate) fn lists_problem(
+    live: &Live,
+    owners: &Owners,
+    question: &Question,
+    backend: &Backend,
+) -> Option<String> {
+    let mut lists = List::OF_ITEMS.into_iter();
+    lists.find_map(|(list, _)| list_problem(live, owners, question, list, backend))
+}
+
+/// Whether merged lists of all pods and of all containers would succeed now. Cached lists count for backends that do
+/// not answer.
+pub(crate) fn lists_are_whole(live: &Live, owners: &Owners, question: &Question) -> bool {
+    let lists = [List::Pods, List::Containers];
+    live.joined().iter().all(|backend| {
+        let is_whole = |list| list_problem(live, owners, question, list, backend).is_none();
+        question.has_listed(backend.id) && lists.into_iter().all(is_whole)
+    })
+}
+
+/// Why the cached list of `backend` cannot be served.
+fn unserved(question: &Question, list: List, backend: &Backend) -> String {
+    let age = backend.record.known().lists.get(list).map(Snapshot::age);
+    let limit = backend.stale_lists();
+    match age {
+        _ if !question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
+        Some(age) if age >= limit => {
+            format!(
+                "its cached list is older than `stale_lists` ({})",
+                duration_text(limit)
+            )
+        }
+        None => "it has no cached list".to_owned(),
+        Some(_) => "its cached list is incomplete".to_owned(),
+    }
+}
+
+/// Whether criswitch must request the list of `row` again: the cached list lacks items that clients may know or was
+/// dropped as outdated, and no task requests the list yet.
+pub(crate) fn lacks(owners: &Owners, backend: &Backend, row: &Row) -> bool {
+    let known = backend.record.known();
+    let Some(list) = row.list() else {
+        return false;
+    };
+    if known.is_late_with(row) {
+        return false;
+    }
+    let lacks =
+        |message: Readable| cached::own_items(owners, list, backend, &message, &[]).is_none();
+    match list.kind() {
+        Some(_) => known.lists.message(list).is_some_and(lacks),
+        None => known.lists.is_outdated(list),
+    }
+}
+
+fn still_owned(
+    owners: &Owners,
+    call: &Call,
+    listing: &Listing,
+    backend: BackendId,
+    message: &Readable,
+) -> Option<Readable> {
+    let Listing { list, pod, .. } = listing;
+    let Some((kind, _)) = list.about() else {
+        return Some(message.clone());
+    };
+    let (items, containers) = (
+        owners.of(kind, backend),
+        owners.of(Kind::Container, backend),
+    );
+    let is_in_pod = |id: &str| {
+        owners
+            .containers
+            .pod_of(id)
+            .is_some_and(|of| of.starts_with(pod.as_str()))
+    };
+    let wanted = |id: &str| items.contains(id) && (pod.is_empty() || is_in_pod(id));
+    let left = filter(*list, message, &call.message(), wanted).ok()?;
+    let inside = without_inside(*list, &left, |id| containers.contains(id)).ok()?;
+    Some(message.clone().rewritten(inside.or(Some(left))))
+}
+
+fn cached(list: List, backend: &Backend, most: Duration) -> Option<Readable> {
+    let lists = backend.record.known().lists;
+    let age = lists.get(list)?.age();
+    (age < most).then(|| lists.message(list)).flatten()
+}

@@ -1,0 +1,257 @@
+//! The answers of image stores to an `ImageStatus`: fresh answers, or the cached list of a store that does not answer.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::rpc::fields::{
+    IMAGE_REFERENCE, IMAGE_STATUS_HANDLERS, ITEMS, LISTED_ID, image, image_status_response,
+    int64_value,
+};
+use criswitch_cri::rpc::{self, List};
+use futures_util::future::join_all;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed, named};
+use crate::dispatch::fanout;
+use crate::errors;
+use crate::switch::image_references;
+use crate::topology::Live;
+
+/// One store's answer to an `ImageStatus`.
+#[derive(Debug)]
+pub(super) struct StoreAnswer {
+    pub backend: Arc<Backend>,
+    live: Arc<Live>,
+    /// The image in the store's answer, else in its cached list.
+    pub image: Stored,
+    /// Whether the store did not answer in time and criswitch used its cached list.
+    pub is_late: bool,
+    /// The store's answer if its code is `OK`, otherwise the error.
+    answer: Result<Answer, Failed>,
+}
+
+/// Whether a store has the image.
+#[derive(Clone, Debug)]
+pub(super) enum Stored {
+    /// The store has this image, an encoded `Image`.
+    Image(Bytes),
+    /// The store lacks the image.
+    Nothing,
+    /// The store does not answer, and no cached list is fresh enough.
+    Unknown,
+}
+
+/// The properties by which the images of different stores are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ImageProperties {
+    /// The id in the backend's form, with or without `sha256:`.
+    pub id: String,
+    pub uid: Option<u64>,
+    pub username: String,
+}
+
+/// The longest wait for a store whose answer alone shows that an image is absent.
+const STORE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long criswitch waits for a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// At most the store's `list_timeout`, if the store has a cached list. Otherwise as for `Answer`. The caller may
+    /// then wait longer.
+    ListTimeout,
+    /// The same, but the caller does not wait longer: a store without an answer is late with the call.
+    OnlyListTimeout,
+    /// At most [`STORE_LIMIT`].
+    Answer,
+}
+
+impl StoreAnswer {
+    pub(super) fn image(&self) -> Option<&Bytes> {
+        match &self.image {
+            Stored::Image(image) => Some(image),
+            Stored::Nothing | Stored::Unknown => None,
+        }
+    }
+
+    pub(super) fn has_answered(&self) -> bool {
+        self.answer.is_ok()
+    }
+
+    /// Whether the store answered with an error.
+    pub(super) fn has_rejected(&self) -> bool {
+        matches!(self.answer, Err(Failed::Answer(_)))
+    }
+
+    /// Returns the error, unless the store answered `OK`.
+    pub(super) fn into_failed(self) -> Option<Failed> {
+        self.answer.err()
+    }
+
+    /// Whether the store answers that it lacks the image.
+    pub(super) fn says_absent(&self) -> bool {
+        self.has_answered() && matches!(self.image, Stored::Nothing)
+    }
+
+    /// The reply to the client: the store's answer with the routing table's names for handlers, else a reply made from
+    /// the cached image.
+    pub(super) fn into_reply(self) -> Reply {
+        let renamed = |message: &[u8]| {
+            let names = self.live.table.names_of(self.backend.id);
+            let name = |handler: &str| names.image_name_for(handler);
+            rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, name)
+        };
+        match self.answer {
+            Ok(answer) => {
+                let message = self.backend.message(&answer);
+                match message.ok().and_then(|message| renamed(&message)) {
+                    Some(message) => reply::of_changed(answer, &message),
+                    None => reply::of_answer(answer),
+                }
+            }
+            Err(_) => {
+                let mut status = bytes::BytesMut::new();
+                if let Stored::Image(image) = &self.image {
+                    protobuf::put_bytes(&mut status, image_status_response::IMAGE, image);
+                }
+                let status = status.freeze();
+                reply::of_message(vec![renamed(&status).unwrap_or(status)])
+            }
+        }
+    }
+}
+
+impl ImageProperties {
+    pub(super) fn of(image: &[u8]) -> Result<ImageProperties, Malformed> {
+        let uid = protobuf::has(image, image::UID)?
+            .then(|| protobuf::varint(image, &[image::UID, int64_value::VALUE]));
+        Ok(ImageProperties {
+            id: protobuf::string(image, LISTED_ID)?.to_owned(),
+            uid: uid.transpose()?,
+            username: protobuf::string(image, &[image::USERNAME])?.to_owned(),
+        })
+    }
+
+    pub(super) fn is_same(&self, other: &ImageProperties) -> bool {
+        image_references::bare_id(&self.id) == image_references::bare_id(&other.id)
+            && (self.uid, &self.username) == (other.uid, &other.username)
+    }
+}
+
+impl fmt::Display for ImageProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = errors::shown(&self.id);
+        match (self.uid, self.username.as_str()) {
+            (Some(uid), _) => write!(f, "{id} (uid {uid})"),
+            (None, "") => write!(f, "{id} (root)"),
+            (None, user) => write!(f, "{id} (user {:?})", errors::shown(user)),
+        }
+    }
+}
+
+/// Whether all stores that have an image have the same image.
+pub(super) fn agree(all: &[StoreAnswer]) -> bool {
+    let contents = all
+        .iter()
+        .filter_map(StoreAnswer::image)
+        .map(|it| ImageProperties::of(it));
+    let Ok(contents) = contents.collect::<Result<Vec<_>, _>>() else {
+        return false;
+    };
+    contents.windows(2).all(|pair| match pair {
+        [one, other] => one.is_same(other),
+        _ => true,
+    })
+}
+
+/// Sends `call`, an `ImageStatus`, to all `backends` at once.
+pub(super) async fn ask_stores(
+    call: &Call,
+    backends: &[Arc<Backend>],
+    wait: Wait,
+) -> Vec<StoreAnswer> {
+    let asked = backends.iter();
+    join_all(asked.map(|backend| ask_store(call, backend, wait))).await
+}
+
+async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
+    let cached = || cached_image(call, backend);
+    let limit = match wait {
+        Wait::Answer => STORE_LIMIT,
+        Wait::ListTimeout | Wait::OnlyListTimeout if cached().is_none() => STORE_LIMIT,
+        Wait::ListTimeout | Wait::OnlyListTimeout => backend.list_timeout(),
+    };
+    let is_last = limit == STORE_LIMIT || wait == Wait::OnlyListTimeout;
+    let answer = match backend.record.late_read(call.row, &call.body) {
+        Some(late) => Err(late),
+        None => {
+            let asked = call.within(limit, pin!(fanout::ask(call, backend))).await;
+            asked.unwrap_or_else(|late| {
+                backend.nudges.suspected.notify_one();
+                if is_last && late.is_fault_of_backend {
+                    backend.record.note_late_read(call.row, &call.body);
+                }
+                Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
+            })
+        }
+    };
+    let is_late = answer.as_ref().is_err_and(errors::is_silence) && wait == Wait::ListTimeout;
+    let read = answer.map_err(Failed::from).and_then(|answer| {
+        let image = image_of(backend, &answer)?;
+        match answer.code() {
+            Code::Ok => Ok((answer, image)),
+            _ => Err(named(backend, answer)),
+        }
+    });
+    let (answer, image) = match read {
+        Ok((answer, image)) => (Ok(answer), image),
+        Err(failed) => (Err(failed), cached().unwrap_or(Stored::Unknown)),
+    };
+    StoreAnswer {
+        backend: Arc::clone(backend),
+        live: Arc::clone(&call.live),
+        image,
+        is_late,
+        answer,
+    }
+}
+
+/// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
+fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
+    let snapshot = backend.record.known().lists.get(List::Images)?.clone();
+    if snapshot.age() >= backend.stale_lists() {
+        return None;
+    }
+    let message = call.message();
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).ok()?;
+    for image in protobuf::all_bytes(&snapshot.message, &[ITEMS]).ok()? {
+        if image_references::is_called(image, reference).ok()? {
+            return Some(Stored::Image(snapshot.message.slice_ref(image)));
+        }
+    }
+    Some(Stored::Nothing)
+}
+
+/// The image in an answer to `ImageStatus`; `Stored::Nothing` if the answer is an error or has no image.
+pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
+    if answer.code() != Code::Ok {
+        return Ok(Stored::Nothing);
+    }
+    let message = backend.message(answer)?;
+    let malformed = |fault| backend.malformed(&fault);
+    if !protobuf::has(&message, image_status_response::IMAGE).map_err(malformed)? {
+        return Ok(Stored::Nothing);
+    }
+    // Protobuf allows a submessage in several parts. The concatenated parts are the submessage.
+    let image = protobuf::all_bytes(&message, &[image_status_response::IMAGE])
+        .map_err(malformed)?
+        .concat();
+    ImageProperties::of(&image).map_err(malformed)?;
+    Ok(Stored::Image(image.into()))
+}

@@ -1,0 +1,324 @@
+//! The replies to `Status` and `Version`. `Status` describes the node to the kubelet, based on the default backend's
+//! reply.
+//!
+//! Neither call waits long for a slow backend that has answered before. `Status` succeeds even if backends are
+//! unreachable.
+
+mod merged;
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criswitch_config::BackendId;
+use criswitch_config::wording::span;
+use criswitch_cri::codec::frames;
+use criswitch_cri::codec::protobuf;
+use criswitch_cri::facts::{cgroup_driver_name, text};
+use criswitch_cri::rpc;
+use criswitch_cri::rpc::features;
+use criswitch_cri::rpc::fields::{runtime_handler, status_request, status_response};
+use futures_util::future::{join, join_all};
+use serde_json::{Value as Json, json};
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::backend::answer::Answer;
+use crate::backend::known::Known;
+use crate::backend::state::Failing;
+use crate::backend::{Backend, own_headers};
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed};
+use crate::dispatch::fanout;
+use crate::errors;
+use crate::gate::Readable;
+use crate::limits::places::User;
+use crate::switch::Switch;
+use crate::switch::act::act;
+use crate::switch::learn::Learned;
+use crate::topology::Live;
+
+pub use merged::merged;
+use merged::unready;
+
+/// How long criswitch waits for a backend before it uses the backend's last reply.
+const STATUS_WAIT: Duration = Duration::from_secs(1);
+
+/// How long criswitch serves the last `Status` of a default backend that does not answer. The kubelet uses the same
+/// limit: if its runtime gives no answer for this time, it reports the node as not ready.
+const STATUS_TRUST: Duration = Duration::from_secs(30);
+
+/// How often criswitch checks whether the default backend is silent.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The time between two log lines about a node that is not ready.
+const REMIND_EVERY: Duration = Duration::from_secs(600);
+
+/// One backend's status.
+#[derive(Debug)]
+pub struct StatusAnswer {
+    /// The backend that the status belongs to.
+    pub backend: Arc<Backend>,
+    /// The `StatusResponse`: the current one, else the last known one, else empty.
+    pub status: Readable,
+    /// Why the backend does not answer now; `None` if it answers.
+    pub silent: Option<Status>,
+}
+
+/// The reply to `Status`: the default backend's status, with the routing table's handlers, the features that the
+/// backends share, and a condition for the state of all backends.
+pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed> {
+    let live = &call.live;
+    let default = live.backend(live.default_backend())?;
+    let others = live.backends.iter().filter(|other| other.id != default.id);
+    let ((said, answer), others) = join(
+        default_status(call, default),
+        join_all(others.map(|other| ask_status(other, call.user))),
+    )
+    .await;
+    act(switch, default, Learned::of_status())?;
+    let said: Vec<_> = std::iter::once(said).chain(others).collect();
+    let verbose = protobuf::varint(&call.message(), &[status_request::VERBOSE])
+        .is_ok_and(|verbose| verbose != 0);
+    let summary = verbose.then(|| summary(live));
+    let message = merged(&live.table, &said, summary.as_ref());
+    // Each status was already parsed when criswitch received it.
+    let message = message.map_err(|fault| default.malformed(&fault))?;
+    Ok(match answer {
+        Some(answer) => reply::of_changed(answer, &message),
+        None => reply::of_message(vec![message]),
+    })
+}
+
+/// The default backend, and for how long it has been silent; `None` if that is no reason for a node that is not ready.
+pub(crate) fn silent_default(live: &Live, created: Instant) -> Option<(Arc<Backend>, Duration)> {
+    let backend = live.backend(live.default_backend()).ok()?;
+    let since = match backend.failing() {
+        Failing::No => return None,
+        Failing::Since(since) => since,
+        Failing::NeverAnswered => created,
+    };
+    let silent = since.elapsed();
+    (silent >= STATUS_TRUST).then(|| (Arc::clone(backend), silent))
+}
+
+/// The backends with a fault, by what they last answered: those that make `BackendsReady` false. A backend whose last
+/// `Status` cannot be decoded has a fault.
+pub(crate) fn faulty(live: &Live) -> Vec<BackendId> {
+    let last = |backend: &Arc<Backend>| StatusAnswer {
+        backend: Arc::clone(backend),
+        status: backend.record.known().status,
+        silent: (!backend.connection.is_ready()).then(|| late(backend)),
+    };
+    let Ok(default) = live.backend(live.default_backend()).map(last) else {
+        return live.backends.iter().map(|backend| backend.id).collect();
+    };
+    let has_fault = |said: &StatusAnswer| {
+        merged::faults(said, &default).map_or(true, |faults| !faults.is_empty())
+    };
+    let said = live.backends.iter().map(last).filter(has_fault);
+    said.map(|said| said.backend.id).collect()
+}
+
+/// Logs when the silence of the default backend makes the node not ready, again every [`REMIND_EVERY`], and when the
+/// backend is ready again.
+pub(crate) async fn report_silent_default(switch: &Switch) -> Infallible {
+    let mut reported: Option<Instant> = None;
+    let mut silent_since = Instant::now();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        match (silent_default(&switch.live(), switch.created), reported) {
+            (Some((backend, silent)), last) => {
+                silent_since = Instant::now() - silent;
+                if last.is_none_or(|last| last.elapsed() >= REMIND_EVERY) {
+                    reported = Some(Instant::now());
+                    let link = backend.connection.link();
+                    let (name, socket) = (backend.name(), &backend.socket);
+                    let cause = link.state.cause().map(AsRef::as_ref);
+                    let time = span(silent);
+                    tracing::error!(backend = %name, %socket, cause, "the node is not ready: the default backend has been silent for {time}");
+                }
+            }
+            (None, Some(_)) => {
+                reported = None;
+                let time = span(silent_since.elapsed());
+                tracing::info!("the default backend is ready again after {time}");
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// The backend's version, or its last known version if the backend is slow or away. A slow backend must not delay this
+/// reply, because clients ask for the version first, even before calls that do not need the backend.
+pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
+    let headers = call.reading_headers();
+    let answer = pin!(backend.ask(call.user, call.row, &headers, call.body.clone()));
+    let known = backend.record.known().version;
+    if known.is_empty() {
+        return Ok(reply::of_answer(answer.await?));
+    }
+    let last = || Ok(reply::of_answer(Answer::of_message(&known)));
+    if backend.record.late_read(call.row, &call.body).is_some() {
+        return last();
+    }
+    match call.within(STATUS_WAIT, answer).await {
+        Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
+        Ok(Err(status)) if !errors::is_silence(&status) => Err(status.into()),
+        Ok(Err(_)) => last(),
+        Err(late) => {
+            if late.is_fault_of_backend {
+                backend.record.note_late_read(call.row, &call.body);
+            }
+            last()
+        }
+    }
+}
+
+/// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
+/// a status that is not ready. An error would hide the state of the other backends from an operator.
+async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, Option<Answer>) {
+    let silent = match request_status(backend, pin!(fanout::ask(call, backend))).await {
+        Ok((said, answer)) => return (said, Some(answer)),
+        Err(silent) => silent,
+    };
+    let mut said = last_known(backend, silent);
+    if let Some(silent) = &said.silent
+        && !backend.record.known().said_status_within(STATUS_TRUST)
+    {
+        said.status = said
+            .status
+            .clone()
+            .rewritten(Some(unready(&said.status, silent.message())));
+    }
+    (said, None)
+}
+
+/// The status of a backend other than the default backend: the current one, else the last known one and why the backend
+/// does not answer.
+async fn ask_status(backend: &Arc<Backend>, user: User) -> StatusAnswer {
+    let headers = own_headers();
+    let asked = backend.ask(user, &rpc::STATUS, &headers, frames::frame(&[]));
+    let asked = pin!(fanout::timed(backend, &rpc::STATUS, asked));
+    match request_status(backend, asked).await {
+        Ok((said, _)) => said,
+        Err(silent) => last_known(backend, silent),
+    }
+}
+
+/// Asks a backend for its status by `asked`, and caches the reply.
+async fn request_status(
+    backend: &Arc<Backend>,
+    asked: impl Future<Output = Result<Answer, Status>> + Unpin,
+) -> Result<(StatusAnswer, Answer), Status> {
+    if backend
+        .record
+        .learn(|known| known.is_late_with(&rpc::STATUS))
+    {
+        return Err(late(backend));
+    }
+    let forgets = backend.forgets();
+    let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
+    let answer = asked.unwrap_or_else(|_| {
+        // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
+        backend.record.miss(&rpc::STATUS);
+        Err(late(backend))
+    })?;
+    let status = keep_status(backend, forgets, &backend.message(&answer)?)?;
+    let said = StatusAnswer {
+        backend: Arc::clone(backend),
+        status,
+        silent: None,
+    };
+    Ok((said, answer))
+}
+
+/// Caches a status if clients can read it, because the merged status has parts of it. `forgets` is the value of
+/// [`Backend::forgets`] when the status was requested: a forgotten status is not cached again. Returns the status,
+/// without the info of a verbose one if clients cannot read that.
+///
+/// # Errors
+/// `Internal` for a malformed or oversized status.
+pub(crate) fn keep_status(
+    backend: &Backend,
+    forgets: u64,
+    status: &Bytes,
+) -> Result<Readable, Status> {
+    let kept = merged::without_info(status).map_err(|fault| backend.malformed(&fault))?;
+    if let Some(cause) = merged::oversized(&kept) {
+        return Err(backend.bad_reply(&cause));
+    }
+    let kept = Readable::status(&kept).map_err(|fault| backend.bad_reply(&fault))?;
+    let has_info = kept.len() != status.len();
+    let whole = has_info.then(|| Readable::status(status).ok()).flatten();
+    let usable = whole.unwrap_or_else(|| kept.clone());
+    if backend.forgets() == forgets {
+        backend.learn_saved(|known| known.say_status(kept));
+    }
+    Ok(usable)
+}
+
+/// criswitch's own entry in the output of `crictl info`.
+fn summary(live: &Live) -> Json {
+    let handlers = live.table.handlers.iter();
+    let handlers =
+        handlers.map(|row| json!({ "name": row.name, "backend": live.name_of(row.backend) }));
+    let backends = live.backends.iter().map(|backend| {
+        let [runtime, version, _] = identity(&backend.record.known());
+        json!({
+            "name": *backend.name(),
+            "socket": backend.socket.to_string(),
+            "state": backend.connection.link().state.as_ref(),
+            "runtime": runtime,
+            "version": version,
+        })
+    });
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "configuration": live.config.hash,
+        "defaultHandler": live.table.default.name,
+        "handlers": handlers.collect::<Vec<_>>(),
+        "backends": backends.collect::<Vec<_>>(),
+    })
+}
+
+/// A backend's last known status, and why the backend does not answer now.
+fn last_known(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
+    StatusAnswer {
+        backend: Arc::clone(backend),
+        status: backend.record.known().status,
+        silent: Some(silent),
+    }
+}
+
+fn late(backend: &Backend) -> Status {
+    match backend.connection.link().state.cause() {
+        Some(cause) => backend.unavailable(cause),
+        None => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
+    }
+}
+
+/// The runtime's name, version and cgroup driver, as last reported; empty if unknown.
+pub(crate) fn identity(known: &Known) -> [String; 3] {
+    let said = |field| text(&known.version, field).unwrap_or_default().into_owned();
+    let driver = known.cgroup_driver.map(cgroup_driver_name);
+    [said(2), said(3), driver.unwrap_or_default().to_owned()]
+}
+
+/// Whether a `StatusResponse` lists handlers, but not this one. The empty name is the backend's own default, which
+/// every backend has.
+pub(crate) fn lacks(status: &[u8], handler: &str) -> bool {
+    let lists_any = protobuf::has(status, status_response::RUNTIME_HANDLERS);
+    let found = merged::advertised(status, handler);
+    !handler.is_empty() && lists_any == Ok(true) && found == Ok(None)
+}
+
+/// The features of this handler in a `StatusResponse`, by the CRI's names. None if the status cannot be decoded.
+pub(crate) fn features_of(status: &[u8], handler: &str) -> Vec<&'static str> {
+    let found = merged::advertised(status, handler).ok().flatten();
+    let found =
+        found.and_then(|found| protobuf::submessage(found, &[runtime_handler::FEATURES]).ok());
+    features::names(features::OF_HANDLER, &found.unwrap_or_default())
+}

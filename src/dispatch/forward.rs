@@ -1,0 +1,166 @@
+//! Forwards a call to one backend: sends the call, learns from the reply, and returns the reply to the client.
+
+mod creating;
+pub(crate) mod short;
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use criswitch_cri::rpc::Patience;
+use tonic::Code;
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::call::reply::{self, Unsent};
+use crate::call::{Call, Failed};
+use crate::errors;
+use crate::limits::give_way;
+use crate::switch::Switch;
+use crate::switch::act::act;
+use crate::switch::learn::{Asked, Learner};
+
+/// Sends `call`, which creates a pod, to one backend. Until criswitch has read the reply, the backend may have a pod
+/// that criswitch does not know.
+pub(crate) async fn create(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    uid: String,
+) -> Result<Unsent, Failed> {
+    let mut creating = creating::creating(&switch.owners, backend.id, uid);
+    // Get the connection first: a call that cannot be sent creates no pod.
+    let wire = backend.wire().await?;
+    creating.sent();
+    let (asked, headers) = (
+        Asked::now(&switch.owners(), backend),
+        call.reading_headers(),
+    );
+    let sent = backend.ask_over(wire, call.user, call.row, &headers, call.body.clone());
+    let sent = pin!(sent);
+    let answer = backend.patiently(call.row, sent).await?;
+    backend.nudges.answered.notify_waiters();
+    let made = answer.code() == Code::Ok;
+    let reply = learned(switch, call, backend, asked, answer).await?;
+    if made {
+        creating.learned();
+    }
+    Ok(reply)
+}
+
+/// Sends `call` to one backend.
+pub(crate) async fn send(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+) -> Result<Unsent, Failed> {
+    let _changed = short::ChangedItem::of(switch, call, backend).await?;
+    let sent = pin!(async {
+        if call.lesson.must_read() {
+            pass_learned(switch, call, backend).await
+        } else {
+            pass_as_it_is(switch, call, backend).await
+        }
+    });
+    let sent = match call.row.patience {
+        Patience::Short => short::read(switch, call, backend, sent).await,
+        Patience::Read | Patience::Change | Patience::Create => sent.await,
+    };
+    if let Err(why) = &sent
+        && let Some(passed) = call.passed()
+        && !why.is_silence()
+    {
+        passed.note_failed(backend, why);
+    }
+    sent
+}
+
+/// Sends a call and learns from its reply.
+async fn pass_learned(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+) -> Result<Unsent, Failed> {
+    let (asked, changes) = (
+        Asked::now(&switch.owners(), backend),
+        backend.status_changes(),
+    );
+    let (headers, body) = (call.reading_headers(), call.body.clone());
+    let answer = backend.ask(call.user, call.row, &headers, body).await?;
+    keep_status(switch, call, backend, &answer, changes);
+    learned(switch, call, backend, asked, answer).await
+}
+
+/// Sends a call whose reply criswitch forwards without reading it. criswitch receives a unary reply completely, so that
+/// the reply counts towards the memory limit. A stream is forwarded in pieces, because it may be longer than the
+/// memory.
+async fn pass_as_it_is(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+) -> Result<Unsent, Failed> {
+    let (row, headers, body) = (call.row, &call.headers, call.body.clone());
+    if !row.streams() {
+        let changes = backend.status_changes();
+        let answer = backend.ask(call.user, row, headers, body).await?;
+        note(call, backend, &answer);
+        keep_status(switch, call, backend, &answer, changes);
+        return Ok(reply::of_answer(answer).into());
+    }
+    let response = backend.call(row, headers, body).await?;
+    let listing = call.listing().filter(|listing| !listing.list.is_stats());
+    let list = listing.map(|listing| listing.list);
+    if let Some(list) = list {
+        // Drop the cached list, because the client may see items that the cached list lacks.
+        backend.outdate(list);
+    }
+    let reply = reply::passed(response, Arc::clone(backend), list, call.passed());
+    Ok(Unsent::of(reply, [backend]))
+}
+
+/// Keeps the status of a pod or container, unless there is only one backend: then no status is served.
+fn keep_status(switch: &Switch, call: &Call, backend: &Backend, answer: &Answer, changes: u64) {
+    if !call.live.is_alone() {
+        short::keep(switch, backend, (call.row, &call.body), answer, changes);
+    }
+}
+
+/// Records whether the answer to a call for all items can be used.
+fn note(call: &Call, backend: &Backend, answer: &Answer) {
+    if let Some(passed) = call.passed() {
+        passed.note(backend, answer);
+    }
+}
+
+/// Learns from the reply to a call sent at `asked`, and acts on what it learned.
+///
+/// # Errors
+/// `Unavailable` if the call created a pod or container at a backend that was removed or forgotten meanwhile, because
+/// no later call would find it. Also if criswitch cannot read the reply.
+async fn learned(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    asked: Asked,
+    answer: Answer,
+) -> Result<Unsent, Failed> {
+    note(call, backend, &answer);
+    if answer.code() != Code::Ok {
+        return Ok(reply::of_answer(answer).into());
+    }
+    let received = backend.message(&answer)?;
+    give_way(&received).await;
+    let is_forgotten = backend.connection.is_closed() || backend.forgets() != asked.forgets;
+    if call.lesson.creates() && is_forgotten {
+        return Err(errors::gone_backend().into());
+    }
+    let learned = Learner::new(switch, backend, asked).learn(call, &received);
+    let (message, shows) = act(switch, backend, learned)?;
+    give_way(&received).await;
+    let reply = match message {
+        Some(message) => reply::of_changed(answer, &message),
+        None => reply::of_answer(answer),
+    };
+    let mut unsent = Unsent::of(reply, [backend]);
+    unsent.shows.append(shows);
+    Ok(unsent)
+}

@@ -1,0 +1,204 @@
+//! Short reads: calls that a backend answers at once, such as the status of one pod. The kubelet makes them one after
+//! the other, with one worker for the whole node, so no backend may hold them.
+//!
+//! While the backend is away or late, the last status of the pod or container answers, as the cached lists do. Without
+//! one the call fails at once. On a node with one backend nothing is kept, and the call waits as long as its client
+//! unless the backend becomes unresponsive.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use criswitch_cri::codec::{frames, protobuf};
+use criswitch_cri::rpc::fields::{
+    CONTAINER_STATUS_HANDLERS, ITEMS, LISTED_ID, POD_STATUS_HANDLERS, REQUESTED_ID, VERBOSE_STATUS,
+    container, pod_sandbox,
+};
+use criswitch_cri::rpc::{Kind, List, Row};
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::backend::known::Known;
+use crate::backend::statuses::ItemStatus;
+use crate::call::reply::{self, Unsent};
+use crate::call::{Call, Failed};
+use crate::switch::Switch;
+use crate::switch::view::View;
+
+/// Sends `call`, a short read, to `backend` by `send`. Waits at most `list_timeout`.
+///
+/// # Errors
+/// `Unavailable` if the backend does not answer and no status is kept, else the error of `send`.
+pub(super) async fn read(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    send: impl Future<Output = Result<Unsent, Failed>> + Unpin,
+) -> Result<Unsent, Failed> {
+    if call.live.is_alone() {
+        return send.await;
+    }
+    match in_time(call, backend, send).await {
+        Err(why) if why.is_silence() => kept(switch, call, backend).ok_or(why),
+        sent => sent,
+    }
+}
+
+/// Awaits the answer of `backend` to `call`, a short read, at most for `list_timeout`. Then the backend is late with
+/// the RPC: further calls are not sent until it answers one that criswitch repeats.
+///
+/// # Errors
+/// `Unavailable` if the backend is late, else the error of `asked`.
+pub(crate) async fn in_time<T, E: From<Status>>(
+    call: &Call,
+    backend: &Backend,
+    asked: impl Future<Output = Result<T, E>> + Unpin,
+) -> Result<T, E> {
+    if let Some(late) = backend.record.late_read(call.row, &call.body) {
+        return Err(late.into());
+    }
+    let late = match call.within(backend.list_timeout(), asked).await {
+        Ok(answered) => return answered,
+        Err(late) => late,
+    };
+    if late.is_fault_of_backend {
+        backend.record.note_late_read(call.row, &call.body);
+    }
+    Err(backend.timed_out(call.row).into())
+}
+
+/// The last status of the pod or container in `call`, if the cached list of its owner may be served and shows the item
+/// in the same state.
+fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
+    let message = call.message();
+    let (kind, id) = item(call.row, &message)?;
+    let owner = switch.owners().find(kind, id);
+    if owner != Some(backend.id) {
+        return None;
+    }
+    let status = backend.statuses.lock().get(kind, id)?;
+    if listed_state(backend, kind, id)? != status.state {
+        return None;
+    }
+    let handlers = match kind {
+        Kind::Pod => &POD_STATUS_HANDLERS,
+        Kind::Container => &CONTAINER_STATUS_HANDLERS,
+    };
+    let renamed = View::of(switch).renamed(backend, &status.message, handlers);
+    let shown = renamed.ok()?.unwrap_or(status.message);
+    Some(reply::of_message(vec![shown]).into())
+}
+
+/// The state of a pod or container in the cached list of `backend`. `None` if the list lacks it or is too old.
+fn listed_state(backend: &Backend, kind: Kind, id: &str) -> Option<u64> {
+    let (list, state) = match kind {
+        Kind::Pod => (List::Pods, pod_sandbox::STATE),
+        Kind::Container => (List::Containers, container::STATE),
+    };
+    let cached = |known: &mut Known| {
+        let age = known.lists.get(list)?.age();
+        Some((age, known.lists.message(list)?))
+    };
+    let (age, message) = backend.record.learn(cached)?;
+    if age >= backend.stale_lists() {
+        return None;
+    }
+    let items = protobuf::all_bytes(&message, &[ITEMS]).ok()?;
+    let is_it = |item: &&[u8]| protobuf::string(item, LISTED_ID) == Ok(id);
+    let item = items.into_iter().find(is_it)?;
+    protobuf::varint(item, &[state]).ok()
+}
+
+/// The pod or container whose status `request` asks for; `None` for a verbose status and for any other call.
+fn item<'r>(row: &Row, request: &'r [u8]) -> Option<(Kind, &'r str)> {
+    let (kind, _) = row.status()?;
+    let is_verbose = protobuf::varint(request, VERBOSE_STATUS).ok()? != 0;
+    let id = protobuf::string(request, REQUESTED_ID).ok()?;
+    (!is_verbose).then_some((kind, id))
+}
+
+/// Keeps the status in `answer`, the answer to the framed `request`. `changes` is the backend's
+/// [`Statuses::changes`](crate::backend::statuses::Statuses::changes) before the call was sent.
+pub(crate) fn keep(
+    switch: &Switch,
+    backend: &Backend,
+    (row, request): (&Row, &Bytes),
+    answer: &Answer,
+    changes: u64,
+) {
+    let request = request.slice(frames::FRAME_HEADER..);
+    if let Some((_, state)) = row.status()
+        && answer.code() == Code::Ok
+        && let Some((kind, id)) = item(row, &request)
+        // A short id is not a key, because lists have the whole one.
+        && switch.owners().find(kind, id) == Some(backend.id)
+        && let Ok(message) = backend.message(answer)
+        && let Ok(state) = protobuf::varint(&message, state)
+    {
+        let status = ItemStatus { message, state };
+        backend.statuses.lock().keep(kind, id, status, changes);
+    }
+}
+
+/// A guard for a call that may change a pod or container. Drops the kept statuses of the item, and of the items that
+/// change with it, when the call is sent and when it has ended, whatever its outcome.
+pub(super) struct ChangedItem<'a> {
+    switch: &'a Switch,
+    backend: &'a Backend,
+    kind: Kind,
+    id: String,
+}
+
+impl<'a> ChangedItem<'a> {
+    /// The guard for `call`; `None` if it changes no item. Waits for the connection: a call that cannot be sent changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// `Unavailable` if the call cannot be sent.
+    pub(super) async fn of(
+        switch: &'a Switch,
+        call: &Call,
+        backend: &'a Backend,
+    ) -> Result<Option<ChangedItem<'a>>, Status> {
+        let message = call.message();
+        let Some((kind, id)) = call.row.changed_item(&message) else {
+            return Ok(None);
+        };
+        let id = id.to_owned();
+        backend.wire().await?;
+        let changed = ChangedItem {
+            switch,
+            backend,
+            kind,
+            id,
+        };
+        changed.drop_statuses();
+        Ok(Some(changed))
+    }
+
+    fn drop_statuses(&self) {
+        drop_statuses(self.switch, self.backend, self.kind, &self.id);
+    }
+}
+
+impl Drop for ChangedItem<'_> {
+    fn drop(&mut self) {
+        self.drop_statuses();
+    }
+}
+
+/// Drops the kept statuses of a pod or container that may have changed: a pod with its containers, a container with its
+/// pod, whose status shows the containers.
+pub(crate) fn drop_statuses(switch: &Switch, backend: &Backend, kind: Kind, id: &str) {
+    let owners = switch.owners();
+    let mut statuses = backend.statuses.lock();
+    match kind {
+        Kind::Pod => statuses.pod_changed(id, |container| {
+            owners.containers.pod_of(container) == Some(id)
+        }),
+        Kind::Container => {
+            let pod = owners.containers.pod_of(id).map(|pod| (Kind::Pod, pod));
+            statuses.changed([(kind, id)].into_iter().chain(pod));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+# Two containerds with the default settings of NRI, and with those of docs/second-daemon.md, which all runtimes of the suite
+# have.
+
+load helpers.bash
+
+setup_file() {
+  mkdir -p "$DIR/nri"
+  cat >"$DIR/nri.toml" <<TABLE
+default_handler = "first"
+listen = "$DIR/nri/criswitch.sock"
+[handlers]
+first = { backend = "one", handler = "runc" }
+second = { backend = "two", handler = "runc" }
+[backends]
+one = "$DIR/nri/one.sock"
+two = "$DIR/nri/two.sock"
+TABLE
+}
+
+teardown() {
+  local name
+  for name in nri-one nri-two twins; do
+    [ ! -e "$DIR/$name.pid" ] || [ -e "$DIR/$name.exit" ] || end_program TERM "$name"
+  done
+  rm -f /run/nri/nri.sock
+}
+
+# start_default NAME [SED-COMMAND]: starts a containerd with its default configuration, changed by the command.
+start_default() {
+  containerd config default | sed "s|^root = .*|root = '$DIR/nri/root-$1'|
+    s|^state = .*|state = '$DIR/nri/state-$1'|
+    s|/run/containerd/containerd.sock|$DIR/nri/$1.sock|
+    s|/opt/containerd|$DIR/nri/opt-$1|
+    ${2:-}" >"$DIR/nri/$1.toml"
+  start_program "nri-$1" containerd --config "$DIR/nri/$1.toml"
+  wait_for 60 "containerd $1" crictl_of "$1" version
+}
+
+crictl_of() {
+  crictl --runtime-endpoint "unix://$DIR/nri/$1.sock" "$2"
+}
+
+# shared: prints the paths that the check of the node names.
+shared() {
+  "$CRISWITCH" check --node --config "$DIR/nri.toml" -o json |
+    jq -r '.node.findings[] | select(.what | test("backends|containerd .pid")) | .path' | sort
+}
+
+@test "two containerds with default settings: check --node names what they share, and a socket that leads nowhere" {
+  start_default one
+  start_default two
+  equal "shared" "$(printf '%s\n' '/etc/containerd/conf.d/*.toml' /opt/nri/plugins /run/nri/nri.sock \
+    /var/run/nri/nri.sock | sort)" "$(shared)"
+  has "check --probe" 'have the same NRI socket' "$("$CRISWITCH" check --probe --config "$DIR/nri.toml")"
+  has "discover" 'start the same NRI plug-ins' "$("$CRISWITCH" discover "$DIR/nri/one.sock" "$DIR/nri/two.sock" 2>&1)"
+  # The file of the socket stays, and nothing listens there.
+  end_program TERM nri-two
+  equal "shared" /run/nri/nri.sock "$(shared)"
+}
+
+@test "two containerds with the settings of the page share nothing that matters" {
+  start_default one
+  start_default two "s|^imports = .*|imports = ['/etc/containerd-2/conf.d/*.toml']|
+    s|/var/run/nri/nri.sock|$DIR/nri/nri.sock|
+    s|/opt/nri/plugins|/opt/nri/plugins-2|"
+  equal "shared" "" "$(shared)"
+}
+
+@test "check --probe names the pause image of containerd 1.6, which pins none, and not that of 2.x" {
+  for n in 1 2; do
+    crictl_at "$n" pull registry.test/pause:1 >/dev/null
+  done
+  unpinned=$("$CRISWITCH" check --probe --config "$DIR/criswitch.toml" -o json |
+    jq -c '.consequences[] | select(.what | contains("pause image")) | [.backends[], (.what | contains("registry.test/pause:1"))]')
+  equal "unpinned pause images" '["old",true]' "$unpinned"
+}
+
+# passes_nri WHERE N HANDLER: checks that critest's 13 specs of NRI pass at the socket WHERE, for pods of the handler that
+# containerd N runs. critest skips up to three that containerd does not always pass.
+passes_nri() {
+  local passed
+  critest -runtime-endpoint "unix://$DIR/$1.sock" -image-endpoint "unix://$DIR/$1.sock" -runtime-handler "$3" \
+    -nri-socket "$DIR/nri-$2.sock" -test-images-file "$DIR/nri/images.yaml" -ginkgo.no-color -ginkgo.focus '\[k8s.io\] NRI' \
+    >"$BATS_TEST_TMPDIR/critest" 2>&1 || fail "$1: $(<"$BATS_TEST_TMPDIR/critest")" || return
+  passed=$(sed -n 's/.* \([0-9]*\) Passed | 0 Failed .*/\1/p' "$BATS_TEST_TMPDIR/critest")
+  echo "# $1, containerd $2: $passed of 13 specs pass" >&3
+  [ "${passed:-0}" -ge 10 ] || fail "$(<"$BATS_TEST_TMPDIR/critest")"
+}
+
+@test "critest's specs of NRI pass for both of two containerds, directly and through criswitch" {
+  command -v critest >/dev/null || skip "only the nightly lane of tests/run.sh builds critest"
+  start_switch twins
+  echo "defaultTestContainerImage: $BUSYBOX" >"$DIR/nri/images.yaml"
+  passes_nri containerd-2 2 runc
+  passes_nri containerd-3 3 runc
+  passes_nri twins 2 runc
+  passes_nri twins 3 other
+}
