@@ -392,7 +392,7 @@ test_machine() {
 test_versions() {
   wait_for "${PARTNERS:-}"
   export CRISWITCH_NIGHTLY=1
-  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest|older containerd|problem-detector' && test_node -f kubeadm
+  CRISWITCH=${PACKAGED:-} tests/system/runtimes/run.sh -f 'chart|critest|older containerd|problem-detector' && test_node -f 'kubeadm|Ansible'
 }
 
 document() {

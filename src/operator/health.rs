@@ -16,59 +16,67 @@ use crate::backend::Backend;
 use crate::dispatch::fanout::{fallback, status};
 use crate::errors;
 use crate::switch::Switch;
+use crate::switch::watchers::Served;
 use crate::topology::Live;
 
-/// The time between two looks at the health of a service, for a client that watches it.
+/// The time between two looks at the health of the node, for all clients that watch it.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 
-/// The verdict on the node, by what the backends last answered.
-pub(super) fn of_node(switch: &Switch) -> Level {
-    let live = switch.live();
-    if live
-        .backends
-        .iter()
-        .any(|it| fails_lists(switch, &live, it))
-    {
-        return Level::ListsFailing;
-    }
-    if status::faulty(&live).is_empty() {
+/// The verdict on the node, by what the backends last answered, and by whether lists fail because of a backend.
+pub(super) fn level(switch: &Switch, live: &Live, lists_fail: bool) -> Level {
+    if lists_fail {
+        Level::ListsFailing
+    } else if status::faulty(live).is_empty() {
         Level::Serving
-    } else if status::silent_default(&live, switch.created).is_some() {
+    } else if status::silent_default(live, switch.created).is_some() {
         Level::NodeNotReady
     } else {
         Level::Degraded
     }
 }
 
-fn fails_lists(switch: &Switch, live: &Live, backend: &Backend) -> bool {
-    fallback::lists_problem(live, &switch.owners(), &switch.question, backend).is_some()
+/// Whether the first lists after a start wait for the backend.
+pub(super) fn delays_lists(backend: &Backend) -> bool {
+    backend.is_awaited() && !backend.connection.is_ready()
 }
 
-/// Whether a service is served. A degraded node serves: the pods of healthy backends are not affected.
-fn of_service(switch: &Switch, service: &str) -> ServingStatus {
+/// Looks at the node and at each backend. A degraded node serves: the pods of healthy backends are not affected.
+fn look(switch: &Switch) -> Served {
     let live = switch.live();
-    let serves = if service.is_empty() {
-        matches!(of_node(switch), Level::Serving | Level::Degraded)
-    } else if let Some(backend) = live.backends.iter().find(|it| *it.name() == *service) {
-        !fails_lists(switch, &live, backend) && !status::faulty(&live).contains(&backend.id)
-    } else {
-        return ServingStatus::ServiceUnknown;
+    let fails_lists = |backend: &Backend| {
+        let problem = fallback::lists_problem(&live, &switch.owners(), &switch.question, backend);
+        delays_lists(backend) || problem.is_some()
     };
-    if serves {
-        ServingStatus::Serving
-    } else {
-        ServingStatus::NotServing
+    let failing: Vec<bool> = live.backends.iter().map(|it| fails_lists(it)).collect();
+    let level = level(switch, &live, failing.contains(&true));
+    let faulty = status::faulty(&live);
+    Served {
+        node: matches!(level, Level::Serving | Level::Degraded),
+        backends: live
+            .backends
+            .iter()
+            .zip(failing)
+            .map(|(backend, fails)| (backend.name(), !fails && !faulty.contains(&backend.id)))
+            .collect(),
     }
 }
 
-/// Looks at a service on another thread.
+/// Whether a service is served. Looks on another thread, unless the last look is younger than `age`.
 ///
 /// # Errors
 /// `Internal` if the look panics.
-async fn look(switch: &Arc<Switch>, service: &str) -> Result<ServingStatus, Status> {
-    let (own, service) = (Arc::clone(switch), service.to_owned());
-    let looked = switch.watchers.in_turn(move || of_service(&own, &service));
-    looked.await.ok_or_else(errors::no_state)
+async fn serving(
+    switch: &Arc<Switch>,
+    service: &str,
+    age: Duration,
+) -> Result<ServingStatus, Status> {
+    let own = Arc::clone(switch);
+    let health = switch.watchers.health(age, move || look(&own)).await;
+    Ok(match health.ok_or_else(errors::no_state)?.of(service) {
+        Some(true) => ServingStatus::Serving,
+        Some(false) => ServingStatus::NotServing,
+        None => ServingStatus::ServiceUnknown,
+    })
 }
 
 /// gRPC's health service.
@@ -84,7 +92,7 @@ impl Health for HealthService {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let service = request.into_inner().service;
-        match look(&self.0, &service).await? {
+        match serving(&self.0, &service, Duration::ZERO).await? {
             ServingStatus::ServiceUnknown => Err(errors::no_such_service(&service)),
             status => Ok(Response::new(response(status))),
         }
@@ -101,7 +109,7 @@ impl Health for HealthService {
             let (switch, service) = (Arc::clone(&switch), service.clone());
             async move {
                 loop {
-                    let status = look(&switch, &service).await.ok()?;
+                    let status = serving(&switch, &service, LOOKS_APART).await.ok()?;
                     if last != Some(status) {
                         return Some((Ok(response(status)), Some(status)));
                     }

@@ -1,5 +1,5 @@
-//! Serves the metrics page for Prometheus over a Unix socket or a network address. The page is made for each request.
-//! A failure here must not end or delay a call.
+//! Serves the metrics page for Prometheus over a Unix socket or a network address. The page is made for each request, on
+//! another thread than that of the calls. A failure here must not end or delay a call.
 
 mod families;
 mod samples;
@@ -28,6 +28,7 @@ use prometheus::{TEXT_FORMAT, TextEncoder};
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::errors;
 use crate::limits::flood::Io;
 use crate::switch::Switch;
 use crate::telemetry::log_limit::AcceptFailures;
@@ -62,7 +63,8 @@ enum OpenError {
     #[error("{NO_ANSWER}")]
     NoAnswer,
     #[error(
-        "cannot listen on {address}; stop the process that listens there, or change `[metrics] listen`"
+        "cannot listen on {address}; stop the process that listens there, or change `[metrics] listen`; under systemd, \
+         enable criswitch-metrics.socket instead"
     )]
     Tcp {
         address: SocketAddr,
@@ -243,8 +245,11 @@ impl MetricsSocket {
 /// Answers one request and closes the connection, so that a reader does not count towards [`MAX_READERS`] for long.
 async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let reply = reply(&request, &switch);
-        async move { Ok::<_, Infallible>(reply) }
+        let (switch, own) = (Arc::clone(&switch), Arc::clone(&switch));
+        async move {
+            let reply = switch.watchers.in_turn(move || reply(&request, &own));
+            reply.await.ok_or_else(errors::no_state)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::limits::budget;
 use crate::topology::Live;
 
 use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
@@ -117,7 +118,13 @@ impl KnownFits {
             Some(self.of(live, given, backend, all))
         };
         let Some(fits) = fits else { return Ok(None) };
-        let fitted = fitted(metrics, &fits, backend.max_message);
+        // Only a streamed list is larger than `max_message`.
+        let limit = if metrics.len() > backend.max_message {
+            budget::most_streamed(backend.max_message)
+        } else {
+            backend.max_message
+        };
+        let fitted = fitted(metrics, &fits, limit);
         let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
         for (metric, misfit) in omitted {
             log_omitted(backend, &metric, &misfit);

@@ -1,9 +1,11 @@
 //! The clients that watch the state of the daemon. All of them get the same messages, which one task makes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
+use tokio::time::Instant;
 use tonic::Status;
 
 /// A state of the daemon as a gRPC frame, or why there is none.
@@ -18,6 +20,26 @@ pub(crate) struct Watchers {
     begun: Notify,
     /// Allows one piece of work of [`Watchers::in_turn`] at a time.
     turn: Arc<Semaphore>,
+    /// The last look at the health of the node, and its time.
+    health: Mutex<Option<(Instant, Served)>>,
+}
+
+/// Whether the node and each backend, by its name, are served.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    pub node: bool,
+    pub backends: Vec<(Arc<str>, bool)>,
+}
+
+impl Served {
+    /// Whether a backend is served, or for an empty name the node. `None` if no backend has the name.
+    pub(crate) fn of(&self, service: &str) -> Option<bool> {
+        if service.is_empty() {
+            return Some(self.node);
+        }
+        let mut backends = self.backends.iter();
+        Some(backends.find(|(name, _)| **name == *service)?.1)
+    }
 }
 
 impl Default for Watchers {
@@ -26,6 +48,7 @@ impl Default for Watchers {
             state: watch::Sender::new(None),
             begun: Notify::new(),
             turn: Arc::new(Semaphore::new(1)),
+            health: Mutex::default(),
         }
     }
 }
@@ -44,6 +67,23 @@ impl Watchers {
             worked
         });
         worked.await.ok()
+    }
+
+    /// The health of the node. Clients share a look that is younger than `age`. Returns `None` if the look panics.
+    pub(crate) async fn health(
+        &self,
+        age: Duration,
+        look: impl FnOnce() -> Served + Send + 'static,
+    ) -> Option<Served> {
+        let mut last = self.health.lock().await;
+        if let Some((at, health)) = &*last
+            && at.elapsed() < age
+        {
+            return Some(health.clone());
+        }
+        let health = self.in_turn(look).await?;
+        *last = Some((Instant::now(), health.clone()));
+        Some(health)
     }
 
     /// Begins to watch. The first watcher gets no state that was sent to earlier watchers.

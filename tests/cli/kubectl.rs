@@ -16,7 +16,7 @@ const PLUGIN: &str = concat!(
 );
 
 /// A kubectl of a cluster with the nodes `a`, `b` and `c`. It writes its arguments to the file `ran`, and exits on node
-/// `b` with 69 after an error.
+/// `b` with 78 after an error. On node `lost` the pod does not exist.
 const KUBECTL: &str = r#"#!/bin/sh
 printf '%s\n' "$*" >>"${0%/*}/ran"
 case "$1 $2" in
@@ -26,14 +26,15 @@ case "$1 $2" in
   "debug "*) echo "Creating debugging pod node-debugger-${2#node/}-x with container debugger on node ${2#node/}." ;;
   "exec "*)
     case "$*" in
-      *"pod-b"*) echo "criswitch: cannot connect" >&2; echo "command terminated with exit code 69" >&2; exit 69 ;;
+      *"pod-b"*) echo "criswitch: invalid" >&2; echo "command terminated with exit code 78" >&2; exit 78 ;;
+      *"pod-lost"*) echo "Error from server (NotFound): no pod" >&2; exit 1 ;;
       *"-i "*) cat ;;
       *) echo "output of $3" ;;
     esac ;;
 esac
 "#;
 
-const PODS: &str = "a system pod-a\nb system pod-b\nc system pod-c\n";
+const PODS: &str = "a system pod-a Running\nb system pod-b Running\nc system pod-c Running\n";
 
 /// A folder with this kubectl, for a cluster with these pods of the chart.
 fn cluster(pods: &str) -> TempDir {
@@ -62,10 +63,10 @@ fn ran(folder: &Path) -> Vec<String> {
 fn a_command_runs_on_each_node_and_the_exit_code_is_that_of_the_worst() {
     let folder = cluster(PODS);
     let outcome = plugin(folder.path(), &["status", "--wide"]);
-    assert_eq!(outcome.code, 69);
+    assert_eq!(outcome.code, 78);
     let output = "==> a <==\noutput of system\n==> b <==\n==> c <==\noutput of system\n";
     assert_eq!(outcome.stdout, output);
-    let error = "kubectl criswitch: node b: criswitch: cannot connect\n";
+    let error = "kubectl criswitch: node b: criswitch: invalid\n";
     assert_eq!(outcome.stderr, error);
     let command =
         |pod| format!("exec -n system {pod} -- /usr/bin/criswitch node run -- status --wide");
@@ -82,10 +83,37 @@ fn one_node_has_no_headline_and_may_have_json() {
     );
     let command = "exec -n system pod-c -- /usr/bin/criswitch node run -- pods -o json";
     assert_eq!(ran(folder.path()), [command]);
-    for format in ["-ojson", "--output=yaml", "--json"] {
-        let outcome = plugin(folder.path(), &["pods", format]);
-        assert_eq!(outcome.code, 64, "{format}: {}", outcome.stderr);
+    for format in [
+        &["-ojson"][..],
+        &["--output=yaml"],
+        &["--json"],
+        &["-o", "yaml"],
+    ] {
+        let outcome = plugin(folder.path(), &[&["pods"][..], format].concat());
+        assert_eq!(outcome.code, 64, "{format:?}: {}", outcome.stderr);
     }
+    let table = plugin(
+        folder.path(),
+        &["pods", "-o", "wide", "--node=a", "--node=c"],
+    );
+    assert_eq!(table.code, 0, "{}", table.stderr);
+}
+
+#[test]
+fn a_node_that_cannot_be_asked_is_named_and_not_omitted() {
+    let folder = cluster("a system pod-a Running\nlost system pod-lost Running\n");
+    let outcome = plugin(folder.path(), &["status"]);
+    assert_eq!(outcome.code, 69);
+    let error = "kubectl criswitch: node lost: Error from server (NotFound): no pod\n";
+    assert_eq!(outcome.stderr, error);
+
+    // The pod of node b does not run, and no pod is on a node yet.
+    let folder = cluster("a system pod-a Running\nb system pod-b Pending\n system pod-c Pending\n");
+    let outcome = plugin(folder.path(), &["status"]);
+    assert_eq!(
+        outcome.stdout,
+        "==> a <==\noutput of system\n==> b <==\noutput of --\n"
+    );
 }
 
 #[test]
@@ -99,6 +127,22 @@ fn explain_reads_the_runtime_classes_of_the_cluster_before_the_file() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, input));
     let command = "exec -i -n system pod-a -- /usr/bin/criswitch node run --stdin -- explain -f -";
     assert_eq!(ran(folder.path()), ["get runtimeclasses -o yaml", command]);
+    let other = folder.path().join("job.yaml");
+    fs::write(&other, "kind: Job\n").unwrap();
+    let [one, two] = [&file, &other].map(|file| text(file));
+    for arguments in [
+        vec!["-f", one, "-f", two],
+        vec![&format!("--file={one}"), &format!("-f{two}")],
+    ] {
+        let outcome = plugin(
+            folder.path(),
+            &[&["explain", "--node=a"][..], &arguments].concat(),
+        );
+        assert_eq!(
+            outcome.stdout,
+            "kind: List\n---\nkind: Pod\n---\nkind: Job\n"
+        );
+    }
     let missing = plugin(folder.path(), &["explain", "-f", "nosuch"]);
     assert_eq!(missing.code, 1, "{}", missing.stderr);
 }
@@ -108,7 +152,7 @@ fn each_node_has_an_archive_that_replaces_no_file() {
     let folder = cluster(PODS);
     fs::write(folder.path().join("criswitch-c.tar.gz"), "mine").unwrap();
     let outcome = plugin(folder.path(), &["bundle"]);
-    assert_eq!(outcome.code, 69);
+    assert_eq!(outcome.code, 78);
     assert_eq!(outcome.stdout, "criswitch-a.tar.gz\n");
     let archive = |node| fs::read_to_string(folder.path().join(format!("criswitch-{node}.tar.gz")));
     assert_eq!(archive("a").unwrap(), "output of system\n");
@@ -121,6 +165,9 @@ fn each_node_has_an_archive_that_replaces_no_file() {
 #[test]
 fn without_a_pod_of_the_chart_the_command_runs_in_a_pod_that_is_removed() {
     let folder = cluster("");
+    fs::write(folder.path().join("criswitch-a.tar.gz"), "mine").unwrap();
+    let outcome = plugin(folder.path(), &["bundle", "--node=a"]);
+    assert_eq!((outcome.code, ran(folder.path()).len()), (1, 0));
     let outcome = plugin(folder.path(), &["status", "--image=box"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
     let of_node = |node: &str| {
@@ -148,6 +195,7 @@ fn a_wrong_command_line_runs_nothing() {
         &[][..],
         &["reload"],
         &["status", "--node"],
+        &["status", "--node="],
         &["status", "-f", "x"],
         &["explain", "-f"],
     ] {

@@ -167,7 +167,7 @@ async fn a_stream_is_in_flight_until_its_client_goes() {
         |page: &Page| page.value("criswitch_rpcs_in_flight", &[("rpc", "GetContainerEvents")]);
     let page = until(&rig, |page| open(page) == 1.0).await;
     assert_eq!(page.calls("GetContainerEvents", "", "Canceled"), 0.0);
-    assert!(page.value("criswitch_connections", &[]) >= 1.0);
+    assert!(page.value("criswitch_open_connections", &[]) >= 1.0);
     drop(stream);
     let page = until(&rig, |page| open(page) == 0.0).await;
     assert_eq!(page.calls("GetContainerEvents", "", "Canceled"), 1.0);
@@ -530,6 +530,17 @@ async fn reloads_are_counted_and_a_removed_backend_leaves_no_metrics() {
     );
     assert_ne!(hash(&page), first);
     assert!(!page.text.contains("kata"), "{}", page.text);
+}
+
+#[test]
+fn no_family_has_the_name_of_a_counter_without_its_suffix() {
+    // OpenMetrics names the family of a counter so.
+    for counter in FAMILIES
+        .iter()
+        .filter_map(|it| it.name.strip_suffix("_total"))
+    {
+        assert!(FAMILIES.iter().all(|it| it.name != counter), "{counter}");
+    }
 }
 
 #[cfg(unix)] // The mount point in the test is a path of Unix.

@@ -8,7 +8,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::calls::stopped;
-use crate::faults::{runc_and_kata, until_state};
+use crate::faults::{runc_and_kata, text, until_state};
 use crate::support::{PATIENCE, Rig};
 
 fn request(service: &str) -> HealthCheckRequest {
@@ -63,6 +63,25 @@ async fn a_node_whose_lists_fail_does_not_serve() {
     assert_eq!(check(&rig, "").await, Ok(NotServing));
     assert_eq!(check(&rig, "kata").await, Ok(NotServing));
     assert_eq!(check(&rig, "runc").await, Ok(Serving));
+}
+
+#[tokio::test]
+async fn a_node_whose_first_lists_wait_does_not_serve() {
+    let mut rig = runc_and_kata().await;
+    rig.stop_switch().await;
+    rig.sim("kata").stop().await;
+    std::fs::remove_dir_all(rig.state_directory()).unwrap();
+    let waits = text(
+        "start_wait = \"1h\"",
+        &rig.sims,
+        rig.directory().to_str().unwrap(),
+    );
+    rig.restart_switch_with(|_| waits).await;
+    assert_eq!(check(&rig, "").await, Ok(NotServing));
+    assert_eq!(check(&rig, "kata").await, Ok(NotServing));
+    rig.sim("kata").start();
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(check(&rig, "").await, Ok(Serving));
 }
 
 #[tokio::test]

@@ -110,7 +110,7 @@ pub const FAMILIES: &[FamilyRow] = &[
                 out.add(&[reason.as_ref()], seen.switch.counts.rejected(*reason) as f64);
             }
         }),
-    gauge("criswitch_connections", &[], "Open connections of clients.", |seen, out| {
+    gauge("criswitch_open_connections", &[], "Open connections of clients.", |seen, out| {
         out.add(&[], seen.switch.counts.connections().1 as f64);
     }),
     counter("criswitch_connections_total", &[], "Connections of clients that criswitch has accepted.", |seen, out| {

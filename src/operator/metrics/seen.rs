@@ -94,6 +94,11 @@ impl Seen<'_> {
             })
             .collect();
         backends.sort_by(|one, other| one.name.cmp(&other.name));
+        let lists_fail = live.backends.iter().any(|it| health::delays_lists(it))
+            || backends
+                .iter()
+                .flat_map(|it| it.failing)
+                .any(|(_, fails)| fails);
         let mut runs = sorted(switch.counts.pods.all());
         let rows = &live.table.handlers;
         let is_row = |handler: &str| rows.iter().any(|row| row.name == handler);
@@ -101,13 +106,13 @@ impl Seen<'_> {
         Seen {
             switch,
             backends,
-            live,
             rpcs: sorted(switch.counts.rpcs()),
             calls: sorted(switch.counts.calls.all()),
             runs,
-            level: health::of_node(switch),
+            level: health::level(switch, &live, lists_fail),
             pods: handlers::pods_by_handler(&switch.live().table, &switch.owners()),
             process: ProcessStats::own(),
+            live,
         }
     }
 

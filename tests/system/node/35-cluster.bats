@@ -418,3 +418,44 @@ has_no_rest() {
   equal "copies of the program" "" "$(find "$(root)/var/lib/criswitch/node" -name criswitch)" &&
     wait_for 60 "the end of the labels" node_lacks criswitch.io/handler.gvisor "$NAME"
 }
+
+# play STATE: runs the Ansible role on one node after another, and prints the numbers of each node's tasks. Instead of ssh,
+# the connection enters the node.
+play() {
+  cat >"$BATS_TEST_TMPDIR/enter" <<END
+#!/bin/bash
+# Ansible asks whether ssh has an option.
+[ \$# -gt 2 ] || exit 0
+node=\${*: -2:1}
+exec nsenter --target="\$(cat "$DIR/\$node/pid")" --mount --pid --cgroup --net --root --wdns=/ \
+  env -i HOME=/root PATH=/usr/bin:/usr/sbin sh -c "\${*: -1}"
+END
+  chmod +x "$BATS_TEST_TMPDIR/enter"
+  jq -n --arg state "$1" --rawfile specification "$(root)/root/spec.toml" --arg programs "$(dirname "$CRISWITCH")" \
+    --arg ssh "$BATS_TEST_TMPDIR/enter" '[{hosts: "all", gather_facts: false, serial: 1, roles: ["criswitch"], vars: {
+    ansible_ssh_executable: $ssh, ansible_ssh_transfer_method: "piped", ansible_python_interpreter: "/usr/bin/python3",
+    criswitch_state: $state, criswitch_specification: $specification, criswitch_programs: $programs}}]' \
+    >"$BATS_TEST_TMPDIR/play.json"
+  ANSIBLE_ROLES_PATH=$TOP/deploy/ansible ANSIBLE_HOME=$BATS_TEST_TMPDIR/ansible ansible-playbook \
+    --inventory node,node-2,node-3 "$BATS_TEST_TMPDIR/play.json" </dev/null >"$BATS_TEST_TMPDIR/said" 2>&1 ||
+    fail "$(cat "$BATS_TEST_TMPDIR/said")" || return
+  sed -n 's/^\(node[-0-9]*\) .*: ok=[0-9]* *\(changed=[0-9]*\) .*/\1 \2/p' "$BATS_TEST_TMPDIR/said" | xargs
+}
+
+@test "the Ansible role installs criswitch on three nodes, one after another, and takes everything back" {
+  [ -n "${CRISWITCH_NIGHTLY:-}" ] || skip "Ansible is in the nightly lane"
+  command -v ansible-playbook >/dev/null ||
+    DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends ansible-core
+  on_each keep_node ansible
+  specify 1
+  equal "the changes" "node changed=1 node-2 changed=1 node-3 changed=1" "$(play installed)"
+  on_each node status --ready
+  one_after_another "${NODES[@]}"
+  on_each same_pods ansible
+  equal "the changes" "node changed=0 node-2 changed=0 node-3 changed=0" "$(play installed)"
+  equal "the changes" "node changed=1 node-2 changed=1 node-3 changed=1" "$(play uninstalled)"
+  on_each in_node rm -r /root/criswitch
+  rm "$(root)/root/spec.toml"
+  on_each same_files ansible
+  on_each same_pods ansible
+}
