@@ -67,6 +67,10 @@ fn a_slip_has_one_problem_with_the_text_that_was_meant() {
             "a comma between the keys",
         ),
         (
+            "default_handler = 'a'\n[handlers]\na = { socket = '/run/a.sock', auto_register = true }",
+            "this key in a row of [backends]",
+        ),
+        (
             "allow_uids = '1000'\ndefault_handler = 'a'\n[handlers]\na = '/run/a.sock'",
             "[1000]",
         ),

@@ -338,8 +338,16 @@ impl Walk<'_> {
             let tables = if table.is_empty() { &TABLES[..] } else { &[] };
             let keys = keys::of_table(table).map(Key::own_name);
             let known: Vec<_> = keys.chain(tables.iter().copied()).collect();
+            let other = if table == "handlers" {
+                "backends"
+            } else {
+                "handlers"
+            };
+            let is_of_other_row = ["handlers", "backends"].contains(&table)
+                && keys::written(other, entry.key).is_some();
             match (foreign::key_hint(table, entry.key), known.as_slice()) {
                 (Some(hint), _) => f.write_str(hint),
+                _ if is_of_other_row => write!(f, "this key in a row of [{other}]"),
                 (None, [only]) => write!(f, "{only:?}, the only key of [{table}]"),
                 (None, known) => {
                     let hint = nearest(entry.key, known.iter().copied());
