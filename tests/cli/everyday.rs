@@ -59,7 +59,7 @@ async fn each_everyday_manifest_has_the_right_answer_for_each_kind_of_runtime() 
         canary            yes     yes     yes
         function          yes     yes     yes
         secrets-store     yes     yes     yes
-        spiffe            yes     unknown unknown
+        spiffe            yes     unknown no
         timezone          yes     yes     yes
         host-data         yes     unknown unknown
         mesh              yes     no      yes
@@ -73,7 +73,7 @@ async fn each_everyday_manifest_has_the_right_answer_for_each_kind_of_runtime() 
         cni-agent         yes     no      no
         kube-proxy        yes     no      no
         wireguard         unknown no      less
-        fuse              no      no      unknown
+        fuse              no      unknown unknown
         zigbee            yes     no      no
         block-database    yes     no      yes
         elasticsearch     yes     no      no

@@ -164,7 +164,10 @@ async fn a_path_of_the_node_is_judged_by_what_is_there() {
         assert_eq!(ids(&pod, "gvisor", "reasons"), [gvisor], "{path}");
         assert_eq!(ids(&pod, "kata", "reasons"), [kata], "{path}");
     }
-    for path in ["/var/lib/x", "/proc", "/sys", "/dev/shm", "/srv", "/run/x"] {
+    let pod = node.pod(&host_path("/sys")).await;
+    assert_eq!(ids(&pod, "kata", "reasons"), ["kata-kernel-directories"]);
+    assert_eq!(of(&pod, "gvisor")["fits"], Value::Null);
+    for path in ["/var/lib/x", "/dev/shm", "/srv", "/run/x", "/opt/x/sockets"] {
         let pod = node.pod(&host_path(path)).await;
         for handler in ["gvisor", "kata"] {
             let row = of(&pod, handler);
@@ -290,6 +293,20 @@ async fn a_setting_of_the_backend_decides_if_it_is_known() {
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], true);
     node.file("root/etc/runsc.toml", "[runsc_config]\nnet-raw = 'true'\n");
     assert_eq!(of(&node.pod(&socket).await, "gvisor")["fits"], false);
+
+    let network = "hostNetwork: true, containers: [{ name: c }]";
+    let elevated = "containers: [{ name: c, securityContext: { allowPrivilegeEscalation: true } }]";
+    let device = host_path("/dev/kvm");
+    assert_eq!(of(&node.pod(network).await, "gvisor")["fits"], false);
+    assert_eq!(of(&node.pod(&device).await, "gvisor")["fits"], false);
+    let pod = node.pod(elevated).await;
+    assert_eq!(ids(&pod, "gvisor", "reasons"), ["gvisor-setuid"]);
+    let flags = "[runsc_config]\nnetwork = 'host'\nallow-suid = true\ncharacter-device-policy = 'prefer-emulated'\n";
+    node.file("root/etc/runsc.toml", flags);
+    assert_eq!(of(&node.pod(network).await, "gvisor")["fits"], true);
+    assert_eq!(of(&node.pod(&device).await, "gvisor")["fits"], Value::Null);
+    let pod = node.pod(elevated).await;
+    assert_eq!(of(&pod, "gvisor")["why"], "no known limit applies");
 }
 
 #[tokio::test]
@@ -642,11 +659,28 @@ async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
         ("/opt/c.toml", json!(true)),
         ("/opt/configuration-qemu.toml", json!(true)),
         ("/opt/configuration-qemu-snp.toml", json!(false)),
+        ("/opt/configuration-qemu-nvidia-gpu.toml", Value::Null),
     ] {
         configured(kata_sim, "kata-qemu", options(path));
         let pod = node.pod(claim).await;
         assert_eq!(of(&pod, "kata")["fits"], fits, "{path}");
     }
+    let set = "{ apiVersion: apps/v1, kind: StatefulSet, metadata: { name: s }, spec: {
+        volumeClaimTemplates: [{ metadata: { name: v } }], template: { spec: { volumes: [{ name: w, emptyDir: {} }],
+        containers: [{ name: c, volumeMounts: [{ name: v, mountPath: /v }] }] } } } }";
+    configured(kata_sim, "kata-qemu", options("/opt/a.toml"));
+    let pod = node.only_pod(set).await;
+    assert_eq!(of(&pod, "kata")["fits"], false);
+    assert_eq!(
+        of(&pod, "kata")["reasons"][0]["fields"],
+        json!(["spec.volumeClaimTemplates[0]"])
+    );
+    let part = "volumeMounts: [{ name: v, mountPath: /v, subPath: a }]";
+    let parts = format!(
+        "containers: [{{ name: c, {part} }}, {{ name: d, {part} }}], volumes: [{{ name: v, emptyDir: {{}} }}]"
+    );
+    let pod = node.pod(&parts).await;
+    assert_eq!(ids(&pod, "kata", "reasons"), ["kata-copied-parts"]);
     // Kata Containers merges these files, and explain does not.
     node.file("root/opt/config.d/10.toml", "shared_fs = 'none'\n");
     configured(kata_sim, "kata-qemu", options("/opt/c.toml"));

@@ -282,3 +282,42 @@ async fn a_runtime_class_of_the_first_version_names_its_handler_too() {
         (&json!("gvisor"), &json!(true))
     );
 }
+
+#[tokio::test]
+async fn a_runtime_class_or_a_workload_that_kubectl_rejects_is_a_problem() {
+    let node = Three::start();
+    let pod = POD.replace("spec: {", "spec: { runtimeClassName: gvisor,");
+    for (object, problem) in [
+        (
+            "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: gvisor }, hanlder: kata }",
+            "RuntimeClass \"gvisor\" has no handler",
+        ),
+        (
+            "{ apiVersion: node.k8s.io/v1, kind: runtimeClass, metadata: { name: gvisor }, handler: kata }",
+            "Kubernetes has no kind runtimeClass; did you mean RuntimeClass?",
+        ),
+        (
+            "{ apiVersion: v1, kind: RuntimeClass, metadata: { name: gvisor }, handler: kata }",
+            "the API has no RuntimeClass in v1; try apiVersion: node.k8s.io/v1",
+        ),
+        (
+            "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: gvisor }, handler: gvisor, scheduling: { nodeSelector: [a] } }",
+            "RuntimeClass \"gvisor\": scheduling.nodeSelector is not a map",
+        ),
+        (
+            "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: gvisor }, handler: gvisor, scheduling: { nodeSeletor: {} } }",
+            "RuntimeClass \"gvisor\": Kubernetes has no field nodeSeletor; did you mean nodeSelector?",
+        ),
+        (
+            "{ apiVersion: extensions/v1beta1, kind: Deployment, metadata: { name: d }, spec: { template: { spec: { containers: [{ name: c }] } } } }",
+            "the API has no Deployment in extensions/v1beta1; try apiVersion: apps/v1",
+        ),
+    ] {
+        let file = node.file("objects.yaml", &format!("{object}\n---\n{pod}"));
+        assert_eq!(node.explain(&[&file], &[]).await.code, 1, "{object}");
+        let json = node.json(&[&file]).await;
+        let problems = json["problems"].as_array().unwrap();
+        assert_eq!(problems.len(), 1, "{json}");
+        assert!(problems[0].as_str().unwrap().ends_with(problem), "{json}");
+    }
+}

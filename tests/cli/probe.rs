@@ -314,6 +314,22 @@ async fn the_json_of_a_probe_has_the_answers() {
 }
 
 #[tokio::test]
+async fn a_kind_that_differs_from_the_program_of_the_backend_is_a_problem() {
+    let program = json!({ "runtimeType": "io.containerd.runc.v2" });
+    let config = json!({ "containerd": { "runtimes": { "a": program, "b": program } } });
+    let sim = containerd().handlers(["a", "b"]);
+    let node = Node::new().with("a", sim.set(|settings| settings.config = Some(config)));
+    let table = "default_handler = 'a'\n[handlers]\na = { socket = 'SOCKETS/a', kind = 'crun' }\n\
+                 b = { socket = 'SOCKETS/a', kind = 'KIND' }";
+    for (kind, code) in [("runc", 0), ("other", 0), ("gvisor", 1)] {
+        let outcome = node.probe(&[], &table.replace("KIND", kind)).await;
+        assert_eq!(outcome.code, code, "{}", outcome.stdout);
+        let problem = "handler \"b\": its row has kind = \"gvisor\", but the backend starts runc; try removing `kind`";
+        assert_eq!(outcome.stdout.contains(problem), code == 1);
+    }
+}
+
+#[tokio::test]
 async fn a_row_whose_backend_lacks_the_handler_is_reported_and_the_code_is_1() {
     let node = Node::new()
         .with("a", containerd().handlers(["runc"]))

@@ -67,6 +67,22 @@ fn a_file_of_another_program_is_named() {
 }
 
 #[test]
+fn a_single_line_of_another_language_is_a_syntax_error() {
+    fails_with(
+        "default_handler = 'a'
+        [handlers.a]
+        socket = '/run/a.sock'
+        [handlers.b]
+socket: /run/b.sock
+        [handlers.c]
+{ socket = '/run/c.sock' }",
+        expect![[r#"
+            criswitch.toml:5:7: not valid TOML: invalid unquoted key, expected letters, numbers, `-`, `_`; try key = "value", each on one line
+            criswitch.toml:7:1: not valid TOML: invalid key-value pair, expected key; try key = "value", each on one line"#]],
+    );
+}
+
+#[test]
 fn the_names_of_a_configuration_of_criswitch_do_not_make_it_a_file_of_another_program() {
     let rows = "default_handler = 'crio'\n[handlers]\ncrio = { backend = 'plugins', tolerations = [\n{ operator = 'Exists' },\n] }\n[backends]\nplugins = '/run/x.sock'";
     crate::load(rows);

@@ -21,7 +21,7 @@ fn all_problems_of_all_files_are_reported_at_once_in_order_of_place() {
             criswitch.toml:1:1: unknown key "shutdown_timout"; try "shutdown_timeout"
             criswitch.toml:2:19: "default_handler" is "runcc", which is not in [handlers]; try "runc"
             criswitch.toml:4:8: the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
-            criswitch.toml:5:1: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:5:1: handler name "Kata" is not a DNS label (RFC 1123); try "kata": 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:5:8: no backend is named "vm"; try "vn"
             conf.d/a.toml:1:15: a limit of zero would reject every message; try "16MiB"
             conf.d/b.toml:2:5: "x" is an integer, not a string; try "/run/containerd/containerd.sock""#]],
@@ -44,6 +44,47 @@ fn an_unknown_key_is_reported_with_the_nearest_known_one() {
             criswitch.toml:11:1: unknown key "port"; try "listen"
             criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "labels_file", "labels_failed_after", "handlers", "backends", "log", "metrics""#]],
     );
+}
+
+#[cfg(unix)] // The hints name `allow_uids`.
+#[test]
+fn a_slip_has_one_problem_with_the_text_that_was_meant() {
+    for (main, hint) in [
+        (
+            "default_handler = 'a'\n[handlers]\na = { backend = 'b' }\n[backend]\nb = '/run/b.sock'",
+            "\"backends\"",
+        ),
+        (
+            "default_handler = 'a'\n[Handlers]\na = '/run/a.sock'",
+            "\"handlers\"",
+        ),
+        (
+            "default_handler = 'a',\n[handlers]\na = '/run/a.sock'",
+            "the line without the , at its end",
+        ),
+        (
+            "default_handler = 'a'\n[handlers]\na = { socket = '/run/a.sock' kind = 'runc' }",
+            "a comma between the keys",
+        ),
+        (
+            "default_handler = 'a'\n[handlers]\na = { socket = '/run/a.sock', auto_register = true }",
+            "this key in a row of [backends]",
+        ),
+        (
+            "allow_uids = '1000'\ndefault_handler = 'a'\n[handlers]\na = '/run/a.sock'",
+            "[1000]",
+        ),
+        (
+            "allow_uids = ['1000']\ndefault_handler = 'a'\n[handlers]\na = '/run/a.sock'",
+            "1000 without quotes",
+        ),
+    ] {
+        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", main.as_bytes())]);
+        let problems = criswitch_config::Config::load(&files.main()).expect_err(main);
+        assert_eq!(problems.len(), 1, "{problems}");
+        let first = problems.iter().next().unwrap();
+        assert_eq!(first.hint, hint, "{problems}");
+    }
 }
 
 #[test]

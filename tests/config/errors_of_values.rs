@@ -38,13 +38,13 @@ fn a_bad_name_is_reported() {
             A_B = '/run/7'"
         ),
         expect![[r#"
-            criswitch.toml:3:13: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:3:13: handler name "Kata" is not a DNS label (RFC 1123); try "kata": 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:4:13: handler name "-a" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:5:13: handler name "a-" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
-            criswitch.toml:6:13: handler name "a.b" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:6:13: handler name "a.b" is not a DNS label (RFC 1123); try "a-b": 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:7:13: handler name "" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:8:13: handler name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
-            criswitch.toml:10:13: backend name "A_B" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end"#]],
+            criswitch.toml:10:13: backend name "A_B" is not a DNS label (RFC 1123); try "a-b": 1 to 63 of a-z, 0-9 and "-", with no "-" at either end"#]],
     );
 }
 

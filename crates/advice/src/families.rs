@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::RuntimeKind;
 use super::fields::{
-    ADDED, BLOCK, CSI, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MOUNT_PATH, PRIVILEGED, PROPAGATION,
-    RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
+    ADDED, ANNOTATIONS, BLOCK, CSI, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MOUNT_PATH, PRIVILEGED,
+    PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
 };
 use super::paths::{
     CONTAINER_DEVICES, EVERYTHING, PLAIN_DIRECTORIES, PLAIN_FILES, PRIVILEGED_TUN, SHARED,
@@ -100,6 +100,12 @@ const RUNTIME_ANNOTATIONS: &[&str] = &[
     "org.systemd.property.**",
     "run.oci.**",
     "security.alpha.kubernetes.io/**sysctls",
+];
+
+/// Annotations by which a pod gets more network interfaces, which may be devices of the node.
+const NETWORK_ANNOTATIONS: &[&str] = &[
+    "k8s.v1.cni.cncf.io/networks",
+    "v1.multus-cni.io/default-network",
 ];
 
 const fn rule(any: &'static [Test]) -> About {
@@ -228,8 +234,12 @@ pub const FAMILIES: &[Family] = &[
     family("SELinux labels", &[on(SELINUX, Is::Present)], PLAIN),
     family("AppArmor profiles of the node", LOCAL_APPARMOR, &[]),
     family("seccomp profiles of the node", &[on(SECCOMP, Is::OneOf(&["Localhost"])), SECCOMP_ANNOTATIONS], PLAIN),
+    family("signals that stop a container", &[on(&["spec.containers[*].lifecycle.stopSignal"], Is::Present)], &[]),
+    family("further networks", &[on(ANNOTATIONS, Is::Entry(NETWORK_ANNOTATIONS, &[]))], PLAIN),
+    // After the hostPath volumes, whose sub-paths are judged by what is there.
+    family("sub-paths of volumes", &[on(&["spec.containers[*].volumeMounts[*].subPath", "spec.containers[*].volumeMounts[*].subPathExpr"], Is::Present)], LINUX),
     family("unmasked /proc", &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))], PLAIN),
-    family("annotations of runtimes", &[on(&["metadata.annotations"], Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),
+    family("annotations of runtimes", &[on(ANNOTATIONS, Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),
 ];
 
 #[cfg(test)]
@@ -363,6 +373,18 @@ mod tests {
                 json!({ "spec": { "hostUsers": false, "containers": [{ "securityContext": { "procMount": "Unmasked" } }] } }),
             ),
             (
+                "stop signal",
+                container(json!({ "lifecycle": { "stopSignal": "SIGUSR1" } })),
+            ),
+            (
+                "further network",
+                annotated("k8s.v1.cni.cncf.io/networks", "x"),
+            ),
+            (
+                "sub-path",
+                container(json!({ "volumeMounts": [{ "name": "v", "subPath": "x" }] })),
+            ),
+            (
                 "runtime annotation",
                 annotated("io.katacontainers.config.runtime.x", "y"),
             ),
@@ -405,7 +427,7 @@ mod tests {
             shown += &format!("{}\n", line.trim_end());
         }
         expect![[r#"
-            hostNetwork          works    works    no       no       no       unknown  unknown
+            hostNetwork          works    works    depends  no       no       unknown  unknown
             hostPID              works    works    less     less     no       unknown  unknown
             hostIPC              works    works    less     less     no       unknown  unknown
             hostUsers            depends  depends  depends  depends  depends  depends  depends
@@ -415,12 +437,12 @@ mod tests {
             add SYS_TIME         works    works    no       less     less     unknown  unknown
             add unknown          unknown  unknown  unknown  unknown  less     unknown  unknown
             path of a socket     works    works    depends  no       unknown  unknown  unknown
-            path of a device     no       no       no       unknown  unknown  unknown  unknown
-            path /dev/net/tun    unknown  unknown  no       less     unknown  unknown  unknown
-            path /proc           works    works    unknown  unknown  unknown  unknown  unknown
+            path of a device     no       no       depends  unknown  unknown  unknown  unknown
+            path /dev/net/tun    unknown  unknown  unknown  less     unknown  unknown  unknown
+            path /proc           works    works    unknown  less     unknown  unknown  unknown
             path /etc/hosts      works    works    works    works    unknown  unknown  unknown
             path with ..         unknown  unknown  unknown  unknown  unknown  unknown  unknown
-            path /dev/kmsg       no       no       no       less     unknown  unknown  unknown
+            path /dev/kmsg       no       no       depends  less     unknown  unknown  unknown
             path /var/log        works    works    less     depends  unknown  unknown  unknown
             path below /run      works    works    unknown  depends  unknown  unknown  unknown
             path /run/ztunnel    works    works    depends  no       unknown  unknown  unknown
@@ -447,6 +469,9 @@ mod tests {
             seccomp              works    works    depends  less     less     unknown  unknown
             seccomp annotation   less     less     less     less     less     less     less
             procMount            depends  depends  depends  depends  depends  depends  depends
+            stop signal          unknown  unknown  unknown  unknown  unknown  unknown  unknown
+            further network      works    works    unknown  unknown  unknown  unknown  unknown
+            sub-path             works    works    works    works    unknown  unknown  unknown
             runtime annotation   less     less     less     unknown  less     unknown  unknown
         "#]]
         .assert_eq(&shown);

@@ -28,6 +28,7 @@ pub(super) const NETWORK_VOLUMES: &[&str] = &[
     "spec.volumes[*].azureFile",
     "spec.volumes[*].cephfs",
     "spec.volumes[*].csi",
+    "spec.volumes[*].ephemeral",
     "spec.volumes[*].glusterfs",
     "spec.volumes[*].persistentVolumeClaim",
 ];
@@ -109,8 +110,7 @@ pub(super) fn paths(field: &str) -> Vec<Vec<PathStep<'_>>> {
                 name,
                 is_list: true,
             });
-            let path = |list| [&[*spec, list], rest].concat();
-            lists.map(path).to_vec()
+            lists.map(|list| [&[*spec, list], rest].concat()).to_vec()
         }
         _ => vec![steps],
     }

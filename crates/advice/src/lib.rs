@@ -67,6 +67,9 @@ pub enum Fact {
     ThisNode,
 }
 
+/// runsc opens devices of the node.
+const DEVICE_POLICY: Fact = Fact::RunscFlag("character-device-policy=passthrough");
+
 /// The known facts. A fact that is missing is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -140,9 +143,10 @@ impl Fact {
     }
 
     /// Whether a field does what it asks for if the fact is not as a limit needs it. Shared files say nothing of what
-    /// is in them.
+    /// is in them, and a runtime that may open a device does not say what the device does there.
     fn decides_alone(self) -> bool {
-        !matches!(self, Fact::SharedFileSystem | Fact::MappedIds)
+        let is_shared = matches!(self, Fact::SharedFileSystem | Fact::MappedIds);
+        !is_shared && self != DEVICE_POLICY
     }
 
     /// The fact with this value, in words.
@@ -423,8 +427,8 @@ mod tests {
         assert_eq!(
             cels,
             ["object.spec.?hostNetwork.orValue(false) && \
-              !object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false) && \
-              !variables.containers.exists(c, c.?securityContext.?windowsOptions.?hostProcess.orValue(false))"]
+              !(object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false)) && \
+              !(variables.containers.exists(c, c.?securityContext.?windowsOptions.?hostProcess.orValue(false)))"]
         );
     }
 
@@ -432,11 +436,12 @@ mod tests {
     fn the_worst_finding_comes_first_and_a_field_without_a_rule_is_not_judged() {
         let pod = json!({ "spec": {
             "hostPID": true,
-            "containers": [{ "name": "web", "ports": [{ "containerPort": 80 }] }],
-            "volumes": [
-                { "name": "plugins", "hostPath": { "path": "/dev/fuse" } },
-                { "name": "data", "hostPath": { "path": "/var/lib/x" } },
-            ],
+            "containers": [{
+                "name": "web",
+                "ports": [{ "containerPort": 80 }],
+                "volumeDevices": [{ "devicePath": "/dev/x" }],
+            }],
+            "volumes": [{ "name": "data", "hostPath": { "path": "/var/lib/x" } }],
         }});
         let judgement = judge(&pod, Some(RuntimeKind::Gvisor), &Facts::default());
         let effects: Vec<_> = judgement
@@ -447,7 +452,7 @@ mod tests {
         assert_eq!(effects, [Effect::Fails, Effect::Weakens, Effect::Note]);
         assert_eq!(
             judgement.not_judged,
-            ["spec.volumes[1].hostPath /var/lib/x"]
+            ["spec.volumes[0].hostPath /var/lib/x"]
         );
         assert!(
             judge(&pod, Some(RuntimeKind::Runc), &Facts::default())

@@ -68,6 +68,9 @@ const STANDARD_DEVICES: &[&str] = &[
 /// Older versions of runc, and crun, allow each container to use it.
 const TUN: &[&str] = &["/dev/net/tun"];
 
+/// Devices that the kernel of gVisor emulates.
+const EMULATED: &[&str] = &["/dev/fuse", "/dev/net/tun"];
+
 /// Directories that exist for the Unix sockets in them.
 const OF_SOCKETS: &[&str] = &[
     "/run/avahi-daemon",
@@ -90,6 +93,9 @@ const OF_SOCKETS: &[&str] = &[
     "/run/ztunnel",
     "/tmp/.X11-unix",
 ];
+
+/// Paths whose names say that they have sockets.
+const NAMED_SOCKETS: &[&str] = &["**sock**", "**/ipc", "**/ipc/**", "**/uds", "**/uds/**"];
 
 /// File systems of the kernel.
 const OF_KERNEL: &[&str] = &["/dev", "/dev/**", "/proc", "/proc/**", "/sys", "/sys/**"];
@@ -169,10 +175,15 @@ pub(super) const UNPRIVILEGED_DEV: HostPaths = HostPaths {
     ..like(&["/dev"])
 };
 /// Devices of the node.
-pub(super) const DEVICES: HostPaths = HostPaths {
+const DEVICES: HostPaths = HostPaths {
     types: &["CharDevice", "BlockDevice"],
     except: &[SOCKET_PATHS, DEV_DIRECTORIES, STANDARD_DEVICES],
     ..like(&["/dev/**"])
+};
+/// Devices of the node, except those of which the kernel of gVisor may have its own.
+pub(super) const HARDWARE: HostPaths = HostPaths {
+    except: &[SOCKET_PATHS, DEV_DIRECTORIES, STANDARD_DEVICES, EMULATED],
+    ..DEVICES
 };
 /// Devices of the node that a container that is not privileged mounts.
 pub(super) const UNPRIVILEGED_DEVICES: HostPaths = HostPaths {
@@ -198,6 +209,11 @@ pub(super) const PRIVILEGED_TUN: HostPaths = HostPaths {
 };
 /// The file system of eBPF objects.
 pub(super) const BPF: HostPaths = like(&["/sys/fs/bpf", "/sys/fs/bpf/**"]);
+/// Directories in which the kernel shows itself and the machine.
+pub(super) const KERNEL_DIRECTORIES: HostPaths = HostPaths {
+    except: &[BPF.like],
+    ..like(&["/proc", "/proc/**", "/sys", "/sys/**"])
+};
 /// Ordinary files.
 pub(super) const PLAIN_FILES: HostPaths = HostPaths {
     types: &["File", "FileOrCreate"],
@@ -207,7 +223,7 @@ pub(super) const PLAIN_FILES: HostPaths = HostPaths {
 /// Directories that have only ordinary files, and ordinary files in them.
 pub(super) const PLAIN_DIRECTORIES: HostPaths = HostPaths {
     never: &["File", "FileOrCreate"],
-    except: &[SOCKET_PATHS, FILES],
+    except: &[SOCKET_PATHS, FILES, NAMED_SOCKETS],
     ..like(&[
         "/bin",
         "/boot",
@@ -256,6 +272,8 @@ pub enum Mounting {
     WholeAndInPart,
     /// In more than one container.
     InSeveralContainers,
+    /// By sub-path in more than one container.
+    PartsInSeveralContainers,
 }
 
 /// A mount of a volume.
@@ -278,9 +296,10 @@ impl Mounting {
                 let is_whole = |mount: &VolumeMount<'_>| mount.sub_path.is_none();
                 mounts.iter().any(is_whole) && !mounts.iter().all(is_whole)
             }
-            Mounting::InSeveralContainers => mounts
-                .first()
-                .is_some_and(|first| mounts.iter().any(|it| it.container != first.container)),
+            Mounting::InSeveralContainers => are_of_several_containers(mounts.iter()),
+            Mounting::PartsInSeveralContainers => {
+                are_of_several_containers(mounts.iter().filter(|it| it.sub_path.is_some()))
+            }
         }
     }
 }
@@ -344,15 +363,15 @@ impl HostPaths {
             types => format!("p.?type.orValue('') in {} || ", texts(types)),
         };
         let folders = self.like.iter().filter_map(|it| it.strip_suffix("**"));
-        let is_below = |path: &str| folders.clone().any(|folder| path.starts_with(folder));
-        let except = self
+        let excepted: Vec<_> = self
             .except
             .iter()
             .copied()
             .flatten()
             .copied()
-            .filter(|path| is_below(path));
-        let except = match except.collect::<Vec<_>>().as_slice() {
+            .filter(|path| folders.clone().any(|folder| path.starts_with(folder)))
+            .collect();
+        let except = match excepted.as_slice() {
             [] => String::new(),
             except => format!(" && !p.path.matches({})", path_regex(except)),
         };
@@ -375,6 +394,12 @@ impl HostPaths {
         cels.find(|cel| cel.len() <= MOST_OF_CEL)
             .unwrap_or_default()
     }
+}
+
+fn are_of_several_containers<'m>(mut mounts: impl Iterator<Item = &'m VolumeMount<'m>>) -> bool {
+    mounts
+        .next()
+        .is_some_and(|first| mounts.any(|it| it.container != first.container))
 }
 
 /// The mounts of the volume of the pod that has this part, such as its hostPath.
@@ -510,6 +535,10 @@ mod tests {
         }
         for path in ["/dev/shm", "/dev/shm/a", "/dev/null", "/devices"] {
             assert!(!is_in(&DEVICES, path, false), "{path}");
+        }
+        assert!(is_in(&PLAIN_DIRECTORIES, "/opt/x/data", false));
+        for path in ["/opt/x/sockets", "/opt/uds", "/etc/x/ipc/a"] {
+            assert!(!is_in(&PLAIN_DIRECTORIES, path, false), "{path}");
         }
         for path in ["/", "/run", "/var/run/", "/var/lib/kubelet/pods"] {
             assert!(is_in(&MIXED_DIRECTORIES, path, false), "{path}");

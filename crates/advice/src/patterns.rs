@@ -34,12 +34,10 @@ pub(super) fn path_regex(patterns: &[&str]) -> String {
 /// The patterns as one expression, with their common beginning only once.
 fn alternatives(patterns: &[&str]) -> String {
     let first = patterns.first().copied().unwrap_or_default();
-    let is_common = |text: &&str| patterns.iter().all(|pattern| pattern.starts_with(text));
-    let mut beginnings = first
+    let common = first
         .match_indices('/')
-        .filter_map(|(end, _)| first.get(..=end));
-    let common = beginnings
-        .rfind(is_common)
+        .filter_map(|(end, _)| first.get(..=end))
+        .rfind(|text| patterns.iter().all(|pattern| pattern.starts_with(text)))
         .filter(|_| patterns.len() > 1)
         .unwrap_or_default();
     let rest: Vec<_> = patterns

@@ -32,6 +32,7 @@ const PLACES: &[(&[&str], &[&str])] = &[
         "startupProbe", "stdin", "stdinOnce", "targetContainerName", "terminationMessagePath", "terminationMessagePolicy",
         "tty", "volumeDevices", "volumeMounts", "workingDir",
     ]),
+    (&["spec.containers[*].lifecycle"], &["postStart", "preStop", "stopSignal"]),
     (&["spec.securityContext"], &[
         "appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
         "seLinuxChangePolicy", "seLinuxOptions", "seccompProfile", "supplementalGroups", "supplementalGroupsPolicy",
@@ -84,18 +85,22 @@ pub fn unknown_fields(
         let found = on(fields, Is::OtherKey(known)).fields(pod).into_iter();
         found.map(move |field| (field.name, *known))
     });
-    let is_resource = |name: &str| {
-        let mut maps = [".limits[", ".requests["].iter();
-        let resource = maps.find_map(|map| Some(name.split_once(map)?.1));
-        resource.is_some_and(|it| it.contains('/') || it.starts_with("\"hugepages-"))
-    };
-    let places = places.filter(|(name, _)| !is_resource(name));
-    let unknown = places.map(|(name, known)| {
-        let end = name.rsplit(['.', '[']).next().unwrap_or_default();
-        let near = near(end.trim_matches(['"', ']']), known).map(ToOwned::to_owned);
-        UnknownField { name, near }
-    });
-    unknown.collect()
+    places
+        .filter(|(name, _)| !is_further_resource(name))
+        .map(|(name, known)| {
+            let end = name.rsplit(['.', '[']).next().unwrap_or_default();
+            let near = near(end.trim_matches(['"', ']']), known).map(ToOwned::to_owned);
+            UnknownField { name, near }
+        })
+        .collect()
+}
+
+/// Whether the field is a resource that needs no row in [`PLACES`].
+fn is_further_resource(name: &str) -> bool {
+    [".limits[", ".requests["]
+        .iter()
+        .find_map(|map| Some(name.split_once(map)?.1))
+        .is_some_and(|resource| resource.contains('/') || resource.starts_with("\"hugepages-"))
 }
 
 /// Every test of the module on a pod.

@@ -45,6 +45,10 @@ pub(super) const RUNSC_SPEC: Source = source(
     "google/gvisor: runsc/specutils/specutils.go, ValidateSpec",
     "https://github.com/google/gvisor/blob/master/runsc/specutils/specutils.go",
 );
+pub(super) const RUNSC_FLAGS: Source = source(
+    "google/gvisor: runsc/config/flags.go",
+    "https://github.com/google/gvisor/blob/master/runsc/config/flags.go",
+);
 pub(super) const KUBELET_SYSCTLS: Source = source(
     "Kubernetes: Using sysctls in a Kubernetes Cluster",
     "https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/",

@@ -10,17 +10,17 @@ use super::fields::{
     SYSCTLS,
 };
 use super::paths::{
-    BPF, DEV, DEVICES, DIRECTORIES, GUEST_DEVICES, KUBELET_SOCKETS, MIXED_DIRECTORIES, Mounting,
-    OTHER_FILES, PLAIN_DIRECTORIES, SOCKET_DIRECTORIES, SOCKETS, UNPRIVILEGED_DEV,
-    UNPRIVILEGED_DEVICES,
+    BPF, DEV, DIRECTORIES, GUEST_DEVICES, HARDWARE, KERNEL_DIRECTORIES, KUBELET_SOCKETS,
+    MIXED_DIRECTORIES, Mounting, OTHER_FILES, PLAIN_DIRECTORIES, SOCKET_DIRECTORIES, SOCKETS,
+    UNPRIVILEGED_DEV, UNPRIVILEGED_DEVICES,
 };
 use super::sources::{
     DEVICE_CGROUP, GVISOR_DEVICES, GVISOR_SOCKETS, ID_MAPPED_MOUNTS, KATA_LIMITATIONS,
-    KATA_PRIVILEGED, KATA_SOCKETS, KUBELET_SYSCTLS, POD_OS, POD_VALIDATION, RUNSC_SPEC,
-    SEEN_IN_GVISOR, SEEN_IN_KATA, USER_NAMESPACES, WINDOWS_API, source,
+    KATA_PRIVILEGED, KATA_SOCKETS, KUBELET_SYSCTLS, POD_OS, POD_VALIDATION, RUNSC_FLAGS,
+    RUNSC_SPEC, SEEN_IN_GVISOR, SEEN_IN_KATA, USER_NAMESPACES, WINDOWS_API, source,
 };
 use super::test::{About, Is, Test, on};
-use super::{Fact, Limit, Source};
+use super::{DEVICE_POLICY, Fact, Limit, Source};
 
 /// All kinds: the kubelet decides before it calls a runtime.
 pub(super) const ANY: &[RuntimeKind] = RuntimeKind::VARIANTS;
@@ -385,8 +385,9 @@ pub const LIMITS: &[Limit] = &[
         "The cgroup of a container that is not privileged denies the devices of the node: the container sees them, but cannot open them.",
         "Use a device plug-in, or make the container privileged.", DEVICE_CGROUP),
     limit(Fails, "gvisor-host-network", GVISOR, &[on(&["spec.hostNetwork"], Is::True)],
-        "gVisor has its own network stack: the pod starts, but it has no network interface of the node.", OTHER_CLASS,
-        source("google/gvisor#9657: gVisor failed to use host network silently", "https://github.com/google/gvisor/issues/9657")),
+        "gVisor starts the pod in a new network namespace, without a network interface of the node, unless runsc has the flag --network=host.", OTHER_CLASS,
+        source("google/gvisor: runsc/sandbox/sandbox.go, createSandboxProcess", "https://github.com/google/gvisor/blob/master/runsc/sandbox/sandbox.go"))
+        .only_if(Fact::RunscFlag("network=host"), false),
     limit(Weakens, "gvisor-host-pid", GVISOR, &[on(&["spec.hostPID"], Is::True)],
         "The pod sees only the processes in its own sandbox, not the processes of the node.", OTHER_CLASS,
         source("google/gvisor#217: Only one pidns in a sandbox", "https://github.com/google/gvisor/issues/217")),
@@ -417,8 +418,9 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "gvisor-kubelet-sockets", GVISOR, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
         "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds=all.", OTHER_CLASS, GVISOR_SOCKETS)
         .only_if(Fact::RunscFlag("host-uds=all"), false),
-    limit(Fails, "gvisor-host-devices", GVISOR, &[on(HOST_PATH, Is::HostPath(&DEVICES))],
-        "gVisor does not pass devices of the node on to the pod.", DEVICE_CLASS, GVISOR_DEVICES),
+    limit(Fails, "gvisor-host-devices", GVISOR, &[on(HOST_PATH, Is::HostPath(&HARDWARE))],
+        "gVisor opens no device of the node, unless the --character-device-policy of runsc is prefer-emulated or passthrough.", DEVICE_CLASS, RUNSC_FLAGS)
+        .only_if(DEVICE_POLICY, false),
     limit(Weakens, "gvisor-host-directories", GVISOR, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES)), on(HOST_PATH, Is::HostPath(&DEV))],
         "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, GVISOR_DEVICES),
     limit(Fails, "gvisor-block-volumes", GVISOR, &[on(BLOCK, Is::Present)],
@@ -457,8 +459,8 @@ pub const LIMITS: &[Limit] = &[
         source("google/gvisor#510: OCI support for seccomp", "https://github.com/google/gvisor/issues/510"))
         .only_if(Fact::RunscFlag("oci-seccomp"), false),
     limit(Weakens, "gvisor-setuid", GVISOR, &[on(ESCALATION, Is::True)],
-        "gVisor ignores the setuid bit of programs such as sudo, so a process cannot gain privileges.", OTHER_CLASS,
-        source("google/gvisor#5299: sudo/setuid bit is not supported", "https://github.com/google/gvisor/issues/5299")),
+        "gVisor ignores the setuid bit of programs such as sudo, so a process cannot gain privileges, unless runsc has the flag --allow-suid.", OTHER_CLASS, RUNSC_FLAGS)
+        .only_if(Fact::RunscFlag("allow-suid"), false),
     limit(Note, "gvisor-port-forward", GVISOR, &[on(PORTS, Is::Present)],
         "`kubectl port-forward` does not reach the ports of the pod. Clients in the cluster reach the ports at the pod's address.", "Use a Service.",
         source("google/gvisor#3811: Support Kubernetes port forwarding", "https://github.com/google/gvisor/issues/3811")),
@@ -478,10 +480,11 @@ pub const LIMITS: &[Limit] = &[
     limit(Weakens, "kata-node-capabilities", KATA, &[on(ADDED, Is::OneOf(BEYOND_GUEST))],
         "The capability applies to the kernel of the virtual machine, not to that of the node.", OTHER_CLASS, KATA_LIMITATIONS),
     limit(Weakens, "kata-bidirectional-mounts", KATA, &[on(PROPAGATION, Is::OneOf(&["Bidirectional"]))],
-        "Mounts that the container makes in the virtual machine do not reach the node.", OTHER_CLASS,
-        source("kata-containers/kata-containers#10502: Is mount propagation support?", "https://github.com/kata-containers/kata-containers/issues/10502")),
+        "Mounts that the container makes in the virtual machine do not reach the node.", OTHER_CLASS, SEEN_IN_KATA),
     limit(Fails, "kata-host-sockets", KATA, HOST_PATH_SOCKETS,
-        "A Unix socket of the node does not work in the virtual machine: the container does not start.", OTHER_CLASS, KATA_SOCKETS),
+        "A Unix socket of the node does not work in the virtual machine: the container does not start.", OTHER_CLASS, SEEN_IN_KATA),
+    limit(Fails, "kata-socket-volumes", KATA, &[on(CSI, Is::OneOf(&["csi.spiffe.io"]))],
+        "The volume has a Unix socket of the node, which does not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
     limit(Fails, "kata-kubelet-sockets", KATA, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
         "Node plug-ins and the kubelet meet at Unix sockets in this directory, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
     limit(Fails, "kata-socket-directories", KATA, &[on(HOST_PATH, Is::HostPath(&SOCKET_DIRECTORIES))],
@@ -491,6 +494,9 @@ pub const LIMITS: &[Limit] = &[
         source("kata-containers/kata-containers: tests/integration/kubernetes/k8s-hostpath-volume.bats", "https://github.com/kata-containers/kata-containers/blob/main/tests/integration/kubernetes/k8s-hostpath-volume.bats")),
     limit(Weakens, "kata-dev-directory", KATA, &[on(HOST_PATH, Is::HostPath(&DEV))],
         "The container gets the devices of its virtual machine, not those of the node.", OTHER_CLASS, SEEN_IN_KATA),
+    limit(Weakens, "kata-kernel-directories", KATA, &[on(HOST_PATH, Is::HostPath(&KERNEL_DIRECTORIES))],
+        "The container gets the directory of the kernel of its virtual machine, not that of the node.", OTHER_CLASS,
+        source("kata-containers/kata-containers: src/runtime-rs/crates/resource/src/volume/share_fs_volume.rs, is_system_mount", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime-rs/crates/resource/src/volume/share_fs_volume.rs")),
     limit(Fails, "kata-copied-volumes", KATA, LASTING_VOLUMES,
         "A virtual machine that shares no file system with the node gets copies of the files when the container starts. What the pod writes is lost with the pod.",
         "Use a handler whose configuration has a shared_fs, or a volume in block mode (`volumeDevices`).",
@@ -500,6 +506,11 @@ pub const LIMITS: &[Limit] = &[
         "A virtual machine that shares no file system with the node gives each container a copy of the volume: containers do not see each other's changes.",
         "Use an emptyDir, or a handler whose configuration has a shared_fs.",
         source("kata-containers/kata-containers: src/runtime/virtcontainers/fs_share_linux.go, ShareFile", "https://github.com/kata-containers/kata-containers/blob/main/src/runtime/virtcontainers/fs_share_linux.go"))
+        .only_if(Fact::SharedFileSystem, false),
+    limit(Fails, "kata-copied-parts", KATA, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::PartsInSeveralContainers))],
+        "A virtual machine that shares no file system with the node gets a copy of the sub-path for each container: containers do not see each other's files.",
+        "Mount the volume whole in each container.",
+        source("kata-containers/kata-containers#12145: Runtime: emptyDir + subPath not shared across containers in confidential containers (shared_fs=none)", "https://github.com/kata-containers/kata-containers/issues/12145"))
         .only_if(Fact::SharedFileSystem, false),
     limit(Fails, "kata-volume-parts", KATA, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::WholeAndInPart))],
         "Kata Containers makes the volume in the virtual machine, but takes a sub-path of it from the node: the two mounts do not have the same files.",
@@ -551,6 +562,8 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "windows-block-volumes", WINDOWS, &[on(BLOCK, Is::Present)],
         "Windows cannot attach a volume in block mode to a pod.",
         "Use the volume in file system mode (`volumeMounts`), or run the pod on a Linux node.", WINDOWS_API),
+    limit(Fails, "windows-nfs", WINDOWS, &[on(NFS, Is::Present)], "Windows has no NFS volumes.", "Use a CSI driver for SMB, or run the pod on a Linux node.",
+        source("Kubernetes: Windows Storage", "https://kubernetes.io/docs/concepts/storage/windows-storage/")),
     limit(Fails, "windows-mount-propagation", WINDOWS, &[on(PROPAGATION, Is::OneOf(&["Bidirectional", "HostToContainer"]))],
         "Windows has no mount propagation.", LINUX_NODE, WINDOWS_API),
     limit(Fails, "windows-read-only-root", WINDOWS, &[on(&["spec.containers[*].securityContext.readOnlyRootFilesystem"], Is::True)],

@@ -114,13 +114,12 @@ impl About {
                 test.cels()
             }
         };
-        let any_of = |test| match cels(test).as_slice() {
+        let and = self.and.iter().map(|test| match cels(test).as_slice() {
             [only] => only.clone(),
             all => format!("({})", all.join(" || ")),
-        };
-        let and = self.and.iter().map(any_of);
+        });
         let unless = self.unless.iter().flat_map(cels);
-        let further: Vec<_> = and.chain(unless.map(|it| format!("!{it}"))).collect();
+        let further: Vec<_> = and.chain(unless.map(|it| format!("!({it})"))).collect();
         let mut all: Vec<String> = Vec::new();
         for one in self.any.iter().flat_map(cels) {
             let mut parts = vec![one];
@@ -186,24 +185,28 @@ impl Test {
         if let Is::HostPath(paths) = self.is {
             return vec![paths.cel()];
         }
-        let fields = self.fields.iter().filter(|it| !EXPRESSIONS.contains(it));
-        let cel = |field: &&str| match field.strip_prefix(CONTAINER) {
-            Some(field) => {
-                let inner = self.is.cel_below("c", &steps(field), 0);
-                format!("variables.containers.exists(c, {inner})")
-            }
-            None => self.is.cel_below("object", &steps(field), 0),
-        };
-        fields.map(cel).collect()
+        self.fields
+            .iter()
+            .filter(|field| !EXPRESSIONS.contains(field))
+            .map(|field| match field.strip_prefix(CONTAINER) {
+                Some(field) => {
+                    let inner = self.is.cel_below("c", &steps(field), 0);
+                    format!("variables.containers.exists(c, {inner})")
+                }
+                None => self.is.cel_below("object", &steps(field), 0),
+            })
+            .collect()
     }
 
     /// A CEL expression for each field, of which those of containers are fields of `c`.
     fn cels_of_container(&self) -> Vec<String> {
-        let cel = |field: &&str| match field.strip_prefix(CONTAINER) {
-            Some(field) => self.is.cel_below("c", &steps(field), 0),
-            None => self.is.cel_below("object", &steps(field), 0),
-        };
-        self.fields.iter().map(cel).collect()
+        self.fields
+            .iter()
+            .map(|field| match field.strip_prefix(CONTAINER) {
+                Some(field) => self.is.cel_below("c", &steps(field), 0),
+                None => self.is.cel_below("object", &steps(field), 0),
+            })
+            .collect()
     }
 }
 
@@ -513,8 +516,24 @@ mod tests {
             about.cels(),
             [
                 "variables.containers.exists(c, c.?resources.?requests.?memory.hasValue() && \
-              !c.?resources.?limits.?memory.hasValue())"
+              !(c.?resources.?limits.?memory.hasValue()))"
             ]
+        );
+    }
+
+    #[test]
+    fn an_exception_is_negated_as_a_whole() {
+        const ANY: Test = on(&["spec.a"], Is::Present);
+        const UNLESS: Test = on(&["spec.b"], Is::OneOf(&["x"]));
+        let about = About {
+            any: &[ANY],
+            and: &[],
+            unless: &[UNLESS],
+            in_one_container: false,
+        };
+        assert_eq!(
+            about.cels(),
+            ["object.spec.?a.hasValue() && !(object.spec.?b.orValue('') in ['x'])"]
         );
     }
 

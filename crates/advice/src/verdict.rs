@@ -128,8 +128,10 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
 /// The RPCs of `backend` whose answers cannot be used, and what to do: first those that it lacks although every runtime
 /// must have them, then the others.
 fn failing_rpcs(backend: &Backend) -> String {
-    let is_lacking = |failing: &&FailingRpc| backend.lacking_rpcs.contains(&failing.rpc);
-    let (lacks, others): (Vec<_>, Vec<_>) = backend.failing_rpcs.iter().partition(is_lacking);
+    let (lacks, others): (Vec<_>, Vec<_>) = backend
+        .failing_rpcs
+        .iter()
+        .partition(|failing: &&FailingRpc| backend.lacking_rpcs.contains(&failing.rpc));
     let names: Vec<_> = lacks.iter().map(|lack| lack.rpc.as_str()).collect();
     let lacks = lacks
         .first()

@@ -169,8 +169,8 @@ impl ColumnRoom {
             return rest;
         };
         let mut lines = terminal::lines(last, self.last);
-        let fits = |line: &String| display_width(line) <= self.last;
-        if self.last < LEAST_ROOM || !lines.iter().all(fits) {
+        let has_wide = lines.iter().any(|line| display_width(line) > self.last);
+        if self.last < LEAST_ROOM || has_wide {
             rest.below = terminal::lines(last, self.width.saturating_sub(INDENT));
             last.clear();
         } else {

@@ -32,8 +32,8 @@ pub fn within(limit: Duration, command: std::process::Command) -> anyhow::Result
         let mut stdout = Vec::new();
         let run = async {
             let run = timeout(limit, run(command.into(), OUTPUT_BYTES, &mut stdout));
-            let late = || format!("{name}: no end within {limit:?}");
-            run.await.with_context(late)?
+            run.await
+                .with_context(|| format!("{name}: no end within {limit:?}"))?
         };
         let (status, stderr) = block_on(run)?;
         Ok(Output {

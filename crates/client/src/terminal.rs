@@ -189,12 +189,12 @@ fn fitting(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else {
         return text.to_owned();
     };
-    let fit = |line: &str| {
-        let indent = line.len() - line.trim_start().len() + 2;
-        let indent = " ".repeat(indent);
-        textwrap::fill(line, options(width).subsequent_indent(&indent)) + "\n"
-    };
-    text.lines().map(fit).collect()
+    text.lines()
+        .map(|line| {
+            let indent = " ".repeat(line.len() - line.trim_start().len() + 2);
+            textwrap::fill(line, options(width).subsequent_indent(&indent)) + "\n"
+        })
+        .collect()
 }
 
 fn options<'a>(width: usize) -> Options<'a> {

@@ -311,11 +311,12 @@ impl Checker<'_> {
         let kind = route.kind.as_ref();
         let kind = kind.and_then(|text| self.parsed(text, value::kind));
         let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
-        let same_name = || row.name.value.clone();
+        let name = row.name.clone();
+        let backend_handler = route.backend_handler.as_ref().unwrap_or(&name.value);
         Some(FoundHandler {
-            name: row.name.clone(),
             backend: backend.checked()?,
-            backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
+            backend_handler: backend_handler.clone(),
+            name,
             kind,
             scheduling: route.scheduling.clone(),
         })
@@ -453,15 +454,17 @@ fn arrange(
         }
     }
     handlers.sort_by(|a, b| a.name.value.cmp(&b.name.value));
-    let handler = |row: FoundHandler| Handler {
-        backend: row.backend.id,
-        origin: Some(row.name.place.origin()),
-        name: row.name.value,
-        backend_handler: row.backend_handler,
-        kind: row.kind,
-        scheduling: row.scheduling,
-    };
-    let handlers: Vec<Handler> = handlers.into_iter().map(handler).collect();
+    let handlers: Vec<_> = handlers
+        .into_iter()
+        .map(|row| Handler {
+            backend: row.backend.id,
+            origin: Some(row.name.place.origin()),
+            name: row.name.value,
+            backend_handler: row.backend_handler,
+            kind: row.kind,
+            scheduling: row.scheduling,
+        })
+        .collect();
     Some(Table {
         default: handlers.iter().find(|row| row.name == default)?.clone(),
         backends,
@@ -487,10 +490,9 @@ impl KnownBackend {
 }
 
 fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBackend> {
-    let has = |backend: &&KnownBackend| {
+    known.iter().find(|backend| {
         backend.name.value == name || backend.aliases.iter().any(|alias| alias == name)
-    };
-    known.iter().find(has)
+    })
 }
 
 /// The note for the operator about a second name of a backend.
@@ -507,10 +509,10 @@ fn same_socket<'k>(
     known: &'k mut [KnownBackend],
     identity: Option<&Identity>,
 ) -> Option<&'k mut KnownBackend> {
-    let is_it = |known: &Identity| identity.is_some_and(|identity| known.is(identity));
+    let identity = identity?;
     known
         .iter_mut()
-        .find(|backend| backend.identity.as_ref().is_some_and(is_it))
+        .find(|backend| backend.identity.as_ref().is_some_and(|it| it.is(identity)))
 }
 
 fn with_socket<'k>(
@@ -518,10 +520,9 @@ fn with_socket<'k>(
     socket: Option<&Address>,
 ) -> Option<&'k KnownBackend> {
     let identity = socket?.identity();
-    let is_it = |known: &Identity| known.is(&identity);
     known
         .iter()
-        .find(|backend| backend.identity.as_ref().is_some_and(is_it))
+        .find(|backend| backend.identity.as_ref().is_some_and(|it| it.is(&identity)))
 }
 
 fn written_socket(route: &Route) -> Option<At<String>> {

@@ -86,21 +86,23 @@ pub(super) fn key_hint(table: &str, name: &str) -> Option<&'static str> {
     row.map(|(.., hint)| *hint)
 }
 
-/// The line and the name of a file that is not criswitch's. A text that is TOML can only be a file of containerd or
-/// CRI-O.
+/// The line and the name of a file that is not criswitch's. A file of containerd or CRI-O may be TOML, and any of its
+/// lines shows it. Of another file, the first line shows it: a later line may be a slip in criswitch's configuration.
 pub(super) fn file(text: &str, is_toml: bool) -> Option<(usize, &'static str)> {
     let mut lines = text
         .lines()
         .enumerate()
         .filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let first = lines.clone().next().map(|(index, _)| index);
     lines.find_map(|(index, line)| {
+        let is_first = !is_toml && Some(index) == first;
         let mut files = FILES
             .iter()
-            .filter(|(start, _)| !is_toml || start.starts_with(['[', 'd']))
+            .filter(|(start, _)| is_first || start.starts_with(['[', 'd']))
             .filter(|(start, _)| line.starts_with(start));
         let known = files.next().map(|(_, name)| *name);
         let (key, rest) = line.split_once(':').unwrap_or_default();
-        let is_yaml = !is_toml && is_word(key) && (rest.is_empty() || rest.starts_with(' '));
+        let is_yaml = is_first && is_word(key) && (rest.is_empty() || rest.starts_with(' '));
         Some((index + 1, known.or(is_yaml.then_some("YAML"))?))
     })
 }

@@ -44,9 +44,8 @@ fn quantity(text: &str, example: &str) -> Result<String, Wrong> {
 }
 
 fn is_suffix(text: &str) -> bool {
-    let exponent = |text: &str| text.parse::<i32>().is_ok();
-    let after_e = text.strip_prefix(['e', 'E']);
-    SUFFIXES.contains(&text) || after_e.is_some_and(exponent)
+    let exponent = text.strip_prefix(['e', 'E']);
+    SUFFIXES.contains(&text) || exponent.is_some_and(|it| it.parse::<i32>().is_ok())
 }
 
 /// The key of a label or a taint: a name, optionally after a DNS name and a slash.

@@ -331,8 +331,9 @@ impl Table {
 
     /// Whether the table has a handler of the backend under a name that differs from the backend's own name of it.
     pub fn renames(&self, backend: BackendId) -> bool {
-        let renamed = |row: &Handler| row.backend == backend && row.backend_handler != row.name;
-        self.handlers.iter().any(renamed)
+        self.handlers
+            .iter()
+            .any(|row| row.backend == backend && row.backend_handler != row.name)
     }
 
     /// The table's names for all handlers of `backend`, for the look-up of many.

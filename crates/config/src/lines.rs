@@ -47,8 +47,10 @@ impl Lines {
 
 /// The number of characters that begin in these bytes of UTF-8.
 fn characters(bytes: &[u8]) -> usize {
-    let first = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
-    bytes.iter().filter(first).count()
+    bytes
+        .iter()
+        .filter(|byte| **byte & 0b1100_0000 != 0b1000_0000)
+        .count()
 }
 
 #[cfg(test)]

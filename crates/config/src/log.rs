@@ -120,9 +120,11 @@ fn module(name: &str) -> Result<String, Wrong> {
         return Ok(path.to_owned());
     }
     let what = format!("{name:?} is not a module of criswitch");
-    let hint = near(first, &MODULES).map(|name| format!("{name:?}"));
-    let other = || "a module of docs/architecture.md, such as \"session\"".to_owned();
-    Err(wrong(what, &hint.unwrap_or_else(other)))
+    let hint = match near(first, &MODULES) {
+        Some(name) => format!("{name:?}"),
+        None => "a module of docs/architecture.md, such as \"session\"".to_owned(),
+    };
+    Err(wrong(what, &hint))
 }
 
 fn level(text: &str) -> Result<LevelFilter, Wrong> {

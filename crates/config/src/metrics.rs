@@ -25,11 +25,10 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
     if address::is_like(text) {
         return value::address(text).map(|socket| Some(MetricsListen::Socket(socket)));
     }
-    let unlike = |_| {
+    let address: SocketAddr = text.parse().map_err(|_| {
         let what = format!("{text:?} is neither an address with a port nor a socket's path");
         wrong(what, EXAMPLE)
-    };
-    let address: SocketAddr = text.parse().map_err(unlike)?;
+    })?;
     if address.port() == 0 {
         let what = format!("{address} has no fixed port: the port would change at each start");
         return Err(wrong(what, EXAMPLE));

@@ -229,8 +229,8 @@ fn without(text: &str, own: &[Range<usize>]) -> String {
 
 fn tries(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
     let known = Tries::VARIANTS.iter().find(|tries| tries.as_ref() == text);
-    let unknown = || wrong(format!("{text:?} is not a kind of try"), TRIES);
-    specification.tries = *known.ok_or_else(unknown)?;
+    specification.tries =
+        *known.ok_or_else(|| wrong(format!("{text:?} is not a kind of try"), TRIES))?;
     Ok(())
 }
 
@@ -268,14 +268,13 @@ fn settle_time(specification: &mut Specification, text: &str, _: &[&str]) -> Res
 }
 
 fn generation(specification: &mut Specification, text: &str, _: &[&str]) -> Result<(), Wrong> {
-    let number = text.parse();
-    let unlike = |_| {
+    let number = text.parse().map_err(|_| {
         wrong(
             format!("{text:?} is not the number of a specification"),
             "7",
         )
-    };
-    specification.generation = Some(number.map_err(unlike)?);
+    });
+    specification.generation = Some(number?);
     Ok(())
 }
 

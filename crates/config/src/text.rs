@@ -270,6 +270,7 @@ impl Walk<'_> {
         let DeValue::Array(values) = entry.value else {
             let example = match entry.value {
                 DeValue::Integer(user) if users::ARE_INTEGERS => format!("[{user}]"),
+                DeValue::String(user) if is_user(user) => format!("[{user}]"),
                 _ => format!("an array, such as {example}"),
             };
             self.wrong_type(entry, &format!("an array of {kind}"), example);
@@ -291,7 +292,10 @@ impl Walk<'_> {
                 other => {
                     let (key, other) = (entry.key, type_of(other));
                     let what = format!("{key:?} contains {other}; only {kind} are allowed");
-                    let hint = format!("the ids of users, such as {example}");
+                    let hint = match value.get_ref() {
+                        DeValue::String(user) if is_user(user) => format!("{user} without quotes"),
+                        _ => format!("the ids of users, such as {example}"),
+                    };
                     self.problems.report(&place, what, hint);
                 }
             }
@@ -325,14 +329,25 @@ impl Walk<'_> {
         let is_short = entry.key.len() < 2 * DEFAULT_HANDLER.len();
         let is_default = is_short && near(entry.key, &[DEFAULT_HANDLER]).is_some();
         self.written.has_misspelt_default |= table.is_empty() && is_default;
+        // The rows of a misspelt table are not read.
+        let is_table = matches!(entry.value, DeValue::Table(_)) && is_short;
+        self.written.partial |= table.is_empty() && is_table && near(entry.key, &TABLES).is_some();
         let what = format!("unknown key {:?}", entry.key);
         // The hint is computed lazily, because only problems that are shown need it.
         let hint = fmt::from_fn(|f| {
             let tables = if table.is_empty() { &TABLES[..] } else { &[] };
             let keys = keys::of_table(table).map(Key::own_name);
             let known: Vec<_> = keys.chain(tables.iter().copied()).collect();
+            let other = if table == "handlers" {
+                "backends"
+            } else {
+                "handlers"
+            };
+            let is_of_other_row = ["handlers", "backends"].contains(&table)
+                && keys::written(other, entry.key).is_some();
             match (foreign::key_hint(table, entry.key), known.as_slice()) {
                 (Some(hint), _) => f.write_str(hint),
+                _ if is_of_other_row => write!(f, "this key in a row of [{other}]"),
                 (None, [only]) => write!(f, "{only:?}, the only key of [{table}]"),
                 (None, known) => {
                     let hint = nearest(entry.key, known.iter().copied());
@@ -348,6 +363,11 @@ impl Walk<'_> {
         self.problems
             .report(&entry.at, what, "removing one of the two");
     }
+}
+
+/// Whether a text is the number of a user on a system whose ids of users are integers.
+fn is_user(text: &str) -> bool {
+    users::ARE_INTEGERS && text.parse::<u32>().is_ok()
 }
 
 fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
@@ -426,6 +446,8 @@ fn report_syntax(
     problems: &mut Problems,
 ) {
     let mut last: Option<Place> = None;
+    let mut errors: Vec<_> = errors.iter().collect();
+    errors.sort_by_key(|error| error.span().unwrap_or_default().start);
     for error in errors {
         let span = error.span().unwrap_or_default();
         let place = file.place(span.start);
@@ -480,6 +502,8 @@ fn syntax_hint(line: &str, message: &str) -> &'static str {
         Some((_, hint)) => hint,
         None if value.is_some_and(|value| BOOLEANS.contains(&value)) => "true or false",
         None if line.ends_with(';') => "the line without the ; at its end",
+        None if line.ends_with(',') => "the line without the , at its end",
+        None if message.starts_with("missing comma") => "a comma between the keys",
         None => "key = \"value\", each on one line",
     }
 }

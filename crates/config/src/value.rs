@@ -74,14 +74,22 @@ pub(super) fn kind(text: &str) -> Result<RuntimeKind, Wrong> {
 
 /// Checks the name of a handler or backend. The name must be an RFC 1123 label, because a RuntimeClass requires this.
 pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
-    if is_domain(name) && name.len() <= MAX_LABEL && !name.contains('.') {
+    if is_label(name) {
         return Ok(());
     }
     let rule = "1 to 63 of a-z, 0-9 and \"-\", with no \"-\" at either end";
-    Err(wrong(
-        format!("{kind} name {name:?} is not a DNS label (RFC 1123)"),
-        rule,
-    ))
+    let meant = name.to_lowercase().replace(['.', '_', ' '], "-");
+    let hint = if is_label(&meant) {
+        format!("{meant:?}: {rule}")
+    } else {
+        rule.to_owned()
+    };
+    let what = format!("{kind} name {name:?} is not a DNS label (RFC 1123)");
+    Err(wrong(what, &hint))
+}
+
+fn is_label(name: &str) -> bool {
+    is_domain(name) && name.len() <= MAX_LABEL && !name.contains('.')
 }
 
 /// An absolute path of a directory for criswitch alone; `None` if `text` is empty.
@@ -194,8 +202,8 @@ fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
         return Err(wrong(what, &format!("{meant:?}")));
     }
     let hint = format!("{:?}", duration_like(text));
-    let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), &hint);
-    let duration = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
+    let duration = humantime::parse_duration(text)
+        .map_err(|error| wrong(format!("{text:?} is not a duration: {error}"), &hint))?;
     if humantime::parse_duration(limits.most).is_ok_and(|most| duration > most) {
         return Err(too_large(text, "longer than", limits));
     }
@@ -238,12 +246,13 @@ pub(super) fn user(text: &str) -> Result<UserId, Wrong> {
 }
 
 pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
-    let unlike = |_| wrong(format!("{text:?} is not a size"), "\"16MiB\"");
     if text.parse::<u64>().is_ok_and(|number| number > 0) {
         let hint = format!("{:?}", size_like(text));
         return Err(wrong(format!("the size {text:?} has no unit"), &hint));
     }
-    let size: ByteSize = text.parse().map_err(unlike)?;
+    let size: ByteSize = text
+        .parse()
+        .map_err(|_| wrong(format!("{text:?} is not a size"), "\"16MiB\""))?;
     if size.as_u64() == 0 && !limits.zero {
         let what = "a limit of zero would reject every message";
         return Err(wrong(what.into(), "\"16MiB\""));
@@ -256,14 +265,16 @@ pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
 /// A size as written in a file, exact to the byte.
 pub(super) fn size(bytes: usize) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
-    let fits = |(_, shift): &&(&str, u32)| bytes.trailing_zeros() >= *shift;
-    let (unit, shift) = units.iter().find(fits).unwrap_or(&("B", 0));
+    let (unit, shift) = units
+        .iter()
+        .find(|(_, shift)| bytes.trailing_zeros() >= *shift)
+        .unwrap_or(&("B", 0));
     format!("{}{unit}", bytes >> shift)
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
-    let unlike = |_| wrong(format!("{text:?} is not a boolean"), "true or false");
-    text.parse().map_err(unlike)
+    text.parse()
+        .map_err(|_| wrong(format!("{text:?} is not a boolean"), "true or false"))
 }
 
 pub(super) fn wrong(what: String, hint: &str) -> Wrong {

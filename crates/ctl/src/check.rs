@@ -12,7 +12,8 @@ use criswitch_client::terminal;
 use criswitch_client::terminal::print;
 use criswitch_config::wording::{self, counted};
 use criswitch_config::{
-    Config, Handler, KEYS, Problem, Problems, Table, UNIT_DIRECTORIES, duration_text, keys,
+    Config, Handler, KEYS, Problem, Problems, RuntimeKind, Table, UNIT_DIRECTORIES, duration_text,
+    keys,
 };
 use serde_json::{Value, json};
 
@@ -135,6 +136,7 @@ fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
     let kinds = [
         backend_faults,
         missing_handlers,
+        other_kinds,
         other_drivers,
         common_pods,
         shared,
@@ -178,8 +180,8 @@ fn notes(config: &Config) -> Vec<String> {
 /// The number of problems of the backends and the node. `None` means not checked. An unexpected user of a socket is
 /// only a warning, which does not count.
 pub(super) fn faults(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> usize {
-    let count = |probes| probe_faults(&config.table, probes).len();
-    probes.map_or(0, count) + node.map_or(0, |node| node.problems().len())
+    let of_backends = probes.map_or(0, |probes| probe_faults(&config.table, probes).len());
+    of_backends + node.map_or(0, |node| node.problems().len())
 }
 
 /// The last line of the text output for a valid configuration.
@@ -445,6 +447,27 @@ fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
         .filter_map(|row| Some((row, probe::missing(table, row, probes)?)))
         .map(|(row, what)| format!("handler {:?}: {what}", row.name));
     missing.collect()
+}
+
+/// The rows with a `kind` that differs from the program that the backend starts. runc and crun differ in no limit that
+/// matters here, and a wrapper of one may start the other.
+fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
+    let plain = [RuntimeKind::Runc, RuntimeKind::Crun];
+    let others = table.handlers.iter().filter_map(|row| {
+        let kind = row.kind.filter(|kind| *kind != RuntimeKind::Other)?;
+        let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
+        let started = found.runtime(&row.backend_handler)?.kind?;
+        let is_same = kind == started || plain.contains(&kind) && plain.contains(&started);
+        (!is_same).then(|| {
+            format!(
+                "handler {:?}: its row has kind = {:?}, but the backend starts {}; try removing `kind`",
+                row.name,
+                kind.as_ref(),
+                started.title()
+            )
+        })
+    });
+    others.collect()
 }
 
 fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {

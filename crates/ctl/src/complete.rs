@@ -53,13 +53,11 @@ fn names(of: fn(Table) -> Vec<String>) -> Vec<CompletionCandidate> {
         [option, value] if option == "--config" => value.to_str(),
         _ => None,
     });
-    let joined = || {
-        words
-            .iter()
-            .find_map(|word| word.to_str()?.strip_prefix("--config="))
-    };
+    let joined = words
+        .iter()
+        .find_map(|word| word.to_str()?.strip_prefix("--config="));
     let variable = env::var(CONFIG_VARIABLE).ok();
-    let named = next.or_else(joined).or(variable.as_deref());
+    let named = next.or(joined).or(variable.as_deref());
     let path = named.unwrap_or(DEFAULT_PATH);
     let config = Config::load(Path::new(path));
     let names = config.map(|config| of(config.table)).unwrap_or_default();

@@ -62,11 +62,10 @@ pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
     let consequences = CONSEQUENCES
         .iter()
         .map(|(cause, what)| {
-            let is_cause = |found: &Probed| match cause {
+            let causes = backends.iter().filter(|(_, found)| match cause {
                 Lacks(rpc) => found.lacking.contains(rpc),
                 Runtime(name) => found.runtime == *name,
-            };
-            let causes = backends.iter().filter(|(_, found)| is_cause(found));
+            });
             let backends = causes.map(|(name, _)| *name).collect();
             let what = Cow::Borrowed(*what);
             Consequence { backends, what }

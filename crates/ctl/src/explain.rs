@@ -241,11 +241,10 @@ impl NodeFacts {
             }
             None => return Err("the backend is unknown".to_owned()),
         };
-        let all_have = |feature: &&'static str| {
+        let of_node = found.feature_names().into_iter().filter(|feature| {
             let mut answers = self.probes.iter().flatten();
             answers.all(|found| found.feature_names().contains(feature))
-        };
-        let of_node = found.feature_names().into_iter().filter(all_have);
+        });
         let features = found.features_of(&row.backend_handler).into_iter();
         Ok(features.chain(of_node).collect())
     }

@@ -173,15 +173,12 @@ fn found(
     wants: impl Fn(&OwnedPod) -> bool,
 ) -> Vec<OwnedPod> {
     let owners = owners(state);
-    let is_cached = |backend: &str| {
-        let mut backends = state.backends.iter();
-        backends.any(|row| row.name == backend && row.pods_from_cache)
-    };
     let pods = listed.into_iter().map(|pod| {
         let backend = owners.get(pod.id.as_str()).copied().unwrap_or_default();
+        let mut backends = state.backends.iter();
         OwnedPod {
             handler: handler_of(state, &owners, &pod).to_owned(),
-            cached: is_cached(backend),
+            cached: backends.any(|row| row.name == backend && row.pods_from_cache),
             backend: backend.to_owned(),
             pod,
         }

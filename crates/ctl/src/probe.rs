@@ -242,12 +242,12 @@ pub(super) fn other_drivers<'a>(
 ) -> Vec<(&'a str, String)> {
     let others = answered.iter().filter_map(|(name, found)| {
         let (ours, theirs) = (ours?, found.cgroup_driver?);
-        let what = || {
-            format!(
+        (theirs != ours).then(|| {
+            let what = format!(
                 "uses the cgroup driver {theirs}, but {default} uses {ours}; set the same driver for the kubelet and all backends"
-            )
-        };
-        (theirs != ours).then(|| (*name, what()))
+            );
+            (*name, what)
+        })
     });
     others.collect()
 }

@@ -9,9 +9,23 @@ use criswitch_config::Handler;
 use super::NodeFacts;
 use crate::probe::Runtime;
 
-/// The flags of runsc that a limit depends on, each as the name of the flag and, if the flag has several values, the
-/// value that is needed.
-const RUNSC_FLAGS: [&str; 4] = ["host-uds=open", "host-uds=all", "net-raw", "oci-seccomp"];
+/// The flags of runsc that a limit depends on, each with the name of its fact, its own name, and the values that allow
+/// what the fact is about.
+const RUNSC_FLAGS: [(&str, &str, &[&str]); 7] = [
+    ("allow-suid", "allow-suid", &TRUE),
+    (
+        "character-device-policy=passthrough",
+        "character-device-policy",
+        &["passthrough", "prefer-emulated"],
+    ),
+    ("host-uds=all", "host-uds", &["all"]),
+    ("host-uds=open", "host-uds", &["all", "open"]),
+    ("net-raw", "net-raw", &TRUE),
+    ("network=host", "network", &["host"]),
+    ("oci-seccomp", "oci-seccomp", &TRUE),
+];
+/// The texts that Go reads as true.
+const TRUE: [&str; 6] = ["1", "t", "T", "true", "TRUE", "True"];
 /// The older name of the flag `host-uds=all`.
 const OLD_HOST_UDS: &str = "fsgofer-host-uds";
 /// This file exists if the kernel has SELinux enabled.
@@ -23,7 +37,8 @@ const KATA_FILES: [&str; 3] = [
     "/usr/share/defaults/kata-containers/configuration.toml",
 ];
 /// Words in the names of Kata's handlers and files: of virtual machines that share no file system with the node, and of
-/// those that share one. A name may have words of both, such as `kata-qemu-snp`, and then the first count.
+/// those that share one. A name may have words of both, such as `kata-qemu-snp`, and then the first count. Handlers for
+/// graphics cards differ between versions: only their configuration shows it.
 const WITHOUT_SHARE: [&str; 10] = [
     "cc",
     "cca",
@@ -50,8 +65,9 @@ impl NodeFacts {
         if let Some(runtime) = runtime {
             let without = runtime.privileged_without_host_devices;
             learn(Fact::PrivilegedWithoutHostDevices, without);
-            for flag in RUNSC_FLAGS {
-                learn(Fact::RunscFlag(flag), self.runsc_flag(runtime, flag));
+            for (fact, flag, values) in RUNSC_FLAGS {
+                let value = self.runsc_flag(runtime, flag, values);
+                learn(Fact::RunscFlag(fact), value);
             }
         }
         Facts {
@@ -69,22 +85,19 @@ impl NodeFacts {
         self.probe(row)?.as_ref().ok()?.configured.selinux
     }
 
-    /// Whether runsc has a flag, by the file that its shim reads. Without a file, runsc has no flags.
-    fn runsc_flag(&self, runtime: &Runtime, flag: &str) -> Option<bool> {
+    /// Whether a flag of runsc has one of these values, by the file that its shim reads. Without a file, runsc has no
+    /// flags.
+    fn runsc_flag(&self, runtime: &Runtime, flag: &str, values: &[&str]) -> Option<bool> {
         let Some(path) = &runtime.config_path else {
             return Some(false);
         };
         let config = self.toml(path)?;
-        let value = |flag| {
-            let value = config.get("runsc_config")?.get(flag)?;
-            Some(value.to_string().trim_matches('"').to_owned())
+        let has = |flag: &str, values: &[&str]| {
+            let value = config.get("runsc_config").and_then(|it| it.get(flag));
+            let value = value.map(|it| it.to_string().trim_matches(['"', '\'']).to_owned());
+            value.is_some_and(|value| values.contains(&value.as_str()))
         };
-        let is_true = |flag| value(flag).is_some_and(|value| is_true(&value));
-        let Some((name, needed)) = flag.split_once('=') else {
-            return Some(is_true(flag));
-        };
-        let is_allowed = value(name).is_some_and(|value| value == needed || value == "all");
-        Some(is_allowed || name == "host-uds" && is_true(OLD_HOST_UDS))
+        Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
     }
 
     /// Whether the virtual machines of a handler of Kata Containers share a file system with the node: by its
@@ -145,7 +158,7 @@ fn by_words(names: &[&str]) -> Option<bool> {
     if has(&WITHOUT_SHARE) {
         Some(false)
     } else {
-        has(&WITH_SHARE).then_some(true)
+        (has(&WITH_SHARE) && !has(&["gpu"])).then_some(true)
     }
 }
 
@@ -158,9 +171,4 @@ fn hypervisor(row: &Handler, runtime: Option<&Runtime>) -> Option<bool> {
         (false, false) => None,
     };
     runtime.and_then(|runtime| runtime.hypervisor).or(by_name)
-}
-
-/// Whether Go reads this text as true.
-fn is_true(text: &str) -> bool {
-    ["1", "t", "T", "true", "TRUE", "True"].contains(&text)
 }

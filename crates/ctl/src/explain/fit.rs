@@ -380,7 +380,7 @@ impl PodFits {
             .judgement
             .not_judged
             .iter()
-            .map(|field| format!("not judged: {}{field}", self.pod.prefix));
+            .map(|field| format!("not judged: {}", self.pod.field(field)));
         let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
         let unknown = fit.unknown.iter().map(|it| format!("unknown: {it}"));
         let lines = missing
@@ -408,11 +408,7 @@ impl PodFits {
 
     /// The fields of a finding, as they are named in the file.
     fn fields<'f>(&'f self, found: &'f LimitFinding) -> impl Iterator<Item = String> + 'f {
-        let prefix = &self.pod.prefix;
-        found
-            .fields
-            .iter()
-            .map(move |field| format!("{prefix}{field}"))
+        found.fields.iter().map(|field| self.pod.field(field))
     }
 
     fn json(&self) -> Value {
@@ -425,7 +421,7 @@ impl PodFits {
                 .judgement
                 .not_judged
                 .iter()
-                .map(|field| format!("{}{field}", self.pod.prefix));
+                .map(|field| self.pod.field(field));
             json!({
                 "handler": fit.handler,
                 "backend": fit.backend,

@@ -115,13 +115,14 @@ fn limits(
         return Vec::new();
     };
     let facts = node.facts(row, features.cloned());
-    let is_of_kind = |limit: &Limit| kind.is_some_and(|kind| limit.kinds.contains(&kind));
-    let applies = |limit: &&Limit| match limit.applies(kind, &facts) {
-        _ if all && is_of_kind(limit) => true,
-        Some(applies) => applies && !limit.is_of_api_server,
-        None => limit.feature().is_none(),
-    };
-    LIMITS.iter().filter(applies).collect()
+    LIMITS
+        .iter()
+        .filter(|limit| match limit.applies(kind, &facts) {
+            _ if all && kind.is_some_and(|kind| limit.kinds.contains(&kind)) => true,
+            Some(applies) => applies && !limit.is_of_api_server,
+            None => limit.feature().is_none(),
+        })
+        .collect()
 }
 
 /// The last reload that changed the row, as far as the daemon remembers its reloads. `None` for a row that no file has.

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use criswitch_advice::{Is, Test, UnknownField};
 use criswitch_config::problem::near;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::object::{Object, at, misplaced};
 
@@ -30,6 +30,23 @@ const STRINGS: &[&str] = &[
     "spec.containers[*].volumeMounts[*].subPath",
     "spec.containers[*].volumeMounts[*].subPathExpr",
     "spec.containers[*].image",
+];
+/// The version of the API in which a RuntimeClass has all its fields in `spec`.
+const OLD_CLASS: &str = "node.k8s.io/v1alpha1";
+/// The fields of a RuntimeClass at two places.
+const CLASS_FIELDS: [(&str, &[&str]); 2] = [
+    (
+        "",
+        &[
+            "apiVersion",
+            "handler",
+            "kind",
+            "metadata",
+            "overhead",
+            "scheduling",
+        ],
+    ),
+    ("/scheduling", &["nodeSelector", "tolerations"]),
 ];
 /// The files that are read in a directory, as kubectl reads them.
 const ENDS: [&str; 3] = ["json", "yaml", "yml"];
@@ -65,6 +82,8 @@ pub(super) struct Manifest {
     pub(super) prefix: String,
     /// The fields that a pod does not have.
     pub(super) unknown_fields: Vec<UnknownField>,
+    /// The number of volumes in the pod template. The volumes after these are the claims of a StatefulSet.
+    volumes: usize,
 }
 
 /// An object without a pod template.
@@ -122,12 +141,13 @@ fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
     let shown = path.display();
     let entries = fs::read_dir(path).with_context(|| format!("cannot read {shown}"))?;
-    let is_kept = |path: &PathBuf| {
-        let end = path.extension().and_then(|end| end.to_str());
-        end.is_some_and(|end| ENDS.contains(&end)) && !path.is_dir()
-    };
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut files: Vec<_> = paths.filter(is_kept).collect();
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let end = path.extension().and_then(|end| end.to_str());
+            end.is_some_and(|end| ENDS.contains(&end)) && !path.is_dir()
+        })
+        .collect();
     files.sort();
     ensure!(
         !files.is_empty(),
@@ -240,30 +260,14 @@ impl Manifests {
             kind,
             api_version: text("apiVersion").unwrap_or_default(),
         };
-        // node.k8s.io/v1alpha1 had the handler in `spec`.
-        let old = value
-            .pointer("/spec/runtimeHandler")
-            .and_then(Value::as_str);
-        if let ("RuntimeClass", Some(handler)) = (kind, text("handler").or(old)) {
-            let selector = value
-                .pointer("/scheduling/nodeSelector")
-                .or(value.pointer("/spec/scheduling/nodeSelector"));
-            let class = Class {
-                handler: handler.to_owned(),
-                selector: selector
-                    .and_then(Value::as_object)
-                    .cloned()
-                    .unwrap_or_default(),
-                file: file.to_owned(),
-            };
-            let name = object.name();
-            if let Some(before) = self.classes.insert(name.clone(), class) {
-                let files = format!("{} and {file}", before.file);
-                let what =
-                    format!("RuntimeClass {name:?} occurs twice, in {files}; the last one counts");
-                self.problems.push(what);
-            }
-            return Ok(());
+        if near(kind, &["runtimeclass"]).is_some() && object.is_built_in() {
+            return self.add_class(&object);
+        }
+        if let Some(needed) = object.needed_version() {
+            let (name, version) = (object.name(), object.api_version);
+            self.problems.push(format!(
+                "{kind} {name:?} in {file}: the API has no {kind} in {version}; try apiVersion: {needed}"
+            ));
         }
         let templates = object.templates();
         let doubt = object.doubt(&templates);
@@ -275,6 +279,74 @@ impl Manifests {
         }
         Ok(())
     }
+
+    /// Adds a RuntimeClass.
+    fn add_class(&mut self, object: &Object<'_>) -> anyhow::Result<()> {
+        let name = object.name();
+        let class = Class::of(object)?;
+        self.problems.extend(unknown_class_fields(object));
+        if let Some(before) = self.classes.insert(name.clone(), class) {
+            let files = format!("{} and {}", before.file, object.file);
+            self.problems.push(format!(
+                "RuntimeClass {name:?} occurs twice, in {files}; the last one counts"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Class {
+    fn of(object: &Object<'_>) -> anyhow::Result<Class> {
+        let (kind, name, version) = (object.kind, object.name(), object.api_version);
+        ensure!(
+            kind == "RuntimeClass",
+            "Kubernetes has no kind {kind}; did you mean RuntimeClass?"
+        );
+        ensure!(
+            version.is_empty() || version.starts_with("node.k8s.io/"),
+            "the API has no RuntimeClass in {version}; try apiVersion: node.k8s.io/v1"
+        );
+        let (fields, handler) = if version == OLD_CLASS {
+            ("/spec", "runtimeHandler")
+        } else {
+            ("", "handler")
+        };
+        let fields = object.value.pointer(fields).unwrap_or(&Value::Null);
+        let handler = fields.get(handler).and_then(Value::as_str);
+        let handler = handler.with_context(|| format!("RuntimeClass {name:?} has no handler"))?;
+        let selector = match fields.pointer("/scheduling/nodeSelector") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(labels)) => labels.clone(),
+            Some(_) => bail!("RuntimeClass {name:?}: scheduling.nodeSelector is not a map"),
+        };
+        Ok(Class {
+            handler: handler.to_owned(),
+            selector,
+            file: object.file.to_owned(),
+        })
+    }
+}
+
+/// One problem for each field that a RuntimeClass does not have.
+fn unknown_class_fields(object: &Object<'_>) -> Vec<String> {
+    if object.api_version == OLD_CLASS {
+        return Vec::new();
+    }
+    let mut problems = Vec::new();
+    for (place, known) in CLASS_FIELDS {
+        let fields = object.value.pointer(place).and_then(Value::as_object);
+        for (key, _) in fields.into_iter().flatten() {
+            if !known.contains(&key.as_str()) {
+                let name = object.name();
+                let near = near(key, known).map(|near| format!("; did you mean {near}?"));
+                problems.push(format!(
+                    "RuntimeClass {name:?}: Kubernetes has no field {key}{}",
+                    near.unwrap_or_default()
+                ));
+            }
+        }
+    }
+    problems
 }
 
 impl Manifest {
@@ -306,15 +378,47 @@ impl Manifest {
         if object.is_built_in() {
             unknown_fields.extend(misplaced(object.value, path));
         }
+        let mut pod = pod.clone();
+        let volumes = add_claims(&mut pod, object.claims());
         Ok(Manifest {
             object: kind.to_owned(),
             namespace: object.text("namespace").to_owned(),
             name,
-            pod: pod.clone(),
+            pod,
             prefix,
             unknown_fields,
+            volumes,
         })
     }
+
+    /// A field of the pod, as the file names it.
+    pub(super) fn field(&self, name: &str) -> String {
+        let claim = name.strip_prefix("spec.volumes[").and_then(|rest| {
+            let (index, _) = rest.split_once(']')?;
+            index.parse::<usize>().ok()?.checked_sub(self.volumes)
+        });
+        match claim {
+            Some(claim) => format!("spec.volumeClaimTemplates[{claim}]"),
+            None => format!("{}{name}", self.prefix),
+        }
+    }
+}
+
+/// Adds volumes for these claims to the pod. Returns the number of volumes before.
+fn add_claims(pod: &mut Value, claims: &[Value]) -> usize {
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    let mut volumes = volumes.cloned().unwrap_or_default();
+    let before = volumes.len();
+    volumes.extend(claims.iter().map(|claim| {
+        let name = claim.pointer("/metadata/name");
+        json!({ "name": name, "persistentVolumeClaim": { "claimName": name } })
+    }));
+    if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut)
+        && volumes.len() > before
+    {
+        spec.insert("volumes".to_owned(), Value::Array(volumes));
+    }
+    before
 }
 
 impl Skipped {

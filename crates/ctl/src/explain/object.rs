@@ -4,21 +4,21 @@ use criswitch_advice::UnknownField;
 use criswitch_config::problem::near;
 use serde_json::Value;
 
-/// The workloads of Kubernetes with a pod template, each with the path of the template.
-const TEMPLATES: [(&str, &str); 9] = [
-    ("Pod", ""),
-    ("Deployment", "spec.template"),
-    ("DaemonSet", "spec.template"),
-    ("StatefulSet", "spec.template"),
-    ("ReplicaSet", "spec.template"),
-    ("ReplicationController", "spec.template"),
-    ("Job", "spec.template"),
-    ("CronJob", "spec.jobTemplate.spec.template"),
-    ("PodTemplate", "template"),
+/// The workloads of Kubernetes with a pod template, each with its version of the API and the path of the template.
+const TEMPLATES: [(&str, &str, &str); 9] = [
+    ("Pod", "v1", ""),
+    ("Deployment", "apps/v1", "spec.template"),
+    ("DaemonSet", "apps/v1", "spec.template"),
+    ("StatefulSet", "apps/v1", "spec.template"),
+    ("ReplicaSet", "apps/v1", "spec.template"),
+    ("ReplicationController", "v1", "spec.template"),
+    ("Job", "batch/v1", "spec.template"),
+    ("CronJob", "batch/v1", "spec.jobTemplate.spec.template"),
+    ("PodTemplate", "v1", "template"),
 ];
 
 /// The groups of Kubernetes' own API. Objects of other groups have a controller that may create pods.
-const GROUPS: [&str; 20] = [
+const GROUPS: [&str; 21] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
@@ -31,6 +31,7 @@ const GROUPS: [&str; 20] = [
     "coordination.k8s.io",
     "discovery.k8s.io",
     "events.k8s.io",
+    "extensions",
     "flowcontrol.apiserver.k8s.io",
     "networking.k8s.io",
     "node.k8s.io",
@@ -111,6 +112,15 @@ impl<'o> Object<'o> {
         }
     }
 
+    /// The claims that a StatefulSet makes for each of its pods, which mount them as volumes.
+    pub(super) fn claims(&self) -> &'o [Value] {
+        let claims = self.value.pointer("/spec/volumeClaimTemplates");
+        let claims = claims.and_then(Value::as_array).map(Vec::as_slice);
+        claims
+            .filter(|_| self.kind == "StatefulSet")
+            .unwrap_or_default()
+    }
+
     /// Whether the object is of Kubernetes' own API.
     pub(super) fn is_built_in(&self) -> bool {
         match self.api_version.split_once('/') {
@@ -126,11 +136,22 @@ impl<'o> Object<'o> {
         known.is_some_and(|(_, kinds)| kinds.contains(&"*") || kinds.contains(&self.kind))
     }
 
+    /// The row of the object in [`TEMPLATES`].
+    fn workload(&self) -> Option<(&'static str, &'static str, &'static str)> {
+        let mut workloads = TEMPLATES.into_iter();
+        workloads.find(|(kind, ..)| *kind == self.kind && self.is_built_in())
+    }
+
+    /// The version of the API that the object must have, if it has a different one. Items of a list have none.
+    pub(super) fn needed_version(&self) -> Option<&'static str> {
+        let (_, needed, _) = self.workload()?;
+        (![needed, ""].contains(&self.api_version)).then_some(needed)
+    }
+
     /// The paths of the pod templates.
     pub(super) fn templates(&self) -> Vec<String> {
-        let mut templates = TEMPLATES.iter();
-        match templates.find(|(kind, _)| *kind == self.kind && self.is_built_in()) {
-            Some((_, path)) => vec![(*path).to_owned()],
+        match self.workload() {
+            Some((.., path)) => vec![path.to_owned()],
             None if self.is_built_in() => Vec::new(),
             // The containers of an object that is not a pod itself are only a part of its pods.
             None => self.shapes().filter(|path| !path.is_empty()).collect(),
@@ -154,7 +175,7 @@ impl<'o> Object<'o> {
         if self.is_built_in() {
             // A ControllerRevision has a former pod template of a DaemonSet or StatefulSet.
             let is_workload = self.kind != "ControllerRevision" && self.shapes().next().is_some();
-            let kinds = TEMPLATES.map(|(kind, _)| kind);
+            let kinds = TEMPLATES.map(|(kind, ..)| kind);
             let near = kinds
                 .into_iter()
                 .find(|kind| near(self.kind, &[&kind.to_lowercase()]).is_some());

@@ -43,14 +43,13 @@ pub(super) fn objects(table: &Table) -> Vec<Value> {
         .filter_map(|row| Some((row, kind(row)?)))
         .collect();
     rows.sort_by_key(|(_, kind)| ![RuntimeKind::Gvisor, RuntimeKind::Kata].contains(kind));
-    let rows = rows.into_iter();
-    let of_row = |(row, kind): (&Handler, RuntimeKind)| {
-        let name = row.class().to_owned();
-        let all = POLICIES.iter();
-        all.flat_map(move |policy| policy.objects(&name, kind))
-            .collect::<Vec<_>>()
-    };
-    rows.flat_map(of_row).collect()
+    rows.into_iter()
+        .flat_map(|(row, kind)| {
+            POLICIES
+                .iter()
+                .flat_map(move |policy| policy.objects(row.class(), kind))
+        })
+        .collect()
 }
 
 /// One line for each handler without a policy.

@@ -46,6 +46,7 @@ first_misfit() {
   case $1 in
   runc | crun) misfit node-sysctls ;;
   windows) misfit windows-privileged ;;
+  gvisor) misfit gvisor-kernel-capabilities ;;
   *) misfit "$1-host-network" ;;
   esac
 }
@@ -224,7 +225,7 @@ mutatingadmissionpolicybinding.admissionregistration.k8s.io/criswitch-default-cl
   equal "a namespace without the label" '[null,null]' "$(class_in suite '{}')"
   equal "a static pod" '[null,null]' \
     "$(class_in in-heavy '{"nodeName": "node", "metadata": {"annotations": {"kubernetes.io/config.mirror": "1"}}}')"
-  ! class_in in-gvisor "$(misfit gvisor-host-network)" || fail "the API server ignores the policy of the default class"
+  ! class_in in-gvisor "$(misfit gvisor-kernel-capabilities)" || fail "the API server ignores the policy of the default class"
   ! class_in in-nosuch '{}' || fail "the API server accepts a class that does not exist"
   kubectl_at_cluster delete -f <("$CRISWITCH" manifests --policy=default-class --config "$DIR/policies.toml") >/dev/null
 }

@@ -33,10 +33,11 @@ objects() {
     daemonsets,serviceaccounts,runtimeclasses,validatingadmissionpolicies,validatingadmissionpolicybindings,prometheusrules,configmaps | sort
 }
 
-# try_pod CLASS: sends a pod with the network of the node to the API server, which only runs admission.
+# try_pod CLASS: sends a pod that may set the clock to the API server, which only runs admission.
 try_pod() {
-  api "api/v1/namespaces/suite/pods?dryRun=All" POST <<<"{\"metadata\": {\"name\": \"pod\"}, \"spec\": {\"hostNetwork\": true,
-    \"runtimeClassName\": \"$1\", \"containers\": [{\"name\": \"main\", \"image\": \"image\"}]}}"
+  api "api/v1/namespaces/suite/pods?dryRun=All" POST <<<"{\"metadata\": {\"name\": \"pod\"}, \"spec\": {
+    \"runtimeClassName\": \"$1\", \"containers\": [{\"name\": \"main\", \"image\": \"image\",
+    \"securityContext\": {\"capabilities\": {\"add\": [\"SYS_TIME\"]}}}]}}"
 }
 
 is_rejected() {
