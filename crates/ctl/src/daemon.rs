@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use criswitch_client::program::within;
+use criswitch_client::program::{daemon_beside, within};
 use criswitch_version::BUILD;
 
 /// The time that the program may take to read its files.
@@ -17,12 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// The path of this program is unknown.
 fn path() -> io::Result<PathBuf> {
-    Ok(beside(&std::env::current_exe()?))
-}
-
-/// The path of the daemon's program if the commands are at `program`.
-pub(crate) fn beside(program: &Path) -> PathBuf {
-    program.with_file_name(format!("criswitchd{}", std::env::consts::EXE_SUFFIX))
+    Ok(daemon_beside(&std::env::current_exe()?))
 }
 
 /// The error of `criswitch serve`.

@@ -234,7 +234,7 @@ impl Command {
             Command::Discover(discover) => discover.run(),
             Command::Explain(explain) => explain.run(),
             Command::Manifests(manifests) => manifests.run(),
-            Command::Node(command) => command.run(),
+            Command::Node(command) => command.run(discover::configuration),
             Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
             Command::Completions { shell } => print(complete::script(shell)?),

@@ -32,9 +32,15 @@ mod tries;
 mod unit;
 mod workloads;
 
+use std::path::Path;
+
 use clap::Subcommand;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Encoding;
+
+/// Makes the text of a configuration for the runtimes that answer at the well-known paths below a directory, as
+/// `criswitch discover` does.
+pub(super) type Discover = fn(&Path) -> anyhow::Result<String>;
 
 /// The commands of `criswitch node`.
 #[derive(Subcommand)]
@@ -65,10 +71,10 @@ impl NodeCommand {
         }
     }
 
-    pub(super) fn run(&self) -> anyhow::Result<Verdict> {
+    pub(super) fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         match self {
-            NodeCommand::Plan(plan) => plan.run(),
-            NodeCommand::Apply(apply) => apply.run(),
+            NodeCommand::Plan(plan) => plan.run(discover),
+            NodeCommand::Apply(apply) => apply.run(discover),
             NodeCommand::Undo(undo) => undo.run(),
             NodeCommand::Uninstall(uninstall) => uninstall.run(),
             NodeCommand::Status(status) => status.run(),

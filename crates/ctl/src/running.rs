@@ -16,8 +16,8 @@ use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
 use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch_cri::codec::cri::{
     Container, ContainerStatus, ContainerStatusRequest, ListContainersRequest,
-    ListPodSandboxRequest, PodSandbox, StatusRequest, StatusResponse, VersionRequest,
-    VersionResponse,
+    ListPodSandboxRequest, PodSandbox, RemovePodSandboxRequest, StatusRequest, StatusResponse,
+    StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
 use criswitch_platform::service::QUERY;
 use criswitch_platform::users::KEY;
@@ -32,6 +32,10 @@ const LIMIT: Duration = Duration::from_secs(35);
 const MAX_MESSAGE: usize = 1 << 30;
 /// The exit code of a process that the first signal ended: 128 and the number of the signal.
 const FIRST_SIGNAL: i32 = 129;
+/// The namespace of the pods of `criswitch try`.
+pub(super) const TRY_NAMESPACE: &str = "criswitch-try";
+/// The limit on a call that ends a pod: that of the kubelet.
+const END_LIMIT: Duration = Duration::from_secs(120);
 /// The operating system's error text for a user that may not connect.
 const REFUSED: &str = "Permission denied";
 
@@ -98,7 +102,7 @@ impl Running {
     pub(super) async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
         let mut admin = self.admin.clone();
         match self
-            .reply("GetState", admin.get_state(GetStateRequest {}))
+            .reply(LIMIT, "GetState", admin.get_state(GetStateRequest {}))
             .await?
         {
             Err(status) if status.code() == Code::Unimplemented => Ok(None),
@@ -169,7 +173,7 @@ impl Running {
     pub(super) async fn plan_reload(&self) -> anyhow::Result<PlanReloadResponse> {
         let mut admin = self.admin.clone();
         let plan = admin.plan_reload(PlanReloadRequest {});
-        match self.reply("PlanReload", plan).await? {
+        match self.reply(LIMIT, "PlanReload", plan).await? {
             Err(status) if status.code() == Code::Unimplemented => bail!(
                 "{}: the running criswitch is an earlier version that has no dry run; restart it with this version, {}, or \
                  run `criswitch check`",
@@ -186,6 +190,20 @@ impl Running {
         self.answer("Forget", forget).await.map(drop)
     }
 
+    /// Stops and removes a pod.
+    pub(super) async fn end_pod(&self, id: &str) -> anyhow::Result<()> {
+        let mut runtime = self.runtime.clone();
+        let pod_sandbox_id = id.to_owned();
+        let stop = runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id });
+        self.answer_within(END_LIMIT, "StopPodSandbox", stop)
+            .await?;
+        let pod_sandbox_id = id.to_owned();
+        let remove = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id });
+        self.answer_within(END_LIMIT, "RemovePodSandbox", remove)
+            .await?;
+        Ok(())
+    }
+
     /// The daemon's metrics page, in Prometheus' text format.
     pub(super) async fn metrics(&self) -> anyhow::Result<String> {
         let mut admin = self.admin.clone();
@@ -198,19 +216,29 @@ impl Running {
         rpc: &str,
         reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> anyhow::Result<T> {
-        let reply = self.reply(rpc, reply).await?;
+        self.answer_within(LIMIT, rpc, reply).await
+    }
+
+    async fn answer_within<T>(
+        &self,
+        limit: Duration,
+        rpc: &str,
+        reply: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> anyhow::Result<T> {
+        let reply = self.reply(limit, rpc, reply).await?;
         reply.map_err(|status| self.failed(rpc, &status))
     }
 
-    /// Waits for the reply for at most [`LIMIT`]. The outer error is a timeout or a lost connection; the inner error is
+    /// Waits for the reply for at most this time. The outer error is a timeout or a lost connection; the inner error is
     /// a status of the server.
     async fn reply<T>(
         &self,
+        limit: Duration,
         rpc: &str,
         reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> anyhow::Result<Result<T, Status>> {
-        let Ok(reply) = tokio::time::timeout(LIMIT, reply).await else {
-            let late = format!("{}: no answer to {rpc} within {LIMIT:?}", self.socket);
+        let Ok(reply) = tokio::time::timeout(limit, reply).await else {
+            let late = format!("{}: no answer to {rpc} within {limit:?}", self.socket);
             return Err(NotRunning(late).into());
         };
         if let Some(lost) = reply.as_ref().err().and_then(connection::lost) {

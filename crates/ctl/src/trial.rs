@@ -39,7 +39,6 @@ use cost::Cost;
 use images::Candidate;
 use isolation::Observed;
 use measure::Measurement;
-pub(super) use pod::{NAMESPACE, end};
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;

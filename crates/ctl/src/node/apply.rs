@@ -14,6 +14,7 @@ use criswitch_config::specification::Specification;
 use criswitch_platform::kernel;
 use serde_json::json;
 
+use super::Discover;
 use super::actions::{self, Runner, Work};
 use super::facts::MachineFacts;
 use super::faults::{self, Faults};
@@ -133,7 +134,7 @@ impl TargetMachine {
 }
 
 impl ApplyArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub(crate) fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(self.output.encoding().is_some());
         };
@@ -142,7 +143,7 @@ impl ApplyArguments {
             return Ok(Verdict::NotFine);
         }
         let specification = self.source.specification()?;
-        let facts = self.facts_without_young_pods(&specification, &directory)?;
+        let facts = self.facts_without_young_pods(&specification, &directory, discover)?;
         let plan = NodePlan::of(&facts);
         if self.output.encoding().is_none() {
             print(plan.text()?)?;
@@ -213,8 +214,9 @@ impl ApplyArguments {
         &self,
         specification: &'a Specification,
         directory: &'a Path,
+        discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
-        let mut facts = self.source.facts(specification, directory)?;
+        let mut facts = self.source.facts(specification, directory, discover)?;
         let must_wait = |facts: &MachineFacts<'_>| NodePlan::of(facts).must_wait();
         if !must_wait(&facts) {
             return Ok(facts);
@@ -223,7 +225,7 @@ impl ApplyArguments {
         let until = Instant::now() + YOUNG_LIMIT;
         while Instant::now() < until && must_wait(&facts) {
             actions::pause(YOUNG_PAUSE)?;
-            facts = self.source.facts(specification, directory)?;
+            facts = self.source.facts(specification, directory, discover)?;
         }
         Ok(facts)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use criswitch_client::exit::Verdict;
-use criswitch_client::program::block_on;
+use criswitch_client::program::{block_on, daemon_beside};
 use criswitch_client::terminal::print;
 use criswitch_platform::replace::replace_with;
 use criswitch_platform::{kernel, process};
@@ -18,7 +18,6 @@ use tokio::time::sleep;
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
 use crate::arguments::directory;
-use crate::daemon;
 
 const CODES: &str = "\
 Exit codes: 0 SIGTERM (--ready: the node is up to date), 1 an error
@@ -227,7 +226,7 @@ impl Follower<'_> {
             replace_with(&to, |new| fs::copy(from, new).map(drop))
         };
         let own = std::env::current_exe()?;
-        copy(&daemon::beside(&own), DAEMON)?;
+        copy(&daemon_beside(&own), DAEMON)?;
         copy(&own, PROGRAM)?;
         self.options
             .spec

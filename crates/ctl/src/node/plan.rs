@@ -8,19 +8,20 @@ use clap::Args;
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
+use criswitch_client::program::daemon_beside;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::specification::Specification;
 use criswitch_config::wording::counted;
 use criswitch_platform::kernel;
 use serde_json::{Value, json};
 
+use super::Discover;
 use super::checks::{self, CHECKS, Check, NOTES};
 use super::facts::MachineFacts;
 use super::finding::{Finding, advice};
 use super::layout::Layout;
 use super::steps::{self, PlannedStep};
 use crate::arguments::directory;
-use crate::daemon;
 
 const CODES: &str = "\
 Exit codes: 0 ready: nothing would change, 1 refused: the node has a
@@ -71,12 +72,12 @@ pub(super) struct NodePlan<'f> {
 }
 
 impl PlanArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub(crate) fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
         let specification = self.source.specification()?;
-        let facts = self.source.facts(&specification, &self.root)?;
+        let facts = self.source.facts(&specification, &self.root, discover)?;
         let plan = NodePlan::of(&facts);
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(plan.json(None))?,
@@ -98,6 +99,7 @@ impl SpecificationArguments {
         &self,
         specification: &'a Specification,
         directory: &'a Path,
+        discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
         let own = std::env::current_exe()?;
         let given = self.programs.as_ref();
@@ -108,9 +110,9 @@ impl SpecificationArguments {
         };
         let programs = [
             ("criswitch", read(&program)?),
-            ("criswitchd", read(&daemon::beside(&program))?),
+            ("criswitchd", read(&daemon_beside(&program))?),
         ];
-        MachineFacts::look(specification, directory, programs)
+        MachineFacts::look(specification, directory, programs, discover)
     }
 }
 
