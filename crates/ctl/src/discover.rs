@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use criswitch_client::arguments::socket;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
+use criswitch_client::probe::{MAX_MESSAGE, Probe, probe_all};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{BackendConfig, BackendIds, Config, DEFAULT_PATH};
 use criswitch_platform::{users, write_new};
 
-use super::arguments::socket;
 use super::node::kubelet::kubelet_runtime;
-use super::probe::{MAX_MESSAGE, Probe, probe_all};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, PlannedBackend};
 

@@ -3,7 +3,6 @@
 //! The library of the daemon never writes to standard output. Only this crate does, and `main.rs` of the daemon for its
 //! options.
 
-mod arguments;
 mod bundle;
 mod check;
 mod complete;
@@ -20,10 +19,8 @@ mod man;
 mod manifests;
 mod node;
 mod pods;
-mod probe;
 mod reload;
 mod routes;
-mod running;
 mod status;
 mod trial;
 mod version;
@@ -36,10 +33,9 @@ use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use criswitch_client::exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
 use criswitch_client::output::{Encoding, ListOutput, Output};
+use criswitch_client::running::NotRunning;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::Problems;
-
-use running::NotRunning;
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;

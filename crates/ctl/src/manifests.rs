@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::{Args, ValueEnum};
+use criswitch_client::arguments::File;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, Output, remove_nulls};
 use criswitch_client::program::block_on;
@@ -20,7 +21,6 @@ use serde_json::{Map, Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::arguments::File;
 use super::explain;
 
 /// The arguments of `criswitch manifests`.

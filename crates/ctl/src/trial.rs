@@ -18,10 +18,13 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output};
+use criswitch_client::probe;
 use criswitch_client::program::block_on;
+use criswitch_client::running::Running;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{Config, RuntimeKind, duration_text};
@@ -31,9 +34,7 @@ use criswitch_platform::usage::Machine;
 use criswitch_platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
 
-use super::arguments::Daemon;
-use super::running::Running;
-use super::{complete, probe, reload};
+use super::{complete, reload};
 use call::TryFailure;
 use cost::Cost;
 use images::Candidate;

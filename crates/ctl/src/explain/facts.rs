@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use criswitch_advice::{Fact, Facts};
+use criswitch_client::probe::Runtime;
 use criswitch_config::Handler;
 
 use super::NodeFacts;
-use crate::probe::Runtime;
 
 /// The flags of runsc that a limit depends on, each as the name of the flag and, if the flag has several values, the
 /// value that is needed.

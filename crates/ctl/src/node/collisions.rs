@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use criswitch_client::probe::Probed;
+use criswitch_client::probe::subnets::Subnet;
 use criswitch_config::Table;
 use criswitch_platform::paths::in_run;
 use criswitch_platform::{LostSocket, sockets};
 
 use super::finding::Finding;
 use super::runtime_settings::RuntimeSettings;
-use crate::probe::Probed;
-use crate::probe::subnets::Subnet;
 
 /// The paths that these backends, which have answered, share. An unknown finding names a backend whose configuration
 /// cannot be read.
@@ -177,7 +177,9 @@ mod tests {
                 r#"{{"name":"{name}","plugins":[{{"type":"bridge","ipam":{{"type":"host-local","ranges":[[{{"subnet":"{subnet}"}}]]}}}}]}}"#
             );
             let config = serde_json::json!({"Name": name, "Source": source});
-            crate::probe::subnets::of_cni(&serde_json::json!({"Networks": [{"Config": config}]}))
+            criswitch_client::probe::subnets::of_cni(
+                &serde_json::json!({"Networks": [{"Config": config}]}),
+            )
         };
         let (ours, theirs) = (cni("one", "10.66.0.0/16"), cni("two", "10.66.0.0/16"));
         assert_eq!(one_subnet(&ours, &theirs, "a and b").len(), 1);

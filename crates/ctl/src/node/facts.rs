@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use criswitch_client::probe::{Probe, probe_all};
 use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
 use criswitch_config::{Config, DEFAULT_PATH, Problems};
@@ -14,7 +15,6 @@ use super::kubelet::Kubelet;
 use super::layout::Layout;
 use super::root::{self, Root};
 use super::settings::last;
-use crate::probe::{Probe, probe_all};
 
 /// The directory of the configuration's drop-ins, and the one of the kubelet.
 const DROP_INS: &str = "/etc/criswitch/conf.d";

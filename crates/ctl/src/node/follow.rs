@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::{block_on, daemon_beside};
 use criswitch_client::terminal::print;
@@ -17,7 +18,6 @@ use tokio::time::sleep;
 
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
-use crate::arguments::directory;
 
 const CODES: &str = "\
 Exit codes: 0 SIGTERM (--ready: the node is up to date), 1 an error

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_client::columns::columns;
+use criswitch_client::probe::{Probe, answered, driver_of};
 use criswitch_client::terminal;
 use criswitch_config::Config;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use super::rancher::Rancher;
 use super::root::Root;
 use super::settings::{Setting, judge};
 use super::{collisions, sockets};
-use crate::probe::{Probe, answered, driver_of};
 
 const CRICTL: &str = "/etc/crictl.yaml";
 /// The paths where crictl may be installed.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use criswitch_client::arguments::directory;
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
@@ -21,7 +22,6 @@ use super::facts::MachineFacts;
 use super::finding::{Finding, advice};
 use super::layout::Layout;
 use super::steps::{self, PlannedStep};
-use crate::arguments::directory;
 
 const CODES: &str = "\
 Exit codes: 0 ready: nothing would change, 1 refused: the node has a

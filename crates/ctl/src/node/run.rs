@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_platform::{kernel, remove};
@@ -14,7 +15,6 @@ use criswitch_platform::{kernel, remove};
 use super::follow::PROGRAM;
 use super::root::Root;
 use super::transient::TransientUnit;
-use crate::arguments::directory;
 
 /// The limit on standard input. A file for `explain` is smaller.
 const MAX_INPUT: u64 = 8 << 20;

@@ -6,12 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use criswitch_client::program::block_on;
 use criswitch_client::program::within;
+use criswitch_client::running::{Running, TRY_NAMESPACE};
 use criswitch_client::terminal::print;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use serde::Deserialize;
-
-use crate::running::{Running, TRY_NAMESPACE};
 
 /// The limit on the tries of all handlers. Each call of a try has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(60 * 60);

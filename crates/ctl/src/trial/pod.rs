@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use criswitch_advice::verdict::is_ready;
+use criswitch_client::running::{Running, TRY_NAMESPACE, is_of_signal};
 use criswitch_cri::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -24,7 +25,6 @@ use tonic::Code;
 
 use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
-use crate::running::{Running, TRY_NAMESPACE, is_of_signal};
 
 /// The label of the pods. Its value is the uid of the pod.
 pub(super) const LABEL: &str = "io.criswitch.try";

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use criswitch_client::probe::{self, Probed, driver_of};
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 
 use super::kubelet::minor_version;
@@ -11,7 +12,6 @@ use crate::node::facts::MachineFacts;
 use crate::node::finding::Finding;
 use crate::node::settings::same;
 use crate::node::steps::PlannedStep;
-use crate::probe::{self, Probed, driver_of};
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);
