@@ -204,6 +204,7 @@ fn the_page_of_criswitch_has_every_variable_that_criswitch_reads() {
         "src",
         "crates/client/src",
         "crates/ctl/src",
+        "crates/node/src",
         "crates/platform/src",
     ]
     .map(|it| variables(&Path::new(env!("CARGO_MANIFEST_DIR")).join(it)));

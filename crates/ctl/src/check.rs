@@ -18,13 +18,13 @@ use criswitch_config::wording::{self, counted};
 use criswitch_config::{
     Config, Handler, KEYS, Problem, Problems, Table, UNIT_DIRECTORIES, duration_text, keys,
 };
+use criswitch_node::collisions;
+use criswitch_node::machine::{self, Node};
 use serde_json::{Value, json};
 
 use super::consequences::{self, Consequence};
 use super::daemon;
 use super::features;
-use super::node::collisions;
-use super::node::machine::{self, Node};
 
 /// A problem is shown with its line if the line has fewer characters.
 const WIDEST: usize = 76;

@@ -20,9 +20,9 @@ use criswitch_client::probe::{MAX_MESSAGE, Probe, probe_all};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{BackendConfig, BackendIds, Config, DEFAULT_PATH};
+use criswitch_node::kubelet::kubelet_runtime;
 use criswitch_platform::{users, write_new};
 
-use super::node::kubelet::kubelet_runtime;
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, PlannedBackend};
 

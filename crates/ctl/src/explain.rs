@@ -24,11 +24,11 @@ use criswitch_config::wording::AUTO_REGISTERED;
 use criswitch_config::{BackendId, Config, Handler, Problems, RuntimeKind, Table};
 use criswitch_cri::codec::admin::{Backend, Handler as Row, State};
 use criswitch_cri::codec::cri::PodSandbox;
+use criswitch_node::kubelet::allowed_sysctls;
 use serde_json::Value;
 
 use super::consequences;
 use super::manifests::policy;
-use super::node::kubelet::allowed_sysctls;
 use super::{complete, reload};
 
 #[derive(Args)]

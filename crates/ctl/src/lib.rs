@@ -17,7 +17,6 @@ mod health;
 mod labels;
 mod man;
 mod manifests;
-mod node;
 mod pods;
 mod reload;
 mod routes;
@@ -36,6 +35,7 @@ use criswitch_client::output::{Encoding, ListOutput, Output};
 use criswitch_client::running::NotRunning;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::Problems;
+use criswitch_node::NodeCommand;
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
@@ -160,7 +160,7 @@ enum Command {
     Discover(discover::DiscoverArguments),
     /// Plan how to set up a node for criswitch, set it up, and take it back.
     #[command(subcommand)]
-    Node(node::NodeCommand),
+    Node(NodeCommand),
     /// Show how criswitch routes each RPC of the CRI.
     Routes(ListOutput),
     /// Print the completion script for a shell.

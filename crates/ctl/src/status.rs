@@ -21,10 +21,10 @@ use criswitch_cri::codec::admin::{
 };
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch_cri::facts::{BACKENDS_READY, NEEDED};
+use criswitch_node::collisions;
 use serde_json::{Map, Value as Json, json};
 
 use super::health::Health;
-use super::node::collisions;
 use super::watch::watch;
 
 /// The number of columns in the table of backends without `-o wide`.

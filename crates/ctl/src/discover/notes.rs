@@ -6,11 +6,11 @@ use criswitch_client::probe::{self, Probed};
 use criswitch_client::terminal;
 use criswitch_config::wording::{self, counted};
 use criswitch_cri::facts::NEEDED;
+use criswitch_node::collisions;
 
 use super::Discovered;
 use super::plan::ConfigPlan;
 use crate::consequences::{self, Consequence};
-use crate::node::collisions;
 
 /// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {

@@ -15,7 +15,7 @@ use super::runtime_settings::RuntimeSettings;
 
 /// The paths that these backends, which have answered, share. An unknown finding names a backend whose configuration
 /// cannot be read.
-pub(crate) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
+pub fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
     if backends.len() < 2 {
         return Vec::new();
     }
@@ -42,7 +42,7 @@ pub(crate) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
 
 /// The NRI sockets, and the sockets of these backends, whose paths no longer lead to all of their processes. Connects
 /// to the NRI sockets.
-pub(crate) fn lost_sockets(table: &Table) -> Vec<Finding> {
+pub fn lost_sockets(table: &Table) -> Vec<Finding> {
     let backends: BTreeSet<_> = table
         .backends
         .iter()
@@ -56,7 +56,7 @@ pub(crate) fn lost_sockets(table: &Table) -> Vec<Finding> {
 }
 
 /// The NRI sockets that are lost, without a connection to them. None if the sockets of the machine are not known.
-pub(crate) fn lost_nri() -> Vec<Finding> {
+pub fn lost_nri() -> Vec<Finding> {
     let lost = sockets::lost_sockets(is_nri, |_| false);
     lost.unwrap_or_default().iter().map(of_socket).collect()
 }

@@ -37,7 +37,7 @@ const UNINSTALLED: &str = "uninstalled\n";
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
 #[command(after_help = CODES)]
-pub(crate) struct FollowArguments {
+pub struct FollowArguments {
     /// Plan only, install, or uninstall.
     #[arg(long, value_enum, default_value_t = FollowMode::Plan)]
     mode: FollowMode,
@@ -80,7 +80,7 @@ struct Follower<'a> {
 }
 
 impl FollowArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }

@@ -60,19 +60,19 @@ struct TargetMachine {
 /// The arguments of `criswitch node apply`.
 #[derive(Args)]
 #[command(after_help = APPLY_CODES)]
-pub(crate) struct ApplyArguments {
+pub struct ApplyArguments {
     #[command(flatten)]
     source: SpecificationArguments,
     #[command(flatten)]
     target: TargetMachine,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// The arguments of `criswitch node undo`.
 #[derive(Args)]
 #[command(after_help = UNDO_CODES)]
-pub(crate) struct UndoArguments {
+pub struct UndoArguments {
     #[command(flatten)]
     target: TargetMachine,
     /// Undo only changes that were interrupted.
@@ -86,7 +86,7 @@ pub(crate) struct UndoArguments {
 /// The arguments of `criswitch node uninstall`.
 #[derive(Args)]
 #[command(after_help = UNINSTALL_CODES)]
-pub(crate) struct UninstallArguments {
+pub struct UninstallArguments {
     #[command(flatten)]
     target: TargetMachine,
 }
@@ -94,7 +94,7 @@ pub(crate) struct UninstallArguments {
 /// The arguments of `criswitch node status`.
 #[derive(Args)]
 #[command(after_help = STATUS_CODES)]
-pub(crate) struct NodeStatusArguments {
+pub struct NodeStatusArguments {
     /// Show the state of the machine whose root is this directory.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
@@ -102,7 +102,7 @@ pub(crate) struct NodeStatusArguments {
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// A machine that is changed by this process, or by one in a unit of systemd.
@@ -134,7 +134,7 @@ impl TargetMachine {
 }
 
 impl ApplyArguments {
-    pub(crate) fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
+    pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(self.output.encoding().is_some());
         };
@@ -255,7 +255,7 @@ fn shown(left: &Left) -> anyhow::Result<Verdict> {
 }
 
 impl UndoArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(false);
         };
@@ -284,7 +284,7 @@ impl UndoArguments {
 }
 
 impl UninstallArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(false);
         };
@@ -358,7 +358,7 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
 }
 
 impl NodeStatusArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         let root = Root::of(&self.root);
         let journal = Journal::read(&root)?;
         let drifted = drifted(&journal, &root)?;

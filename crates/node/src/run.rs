@@ -34,7 +34,7 @@ const RUN: TransientUnit = TransientUnit {
 
 /// The arguments of `criswitch node run`.
 #[derive(Args)]
-pub(crate) struct RunArguments {
+pub struct RunArguments {
     /// Pass standard input to the command.
     #[arg(long)]
     stdin: bool,
@@ -48,7 +48,7 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }

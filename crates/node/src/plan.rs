@@ -42,14 +42,14 @@ pub(super) struct SpecificationArguments {
 /// The arguments of `criswitch node plan`.
 #[derive(Args)]
 #[command(after_help = CODES)]
-pub(crate) struct PlanArguments {
+pub struct PlanArguments {
     #[command(flatten)]
     source: SpecificationArguments,
     /// Plan for the machine whose root is this directory, for example a mounted image.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// The meaning of a finding for the plan.
@@ -72,7 +72,7 @@ pub(super) struct NodePlan<'f> {
 }
 
 impl PlanArguments {
-    pub(crate) fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
+    pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
