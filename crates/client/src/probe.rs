@@ -1,26 +1,23 @@
 //! The probe of `check --probe` and `discover`: connects to each backend once, and makes only calls that change
 //! nothing.
 
+mod configured;
 pub mod subnets;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::connection::{self, Channel, ClientConnection, Lost};
 use anyhow::anyhow;
 use bytes::Bytes;
 use criswitch_config::address::Address;
-use criswitch_config::wording;
-use criswitch_config::{
-    BackendConfig, BackendId, BackendIds, Config, Handler, Program, RuntimeKind, Table,
-};
+use criswitch_config::{BackendConfig, BackendId, BackendIds, Config, Handler, Table, wording};
 use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
 use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch_cri::codec::cri::{
     ImageSpec, ImageStatusRequest, ListPodSandboxRequest, PodSandbox, RuntimeCondition,
-    RuntimeConfigRequest, RuntimeFeatures, RuntimeHandler, StatusRequest, StatusResponse,
-    VersionRequest, VersionResponse,
+    RuntimeConfigRequest, RuntimeFeatures, RuntimeHandler, StatusRequest, VersionRequest,
+    VersionResponse,
 };
 use criswitch_cri::codec::{frames, protobuf};
 use criswitch_cri::error_text;
@@ -35,8 +32,11 @@ use http::Uri;
 use serde_json::{Value, json};
 use tonic::{Code, Response, Status};
 
+use crate::connection::{self, Channel, ClientConnection, Lost};
 use crate::program::block_on;
 use crate::terminal;
+use configured::configured;
+pub use configured::{Configured, Runtime};
 
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -92,35 +92,6 @@ pub struct Probed {
     pub unexpected_user: Option<UserId>,
     /// Whether criswitch serves the socket.
     pub is_switch: bool,
-}
-
-/// The configuration that a runtime reports. CRI-O reports only `default` and `pause_image`.
-#[derive(Default)]
-pub struct Configured {
-    /// The handler for pods that name no handler.
-    pub default: Option<String>,
-    /// The cgroup driver of the default handler.
-    cgroup_driver: Option<&'static str>,
-    /// The configuration of each handler.
-    pub runtimes: BTreeMap<String, Runtime>,
-    /// Whether the runtime gives containers SELinux labels, if SELinux is enabled on the node.
-    pub selinux: Option<bool>,
-    /// The image of pod sandboxes. containerd 2.x, which pins this image, does not report it.
-    pause_image: Option<String>,
-}
-
-/// The configuration of a handler.
-pub struct Runtime {
-    /// The kind of runtime; `None` if the program is of no known kind.
-    pub kind: Option<RuntimeKind>,
-    /// Whether privileged containers get no devices of the node; `None` if the configuration does not show it.
-    pub privileged_without_host_devices: Option<bool>,
-    /// The configuration file of the shim; `None` if it has none.
-    pub config_path: Option<String>,
-    /// The type of the shim, such as `io.containerd.kata.v2`; empty if it is unknown.
-    pub shim: String,
-    /// Whether the shim of Windows starts virtual machines; `None` if the configuration does not show it.
-    pub hypervisor: Option<bool>,
 }
 
 impl Probed {
@@ -509,34 +480,6 @@ async fn ask_required(
     })
 }
 
-/// The configuration in a verbose Status; `None` if the runtime does not report it. containerd and newer versions of
-/// CRI-O report it.
-fn configured(status: &StatusResponse) -> Option<Configured> {
-    let config = facts::configuration(&status.info)?;
-    let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
-    let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
-    let runtimes = config
-        .pointer("/containerd/runtimes")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
-    Some(Configured {
-        cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
-        default: default.filter(|name| !name.is_empty()).map(str::to_owned),
-        runtimes: runtimes
-            .map(|(name, it)| (name.clone(), runtime(it)))
-            .collect(),
-        selinux: match config.get("crio") {
-            Some(_) => Some(true),
-            None => config.get("enableSelinux").and_then(Value::as_bool),
-        },
-        pause_image: text("/sandboxImage").map(str::to_owned),
-    })
-}
-
-/// The value of `SandboxIsolation` of containerd's shim for Windows.
-const HYPERVISOR: u64 = 1;
-
 /// This image, if the backend's store has it and does not pin it.
 async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
     let image = image?;
@@ -553,31 +496,6 @@ async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
     let status = client.image_status(request).await.ok()?.into_inner();
     let is_unpinned = status.image.is_some_and(|found| !found.pinned);
     is_unpinned.then(|| image.to_owned())
-}
-
-/// A handler in containerd's configuration.
-fn runtime(handler: &Value) -> Runtime {
-    let text = |pointer| {
-        let text = handler.pointer(pointer).and_then(Value::as_str);
-        text.filter(|text| !text.is_empty())
-    };
-    let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
-    let kind = RuntimeKind::of_program(Program {
-        path: text("/runtimePath").unwrap_or_default(),
-        runtime_type: text("/runtimeType").unwrap_or_default(),
-        binary: binary.unwrap_or_default(),
-    });
-    let without = handler.get("privileged_without_host_devices");
-    Runtime {
-        kind,
-        privileged_without_host_devices: without.and_then(Value::as_bool),
-        config_path: text("/options/ConfigPath").map(str::to_owned),
-        shim: text("/runtimeType").unwrap_or_default().to_owned(),
-        hypervisor: handler
-            .pointer("/options/SandboxIsolation")
-            .and_then(Value::as_u64)
-            .map(|isolation| isolation == HYPERVISOR),
-    }
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::connection::{self, Channel, ClientConnection};
 use anyhow::{Context, bail};
 use criswitch_config::address::Address;
 use criswitch_cri::codec::admin::admin_client::AdminClient;
@@ -24,6 +23,7 @@ use criswitch_platform::users::KEY;
 use http::Uri;
 use tonic::{Code, Response, Status};
 
+use crate::connection::{self, Channel, ClientConnection};
 use crate::probe;
 
 /// How long a command waits for the daemon's reply.

@@ -15,9 +15,8 @@ use criswitch_config::specification::Specification;
 use criswitch_platform::kernel;
 use serde_json::json;
 
-use super::Discover;
 use super::actions::{self, Runner, Work};
-use super::facts::MachineFacts;
+use super::facts::{Discover, MachineFacts};
 use super::faults::{self, Faults};
 use super::journal::{Generation, Journal, Left};
 use super::plan::{NodePlan, SpecificationArguments};

@@ -8,7 +8,6 @@ use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
 use criswitch_config::{Config, DEFAULT_PATH, Problems};
 
-use super::Discover;
 use super::finding::Finding;
 use super::journal::Journal;
 use super::kubelet::Kubelet;
@@ -19,6 +18,10 @@ use super::settings::last;
 /// The directory of the configuration's drop-ins, and the one of the kubelet.
 const DROP_INS: &str = "/etc/criswitch/conf.d";
 const KUBELET: &str = "/var/lib/kubelet";
+
+/// Makes the text of a configuration for the runtimes that answer at the well-known paths below a directory, as
+/// `criswitch discover` does.
+pub type Discover = fn(&Path) -> anyhow::Result<String>;
 
 /// The state of a machine, as far as the steps and the checks need it.
 pub(super) struct MachineFacts<'a> {

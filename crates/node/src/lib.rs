@@ -32,15 +32,11 @@ mod tries;
 mod unit;
 mod workloads;
 
-use std::path::Path;
-
 use clap::Subcommand;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Encoding;
 
-/// Makes the text of a configuration for the runtimes that answer at the well-known paths below a directory, as
-/// `criswitch discover` does.
-pub type Discover = fn(&Path) -> anyhow::Result<String>;
+pub use facts::Discover;
 
 /// The commands of `criswitch node`.
 #[derive(Subcommand)]

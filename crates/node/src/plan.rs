@@ -16,9 +16,8 @@ use criswitch_config::wording::counted;
 use criswitch_platform::kernel;
 use serde_json::{Value, json};
 
-use super::Discover;
 use super::checks::{self, CHECKS, Check, NOTES};
-use super::facts::MachineFacts;
+use super::facts::{Discover, MachineFacts};
 use super::finding::{Finding, advice};
 use super::layout::Layout;
 use super::steps::{self, PlannedStep};
