@@ -167,6 +167,9 @@ enum Command {
     Completions {
         /// The shell that loads the script.
         shell: Shell,
+        /// Print the script for criswitchd.
+        #[arg(long)]
+        daemon: bool,
     },
     /// Print the manual page of criswitch, or write the pages of all commands to a directory.
     Man {
@@ -233,7 +236,7 @@ impl Command {
             Command::Node(command) => command.run(discover::configuration),
             Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
-            Command::Completions { shell } => print(complete::script(shell)?),
+            Command::Completions { shell, daemon } => print(complete::script(shell, daemon)?),
             Command::Man { folder: None } => print(man::page(Cli::command())?),
             Command::Man {
                 folder: Some(folder),

@@ -8,15 +8,17 @@ use std::path::Path;
 use std::{fs, io};
 
 use anyhow::Context;
+use clap::Command;
 use clap::builder::Resettable;
-use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use criswitch_config::Key;
 use criswitch_config::keys::{TABLES, of_table};
-use criswitch_config::options::{DAEMON_CODES, OPTIONS};
+use criswitch_config::options::DAEMON_CODES;
 
 use criswitch_client::exit::USAGE;
+
+use super::daemon;
 
 /// The date on the manual pages, which is the date in the package's changelog.
 const DATE: &str = "2026-11-21";
@@ -134,17 +136,7 @@ fn plain(mut command: Command) -> Command {
 
 /// The page criswitchd(8).
 fn daemon_page() -> io::Result<ManPage> {
-    let options = OPTIONS.map(|(name, value, help)| {
-        let option = Arg::new(name).long(name).help(help);
-        match value {
-            "" => option.action(ArgAction::SetTrue),
-            value => option.value_name(value),
-        }
-    });
-    let mut command = Command::new("criswitchd")
-        .about("The daemon of criswitch")
-        .disable_help_flag(true)
-        .args(options);
+    let mut command = daemon::command();
     let description = description(&command, "");
     command = command.long_about(description);
     let mut sections = Roff::new();
