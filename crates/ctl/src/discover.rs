@@ -75,11 +75,7 @@ Examples:
   criswitch discover --all /run/kata/containerd.sock
                                 and of all that are found
   criswitch discover --write /etc/criswitch/found.toml
-                                write to a new file
-
-Exit codes: 0 printed or written, 1 no runtime responds, or one that
-you name does not, or the file exists or cannot be written, 64 wrong
-usage.";
+                                write to a new file";
 
 /// The arguments of `criswitch discover`.
 #[derive(Args)]

@@ -13,12 +13,13 @@ use clap::builder::Resettable;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use criswitch_config::Key;
+use criswitch_config::exit::ExitCodes;
 use criswitch_config::keys::{TABLES, of_table};
 use criswitch_config::options::DAEMON_CODES;
 
 use criswitch_client::exit::USAGE;
 
-use super::daemon;
+use super::{daemon, exit_codes};
 
 /// The date on the manual pages, which is the date in the package's changelog.
 const DATE: &str = "2026-11-21";
@@ -42,8 +43,7 @@ const EXAMPLE: &str = include_str!("../../../config/examples/kata-beside-contain
 const CONFIGURATION: &str = include_str!("man/criswitch.toml.txt");
 /// The text of the section DESCRIPTION after its first sentence. Each page has one line `page: text`.
 const DESCRIPTIONS: &str = include_str!("man/descriptions.txt");
-/// A block of the help that begins with [`EXIT_CODES`] or [`EXAMPLES`] becomes a section of the manual page.
-const EXIT_CODES: &str = "Exit codes: ";
+/// A block of the help that begins with [`EXAMPLES`] becomes a section of the manual page.
 const EXAMPLES: &str = "Examples:\n";
 
 struct ManPage {
@@ -89,17 +89,14 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
         .or(command.get_after_help())
         .map(ToString::to_string)
         .unwrap_or_default();
-    let blocks = help.split("\n\n");
-    let block = |head| blocks.clone().find_map(|block| block.strip_prefix(head));
+    let mut blocks = help.split("\n\n");
     let mut sections = Roff::new();
-    let codes = block(EXIT_CODES).unwrap_or("0 success, 1 failure at run time");
-    exit_status(&mut sections, codes);
-    if let Some(lines) = block(EXAMPLES) {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    exit_status(&mut sections, exit_codes::of(name));
+    if let Some(lines) = blocks.find_map(|block| block.strip_prefix(EXAMPLES)) {
         show_examples(&mut sections, lines.lines());
     }
-    let is_main = command
-        .get_display_name()
-        .is_none_or(|name| name == command.get_name());
+    let is_main = name == command.get_name();
     let before = if is_main { SECTIONS } else { "" };
     let description = description(command, &help);
     let command = plain(command.clone()).long_about(description);
@@ -114,7 +111,7 @@ fn description(command: &Command, help: &str) -> String {
     let first = format!("{}. {}", about.unwrap_or_default(), own.unwrap_or_default());
     let rest = help
         .split_terminator("\n\n")
-        .filter(|block| !block.starts_with(EXIT_CODES) && !block.starts_with(EXAMPLES));
+        .filter(|block| !block.starts_with(EXAMPLES));
     rest.fold(first.trim_end().to_owned(), |text, block| {
         text + "\n\n" + block
     })
@@ -140,7 +137,7 @@ fn daemon_page() -> io::Result<ManPage> {
     let description = description(&command, "");
     command = command.long_about(description);
     let mut sections = Roff::new();
-    exit_status(&mut sections, DAEMON_CODES);
+    exit_status(&mut sections, &DAEMON_CODES);
     page_of(command, COMMANDS, DAEMON_SECTIONS, sections)
 }
 
@@ -190,23 +187,10 @@ fn marked(text: &str) -> Vec<Inline> {
     parts.collect()
 }
 
-/// Adds the section EXIT STATUS with the codes of `list`, such as "0 shown, 1 no such backend.", and the code for wrong
-/// usage.
-fn exit_status(roff: &mut Roff, list: &str) {
-    let mut codes = BTreeMap::from([(USAGE, "wrong usage".to_owned())]);
-    let mut last = USAGE;
-    for part in list.replace('\n', " ").trim_end_matches('.').split(", ") {
-        match part
-            .split_once(' ')
-            .map(|(code, meaning)| (code.parse(), meaning))
-        {
-            Some((Ok(code), meaning)) => {
-                last = code;
-                codes.insert(code, meaning.to_owned());
-            }
-            _ => *codes.entry(last).or_default() += &format!(", {part}"),
-        }
-    }
+/// Adds the section EXIT STATUS with these codes and the code for wrong usage.
+fn exit_status(roff: &mut Roff, codes: &ExitCodes) {
+    let usage = [(USAGE, "wrong usage")];
+    let codes: BTreeMap<_, _> = usage.iter().chain(codes).copied().collect();
     roff.control("SH", ["EXIT STATUS"]);
     for (code, meaning) in codes {
         roff.control("TP", []).text([bold(code.to_string())]);

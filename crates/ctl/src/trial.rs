@@ -107,12 +107,7 @@ Examples:
   criswitch try --all --measure
                             compare what pods of the handlers cost
   criswitch try kata --measure --write
-                            write the overhead into the configuration
-
-Exit codes: 0 each tried handler starts pods, 1 a handler does not, or
-there is no such handler, or its pods cannot be measured or its row not
-written, 69 criswitch is not running or not reachable, 78 the file after
---config cannot be read.";
+                            write the overhead into the configuration";
 
 /// The arguments of `criswitch try`.
 #[derive(Args)]

@@ -23,22 +23,6 @@ use super::plan::{NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
 
-const APPLY_CODES: &str = "\
-Exit codes: 0 the machine is as specified, 1 refused, or failed and
-undone, 78 the specification is wrong.";
-
-const UNDO_CODES: &str = "\
-Exit codes: 0 undone, or nothing to undo, 1 a file or an action could
-not be undone.";
-
-const UNINSTALL_CODES: &str = "\
-Exit codes: 0 undone, or nothing to undo, 1 pods still need criswitch,
-or a file or an action could not be undone.";
-
-const STATUS_CODES: &str = "\
-Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
---ready: it is not.";
-
 /// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
 const YOUNG_LIMIT: Duration = Duration::from_secs(60);
 const YOUNG_PAUSE: Duration = Duration::from_secs(2);
@@ -58,7 +42,6 @@ struct TargetMachine {
 
 /// The arguments of `criswitch node apply`.
 #[derive(Args)]
-#[command(after_help = APPLY_CODES)]
 pub struct ApplyArguments {
     #[command(flatten)]
     source: SpecificationArguments,
@@ -70,7 +53,6 @@ pub struct ApplyArguments {
 
 /// The arguments of `criswitch node undo`.
 #[derive(Args)]
-#[command(after_help = UNDO_CODES)]
 pub struct UndoArguments {
     #[command(flatten)]
     target: TargetMachine,
@@ -84,7 +66,6 @@ pub struct UndoArguments {
 
 /// The arguments of `criswitch node uninstall`.
 #[derive(Args)]
-#[command(after_help = UNINSTALL_CODES)]
 pub struct UninstallArguments {
     #[command(flatten)]
     target: TargetMachine,
@@ -92,7 +73,6 @@ pub struct UninstallArguments {
 
 /// The arguments of `criswitch node status`.
 #[derive(Args)]
-#[command(after_help = STATUS_CODES)]
 pub struct NodeStatusArguments {
     /// Show the state of the machine whose root is this directory.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]

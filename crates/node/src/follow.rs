@@ -19,10 +19,6 @@ use tokio::time::sleep;
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
 
-const CODES: &str = "\
-Exit codes: 0 SIGTERM (--ready: the node is up to date), 1 an error
-(--ready: the node is not up to date).";
-
 /// The copies on the node of the two programs and of the specification.
 pub(super) const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
 const DAEMON: &str = "/var/lib/criswitch/node/criswitchd";
@@ -36,7 +32,6 @@ const UNINSTALLED: &str = "uninstalled\n";
 
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
-#[command(after_help = CODES)]
 pub struct FollowArguments {
     /// Plan only, install, or uninstall.
     #[arg(long, value_enum, default_value_t = FollowMode::Plan)]

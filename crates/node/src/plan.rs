@@ -22,11 +22,6 @@ use super::finding::{Finding, advice};
 use super::layout::Layout;
 use super::steps::{self, PlannedStep};
 
-const CODES: &str = "\
-Exit codes: 0 ready: nothing would change, 1 refused: the node has a
-finding that the specification does not accept, 2 the plan would change
-the node, 78 the specification is wrong.";
-
 /// The specification of a node.
 #[derive(Args)]
 pub(super) struct SpecificationArguments {
@@ -40,7 +35,6 @@ pub(super) struct SpecificationArguments {
 
 /// The arguments of `criswitch node plan`.
 #[derive(Args)]
-#[command(after_help = CODES)]
 pub struct PlanArguments {
     #[command(flatten)]
     source: SpecificationArguments,
