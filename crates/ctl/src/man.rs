@@ -1,7 +1,8 @@
 //! `criswitch man`: the manual pages.
 //!
 //! Commands, options, examples and exit codes come from the definitions of the command line. The keys in
-//! criswitch.toml(5) come from the table of keys. This module adds the remaining text.
+//! criswitch.toml(5) come from the table of keys, descriptions of commands from docs/commands.md. This module adds the
+//! remaining text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,8 +42,11 @@ const SEE_ALSO: [(&str, &str); 3] = [
 const EXAMPLE: &str = include_str!("../../../config/examples/kata-beside-containerd.toml");
 
 const CONFIGURATION: &str = include_str!("man/criswitch.toml.txt");
-/// The text of the section DESCRIPTION after its first sentence. Each page has one line `page: text`.
-const DESCRIPTIONS: &str = include_str!("man/descriptions.txt");
+/// The text of the section DESCRIPTION after its first sentence, of the pages of both programs.
+const MAIN: &str = include_str!("man/criswitch.txt");
+const DAEMON: &str = include_str!("man/criswitchd.txt");
+/// The page with a section for each command. The section's first paragraph is the description of the command.
+const DOCUMENTED: &str = include_str!("../../../docs/commands.md");
 /// A block of the help that begins with [`EXAMPLES`] becomes a section of the manual page.
 const EXAMPLES: &str = "Examples:\n";
 
@@ -97,18 +101,43 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
         show_examples(&mut sections, lines.lines());
     }
     let is_main = name == command.get_name();
-    let before = if is_main { SECTIONS } else { "" };
-    let description = description(command, &help);
+    let (before, own) = if is_main {
+        (SECTIONS, MAIN.to_owned())
+    } else {
+        ("", documented(name).unwrap_or_default())
+    };
+    let description = description(command, &own, &help);
     let command = plain(command.clone()).long_about(description);
     page_of(command, COMMANDS, before, sections)
 }
 
-fn description(command: &Command, help: &str) -> String {
-    let name = command.get_display_name().unwrap_or(command.get_name());
+/// The first paragraph of the section of docs/commands.md about the command with this page.
+fn documented(page: &str) -> Option<String> {
+    let title = page.strip_prefix("criswitch-")?.replace('-', " ");
+    let (_, section) = DOCUMENTED.split_once(&format!("# {title}\n\n"))?;
+    let paragraph = section.split("\n\n").next()?;
+    Some(without_links(&paragraph.replace('\n', " ")).replace('`', ""))
+}
+
+/// The text without the addresses of its links. It omits a link that is alone in parentheses.
+fn without_links(mut markdown: &str) -> String {
+    let mut text = String::new();
+    while let Some((before, link)) = markdown.split_once("](") {
+        let (before, words) = before.rsplit_once('[').unwrap_or((before, ""));
+        let (_, after) = link.split_once(')').unwrap_or_default();
+        let alone = before.strip_suffix(" (").zip(after.strip_prefix(')'));
+        let (before, words, after) = alone.map_or((before, words, after), |(before, after)| {
+            (before, "", after)
+        });
+        text.extend([before, words]);
+        markdown = after;
+    }
+    text + markdown
+}
+
+fn description(command: &Command, own: &str, help: &str) -> String {
     let about = command.get_about().map(ToString::to_string);
-    let mut lines = DESCRIPTIONS.lines();
-    let own = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let first = format!("{}. {}", about.unwrap_or_default(), own.unwrap_or_default());
+    let first = format!("{}. {own}", about.unwrap_or_default());
     let rest = help
         .split_terminator("\n\n")
         .filter(|block| !block.starts_with(EXAMPLES));
@@ -134,7 +163,7 @@ fn plain(mut command: Command) -> Command {
 /// The page criswitchd(8).
 fn daemon_page() -> io::Result<ManPage> {
     let mut command = daemon::command();
-    let description = description(&command, "");
+    let description = description(&command, DAEMON, "");
     command = command.long_about(description);
     let mut sections = Roff::new();
     exit_status(&mut sections, &DAEMON_CODES);
