@@ -158,8 +158,9 @@ describe_program() {
   "$criswitch" check --schema >"$PARTS/criswitch.schema.json"
   mkdir "$PARTS/completions"
   for shell in bash:criswitch.bash zsh:_criswitch fish:criswitch.fish; do
-    file=$PARTS/completions/${shell#*:}
-    "$criswitch" completions "${shell%%:*}" >"$file"
+    file=${shell#*:}
+    "$criswitch" completions "${shell%%:*}" >"$PARTS/completions/$file"
+    "$criswitch" completions "${shell%%:*}" --daemon >"$PARTS/completions/${file/criswitch/criswitchd}"
   done
   pack "$PARTS" man completions criswitch.schema.json | gzip --best --no-name >"$OUT/criswitch-$VERSION-man-completions.tar.gz"
 }

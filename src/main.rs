@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use criswitch_config::exit::{CONFIGURATION, FAILED, USAGE};
+use criswitch_config::exit::{self, CONFIGURATION, FAILED, USAGE};
 use criswitch_config::options::{DAEMON_CODES, OPTIONS};
 use criswitch_config::{CONFIG_VARIABLE, DEFAULT_PATH};
 use criswitch_platform::service;
@@ -83,9 +83,10 @@ fn help() -> String {
          finishes the calls in flight. The program criswitch has the commands.\n\n\
          Usage: criswitchd [OPTIONS]\n\nOptions:\n{}{}\n\
          Default of --config: {CONFIG_VARIABLE} in the environment, else\n{DEFAULT_PATH}.\n\n\
-         Exit codes: {DAEMON_CODES}.\n",
+         {}\n",
         options.concat(),
-        service.unwrap_or_default()
+        service.unwrap_or_default(),
+        exit::line(&DAEMON_CODES)
     )
 }
 

@@ -39,15 +39,18 @@ fn root() -> &'static Path {
 }
 
 /// The crates, and the crates that each of them uses.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("advice", &["config", "cri"]),
     ("client", &["config", "cri", "platform"]),
     ("config", &["cri", "platform"]),
     ("cri", &[]),
     (
         "ctl",
-        &["advice", "client", "config", "cri", "platform", "version"],
+        &[
+            "advice", "client", "config", "cri", "node", "platform", "version",
+        ],
     ),
+    ("node", &["client", "config", "cri", "platform"]),
     ("platform", &[]),
     ("version", &[]),
 ];
@@ -64,10 +67,13 @@ fn each_crate_uses_only_the_crates_that_its_arrow_shows() {
             .collect();
         assert_eq!(used, uses, "{name}");
     }
-    let tools = ["criswitch_advice", "criswitch_client", "criswitch_ctl"];
+    let tools = ["advice", "client", "ctl", "node"].map(|tool| format!("criswitch_{tool}"));
     let daemon = layers().into_iter().flat_map(|module| read(files(&module)));
     for (path, code) in daemon {
-        assert!(!tools.iter().any(|tool| code.contains(tool)), "{path}");
+        assert!(
+            !tools.iter().any(|tool| code.contains(tool.as_str())),
+            "{path}"
+        );
     }
 }
 
@@ -140,6 +146,16 @@ fn only_the_route_lesson_and_plan_of_a_call_match_on_goes_and_then() {
     }
 }
 
+/// The crates of the commands, which are no part of the library.
+const COMMANDS: [&str; 2] = ["ctl", "node"];
+
+/// The files of the crates of the commands.
+fn commands() -> Vec<PathBuf> {
+    let crates = COMMANDS.into_iter();
+    let files = crates.flat_map(|name| below(root().join("crates").join(name).join("src")));
+    files.collect()
+}
+
 /// The files of the library and of the crates below it, with their texts without unit tests. A path is below `source()`
 /// or below the folder of the crates.
 fn library() -> Vec<(String, String)> {
@@ -148,7 +164,7 @@ fn library() -> Vec<(String, String)> {
     let crates = CRATES
         .map(|(name, _)| name)
         .into_iter()
-        .filter(|name| *name != "ctl");
+        .filter(|name| !COMMANDS.contains(name));
     let crates = crates.map(|name| below(root().join("crates").join(name).join("src")));
     library.chain(crates.flat_map(read)).collect()
 }
@@ -243,7 +259,7 @@ fn only_the_gate_makes_readable_messages_and_few_files_change_them() {
 
 #[test]
 fn a_command_runs_no_program_without_a_time_limit() {
-    for file in below(root().join("crates/ctl/src")) {
+    for file in commands() {
         let text = fs::read_to_string(&file).unwrap();
         let waits = text.contains("Command::new(") && text.contains(".output()");
         assert!(!waits, "{}: use `program::within`", file.display());
@@ -342,7 +358,7 @@ fn each_type_has_a_name_of_its_own() {
             .into_iter()
             .flat_map(|module| read(files(module))),
     );
-    source.extend(read(below(root().join("crates/ctl/src"))));
+    source.extend(read(commands()));
     for (path, code) in source {
         for line in code.lines() {
             let is_visibility = |word: &&str| word.starts_with("pub") || word.ends_with(')');

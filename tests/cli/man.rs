@@ -166,6 +166,15 @@ fn the_page_of_a_command_has_each_exit_code_of_its_help_with_its_meaning() {
 }
 
 #[test]
+fn the_description_of_a_command_is_the_first_paragraph_of_its_section_without_links() {
+    let labels = "Print the labels that describe this node to the scheduler. criswitch labels asks the daemon what this \
+                  node offers, and prints it as labels, in the format of a feature file of node-feature-discovery.\n";
+    assert!(page("criswitch-labels.8").contains(labels));
+    let undo = " The command needs only the journal in /var/lib/criswitch/node. ";
+    assert!(page("criswitch-node-undo.8").contains(undo));
+}
+
+#[test]
 fn the_page_of_the_configuration_agrees_with_the_table_of_keys() {
     let page = page("criswitch.toml.5");
     for key in KEYS {
@@ -204,6 +213,7 @@ fn the_page_of_criswitch_has_every_variable_that_criswitch_reads() {
         "src",
         "crates/client/src",
         "crates/ctl/src",
+        "crates/node/src",
         "crates/platform/src",
     ]
     .map(|it| variables(&Path::new(env!("CARGO_MANIFEST_DIR")).join(it)));

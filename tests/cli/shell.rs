@@ -44,6 +44,10 @@ fn every_shell_gets_a_script_that_asks_criswitch() {
         let outcome = run(&["completions", shell]);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
         assert!(outcome.stdout.contains("CRISWITCH_COMPLETE"), "{shell}");
+        assert!(!outcome.stdout.contains("criswitchd"), "{shell}");
+        let daemon = run(&["completions", shell, "--daemon"]);
+        assert_eq!((daemon.code, daemon.stderr.as_str()), (0, ""));
+        assert!(daemon.stdout.contains("criswitchd"), "{shell}");
     }
 }
 
@@ -83,7 +87,18 @@ fn completions_offer_commands_options_formats_handlers_and_backends() {
     assert!(without.iter().all(|it| it.starts_with('-')), "{without:?}");
 }
 
-/// bash itself loads the script and asks for the completions of `criswitch pods -o w`.
+#[test]
+fn completions_of_the_daemon_offer_its_options_and_files() {
+    let options = offered(&["criswitchd", "--"]);
+    assert_eq!(options, ["--config", "--check", "--version", "--help"]);
+    let files = main_file(TABLE);
+    let config = files.main();
+    let (before_last, _) = text(&config).split_at(text(&config).len() - 1);
+    let named = offered(&["/usr/bin/criswitchd", "--config", before_last]);
+    assert_eq!(named, [text(&config)]);
+}
+
+/// bash itself loads the scripts, and asks for the completions of `criswitch pods -o w` and of `criswitchd --ch`.
 #[cfg(unix)] // bash is a program of Unix.
 #[test]
 fn bash_completes_a_word_with_the_script() {
@@ -94,6 +109,10 @@ fn bash_completes_a_word_with_the_script() {
     let script = r#"eval "$(criswitch completions bash)"
         COMP_WORDS=(criswitch pods -o w) COMP_CWORD=3
         _clap_complete_criswitch criswitch w -o
+        echo "${COMPREPLY[@]}"
+        eval "$(criswitch completions bash --daemon)"
+        COMP_WORDS=(criswitchd --ch) COMP_CWORD=1
+        _clap_complete_criswitchd criswitchd --ch criswitchd
         echo "${COMPREPLY[@]}""#;
     let bash = Command::new("bash")
         .args(["-c", script])
@@ -101,7 +120,10 @@ fn bash_completes_a_word_with_the_script() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&bash.stderr), "");
-    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "wide");
+    assert_eq!(
+        String::from_utf8_lossy(&bash.stdout).trim(),
+        "wide\n--check"
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs other programs, with limits on their output and their time.
 
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -75,6 +76,11 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, limit: u64, text: &mut Vec<u
         // An error ends the text.
         pipe.take(limit).read_to_end(text).await.ok();
     }
+}
+
+/// The path of the daemon's program, which is installed in the directory of the commands' `program`.
+pub fn daemon_beside(program: &Path) -> PathBuf {
+    program.with_file_name(format!("criswitchd{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// Runs the work of a command on this thread until it ends. Does not wait for work on files that it has left running.

@@ -10,3 +10,15 @@ pub const USAGE: u8 = 64;
 pub const NOT_RUNNING: u8 = 69;
 /// The configuration is wrong (sysexits' EX_CONFIG).
 pub const CONFIGURATION: u8 = 78;
+
+/// The exit codes of a program or command, each with its meaning.
+pub type ExitCodes = [(u8, &'static str)];
+
+/// The codes as a sentence of a help.
+pub fn line(codes: &ExitCodes) -> String {
+    let codes = codes.iter();
+    let meanings: Vec<_> = codes
+        .map(|(code, meaning)| format!("{code} {meaning}"))
+        .collect();
+    format!("Exit codes: {}.", meanings.join(", "))
+}

@@ -1,5 +1,7 @@
 //! The command line of the daemon, for its help and its manual page.
 
+use crate::exit::{CONFIGURATION, FAILED, USAGE};
+
 /// The name of each option, its value, and its help.
 pub const OPTIONS: [(&str, &str, &str); 4] = [
     (
@@ -13,5 +15,9 @@ pub const OPTIONS: [(&str, &str, &str); 4] = [
 ];
 
 /// The exit codes.
-pub const DAEMON_CODES: &str = "0 ended by SIGTERM or SIGINT, or valid with --check, 1 failure at run time, 64 wrong \
-                                usage, 78 the configuration is wrong";
+pub const DAEMON_CODES: [(u8, &str); 4] = [
+    (0, "ended by SIGTERM or SIGINT, or valid with --check"),
+    (FAILED, "failure at run time"),
+    (USAGE, "wrong usage"),
+    (CONFIGURATION, "the configuration is wrong"),
+];

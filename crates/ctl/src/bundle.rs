@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_client::program::output;
@@ -24,8 +25,6 @@ use criswitch_platform::write_new;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::process::Command;
-
-use super::arguments::Daemon;
 
 /// The time that a part may take. `check --probe` waits for each backend.
 const PART_LIMIT: Duration = Duration::from_secs(30);

@@ -5,9 +5,13 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use criswitch_client::arguments::{File, directory};
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, ListOutput};
+use criswitch_client::probe::{
+    self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
+};
 use criswitch_client::terminal;
 use criswitch_client::terminal::print;
 use criswitch_config::wording::{self, counted};
@@ -15,17 +19,13 @@ use criswitch_config::{
     Config, Handler, KEYS, Problem, Problems, RuntimeKind, Table, UNIT_DIRECTORIES, duration_text,
     keys,
 };
+use criswitch_node::collisions;
+use criswitch_node::machine::{self, Node};
 use serde_json::{Value, json};
 
-use super::arguments::{File, directory};
 use super::consequences::{self, Consequence};
 use super::daemon;
 use super::features;
-use super::node::collisions;
-use super::node::machine::{self, Node};
-use super::probe::{
-    self, Probe, answered, driver_of, found_json, probe_of, reported, with_common_pods,
-};
 
 /// A problem is shown with its line if the line has fewer characters.
 const WIDEST: usize = 76;

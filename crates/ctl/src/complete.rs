@@ -1,4 +1,5 @@
-//! `criswitch completions`, and the completions for the shells that load its scripts.
+//! `criswitch completions`, and the completions for the shells that load its scripts. criswitch also completes the
+//! options of criswitchd.
 //!
 //! The script calls criswitch with [`VARIABLE`] for each completion, so that names come from the configuration.
 
@@ -9,22 +10,23 @@ use anyhow::Context;
 use clap::Command;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, CompletionCandidate, Shell};
-use criswitch_config::{Config, DEFAULT_PATH, Table};
+use criswitch_config::{CONFIG_VARIABLE, Config, DEFAULT_PATH, Table};
 
-use criswitch_config::CONFIG_VARIABLE;
+use super::daemon;
 
 /// The environment variable with which a script asks for completions.
 const VARIABLE: &str = "CRISWITCH_COMPLETE";
 const PROGRAM: &str = "criswitch";
 
-/// The completion script of a shell.
-pub(super) fn script(shell: Shell) -> anyhow::Result<String> {
+/// The completion script of a shell, for criswitch or for the daemon.
+pub(super) fn script(shell: Shell, is_for_daemon: bool) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let shell = shells
         .completer(&shell.to_string())
         .context("unknown shell")?;
     let mut script = Vec::new();
-    shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
+    let name = if is_for_daemon { daemon::NAME } else { PROGRAM };
+    shell.write_registration(VARIABLE, name, name, PROGRAM, &mut script)?;
     Ok(String::from_utf8(script)?)
 }
 
@@ -33,6 +35,16 @@ pub(super) fn script(shell: Shell) -> anyhow::Result<String> {
 /// # Errors
 /// The value of [`VARIABLE`] is not the name of a known shell.
 pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
+    // The words of the command line follow `--`.
+    let is_for_daemon = env::args_os()
+        .skip_while(|word| word != "--")
+        .nth(1)
+        .is_some_and(|program| Path::new(&program).file_stem() == Some(daemon::NAME.as_ref()));
+    let command = if is_for_daemon {
+        daemon::command
+    } else {
+        command
+    };
     let completions = CompleteEnv::with_factory(command).var(VARIABLE);
     completions.try_complete(env::args_os(), None)
 }

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
+use criswitch_client::probe::{DOCKER, Probed};
 use serde::Serialize;
 
 use super::features::named;
-use super::probe::{DOCKER, Probed};
 
 /// The backends that a consequence comes from.
 enum Cause {

@@ -2,13 +2,17 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{self, Output};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use criswitch_client::program::within;
+use clap::{Arg, ArgAction, Command, ValueHint};
+use criswitch_client::program::{daemon_beside, within};
+use criswitch_config::options::OPTIONS;
 use criswitch_version::BUILD;
 
+/// The name of the program.
+pub(super) const NAME: &str = "criswitchd";
 /// The time that the program may take to read its files.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -17,12 +21,22 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// # Errors
 /// The path of this program is unknown.
 fn path() -> io::Result<PathBuf> {
-    Ok(beside(&std::env::current_exe()?))
+    Ok(daemon_beside(&std::env::current_exe()?))
 }
 
-/// The path of the daemon's program if the commands are at `program`.
-pub(crate) fn beside(program: &Path) -> PathBuf {
-    program.with_file_name(format!("criswitchd{}", std::env::consts::EXE_SUFFIX))
+/// The command line of the program, for its manual page and its completions.
+pub(super) fn command() -> Command {
+    let options = OPTIONS.map(|(name, value, help)| {
+        let option = Arg::new(name).long(name).help(help);
+        if value.is_empty() {
+            return option.action(ArgAction::SetTrue);
+        }
+        option.value_name(value).value_hint(ValueHint::FilePath)
+    });
+    Command::new(NAME)
+        .about("The daemon of criswitch")
+        .disable_help_flag(true)
+        .args(options)
 }
 
 /// The error of `criswitch serve`.
@@ -64,8 +78,8 @@ pub(super) fn difference() -> Option<String> {
     })
 }
 
-fn run(set: impl FnOnce(&mut Command)) -> anyhow::Result<Output> {
-    let mut daemon = Command::new(path()?);
+fn run(set: impl FnOnce(&mut process::Command)) -> anyhow::Result<Output> {
+    let mut daemon = process::Command::new(path()?);
     set(&mut daemon);
     within(LIMIT, daemon)
 }

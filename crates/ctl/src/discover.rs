@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use criswitch_client::arguments::socket;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
+use criswitch_client::probe::{MAX_MESSAGE, Probe, probe_all};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{BackendConfig, BackendIds, Config, DEFAULT_PATH};
+use criswitch_node::kubelet::kubelet_runtime;
 use criswitch_platform::{users, write_new};
 
-use super::arguments::socket;
-use super::node::kubelet::kubelet_runtime;
-use super::probe::{MAX_MESSAGE, Probe, probe_all};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, PlannedBackend};
 
@@ -75,11 +75,7 @@ Examples:
   criswitch discover --all /run/kata/containerd.sock
                                 and of all that are found
   criswitch discover --write /etc/criswitch/found.toml
-                                write to a new file
-
-Exit codes: 0 printed or written, 1 no runtime responds, or one that
-you name does not, or the file exists or cannot be written, 64 wrong
-usage.";
+                                write to a new file";
 
 /// The arguments of `criswitch discover`.
 #[derive(Args)]

@@ -14,21 +14,21 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use clap_complete::ArgValueCandidates;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output};
+use criswitch_client::probe::{self, Probe, Probed, Runtime, answered};
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::wording::AUTO_REGISTERED;
 use criswitch_config::{BackendId, Config, Handler, Problems, RuntimeKind, Table};
 use criswitch_cri::codec::admin::{Backend, Handler as Row, State};
 use criswitch_cri::codec::cri::PodSandbox;
+use criswitch_node::kubelet::allowed_sysctls;
 use serde_json::Value;
 
-use super::arguments::Daemon;
 use super::consequences;
 use super::manifests::policy;
-use super::node::kubelet::allowed_sysctls;
-use super::probe::{self, Probe, Probed, Runtime, answered};
 use super::{complete, reload};
 
 #[derive(Args)]

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use criswitch_advice::{LIMITS, Limit};
+use criswitch_client::probe::{Probe, Probed, answered, probe_of};
 use criswitch_config::{Handler, Table};
 use criswitch_cri::rpc::features::OF_HANDLER;
 use serde::{Serialize, Serializer};
-
-use super::probe::{Probe, Probed, answered, probe_of};
 
 /// A feature that some backends or handlers have and others lack.
 #[derive(Serialize)]

@@ -6,13 +6,13 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use criswitch_advice::verdict;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
+use criswitch_client::running::{self, Running};
 use criswitch_client::terminal::{self, print};
 use criswitch_cri::codec::admin::{Backend, State};
 
-use super::arguments::Daemon;
-use super::running::{self, Running};
 use super::{complete, pods};
 
 /// The arguments of `criswitch forget`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output;
 use criswitch_client::output::{Output, remove_nulls};
@@ -13,8 +14,6 @@ use criswitch_client::terminal::{self, Shown};
 use criswitch_config::labels_file::{self, feature_file};
 use criswitch_cri::codec::admin::NodeLabels;
 use serde_json::{Map, Value, json};
-
-use super::arguments::Daemon;
 
 #[derive(Args)]
 pub(super) struct LabelsArguments {

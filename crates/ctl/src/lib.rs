@@ -3,7 +3,6 @@
 //! The library of the daemon never writes to standard output. Only this crate does, and `main.rs` of the daemon for its
 //! options.
 
-mod arguments;
 mod bundle;
 mod check;
 mod complete;
@@ -11,6 +10,7 @@ mod consequences;
 mod daemon;
 mod discover;
 mod dry_run;
+mod exit_codes;
 mod explain;
 mod features;
 mod forget;
@@ -18,12 +18,9 @@ mod health;
 mod labels;
 mod man;
 mod manifests;
-mod node;
 mod pods;
-mod probe;
 mod reload;
 mod routes;
-mod running;
 mod status;
 mod trial;
 mod version;
@@ -32,14 +29,14 @@ mod watch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use criswitch_client::exit::{CONFIGURATION, FAILED, NOT_RUNNING, USAGE, Verdict, failure};
 use criswitch_client::output::{Encoding, ListOutput, Output};
+use criswitch_client::running::NotRunning;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::Problems;
-
-use running::NotRunning;
+use criswitch_node::NodeCommand;
 
 /// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
@@ -60,59 +57,13 @@ Examples:
   criswitch explain -f pod.yaml
   criswitch manifests | kubectl apply -f -
   criswitch man | man -l -
-  crictl -r unix:///run/criswitch/criswitch.sock pods
+  crictl -r unix:///run/criswitch/criswitch.sock pods";
 
-Exit codes: 0 success, 1 failure at run time, 2 something would change
-(reload --dry-run, node plan), 64 wrong usage, 69 criswitch is not
-running, 78 wrong configuration.";
-
-const STATUS_CODES: &str = "\
-Exit codes: 0 serving, 1 any other verdict, 69 criswitch is not running
-or not reachable, 78 the file after --config cannot be read.";
-
-const PODS_CODES: &str = "\
-Exit codes: 0 shown, 1 criswitch has no such backend or handler,
-69 criswitch is not running or not reachable, 78 the file after --config
-cannot be read.";
-
-const EXPLAIN_CODES: &str = "\
+const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   criswitch explain gvisor         the handler, its features and pods
   criswitch explain default/web    where the pod is, or why it is not
-  criswitch explain -f pod.yaml    which handlers can run the pod
-
-Exit codes:
-  0  explained; with --file: each pod can run in its handler
-  1  with --file: a pod cannot run, a part of the files is not judged,
-     or a file cannot be read or has no pod; without --file: criswitch
-     knows no such handler or pod
-  69 criswitch is not running or not reachable
-  78 the configuration is wrong";
-
-const MANIFESTS_CODES: &str = "\
-Exit codes: 0 printed, 1 the file after --existing cannot be read or has
-no RuntimeClasses, 78 the configuration is wrong.";
-
-const RELOAD_CODES: &str = "\
-Exit codes: 0 applied, 1 criswitch uses a different file, or did not
-report the outcome, 69 criswitch is not running or not reachable,
-78 rejected: the previous configuration stays in use. With --dry-run:
-0 nothing would change, 2 something would change, 78 the reload would be
-rejected.";
-
-const FORGET_CODES: &str = "\
-Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers or
-is connecting, or you did not confirm, 69 criswitch is not running or
-not reachable, 78 the file after --config cannot be read.";
-
-const LABELS_CODES: &str = "\
-Exit codes: 0 printed or written, 1 the file cannot be written,
-69 criswitch is not running or not reachable, 78 the file after --config
-cannot be read.";
-
-const CHECK_CODES: &str = "\
-Exit codes: 0 no problem, 1 a backend or the machine has a problem
-(--probe, --node), 78 the configuration is wrong.";
+  criswitch explain -f pod.yaml    which handlers can run the pod";
 
 /// One CRI socket in front of several container runtimes: each pod runs in the runtime of its RuntimeClass.
 #[derive(Parser)]
@@ -135,42 +86,38 @@ enum Command {
         _arguments: Vec<String>,
     },
     /// Show the status of the daemon, its backends and handlers, and the last reload.
-    #[command(after_help = STATUS_CODES)]
     Status(status::StatusArguments),
     /// List pods with their handler and backend.
-    #[command(after_help = PODS_CODES)]
     Pods(pods::PodsArguments),
     /// Make the daemon reload its configuration, and show what has changed.
-    #[command(after_help = RELOAD_CODES)]
     Reload(reload::ReloadArguments),
     /// Forget a backend whose runtime is gone for good, and its pods.
-    #[command(after_help = FORGET_CODES)]
     Forget(forget::ForgetArguments),
     /// Start a pod of a handler, look at its isolation, and remove it.
     Try(trial::TryArguments),
     /// Report every problem of the configuration, or show the routing table.
-    #[command(after_help = CHECK_CODES)]
     Check(check::CheckArguments),
     /// Show why a pod is where it is, or which handlers can run a pod.
-    #[command(after_help = EXPLAIN_CODES)]
+    #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(explain::ExplainArguments),
     /// Print a RuntimeClass for each handler, for kubectl apply -f -.
-    #[command(after_help = MANIFESTS_CODES)]
     Manifests(manifests::ManifestsArguments),
     /// Print the labels that describe this node to the scheduler.
-    #[command(after_help = LABELS_CODES)]
     Labels(labels::LabelsArguments),
     /// Print a configuration for the runtimes of this node.
     Discover(discover::DiscoverArguments),
     /// Plan how to set up a node for criswitch, set it up, and take it back.
     #[command(subcommand)]
-    Node(node::NodeCommand),
+    Node(NodeCommand),
     /// Show how criswitch routes each RPC of the CRI.
     Routes(ListOutput),
     /// Print the completion script for a shell.
     Completions {
         /// The shell that loads the script.
         shell: Shell,
+        /// Print the script for criswitchd.
+        #[arg(long)]
+        daemon: bool,
     },
     /// Print the manual page of criswitch, or write the pages of all commands to a directory.
     Man {
@@ -191,7 +138,8 @@ pub fn run() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return usage(&error),
     }
-    let command = match Cli::try_parse() {
+    let parsed = exit_codes::shown(Cli::command()).try_get_matches();
+    let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli.command,
         Err(error) => return usage(&error),
     };
@@ -234,10 +182,10 @@ impl Command {
             Command::Discover(discover) => discover.run(),
             Command::Explain(explain) => explain.run(),
             Command::Manifests(manifests) => manifests.run(),
-            Command::Node(command) => command.run(),
+            Command::Node(command) => command.run(discover::configuration),
             Command::Labels(labels) => labels.run(),
             Command::Routes(output) => print(routes::shown(&output)?),
-            Command::Completions { shell } => print(complete::script(shell)?),
+            Command::Completions { shell, daemon } => print(complete::script(shell, daemon)?),
             Command::Man { folder: None } => print(man::page(Cli::command())?),
             Command::Man {
                 folder: Some(folder),

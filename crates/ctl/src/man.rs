@@ -1,22 +1,26 @@
 //! `criswitch man`: the manual pages.
 //!
 //! Commands, options, examples and exit codes come from the definitions of the command line. The keys in
-//! criswitch.toml(5) come from the table of keys. This module adds the remaining text.
+//! criswitch.toml(5) come from the table of keys, descriptions of commands from docs/commands.md. This module adds the
+//! remaining text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
 use anyhow::Context;
+use clap::Command;
 use clap::builder::Resettable;
-use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use criswitch_config::Key;
+use criswitch_config::exit::ExitCodes;
 use criswitch_config::keys::{TABLES, of_table};
-use criswitch_config::options::{DAEMON_CODES, OPTIONS};
+use criswitch_config::options::DAEMON_CODES;
 
 use criswitch_client::exit::USAGE;
+
+use super::{daemon, exit_codes};
 
 /// The date on the manual pages, which is the date in the package's changelog.
 const DATE: &str = "2026-11-21";
@@ -38,10 +42,12 @@ const SEE_ALSO: [(&str, &str); 3] = [
 const EXAMPLE: &str = include_str!("../../../config/examples/kata-beside-containerd.toml");
 
 const CONFIGURATION: &str = include_str!("man/criswitch.toml.txt");
-/// The text of the section DESCRIPTION after its first sentence. Each page has one line `page: text`.
-const DESCRIPTIONS: &str = include_str!("man/descriptions.txt");
-/// A block of the help that begins with [`EXIT_CODES`] or [`EXAMPLES`] becomes a section of the manual page.
-const EXIT_CODES: &str = "Exit codes: ";
+/// The text of the section DESCRIPTION after its first sentence, of the pages of both programs.
+const MAIN: &str = include_str!("man/criswitch.txt");
+const DAEMON: &str = include_str!("man/criswitchd.txt");
+/// The page with a section for each command. The section's first paragraph is the description of the command.
+const DOCUMENTED: &str = include_str!("../../../docs/commands.md");
+/// A block of the help that begins with [`EXAMPLES`] becomes a section of the manual page.
 const EXAMPLES: &str = "Examples:\n";
 
 struct ManPage {
@@ -87,32 +93,54 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
         .or(command.get_after_help())
         .map(ToString::to_string)
         .unwrap_or_default();
-    let blocks = help.split("\n\n");
-    let block = |head| blocks.clone().find_map(|block| block.strip_prefix(head));
+    let mut blocks = help.split("\n\n");
     let mut sections = Roff::new();
-    let codes = block(EXIT_CODES).unwrap_or("0 success, 1 failure at run time");
-    exit_status(&mut sections, codes);
-    if let Some(lines) = block(EXAMPLES) {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    exit_status(&mut sections, exit_codes::of(name));
+    if let Some(lines) = blocks.find_map(|block| block.strip_prefix(EXAMPLES)) {
         show_examples(&mut sections, lines.lines());
     }
-    let is_main = command
-        .get_display_name()
-        .is_none_or(|name| name == command.get_name());
-    let before = if is_main { SECTIONS } else { "" };
-    let description = description(command, &help);
+    let is_main = name == command.get_name();
+    let (before, own) = if is_main {
+        (SECTIONS, MAIN.to_owned())
+    } else {
+        ("", documented(name).unwrap_or_default())
+    };
+    let description = description(command, &own, &help);
     let command = plain(command.clone()).long_about(description);
     page_of(command, COMMANDS, before, sections)
 }
 
-fn description(command: &Command, help: &str) -> String {
-    let name = command.get_display_name().unwrap_or(command.get_name());
+/// The first paragraph of the section of docs/commands.md about the command with this page.
+fn documented(page: &str) -> Option<String> {
+    let title = page.strip_prefix("criswitch-")?.replace('-', " ");
+    let (_, section) = DOCUMENTED.split_once(&format!("# {title}\n\n"))?;
+    let paragraph = section.split("\n\n").next()?;
+    Some(without_links(&paragraph.replace('\n', " ")).replace('`', ""))
+}
+
+/// The text without the addresses of its links. It omits a link that is alone in parentheses.
+fn without_links(mut markdown: &str) -> String {
+    let mut text = String::new();
+    while let Some((before, link)) = markdown.split_once("](") {
+        let (before, words) = before.rsplit_once('[').unwrap_or((before, ""));
+        let (_, after) = link.split_once(')').unwrap_or_default();
+        let alone = before.strip_suffix(" (").zip(after.strip_prefix(')'));
+        let (before, words, after) = alone.map_or((before, words, after), |(before, after)| {
+            (before, "", after)
+        });
+        text.extend([before, words]);
+        markdown = after;
+    }
+    text + markdown
+}
+
+fn description(command: &Command, own: &str, help: &str) -> String {
     let about = command.get_about().map(ToString::to_string);
-    let mut lines = DESCRIPTIONS.lines();
-    let own = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let first = format!("{}. {}", about.unwrap_or_default(), own.unwrap_or_default());
+    let first = format!("{}. {own}", about.unwrap_or_default());
     let rest = help
         .split_terminator("\n\n")
-        .filter(|block| !block.starts_with(EXIT_CODES) && !block.starts_with(EXAMPLES));
+        .filter(|block| !block.starts_with(EXAMPLES));
     rest.fold(first.trim_end().to_owned(), |text, block| {
         text + "\n\n" + block
     })
@@ -134,21 +162,11 @@ fn plain(mut command: Command) -> Command {
 
 /// The page criswitchd(8).
 fn daemon_page() -> io::Result<ManPage> {
-    let options = OPTIONS.map(|(name, value, help)| {
-        let option = Arg::new(name).long(name).help(help);
-        match value {
-            "" => option.action(ArgAction::SetTrue),
-            value => option.value_name(value),
-        }
-    });
-    let mut command = Command::new("criswitchd")
-        .about("The daemon of criswitch")
-        .disable_help_flag(true)
-        .args(options);
-    let description = description(&command, "");
+    let mut command = daemon::command();
+    let description = description(&command, DAEMON, "");
     command = command.long_about(description);
     let mut sections = Roff::new();
-    exit_status(&mut sections, DAEMON_CODES);
+    exit_status(&mut sections, &DAEMON_CODES);
     page_of(command, COMMANDS, DAEMON_SECTIONS, sections)
 }
 
@@ -198,23 +216,10 @@ fn marked(text: &str) -> Vec<Inline> {
     parts.collect()
 }
 
-/// Adds the section EXIT STATUS with the codes of `list`, such as "0 shown, 1 no such backend.", and the code for wrong
-/// usage.
-fn exit_status(roff: &mut Roff, list: &str) {
-    let mut codes = BTreeMap::from([(USAGE, "wrong usage".to_owned())]);
-    let mut last = USAGE;
-    for part in list.replace('\n', " ").trim_end_matches('.').split(", ") {
-        match part
-            .split_once(' ')
-            .map(|(code, meaning)| (code.parse(), meaning))
-        {
-            Some((Ok(code), meaning)) => {
-                last = code;
-                codes.insert(code, meaning.to_owned());
-            }
-            _ => *codes.entry(last).or_default() += &format!(", {part}"),
-        }
-    }
+/// Adds the section EXIT STATUS with these codes and the code for wrong usage.
+fn exit_status(roff: &mut Roff, codes: &ExitCodes) {
+    let usage = [(USAGE, "wrong usage")];
+    let codes: BTreeMap<_, _> = usage.iter().chain(codes).copied().collect();
     roff.control("SH", ["EXIT STATUS"]);
     for (code, meaning) in codes {
         roff.control("TP", []).text([bold(code.to_string())]);

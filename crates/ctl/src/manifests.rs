@@ -1,6 +1,7 @@
 //! `criswitch manifests`: a RuntimeClass for each handler of the table, or admission policies. Calls no backend.
 
 mod default_class;
+mod metadata;
 pub(super) mod policy;
 
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::{Args, ValueEnum};
+use criswitch_client::arguments::File;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{Encoding, Output, remove_nulls};
 use criswitch_client::program::block_on;
@@ -16,12 +18,12 @@ use criswitch_client::terminal::{self, print};
 use criswitch_config::labels_file::handler_key;
 use criswitch_config::{Config, Handler, Table, Toleration};
 use criswitch_platform::paths::NODE_LABELS;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::arguments::File;
 use super::explain;
+use metadata::metadata;
 
 /// The arguments of `criswitch manifests`.
 #[derive(Args)]
@@ -84,9 +86,6 @@ const GET: [&str; 4] = ["get", "runtimeclasses", "-o", "json"];
 const KUBECTL_LIMIT: Duration = Duration::from_secs(15);
 /// The output of kubectl must be smaller.
 const KUBECTL_BYTES: u64 = 8 << 20;
-
-/// The labels of every object. Their value is `criswitch`.
-const LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"];
 
 /// The objects that the command prints.
 #[derive(Clone, Copy)]
@@ -254,13 +253,6 @@ fn runtime_class(row: &Handler, config: &Config) -> Value {
     });
     remove_nulls(&mut class);
     class
-}
-
-/// The name of an object, and the labels with which `kubectl apply --prune` and `kubectl delete` select all objects of
-/// criswitch.
-fn metadata(name: &str) -> Value {
-    let labels = LABELS.map(|key| (key.to_owned(), json!("criswitch")));
-    json!({ "name": name, "labels": Map::from_iter(labels) })
 }
 
 fn scheduling(row: &Handler, config: &Config) -> Option<Value> {

@@ -6,10 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::program::block_on;
+use criswitch_client::running::{Running, handler_of, owners};
 use criswitch_client::terminal::Shown;
 use criswitch_client::terminal::print;
 use criswitch_config::wording::span;
@@ -17,9 +19,7 @@ use criswitch_cri::codec::admin::State;
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
-use super::arguments::Daemon;
 use super::complete;
-use super::running::{Running, handler_of, owners};
 use super::watch::watch;
 
 /// The number of characters of an id in a table. crictl shows the same number.

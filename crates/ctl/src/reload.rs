@@ -5,9 +5,11 @@ use std::path::{self, Path};
 
 use anyhow::bail;
 use clap::Args;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::block_on;
+use criswitch_client::running::Running;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::problem::lines;
 use criswitch_cri::codec::admin::{
@@ -15,9 +17,7 @@ use criswitch_cri::codec::admin::{
 };
 use serde_json::{Value as Json, json};
 
-use super::arguments::Daemon;
 use super::dry_run;
-use super::running::Running;
 
 /// The arguments of `criswitch reload`.
 #[derive(Args)]

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use criswitch_advice::verdict::{is_ready, list_problems};
+use criswitch_client::arguments::Daemon;
 use criswitch_client::columns::{Paint, columns, painted};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
+use criswitch_client::probe::features_of;
 use criswitch_client::program::block_on;
+use criswitch_client::running::{self, handler_of, owners};
 use criswitch_client::terminal::print;
 use criswitch_client::terminal::{self, Shown, plain};
 use criswitch_config::address::Address;
@@ -18,13 +21,10 @@ use criswitch_cri::codec::admin::{
 };
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch_cri::facts::{BACKENDS_READY, NEEDED};
+use criswitch_node::collisions;
 use serde_json::{Map, Value as Json, json};
 
-use super::arguments::Daemon;
 use super::health::Health;
-use super::node::collisions;
-use super::probe::features_of;
-use super::running::{self, handler_of, owners};
 use super::watch::watch;
 
 /// The number of columns in the table of backends without `-o wide`.

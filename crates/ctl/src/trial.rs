@@ -18,10 +18,13 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use clap_complete::ArgValueCandidates;
+use criswitch_client::arguments::Daemon;
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output};
+use criswitch_client::probe;
 use criswitch_client::program::block_on;
+use criswitch_client::running::Running;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{Config, RuntimeKind, duration_text};
@@ -31,15 +34,12 @@ use criswitch_platform::usage::Machine;
 use criswitch_platform::{Kernel, KernelReport, kernel};
 use serde_json::{Value as Json, json};
 
-use super::arguments::Daemon;
-use super::running::Running;
-use super::{complete, probe, reload};
+use super::{complete, reload};
 use call::TryFailure;
 use cost::Cost;
 use images::Candidate;
 use isolation::Observed;
 use measure::Measurement;
-pub(super) use pod::{NAMESPACE, end};
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Stopped, TryPods};
 use row::WrittenRow;
@@ -107,12 +107,7 @@ Examples:
   criswitch try --all --measure
                             compare what pods of the handlers cost
   criswitch try kata --measure --write
-                            write the overhead into the configuration
-
-Exit codes: 0 each tried handler starts pods, 1 a handler does not, or
-there is no such handler, or its pods cannot be measured or its row not
-written, 69 criswitch is not running or not reachable, 78 the file after
---config cannot be read.";
+                            write the overhead into the configuration";
 
 /// The arguments of `criswitch try`.
 #[derive(Args)]

@@ -92,6 +92,9 @@ async fn the_package_has_manual_pages_completions_licences_and_an_example_for_th
             "CRISWITCH_COMPLETE",
         ),
         ("zsh/vendor-completions/_criswitch", "CRISWITCH_COMPLETE"),
+        ("bash-completion/completions/criswitchd", "criswitchd"),
+        ("zsh/vendor-completions/_criswitchd", "criswitchd"),
+        ("fish/vendor_completions.d/criswitchd.fish", "criswitchd"),
         (
             "fish/vendor_completions.d/criswitch.fish",
             "CRISWITCH_COMPLETE",

@@ -39,7 +39,7 @@ programs() {
     sed -n 's/^Exec[A-Za-z]*=\(\/[^ ]*\).*/\1/p' "$TOP"/systemd/*.service \
       "$WORK"/image/etc/systemd/system/criswitch*.service
     sed -n 's/^const [A-Z_]*: &str = "\(\/var\/lib\/criswitch\/node\/criswitchd\{0,1\}\)";$/\1/p' \
-      "$TOP"/crates/ctl/src/node/follow.rs
+      "$TOP"/crates/node/src/follow.rs
   } | sort -u
 }
 

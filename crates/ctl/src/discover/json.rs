@@ -1,11 +1,11 @@
 //! The discovered runtimes as JSON.
 
+use criswitch_client::probe::found_json;
 use criswitch_config::Config;
 use serde_json::{Value, json};
 
 use super::Discovered;
 use super::plan::{ConfigPlan, PlannedBackend, PlannedRow};
-use crate::probe::found_json;
 
 /// The object that describes the discovery, with the text of the configuration.
 pub(super) fn json(

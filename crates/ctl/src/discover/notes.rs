@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use criswitch_client::probe::{self, Probed};
 use criswitch_client::terminal;
 use criswitch_config::wording::{self, counted};
 use criswitch_cri::facts::NEEDED;
+use criswitch_node::collisions;
 
 use super::Discovered;
 use super::plan::ConfigPlan;
 use crate::consequences::{self, Consequence};
-use crate::node::collisions;
-use crate::probe::{self, Probed};
 
 /// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {

@@ -1,10 +1,10 @@
 //! Makes a routing table from the replies of the runtimes, with one row for each handler. If several backends have a
 //! handler, the first backend gets the row. Does no I/O.
 
+use criswitch_client::probe::Probed;
 use criswitch_config::{RuntimeKind, is_label};
 
 use super::places::SocketPlace;
-use crate::probe::Probed;
 
 /// The configuration to print or write. The first backend has the default handler.
 pub(super) struct ConfigPlan {

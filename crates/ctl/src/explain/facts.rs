@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use criswitch_advice::{Fact, Facts};
+use criswitch_client::probe::Runtime;
 use criswitch_config::Handler;
 
 use super::NodeFacts;
-use crate::probe::Runtime;
 
 /// The flags of runsc that a limit depends on, each with the name of its fact, its own name, and the values that allow
 /// what the fact is about.

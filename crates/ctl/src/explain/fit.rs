@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use criswitch_advice::{Effect, Judgement, LimitFinding};
 use criswitch_client::columns::columns;
+use criswitch_client::probe::missing;
 use criswitch_client::terminal;
 use criswitch_config::wording::counted;
 use criswitch_config::{Handler, RuntimeKind};
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::manifest::{Class, Manifest, Manifests, Skipped};
 use super::{KnownKind, NodeFacts};
-use crate::probe::missing;
 
 /// The last line of the text about pods.
 const NOT_CHECKED: &str = "not checked: everything else that the API server validates";

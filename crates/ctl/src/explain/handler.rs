@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use criswitch_advice::{LIMITS, Limit};
 use criswitch_client::columns::columns;
+use criswitch_client::running::{handler_of, owners};
 use criswitch_client::{output, terminal};
 use criswitch_config::Handler;
 use criswitch_config::wording::{AUTO_REGISTERED, counted};
@@ -13,7 +14,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Answers, KnownKind, NodeFacts};
-use crate::running::{handler_of, owners};
 use crate::status::{asked, failures};
 
 /// Why the kind of runtime is unknown although the backend answers.

@@ -1,13 +1,13 @@
 //! `criswitch explain ID` and `NAMESPACE/NAME`: the backend of a pod and the reason, or why the pod was rejected.
 
 use anyhow::{anyhow, bail};
+use criswitch_client::running::owners;
 use criswitch_client::{output, terminal};
 use criswitch_cri::codec::admin::{Handler as Row, Rejection, State};
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxMetadata};
 use serde_json::{Value, json};
 
 use super::Answers;
-use crate::running::owners;
 
 /// The shortest beginning of an id. A shorter text is probably a misspelt handler.
 const SHORTEST: usize = 4;

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::metadata;
+use super::metadata::metadata;
 use super::policy::API;
 
 /// The label of a namespace. Its value is the name of a RuntimeClass.

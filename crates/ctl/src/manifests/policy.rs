@@ -6,6 +6,8 @@ use criswitch_advice::{Effect, LIMITS, Limit, VARIABLES};
 use criswitch_config::{Handler, RuntimeKind, Table};
 use serde_json::{Value, json};
 
+use super::metadata::metadata;
+
 /// The version of the objects.
 pub(super) const API: &str = "admissionregistration.k8s.io/v1";
 
@@ -99,7 +101,7 @@ impl Policy {
         let policy = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicy",
-            "metadata": super::metadata(&name),
+            "metadata": metadata(&name),
             "spec": {
                 "failurePolicy": "Fail",
                 "matchConstraints": { "resourceRules": [{
@@ -120,7 +122,7 @@ impl Policy {
         let binding = json!({
             "apiVersion": API,
             "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": super::metadata(&name),
+            "metadata": metadata(&name),
             "spec": { "policyName": name, "validationActions": self.actions },
         });
         iter::once(policy).chain([binding]).collect()

@@ -1,11 +1,11 @@
 //! The image of a trial's container: one that the handler's backend has, or the one that the user names.
 
+use criswitch_client::running::Running;
 use criswitch_cri::codec::cri::{
     Image, ImageFilter, ImageSpec, ImageStatusRequest, ListImagesRequest, PullImageRequest,
 };
 
 use super::call::{LIMIT, PULL_LIMIT, TryFailure, reply};
-use crate::running::Running;
 
 /// Images with these names usually have a shell, and the first ones are small.
 const WITH_SHELL: [&str; 8] = [

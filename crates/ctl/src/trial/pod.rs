@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Error;
 use criswitch_advice::verdict::is_ready;
+use criswitch_client::running::{Running, TRY_NAMESPACE, is_of_signal};
 use criswitch_cri::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -25,10 +25,7 @@ use tonic::Code;
 
 use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
-use crate::running::{Running, is_of_signal};
 
-/// The namespace of the pods.
-pub(crate) const NAMESPACE: &str = "criswitch-try";
 /// The label of the pods. Its value is the uid of the pod.
 pub(super) const LABEL: &str = "io.criswitch.try";
 /// The limit on all calls that remove a pod after a failure.
@@ -471,12 +468,6 @@ impl<'a> TrialPod<'a> {
     }
 }
 
-/// Stops and removes a pod.
-pub(crate) async fn end(daemon: &Running, id: String) -> anyhow::Result<()> {
-    stop(daemon, id.clone()).await.map_err(Error::msg)?;
-    remove(daemon, id).await.map_err(Error::msg)
-}
-
 async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
     let request = StopPodSandboxRequest { pod_sandbox_id };
     let mut runtime = daemon.runtime();
@@ -497,12 +488,12 @@ fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSan
     } else {
         NamespaceMode::Pod
     };
-    let hostname = (!settings.host_network).then(|| NAMESPACE.to_owned());
+    let hostname = (!settings.host_network).then(|| TRY_NAMESPACE.to_owned());
     PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: format!("try-{}", settings.handler),
             uid: uid.to_owned(),
-            namespace: NAMESPACE.to_owned(),
+            namespace: TRY_NAMESPACE.to_owned(),
             attempt: 0,
         }),
         hostname: hostname.unwrap_or_default(),

@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use criswitch_advice::verdict;
+use criswitch_client::running::{self, Running};
 
 use super::call::TryFailure;
 use super::pod::{PodSettings, TrialPod};
 use super::steps::{CREATE_POD, Steps};
-use crate::running::{self, Running};
 
 /// The number of pods that are made if something else, such as a kubelet, stops them. On a busy machine a kubelet often
 /// comes before the end of a try. Fewer pods are made if that takes too long.

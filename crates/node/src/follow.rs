@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
-use criswitch_client::program::block_on;
+use criswitch_client::program::{block_on, daemon_beside};
 use criswitch_client::terminal::print;
 use criswitch_platform::replace::replace_with;
 use criswitch_platform::{kernel, process};
@@ -17,12 +18,6 @@ use tokio::time::sleep;
 
 use super::root::Root;
 use super::transient::{APPLY, EndedCommand, LOOK, TransientUnit};
-use crate::arguments::directory;
-use crate::daemon;
-
-const CODES: &str = "\
-Exit codes: 0 SIGTERM (--ready: the node is up to date), 1 an error
-(--ready: the node is not up to date).";
 
 /// The copies on the node of the two programs and of the specification.
 pub(super) const PROGRAM: &str = "/var/lib/criswitch/node/criswitch";
@@ -37,8 +32,7 @@ const UNINSTALLED: &str = "uninstalled\n";
 
 /// The arguments of `criswitch node follow`.
 #[derive(Args)]
-#[command(after_help = CODES)]
-pub(crate) struct FollowArguments {
+pub struct FollowArguments {
     /// Plan only, install, or uninstall.
     #[arg(long, value_enum, default_value_t = FollowMode::Plan)]
     mode: FollowMode,
@@ -81,7 +75,7 @@ struct Follower<'a> {
 }
 
 impl FollowArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
@@ -227,7 +221,7 @@ impl Follower<'_> {
             replace_with(&to, |new| fs::copy(from, new).map(drop))
         };
         let own = std::env::current_exe()?;
-        copy(&daemon::beside(&own), DAEMON)?;
+        copy(&daemon_beside(&own), DAEMON)?;
         copy(&own, PROGRAM)?;
         self.options
             .spec

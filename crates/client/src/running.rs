@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use criswitch_client::connection::{self, Channel, ClientConnection};
 use criswitch_config::address::Address;
 use criswitch_cri::codec::admin::admin_client::AdminClient;
 use criswitch_cri::codec::admin::{
@@ -16,15 +15,16 @@ use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
 use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch_cri::codec::cri::{
     Container, ContainerStatus, ContainerStatusRequest, ListContainersRequest,
-    ListPodSandboxRequest, PodSandbox, StatusRequest, StatusResponse, VersionRequest,
-    VersionResponse,
+    ListPodSandboxRequest, PodSandbox, RemovePodSandboxRequest, StatusRequest, StatusResponse,
+    StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
 use criswitch_platform::service::QUERY;
 use criswitch_platform::users::KEY;
 use http::Uri;
 use tonic::{Code, Response, Status};
 
-use super::probe;
+use crate::connection::{self, Channel, ClientConnection};
+use crate::probe;
 
 /// How long a command waits for the daemon's reply.
 const LIMIT: Duration = Duration::from_secs(35);
@@ -32,12 +32,17 @@ const LIMIT: Duration = Duration::from_secs(35);
 const MAX_MESSAGE: usize = 1 << 30;
 /// The exit code of a process that the first signal ended: 128 and the number of the signal.
 const FIRST_SIGNAL: i32 = 129;
+/// The namespace of the pods of `criswitch try`.
+pub const TRY_NAMESPACE: &str = "criswitch-try";
+/// The limit on a call that ends a pod: that of the kubelet.
+const END_LIMIT: Duration = Duration::from_secs(120);
 /// The operating system's error text for a user that may not connect.
 const REFUSED: &str = "Permission denied";
 
 /// A connection to the daemon, or to a different runtime that serves on the socket.
-pub(super) struct Running {
-    pub(super) socket: Address,
+pub struct Running {
+    /// The socket of the daemon or runtime.
+    pub socket: Address,
     admin: AdminClient<Channel>,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
@@ -48,11 +53,14 @@ pub(super) struct Running {
 /// criswitch is not running or not reachable, or a different runtime serves on the socket.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct NotRunning(pub(super) String);
+pub struct NotRunning(
+    /// The error text: the socket, the cause, and advice.
+    pub String,
+);
 
 impl Running {
     /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
-    pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
+    pub async fn connect(socket: &Address) -> anyhow::Result<Running> {
         let connected = tokio::time::timeout(LIMIT, ClientConnection::open(socket))
             .await
             .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
@@ -71,34 +79,34 @@ impl Running {
     }
 
     /// A client of the daemon's RuntimeService, for calls with limits of their own.
-    pub(super) fn runtime(&self) -> RuntimeServiceClient<Channel> {
+    pub fn runtime(&self) -> RuntimeServiceClient<Channel> {
         self.runtime.clone()
     }
 
     /// A client of the daemon's ImageService, for calls with limits of their own.
-    pub(super) fn images(&self) -> ImageServiceClient<Channel> {
+    pub fn images(&self) -> ImageServiceClient<Channel> {
         self.images.clone()
     }
 
     /// The `Status` of the daemon or runtime.
-    pub(super) async fn status(&self) -> anyhow::Result<StatusResponse> {
+    pub async fn status(&self) -> anyhow::Result<StatusResponse> {
         let mut runtime = self.runtime.clone();
         let status = runtime.status(StatusRequest::default());
         self.answer("Status", status).await
     }
 
     /// The `Version` of the daemon or runtime.
-    pub(super) async fn version(&self) -> anyhow::Result<VersionResponse> {
+    pub async fn version(&self) -> anyhow::Result<VersionResponse> {
         let mut runtime = self.runtime.clone();
         let version = runtime.version(VersionRequest::default());
         self.answer("Version", version).await
     }
 
     /// The state of the daemon; `None` if a different runtime serves on the socket.
-    pub(super) async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
+    pub async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
         let mut admin = self.admin.clone();
         match self
-            .reply("GetState", admin.get_state(GetStateRequest {}))
+            .reply(LIMIT, "GetState", admin.get_state(GetStateRequest {}))
             .await?
         {
             Err(status) if status.code() == Code::Unimplemented => Ok(None),
@@ -112,7 +120,7 @@ impl Running {
     ///
     /// # Errors
     /// The call fails, or a different runtime serves on the socket.
-    pub(super) async fn state(&self) -> anyhow::Result<State> {
+    pub async fn state(&self) -> anyhow::Result<State> {
         let state = self.state_if_own().await?;
         let foreign = || NotRunning(foreign(&self.socket, "a different runtime"));
         Ok(state.ok_or_else(foreign)?)
@@ -122,7 +130,7 @@ impl Running {
     ///
     /// # Errors
     /// The call fails. If `state` shows that lists wait for a backend, the error is immediate and names the backend.
-    pub(super) async fn pods(&self, state: &State) -> anyhow::Result<Vec<PodSandbox>> {
+    pub async fn pods(&self, state: &State) -> anyhow::Result<Vec<PodSandbox>> {
         if let Some(Backend { name, socket, .. }) = state.backends.iter().find(|it| it.awaited) {
             bail!(
                 "lists wait for backend {name} ({socket}), which has not answered a list since criswitch started"
@@ -138,7 +146,7 @@ impl Running {
     }
 
     /// Every pod and container that the daemon or runtime lists.
-    pub(super) async fn workloads(&self) -> anyhow::Result<(Vec<PodSandbox>, Vec<Container>)> {
+    pub async fn workloads(&self) -> anyhow::Result<(Vec<PodSandbox>, Vec<Container>)> {
         let mut runtime = self.runtime.clone();
         let containers = runtime.list_containers(ListContainersRequest::default());
         let containers = self.answer("ListContainers", containers).await?.containers;
@@ -146,7 +154,7 @@ impl Running {
     }
 
     /// The status of a container.
-    pub(super) async fn container_status(&self, id: &str) -> anyhow::Result<ContainerStatus> {
+    pub async fn container_status(&self, id: &str) -> anyhow::Result<ContainerStatus> {
         let mut runtime = self.runtime.clone();
         let status = runtime.container_status(ContainerStatusRequest {
             container_id: id.to_owned(),
@@ -156,7 +164,8 @@ impl Running {
         Ok(status.unwrap_or_default())
     }
 
-    pub(super) async fn reload(&self) -> anyhow::Result<ReloadResponse> {
+    /// Makes the daemon reload its configuration.
+    pub async fn reload(&self) -> anyhow::Result<ReloadResponse> {
         let mut admin = self.admin.clone();
         let reload = admin.reload(ReloadRequest {});
         self.answer("Reload", reload).await
@@ -166,10 +175,10 @@ impl Running {
     ///
     /// # Errors
     /// The call fails, or the daemon is an earlier version that does not have the call.
-    pub(super) async fn plan_reload(&self) -> anyhow::Result<PlanReloadResponse> {
+    pub async fn plan_reload(&self) -> anyhow::Result<PlanReloadResponse> {
         let mut admin = self.admin.clone();
         let plan = admin.plan_reload(PlanReloadRequest {});
-        match self.reply("PlanReload", plan).await? {
+        match self.reply(LIMIT, "PlanReload", plan).await? {
             Err(status) if status.code() == Code::Unimplemented => bail!(
                 "{}: the running criswitch is an earlier version that has no dry run; restart it with this version, {}, or \
                  run `criswitch check`",
@@ -180,14 +189,29 @@ impl Running {
         }
     }
 
-    pub(super) async fn forget(&self, backend: String) -> anyhow::Result<()> {
+    /// Makes the daemon forget a backend.
+    pub async fn forget(&self, backend: String) -> anyhow::Result<()> {
         let mut admin = self.admin.clone();
         let forget = admin.forget(ForgetRequest { backend });
         self.answer("Forget", forget).await.map(drop)
     }
 
+    /// Stops and removes a pod.
+    pub async fn end_pod(&self, id: &str) -> anyhow::Result<()> {
+        let mut runtime = self.runtime.clone();
+        let pod_sandbox_id = id.to_owned();
+        let stop = runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id });
+        self.answer_within(END_LIMIT, "StopPodSandbox", stop)
+            .await?;
+        let pod_sandbox_id = id.to_owned();
+        let remove = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id });
+        self.answer_within(END_LIMIT, "RemovePodSandbox", remove)
+            .await?;
+        Ok(())
+    }
+
     /// The daemon's metrics page, in Prometheus' text format.
-    pub(super) async fn metrics(&self) -> anyhow::Result<String> {
+    pub async fn metrics(&self) -> anyhow::Result<String> {
         let mut admin = self.admin.clone();
         let page = admin.get_metrics(GetMetricsRequest {});
         Ok(self.answer("GetMetrics", page).await?.text)
@@ -198,19 +222,29 @@ impl Running {
         rpc: &str,
         reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> anyhow::Result<T> {
-        let reply = self.reply(rpc, reply).await?;
+        self.answer_within(LIMIT, rpc, reply).await
+    }
+
+    async fn answer_within<T>(
+        &self,
+        limit: Duration,
+        rpc: &str,
+        reply: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> anyhow::Result<T> {
+        let reply = self.reply(limit, rpc, reply).await?;
         reply.map_err(|status| self.failed(rpc, &status))
     }
 
-    /// Waits for the reply for at most [`LIMIT`]. The outer error is a timeout or a lost connection; the inner error is
+    /// Waits for the reply for at most this time. The outer error is a timeout or a lost connection; the inner error is
     /// a status of the server.
     async fn reply<T>(
         &self,
+        limit: Duration,
         rpc: &str,
         reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> anyhow::Result<Result<T, Status>> {
-        let Ok(reply) = tokio::time::timeout(LIMIT, reply).await else {
-            let late = format!("{}: no answer to {rpc} within {LIMIT:?}", self.socket);
+        let Ok(reply) = tokio::time::timeout(limit, reply).await else {
+            let late = format!("{}: no answer to {rpc} within {limit:?}", self.socket);
             return Err(NotRunning(late).into());
         };
         if let Some(lost) = reply.as_ref().err().and_then(connection::lost) {
@@ -235,7 +269,7 @@ impl Running {
 ///
 /// # Errors
 /// No backend has this name.
-pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
+pub fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
     let found = state.backends.iter().find(|backend| backend.name == name);
     found.with_context(|| {
         let names = state
@@ -249,12 +283,12 @@ pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Ba
 }
 
 /// Whether a signal ended the process with this exit code.
-pub(super) fn is_of_signal(exit_code: i32) -> bool {
+pub fn is_of_signal(exit_code: i32) -> bool {
     exit_code >= FIRST_SIGNAL
 }
 
 /// The backend of each pod, by the pod's id.
-pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
+pub fn owners(state: &State) -> HashMap<&str, &str> {
     let owned = state.backends.iter().flat_map(|backend| {
         let ids = backend.pod_ids.iter();
         ids.map(|id| (id.as_str(), backend.name.as_str()))
@@ -264,7 +298,7 @@ pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
 
 /// The name of the handler of a listed pod. A pod that reports none counts for the default handler if its backend has
 /// the pod: the pod is older than criswitch, or its handler was forgotten.
-pub(super) fn handler_of<'a>(
+pub fn handler_of<'a>(
     state: &'a State,
     owners: &HashMap<&str, &str>,
     pod: &'a PodSandbox,
@@ -279,7 +313,7 @@ pub(super) fn handler_of<'a>(
 }
 
 /// The error for a socket on which `server` serves, and not criswitch.
-pub(super) fn foreign(socket: &Address, server: &str) -> String {
+pub fn foreign(socket: &Address, server: &str) -> String {
     format!(
         "{socket} is the socket of {server}, not of criswitch; try --config, or --socket with the path of criswitch's socket"
     )

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use criswitch_client::program::block_on;
 use criswitch_client::program::within;
+use criswitch_client::running::Running;
 use criswitch_client::terminal::print;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
@@ -26,7 +27,6 @@ use super::settings::{last, same};
 use super::tries;
 use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
-use crate::running::Running;
 
 /// The pause between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_client::columns::columns;
+use criswitch_client::probe::{Probe, answered, driver_of};
 use criswitch_client::terminal;
 use criswitch_config::Config;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use super::rancher::Rancher;
 use super::root::Root;
 use super::settings::{Setting, judge};
 use super::{collisions, sockets};
-use crate::probe::{Probe, answered, driver_of};
 
 const CRICTL: &str = "/etc/crictl.yaml";
 /// The paths where crictl may be installed.
@@ -25,7 +25,7 @@ const CRICTL_PROGRAMS: [&str; 4] = [
 ];
 
 /// The settings and the problems that were found on a machine.
-pub(crate) struct Node {
+pub struct Node {
     kubelet: Kubelet,
     /// The version of the kubelet, if it is known.
     version: Option<String>,
@@ -36,7 +36,7 @@ pub(crate) struct Node {
 
 /// Checks the machine below `root`. The answers of the backends show their cgroup drivers, and the paths that they
 /// share: unless these are `shown` with the answers.
-pub(crate) fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path) -> Node {
+pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path) -> Node {
     let root = Root::of(root);
     let mut findings = Vec::new();
     let kubelet = Kubelet::read(&root, &mut findings);
@@ -121,7 +121,7 @@ fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
 
 impl Node {
     /// The text output: the settings, then the problems.
-    pub(crate) fn text(&self) -> anyhow::Result<String> {
+    pub fn text(&self) -> anyhow::Result<String> {
         let kubelet = &self.kubelet;
         let settings = [
             ("kubelet", kubelet.runs.as_ref()),
@@ -148,7 +148,7 @@ impl Node {
     }
 
     /// The findings as problems of the JSON output.
-    pub(crate) fn problems(&self) -> Vec<Value> {
+    pub fn problems(&self) -> Vec<Value> {
         let findings = self.findings.iter();
         let problems = findings
             .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }));
@@ -156,7 +156,7 @@ impl Node {
     }
 
     /// The JSON output.
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,

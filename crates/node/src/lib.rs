@@ -5,17 +5,17 @@ mod actions;
 mod apply;
 mod changes;
 mod checks;
-pub(super) mod collisions;
+pub mod collisions;
 mod facts;
-#[cfg_attr(not(feature = "faults"), path = "node/no_faults.rs")]
+#[cfg_attr(not(feature = "faults"), path = "no_faults.rs")]
 mod faults;
 mod finding;
 mod follow;
 mod journal;
-pub(super) mod kubelet;
+pub mod kubelet;
 mod kubelet_files;
 mod layout;
-pub(super) mod machine;
+pub mod machine;
 mod plan;
 mod rancher;
 mod root;
@@ -36,9 +36,11 @@ use clap::Subcommand;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Encoding;
 
+pub use facts::Discover;
+
 /// The commands of `criswitch node`.
 #[derive(Subcommand)]
-pub(super) enum NodeCommand {
+pub enum NodeCommand {
     /// Show the steps that would change this node, and what blocks them.
     Plan(plan::PlanArguments),
     /// Set up this node, or a mounted image: all of it or nothing.
@@ -56,7 +58,8 @@ pub(super) enum NodeCommand {
 }
 
 impl NodeCommand {
-    pub(super) fn encoding(&self) -> Option<Encoding> {
+    /// The JSON or YAML encoding that the user has selected; `None` for text output.
+    pub fn encoding(&self) -> Option<Encoding> {
         match self {
             NodeCommand::Plan(plan) => plan.output.encoding(),
             NodeCommand::Apply(apply) => apply.output.encoding(),
@@ -65,10 +68,11 @@ impl NodeCommand {
         }
     }
 
-    pub(super) fn run(&self) -> anyhow::Result<Verdict> {
+    /// Runs the command.
+    pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         match self {
-            NodeCommand::Plan(plan) => plan.run(),
-            NodeCommand::Apply(apply) => apply.run(),
+            NodeCommand::Plan(plan) => plan.run(discover),
+            NodeCommand::Apply(apply) => apply.run(discover),
             NodeCommand::Undo(undo) => undo.run(),
             NodeCommand::Uninstall(uninstall) => uninstall.run(),
             NodeCommand::Status(status) => status.run(),

@@ -4,18 +4,18 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use criswitch_client::probe::Probed;
+use criswitch_client::probe::subnets::Subnet;
 use criswitch_config::Table;
 use criswitch_platform::paths::in_run;
 use criswitch_platform::{LostSocket, sockets};
 
 use super::finding::Finding;
 use super::runtime_settings::RuntimeSettings;
-use crate::probe::Probed;
-use crate::probe::subnets::Subnet;
 
 /// The paths that these backends, which have answered, share. An unknown finding names a backend whose configuration
 /// cannot be read.
-pub(crate) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
+pub fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
     if backends.len() < 2 {
         return Vec::new();
     }
@@ -42,7 +42,7 @@ pub(crate) fn between(backends: &[(&str, &Probed)]) -> Vec<Finding> {
 
 /// The NRI sockets, and the sockets of these backends, whose paths no longer lead to all of their processes. Connects
 /// to the NRI sockets.
-pub(crate) fn lost_sockets(table: &Table) -> Vec<Finding> {
+pub fn lost_sockets(table: &Table) -> Vec<Finding> {
     let backends: BTreeSet<_> = table
         .backends
         .iter()
@@ -56,7 +56,7 @@ pub(crate) fn lost_sockets(table: &Table) -> Vec<Finding> {
 }
 
 /// The NRI sockets that are lost, without a connection to them. None if the sockets of the machine are not known.
-pub(crate) fn lost_nri() -> Vec<Finding> {
+pub fn lost_nri() -> Vec<Finding> {
     let lost = sockets::lost_sockets(is_nri, |_| false);
     lost.unwrap_or_default().iter().map(of_socket).collect()
 }
@@ -177,7 +177,9 @@ mod tests {
                 r#"{{"name":"{name}","plugins":[{{"type":"bridge","ipam":{{"type":"host-local","ranges":[[{{"subnet":"{subnet}"}}]]}}}}]}}"#
             );
             let config = serde_json::json!({"Name": name, "Source": source});
-            crate::probe::subnets::of_cni(&serde_json::json!({"Networks": [{"Config": config}]}))
+            criswitch_client::probe::subnets::of_cni(
+                &serde_json::json!({"Networks": [{"Config": config}]}),
+            )
         };
         let (ours, theirs) = (cni("one", "10.66.0.0/16"), cni("two", "10.66.0.0/16"));
         assert_eq!(one_subnet(&ours, &theirs, "a and b").len(), 1);

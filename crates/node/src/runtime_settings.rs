@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use criswitch_client::probe::Probed;
+
 use super::root::Root;
-use crate::probe::Probed;
 
 /// The settings of a runtime that concern other programs of the node.
 #[derive(Debug, Default, PartialEq, Eq)]

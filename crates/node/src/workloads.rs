@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use criswitch_client::program::block_on;
+use criswitch_client::running::{Running, is_of_signal};
 use criswitch_config::address::Address;
 use criswitch_cri::codec::cri::{Container, ContainerState, PodSandbox, PodSandboxState};
-
-use crate::running::{Running, is_of_signal};
 
 /// How long a runtime may take to answer all calls.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -27,17 +27,16 @@ pub(super) const ORDER_DROP_IN: &str = "10-criswitch.conf";
 const SHIPPED: [(&str, &str, &str); 2] = [
     (
         "criswitch.socket",
-        include_str!("../../../../systemd/criswitch.socket"),
+        include_str!("../../../systemd/criswitch.socket"),
         "sockets.target.wants",
     ),
     (
         "criswitch.service",
-        include_str!("../../../../systemd/criswitch.service"),
+        include_str!("../../../systemd/criswitch.service"),
         "multi-user.target.wants",
     ),
 ];
-const SHIPPED_DROP_IN: &str =
-    include_str!("../../../../systemd/kubelet.service.d/10-criswitch.conf");
+const SHIPPED_DROP_IN: &str = include_str!("../../../systemd/kubelet.service.d/10-criswitch.conf");
 
 /// The mode bits that let users other than the owner write a file, and those that let a file run.
 const WRITABLE: u32 = 0o022;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use criswitch_client::probe::{Probe, probe_all};
 use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
 use criswitch_config::{Config, DEFAULT_PATH, Problems};
@@ -13,12 +14,14 @@ use super::kubelet::Kubelet;
 use super::layout::Layout;
 use super::root::{self, Root};
 use super::settings::last;
-use crate::discover;
-use crate::probe::{Probe, probe_all};
 
 /// The directory of the configuration's drop-ins, and the one of the kubelet.
 const DROP_INS: &str = "/etc/criswitch/conf.d";
 const KUBELET: &str = "/var/lib/kubelet";
+
+/// Makes the text of a configuration for the runtimes that answer at the well-known paths below a directory, as
+/// `criswitch discover` does.
+pub type Discover = fn(&Path) -> anyhow::Result<String>;
 
 /// The state of a machine, as far as the steps and the checks need it.
 pub(super) struct MachineFacts<'a> {
@@ -59,9 +62,10 @@ impl<'a> MachineFacts<'a> {
         specification: &'a Specification,
         directory: &'a Path,
         programs: [(&'static str, Vec<u8>); 2],
+        discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
         let root = Root::of(directory);
-        let wanted = Wanted::find(specification, &root, directory);
+        let wanted = Wanted::find(specification, &root, || discover(directory));
         let config = Config::load(&root.at(Path::new(DEFAULT_PATH)));
         let mut kubelet_findings = Vec::new();
         let kubelet = Kubelet::read(&root, &mut kubelet_findings);
@@ -136,7 +140,7 @@ impl Wanted {
     fn find(
         specification: &Specification,
         root: &Root<'_>,
-        directory: &Path,
+        discovered: impl FnOnce() -> anyhow::Result<String>,
     ) -> Result<Wanted, Vec<Finding>> {
         let problems = |problems: Problems| -> Vec<Finding> {
             let problems = problems.iter();
@@ -149,7 +153,7 @@ impl Wanted {
             let config = Config::load(&root.at(path)).map_err(problems)?;
             return Ok(Wanted { config, text: None });
         }
-        let text = Wanted::text(specification, root, directory).map_err(|found| vec![found])?;
+        let text = Wanted::text(specification, root, discovered).map_err(|found| vec![found])?;
         let drop_ins: Vec<_> = root
             .files_in(Path::new(DROP_INS), &["toml"])
             .into_iter()
@@ -169,16 +173,13 @@ impl Wanted {
     fn text(
         specification: &Specification,
         root: &Root<'_>,
-        directory: &Path,
+        discovered: impl FnOnce() -> anyhow::Result<String>,
     ) -> Result<String, Finding> {
         let none =
             |what: &str| Finding::new([DEFAULT_PATH], what, "[handlers] in the specification");
         match &specification.configuration {
             Some(text) => Ok(format!("{}\n", text.trim())),
-            None if root.runs() => {
-                let found = discover::configuration(directory);
-                found.map_err(|error| none(&error.to_string()))
-            }
+            None if root.runs() => discovered().map_err(|error| none(&error.to_string())),
             None => Err(none(
                 "the machine does not run, so no configuration can be discovered",
             )),

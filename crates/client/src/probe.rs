@@ -1,25 +1,23 @@
 //! The probe of `check --probe` and `discover`: connects to each backend once, and makes only calls that change
 //! nothing.
 
-pub(crate) mod subnets;
+mod configured;
+pub mod subnets;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use bytes::Bytes;
-use criswitch_client::connection::{self, Channel, ClientConnection, Lost};
 use criswitch_config::address::Address;
-use criswitch_config::{
-    BackendConfig, BackendId, BackendIds, Config, Handler, Program, RuntimeKind, Table,
-};
+use criswitch_config::{BackendConfig, BackendId, BackendIds, Config, Handler, Table, wording};
 use criswitch_cri::codec::cri::image_service_client::ImageServiceClient;
 use criswitch_cri::codec::cri::runtime_service_client::RuntimeServiceClient;
 use criswitch_cri::codec::cri::{
     ImageSpec, ImageStatusRequest, ListPodSandboxRequest, PodSandbox, RuntimeCondition,
-    RuntimeConfigRequest, RuntimeFeatures, RuntimeHandler, StatusRequest, StatusResponse,
-    VersionRequest, VersionResponse,
+    RuntimeConfigRequest, RuntimeFeatures, RuntimeHandler, StatusRequest, VersionRequest,
+    VersionResponse,
 };
 use criswitch_cri::codec::{frames, protobuf};
 use criswitch_cri::error_text;
@@ -34,92 +32,71 @@ use http::Uri;
 use serde_json::{Value, json};
 use tonic::{Code, Response, Status};
 
-use criswitch_client::program::block_on;
-
-use criswitch_client::terminal;
-use criswitch_config::wording;
+use crate::connection::{self, Channel, ClientConnection, Lost};
+use crate::program::block_on;
+use crate::terminal;
+use configured::configured;
+pub use configured::{Configured, Runtime};
 
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
 /// The largest reply of a runtime, in bytes: the kubelet's limit.
-pub(super) const MAX_MESSAGE: usize = 16 << 20;
+pub const MAX_MESSAGE: usize = 16 << 20;
 
 /// The key that criswitch adds to `info` in its verbose Status. A probe recognizes criswitch by this key.
 const SWITCH: &str = "criswitch";
 
 /// The name that cri-dockerd reports as its runtime.
-pub(super) const DOCKER: &str = "docker";
+pub const DOCKER: &str = "docker";
 
 /// How long the probe waits for the answers about RPCs that the backend may lack and about its pause image, once the
 /// backend has answered everything else. These answers may never come: CRI-O delays stats while it stops a container.
 const OPTIONAL_WAIT: Duration = Duration::from_millis(500);
 
 /// The answers of a backend, or why the backend did not answer.
-pub(super) type Probe = Result<Probed, String>;
+pub type Probe = Result<Probed, String>;
 
 /// A backend's answers.
-pub(super) struct Probed {
-    pub(super) runtime: String,
-    pub(super) version: String,
+pub struct Probed {
+    /// The name of the runtime.
+    pub runtime: String,
+    /// The version of the runtime.
+    pub version: String,
     /// The name of the driver that the runtime reports, else that of its configuration. `None` if it reports neither.
-    pub(super) cgroup_driver: Option<&'static str>,
-    pub(super) conditions: Vec<RuntimeCondition>,
+    pub cgroup_driver: Option<&'static str>,
+    /// The conditions in its Status.
+    pub conditions: Vec<RuntimeCondition>,
     /// The backend's handlers, except [`Probed::own_default`]; empty if the runtime does not list its handlers.
-    pub(super) handlers: Vec<RuntimeHandler>,
+    pub handlers: Vec<RuntimeHandler>,
     /// The backend's own default handler, if the backend lists a handler with the empty name.
     own_default: Option<RuntimeHandler>,
     /// The features that do not depend on the handler.
-    pub(super) features: Option<RuntimeFeatures>,
+    pub features: Option<RuntimeFeatures>,
     /// The features of a later version of the CRI, as the message and the number of the field.
-    pub(super) unknown_features: BTreeSet<(&'static str, u32)>,
-    pub(super) configured: Configured,
-    pub(super) pods: Vec<PodSandbox>,
+    pub unknown_features: BTreeSet<(&'static str, u32)>,
+    /// The configuration that the backend reports.
+    pub configured: Configured,
+    /// The pods that the backend lists.
+    pub pods: Vec<PodSandbox>,
     /// The RPCs that the backend lacks. Of RPCs that change something without a pod or container, such as `PullImage`,
     /// this is not known.
-    pub(super) lacking: BTreeSet<&'static str>,
+    pub lacking: BTreeSet<&'static str>,
     /// The image of the backend's pod sandboxes, if the image is in the backend's store and not pinned. `None` if that
     /// is not so, or unknown.
-    pub(super) unpinned_pause_image: Option<String>,
+    pub unpinned_pause_image: Option<String>,
     /// The subnets of its pods; empty if the runtime does not report its CNI configuration.
-    pub(super) subnets: Vec<subnets::Subnet>,
+    pub subnets: Vec<subnets::Subnet>,
     /// The id of the process that serves the backend's socket.
-    pub(super) pid: Option<i32>,
+    pub pid: Option<i32>,
     /// The user whose process serves the backend's socket, if that user is neither root nor configured.
-    pub(super) unexpected_user: Option<UserId>,
+    pub unexpected_user: Option<UserId>,
     /// Whether criswitch serves the socket.
-    pub(super) is_switch: bool,
-}
-
-/// The configuration that a runtime reports. CRI-O reports only `default` and `pause_image`.
-#[derive(Default)]
-pub(super) struct Configured {
-    /// The handler for pods that name no handler.
-    pub(super) default: Option<String>,
-    /// The cgroup driver of the default handler.
-    cgroup_driver: Option<&'static str>,
-    pub(super) runtimes: BTreeMap<String, Runtime>,
-    /// Whether the runtime gives containers SELinux labels, if SELinux is enabled on the node.
-    pub(super) selinux: Option<bool>,
-    /// The image of pod sandboxes. containerd 2.x, which pins this image, does not report it.
-    pause_image: Option<String>,
-}
-
-/// The configuration of a handler.
-pub(super) struct Runtime {
-    /// The kind of runtime; `None` if the program is of no known kind.
-    pub(super) kind: Option<RuntimeKind>,
-    pub(super) privileged_without_host_devices: Option<bool>,
-    /// The configuration file of the shim; `None` if it has none.
-    pub(super) config_path: Option<String>,
-    /// The type of the shim, such as `io.containerd.kata.v2`; empty if it is unknown.
-    pub(super) shim: String,
-    /// Whether the shim of Windows starts virtual machines; `None` if the configuration does not show it.
-    pub(super) hypervisor: Option<bool>,
+    pub is_switch: bool,
 }
 
 impl Probed {
     /// The RPCs that the backend lacks although every runtime must have them.
-    pub(super) fn lacking_required(&self) -> Vec<&'static str> {
+    pub fn lacking_required(&self) -> Vec<&'static str> {
         let required = ROWS.iter().filter(|row| !row.may_lack).map(|row| row.name);
         required
             .filter(|name| self.lacking.contains(name))
@@ -127,7 +104,7 @@ impl Probed {
     }
 
     /// Why the backend is not ready: those of its conditions of these kinds that are false.
-    pub(super) fn not_ready(&self, kinds: &[&str]) -> Vec<String> {
+    pub fn not_ready(&self, kinds: &[&str]) -> Vec<String> {
         let conditions = self
             .conditions
             .iter()
@@ -140,26 +117,26 @@ impl Probed {
     }
 
     /// The names of [`Probed::handlers`].
-    pub(super) fn handler_names(&self) -> Vec<&str> {
+    pub fn handler_names(&self) -> Vec<&str> {
         let handlers = self.handlers.iter();
         handlers.map(|handler| handler.name.as_str()).collect()
     }
 
     /// The features that do not depend on the handler, by the CRI's names.
-    pub(super) fn feature_names(&self) -> Vec<&'static str> {
+    pub fn feature_names(&self) -> Vec<&'static str> {
         let features = self.features.unwrap_or_default();
         features::of_runtime(&features)
     }
 
     /// The names of [`Probed::unknown_features`], such as `field 9 of RuntimeFeatures`.
-    pub(super) fn unknown_feature_names(&self) -> Vec<String> {
+    pub fn unknown_feature_names(&self) -> Vec<String> {
         let unknown = self.unknown_features.iter();
         let names = unknown.map(|(message, number)| format!("field {number} of {message}"));
         names.collect()
     }
 
     /// The configuration of a handler, if the backend reports it. The empty name is the backend's own default.
-    pub(super) fn runtime(&self, handler: &str) -> Option<&Runtime> {
+    pub fn runtime(&self, handler: &str) -> Option<&Runtime> {
         let name = match handler {
             "" => self.configured.default.as_deref()?,
             name => name,
@@ -168,7 +145,7 @@ impl Probed {
     }
 
     /// The features of a handler of this backend, by the CRI's names. The empty name is the backend's own default.
-    pub(super) fn features_of(&self, handler: &str) -> Vec<&'static str> {
+    pub fn features_of(&self, handler: &str) -> Vec<&'static str> {
         match (handler, &self.own_default) {
             ("", Some(default)) => features_of(std::slice::from_ref(default), ""),
             _ => features_of(&self.handlers, handler),
@@ -177,35 +154,32 @@ impl Probed {
 }
 
 /// The features of the handler of this name, by the CRI's names.
-pub(super) fn features_of(handlers: &[RuntimeHandler], handler: &str) -> Vec<&'static str> {
+pub fn features_of(handlers: &[RuntimeHandler], handler: &str) -> Vec<&'static str> {
     let found = handlers.iter().find(|found| found.name == handler);
     let features = found.and_then(|found| found.features).unwrap_or_default();
     features::of_handler(&features)
 }
 
 /// Calls every backend of a configuration. The answers are in the order of the table's backends.
-pub(super) fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
+pub fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
     probe_all(&config.table.backends, config.max_message)
 }
 
 /// Calls all these backends at the same time. The answers are in the order of the backends.
-pub(super) fn probe_all(
-    backends: &[BackendConfig],
-    max_message: usize,
-) -> anyhow::Result<Vec<Probe>> {
+pub fn probe_all(backends: &[BackendConfig], max_message: usize) -> anyhow::Result<Vec<Probe>> {
     let backends = backends.iter();
     let probes = backends.map(|backend| probe_one(backend, max_message));
     block_on(async { Ok(join_all(probes).await) })
 }
 
 /// The answer of the backend with this id. The probes are in the order of the table's backends.
-pub(super) fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) -> Option<&'p Probe> {
+pub fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) -> Option<&'p Probe> {
     let mut answers = table.backends.iter().zip(probes);
     Some(answers.find(|(row, _)| row.id == id)?.1)
 }
 
 /// The names and the answers of the backends that answered the probe.
-pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
+pub fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
     let found = table
         .backends
         .iter()
@@ -215,12 +189,12 @@ pub(super) fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a st
 }
 
 /// A backend in texts for people.
-pub(super) fn place(backend: &BackendConfig) -> String {
+pub fn place(backend: &BackendConfig) -> String {
     format!("backend {:?} ({})", backend.name, backend.socket)
 }
 
 /// Why a backend that was asked can start no pods.
-pub(super) fn faults(probe: &Probe) -> Vec<String> {
+pub fn faults(probe: &Probe) -> Vec<String> {
     let found = match probe {
         Err(cause) => return vec![terminal::plain(cause)],
         Ok(found) => found,
@@ -235,7 +209,7 @@ pub(super) fn faults(probe: &Probe) -> Vec<String> {
 
 /// The names of the backends whose cgroup driver differs from `ours`, that of `default`, each with the difference in
 /// words. The kubelet uses the driver of the default backend, and so does a backend that reports no driver.
-pub(super) fn other_drivers<'a>(
+pub fn other_drivers<'a>(
     default: &str,
     ours: Option<&str>,
     answered: &[(&'a str, &Probed)],
@@ -254,7 +228,7 @@ pub(super) fn other_drivers<'a>(
 
 /// Pairs of backends that list the same pods, with the number of these pods. Such a pair is probably one runtime with
 /// two sockets.
-pub(super) fn with_common_pods<'a>(
+pub fn with_common_pods<'a>(
     table: &'a Table,
     probes: &'a [Probe],
 ) -> Vec<(&'a str, &'a str, usize)> {
@@ -274,12 +248,12 @@ pub(super) fn with_common_pods<'a>(
 }
 
 /// The cgroup driver that a backend reports, if any.
-pub(super) fn driver_of(table: &Table, probes: &[Probe], id: BackendId) -> Option<&'static str> {
+pub fn driver_of(table: &Table, probes: &[Probe], id: BackendId) -> Option<&'static str> {
     probe_of(table, probes, id)?.as_ref().ok()?.cgroup_driver
 }
 
 /// A backend's answers as JSON.
-pub(super) fn found_json(found: &Probed) -> Value {
+pub fn found_json(found: &Probed) -> Value {
     let conditions = found.conditions.iter().map(|condition| {
         json!({
             "type": condition.r#type,
@@ -303,14 +277,14 @@ pub(super) fn found_json(found: &Probed) -> Value {
 }
 
 /// The cgroup driver of the runtime at a socket; `None` if the runtime does not answer or reports none.
-pub(super) async fn cgroup_driver_at(socket: &Address) -> Option<&'static str> {
+pub async fn cgroup_driver_at(socket: &Address) -> Option<&'static str> {
     let config = BackendConfig::without_row(BackendIds::default().issue(), "", socket);
     let probe = probe_one(&config, MAX_MESSAGE).await;
     probe.ok()?.cgroup_driver
 }
 
 /// The problem of a row whose backend does not report the row's handler.
-pub(super) fn missing(table: &Table, row: &Handler, probes: &[Probe]) -> Option<String> {
+pub fn missing(table: &Table, row: &Handler, probes: &[Probe]) -> Option<String> {
     let backend = &table.backend(row.backend)?.name;
     let is_missing = reported(table, row, probes) == Some(false);
     is_missing.then(|| {
@@ -322,7 +296,7 @@ pub(super) fn missing(table: &Table, row: &Handler, probes: &[Probe]) -> Option<
 }
 
 /// Whether a row's backend reports the row's handler; `None` if that is unknown.
-pub(super) fn reported(table: &Table, row: &Handler, probes: &[Probe]) -> Option<bool> {
+pub fn reported(table: &Table, row: &Handler, probes: &[Probe]) -> Option<bool> {
     let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
     // The empty name is the backend's own default, which every backend has.
     if row.backend_handler.is_empty() {
@@ -372,7 +346,7 @@ fn words(error: &anyhow::Error, answered: bool) -> String {
 
 /// The error if the first call over a connection gets no reply. The `cause` varies, because an HTTP/1 server may close
 /// the connection at any point of the call.
-pub(super) fn no_grpc(cause: &str) -> String {
+pub fn no_grpc(cause: &str) -> String {
     format!("the process at this socket does not speak gRPC, or has just ended: {cause}")
 }
 
@@ -506,34 +480,6 @@ async fn ask_required(
     })
 }
 
-/// The configuration in a verbose Status; `None` if the runtime does not report it. containerd and newer versions of
-/// CRI-O report it.
-fn configured(status: &StatusResponse) -> Option<Configured> {
-    let config = facts::configuration(&status.info)?;
-    let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
-    let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
-    let runtimes = config
-        .pointer("/containerd/runtimes")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
-    Some(Configured {
-        cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
-        default: default.filter(|name| !name.is_empty()).map(str::to_owned),
-        runtimes: runtimes
-            .map(|(name, it)| (name.clone(), runtime(it)))
-            .collect(),
-        selinux: match config.get("crio") {
-            Some(_) => Some(true),
-            None => config.get("enableSelinux").and_then(Value::as_bool),
-        },
-        pause_image: text("/sandboxImage").map(str::to_owned),
-    })
-}
-
-/// The value of `SandboxIsolation` of containerd's shim for Windows.
-const HYPERVISOR: u64 = 1;
-
 /// This image, if the backend's store has it and does not pin it.
 async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
     let image = image?;
@@ -550,31 +496,6 @@ async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
     let status = client.image_status(request).await.ok()?.into_inner();
     let is_unpinned = status.image.is_some_and(|found| !found.pinned);
     is_unpinned.then(|| image.to_owned())
-}
-
-/// A handler in containerd's configuration.
-fn runtime(handler: &Value) -> Runtime {
-    let text = |pointer| {
-        let text = handler.pointer(pointer).and_then(Value::as_str);
-        text.filter(|text| !text.is_empty())
-    };
-    let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
-    let kind = RuntimeKind::of_program(Program {
-        path: text("/runtimePath").unwrap_or_default(),
-        runtime_type: text("/runtimeType").unwrap_or_default(),
-        binary: binary.unwrap_or_default(),
-    });
-    let without = handler.get("privileged_without_host_devices");
-    Runtime {
-        kind,
-        privileged_without_host_devices: without.and_then(Value::as_bool),
-        config_path: text("/options/ConfigPath").map(str::to_owned),
-        shim: text("/runtimeType").unwrap_or_default().to_owned(),
-        hypervisor: handler
-            .pointer("/options/SandboxIsolation")
-            .and_then(Value::as_u64)
-            .map(|isolation| isolation == HYPERVISOR),
-    }
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.

@@ -6,13 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use criswitch_client::program::block_on;
 use criswitch_client::program::within;
+use criswitch_client::running::{Running, TRY_NAMESPACE};
 use criswitch_client::terminal::print;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use serde::Deserialize;
-
-use crate::running::Running;
-use crate::trial::{self, NAMESPACE};
 
 /// The limit on the tries of all handlers. Each call of a try has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -69,10 +67,10 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
     let (pods, _) = runtime.workloads().await?;
     let left = pods.into_iter().filter(|pod| {
         let names = pod.metadata.as_ref();
-        names.is_some_and(|names| names.namespace == NAMESPACE)
+        names.is_some_and(|names| names.namespace == TRY_NAMESPACE)
     });
     for pod in left {
-        trial::end(&runtime, pod.id).await?;
+        runtime.end_pod(&pod.id).await?;
     }
     Ok(())
 }
@@ -111,7 +109,7 @@ mod tests {
     /// The list of one pod that a try has left.
     fn pods() -> Vec<u8> {
         let metadata = PodSandboxMetadata {
-            namespace: NAMESPACE.to_owned(),
+            namespace: TRY_NAMESPACE.to_owned(),
             ..PodSandboxMetadata::default()
         };
         let pod = PodSandbox {
@@ -159,7 +157,7 @@ mod tests {
         let _runtime = tokio::spawn(serve(UnixListener::bind(&path).unwrap()));
         let socket = Address::parse(path.to_str().unwrap()).unwrap();
         let error = remove_at(&socket).await.unwrap_err();
-        let expected = "no answer to StopPodSandbox within 120s";
+        let expected = format!("{socket}: no answer to StopPodSandbox within 120s");
         assert_eq!(error.to_string(), expected);
     }
 }

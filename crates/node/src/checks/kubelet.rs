@@ -4,14 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::node::facts::MachineFacts;
-use crate::node::finding::Finding;
-use crate::node::kubelet::IMAGES;
-use crate::node::kubelet_files::files_of;
-use crate::node::settings::judge;
-use crate::node::start::{Flags, Start};
-use crate::node::steps::{ORDER_DROP_IN, PlannedStep};
-use crate::node::unit::{Unit, Word};
+use crate::facts::MachineFacts;
+use crate::finding::Finding;
+use crate::kubelet::IMAGES;
+use crate::kubelet_files::files_of;
+use crate::settings::judge;
+use crate::start::{Flags, Start};
+use crate::steps::{ORDER_DROP_IN, PlannedStep};
+use crate::unit::{Unit, Word};
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;

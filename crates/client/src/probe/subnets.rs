@@ -6,13 +6,15 @@ use serde_json::Value;
 
 /// A subnet of pods, and the name of its CNI network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Subnet {
-    pub(crate) network: String,
-    pub(crate) subnet: String,
+pub struct Subnet {
+    /// The name of the CNI network.
+    pub network: String,
+    /// The subnet, as the configuration has it.
+    pub subnet: String,
 }
 
 /// The subnets in the CNI configuration that containerd reports in its verbose Status.
-pub(crate) fn of_cni(cni: &Value) -> Vec<Subnet> {
+pub fn of_cni(cni: &Value) -> Vec<Subnet> {
     let networks = cni["Networks"].as_array().into_iter().flatten();
     let subnets = networks.flat_map(|network| {
         let config = &network["Config"];

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::block_on;
@@ -15,29 +16,12 @@ use criswitch_platform::kernel;
 use serde_json::json;
 
 use super::actions::{self, Runner, Work};
-use super::facts::MachineFacts;
+use super::facts::{Discover, MachineFacts};
 use super::faults::{self, Faults};
 use super::journal::{Generation, Journal, Left};
 use super::plan::{NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
-use crate::arguments::directory;
-
-const APPLY_CODES: &str = "\
-Exit codes: 0 the machine is as specified, 1 refused, or failed and
-undone, 78 the specification is wrong.";
-
-const UNDO_CODES: &str = "\
-Exit codes: 0 undone, or nothing to undo, 1 a file or an action could
-not be undone.";
-
-const UNINSTALL_CODES: &str = "\
-Exit codes: 0 undone, or nothing to undo, 1 pods still need criswitch,
-or a file or an action could not be undone.";
-
-const STATUS_CODES: &str = "\
-Exit codes: 0 shown; with --ready: the machine is as specified, 1 with
---ready: it is not.";
 
 /// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
 const YOUNG_LIMIT: Duration = Duration::from_secs(60);
@@ -58,20 +42,18 @@ struct TargetMachine {
 
 /// The arguments of `criswitch node apply`.
 #[derive(Args)]
-#[command(after_help = APPLY_CODES)]
-pub(crate) struct ApplyArguments {
+pub struct ApplyArguments {
     #[command(flatten)]
     source: SpecificationArguments,
     #[command(flatten)]
     target: TargetMachine,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// The arguments of `criswitch node undo`.
 #[derive(Args)]
-#[command(after_help = UNDO_CODES)]
-pub(crate) struct UndoArguments {
+pub struct UndoArguments {
     #[command(flatten)]
     target: TargetMachine,
     /// Undo only changes that were interrupted.
@@ -84,16 +66,14 @@ pub(crate) struct UndoArguments {
 
 /// The arguments of `criswitch node uninstall`.
 #[derive(Args)]
-#[command(after_help = UNINSTALL_CODES)]
-pub(crate) struct UninstallArguments {
+pub struct UninstallArguments {
     #[command(flatten)]
     target: TargetMachine,
 }
 
 /// The arguments of `criswitch node status`.
 #[derive(Args)]
-#[command(after_help = STATUS_CODES)]
-pub(crate) struct NodeStatusArguments {
+pub struct NodeStatusArguments {
     /// Show the state of the machine whose root is this directory.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
@@ -101,7 +81,7 @@ pub(crate) struct NodeStatusArguments {
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// A machine that is changed by this process, or by one in a unit of systemd.
@@ -133,7 +113,7 @@ impl TargetMachine {
 }
 
 impl ApplyArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(self.output.encoding().is_some());
         };
@@ -142,7 +122,7 @@ impl ApplyArguments {
             return Ok(Verdict::NotFine);
         }
         let specification = self.source.specification()?;
-        let facts = self.facts_without_young_pods(&specification, &directory)?;
+        let facts = self.facts_without_young_pods(&specification, &directory, discover)?;
         let plan = NodePlan::of(&facts);
         if self.output.encoding().is_none() {
             print(plan.text()?)?;
@@ -213,8 +193,9 @@ impl ApplyArguments {
         &self,
         specification: &'a Specification,
         directory: &'a Path,
+        discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
-        let mut facts = self.source.facts(specification, directory)?;
+        let mut facts = self.source.facts(specification, directory, discover)?;
         let must_wait = |facts: &MachineFacts<'_>| NodePlan::of(facts).must_wait();
         if !must_wait(&facts) {
             return Ok(facts);
@@ -223,7 +204,7 @@ impl ApplyArguments {
         let until = Instant::now() + YOUNG_LIMIT;
         while Instant::now() < until && must_wait(&facts) {
             actions::pause(YOUNG_PAUSE)?;
-            facts = self.source.facts(specification, directory)?;
+            facts = self.source.facts(specification, directory, discover)?;
         }
         Ok(facts)
     }
@@ -253,7 +234,7 @@ fn shown(left: &Left) -> anyhow::Result<Verdict> {
 }
 
 impl UndoArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(false);
         };
@@ -282,7 +263,7 @@ impl UndoArguments {
 }
 
 impl UninstallArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(false);
         };
@@ -356,7 +337,7 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
 }
 
 impl NodeStatusArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         let root = Root::of(&self.root);
         let journal = Journal::read(&root)?;
         let drifted = drifted(&journal, &root)?;

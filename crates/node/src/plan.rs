@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use criswitch_client::arguments::directory;
 use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
+use criswitch_client::program::daemon_beside;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::specification::Specification;
 use criswitch_config::wording::counted;
@@ -15,17 +17,10 @@ use criswitch_platform::kernel;
 use serde_json::{Value, json};
 
 use super::checks::{self, CHECKS, Check, NOTES};
-use super::facts::MachineFacts;
+use super::facts::{Discover, MachineFacts};
 use super::finding::{Finding, advice};
 use super::layout::Layout;
 use super::steps::{self, PlannedStep};
-use crate::arguments::directory;
-use crate::daemon;
-
-const CODES: &str = "\
-Exit codes: 0 ready: nothing would change, 1 refused: the node has a
-finding that the specification does not accept, 2 the plan would change
-the node, 78 the specification is wrong.";
 
 /// The specification of a node.
 #[derive(Args)]
@@ -40,15 +35,14 @@ pub(super) struct SpecificationArguments {
 
 /// The arguments of `criswitch node plan`.
 #[derive(Args)]
-#[command(after_help = CODES)]
-pub(crate) struct PlanArguments {
+pub struct PlanArguments {
     #[command(flatten)]
     source: SpecificationArguments,
     /// Plan for the machine whose root is this directory, for example a mounted image.
     #[arg(long, value_name = "DIR", default_value = "/", value_parser = directory)]
     root: PathBuf,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// The meaning of a finding for the plan.
@@ -71,12 +65,12 @@ pub(super) struct NodePlan<'f> {
 }
 
 impl PlanArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self, discover: Discover) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }
         let specification = self.source.specification()?;
-        let facts = self.source.facts(&specification, &self.root)?;
+        let facts = self.source.facts(&specification, &self.root, discover)?;
         let plan = NodePlan::of(&facts);
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(plan.json(None))?,
@@ -98,6 +92,7 @@ impl SpecificationArguments {
         &self,
         specification: &'a Specification,
         directory: &'a Path,
+        discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
         let own = std::env::current_exe()?;
         let given = self.programs.as_ref();
@@ -108,9 +103,9 @@ impl SpecificationArguments {
         };
         let programs = [
             ("criswitch", read(&program)?),
-            ("criswitchd", read(&daemon::beside(&program))?),
+            ("criswitchd", read(&daemon_beside(&program))?),
         ];
-        MachineFacts::look(specification, directory, programs)
+        MachineFacts::look(specification, directory, programs, discover)
     }
 }
 

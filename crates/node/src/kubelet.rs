@@ -47,12 +47,12 @@ pub(super) struct Kubelet {
 }
 
 /// The unsafe sysctls that the kubelet of the machine below `root` allows; `None` if this is unknown.
-pub(crate) fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
+pub fn allowed_sysctls(root: &Path) -> Option<Vec<String>> {
     Kubelet::read(&Root::of(root), &mut Vec::new()).allowed_sysctls()
 }
 
 /// The socket of the runtime that the kubelet of the machine below `root` uses now, if it is known. Only reads files.
-pub(crate) fn kubelet_runtime(root: &Path) -> Option<Address> {
+pub fn kubelet_runtime(root: &Path) -> Option<Address> {
     let kubelet = Kubelet::read(&Root::of(root), &mut Vec::new());
     Address::parse(kubelet.endpoint()?).ok()
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A problem of the machine, or a reason not to change it.
 #[derive(Clone)]
-pub(crate) struct Finding {
+pub struct Finding {
     /// The pods, files, units or backends.
     pub(super) places: Vec<String>,
     pub(super) what: String,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_platform::{kernel, remove};
@@ -14,7 +15,6 @@ use criswitch_platform::{kernel, remove};
 use super::follow::PROGRAM;
 use super::root::Root;
 use super::transient::TransientUnit;
-use crate::arguments::directory;
 
 /// The limit on standard input. A file for `explain` is smaller.
 const MAX_INPUT: u64 = 8 << 20;
@@ -34,7 +34,7 @@ const RUN: TransientUnit = TransientUnit {
 
 /// The arguments of `criswitch node run`.
 #[derive(Args)]
-pub(crate) struct RunArguments {
+pub struct RunArguments {
     /// Pass standard input to the command.
     #[arg(long)]
     stdin: bool,
@@ -48,7 +48,7 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    pub(crate) fn run(&self) -> anyhow::Result<Verdict> {
+    pub fn run(&self) -> anyhow::Result<Verdict> {
         if !kernel::IS_LINUX {
             bail!("criswitch node is for nodes of Linux");
         }

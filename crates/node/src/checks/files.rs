@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use criswitch_platform::WriteTarget;
 
-use crate::node::facts::MachineFacts;
-use crate::node::finding::Finding;
-use crate::node::journal;
-use crate::node::root::Root;
-use crate::node::steps::{Change, Content, PROGRAMS, PlannedStep};
+use crate::facts::MachineFacts;
+use crate::finding::Finding;
+use crate::journal;
+use crate::root::Root;
+use crate::steps::{Change, Content, PROGRAMS, PlannedStep};
 
 const MACHINE_ID: &str = "/etc/machine-id";
 /// The directory that only a running systemd has, and the paths of its program.

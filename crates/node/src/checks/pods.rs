@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use criswitch_client::probe::{self, Probed, driver_of};
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
 
 use super::kubelet::minor_version;
-use crate::node::collisions;
-use crate::node::facts::MachineFacts;
-use crate::node::finding::Finding;
-use crate::node::settings::same;
-use crate::node::steps::PlannedStep;
-use crate::probe::{self, Probed, driver_of};
+use crate::collisions;
+use crate::facts::MachineFacts;
+use crate::finding::Finding;
+use crate::settings::same;
+use crate::steps::PlannedStep;
 
 /// The age that a pod must have before the kubelet restarts.
 const YOUNG: Duration = Duration::from_secs(10);

@@ -6,32 +6,34 @@ use clap::Args;
 use criswitch_config::address::Address;
 use criswitch_config::{CONFIG_VARIABLE, Config, DEFAULT_PATH, Problems};
 
-use super::running::{NotRunning, Running};
+use crate::running::{NotRunning, Running};
 
 /// The environment variable with the default of `--socket`.
-pub(crate) const SOCKET_VARIABLE: &str = "CRISWITCH_SOCKET";
+pub const SOCKET_VARIABLE: &str = "CRISWITCH_SOCKET";
 
+/// The argument with the path of the configuration.
 #[derive(Args)]
-pub(crate) struct File {
+pub struct File {
     /// The configuration file; criswitch also reads conf.d/*.toml beside it.
     #[arg(long = "config", value_name = "FILE", default_value = DEFAULT_PATH, env = CONFIG_VARIABLE, hide_env_values = true)]
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 }
 
 /// The arguments that select the daemon to call.
 #[derive(Args)]
-pub(crate) struct Daemon {
+pub struct Daemon {
+    /// The configuration, which has the daemon's socket.
     #[command(flatten)]
-    pub(crate) file: File,
+    pub file: File,
     /// The socket of the running daemon, if it differs from `listen` in the configuration.
     #[arg(long, value_name = "PATH", value_parser = socket, env = SOCKET_VARIABLE, hide_env_values = true)]
-    pub(crate) socket: Option<Address>,
+    pub socket: Option<Address>,
 }
 
 impl Daemon {
     /// Returns the socket of `--socket`, else `listen` of the configuration. If the file at the default path is
     /// unreadable, returns the default socket.
-    pub(crate) fn socket(&self) -> Result<Address, Problems> {
+    pub fn socket(&self) -> Result<Address, Problems> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());
         }
@@ -43,7 +45,7 @@ impl Daemon {
 
     /// Connects to the daemon. If the connection fails, the error also lists the problems of the configuration, because
     /// they may be the cause.
-    pub(crate) async fn connect(&self) -> anyhow::Result<Running> {
+    pub async fn connect(&self) -> anyhow::Result<Running> {
         let connected = Running::connect(&self.socket()?).await;
         connected.map_err(|error| match Config::load(&self.file.path) {
             Err(problems) if self.socket.is_none() => {
@@ -55,11 +57,12 @@ impl Daemon {
 }
 
 /// Parses an argument that is a socket's path.
-pub(crate) fn socket(text: &str) -> Result<Address, String> {
+pub fn socket(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
 }
 
-pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
+/// Parses an argument that is a directory.
+pub fn directory(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_dir() {
         return Ok(path);

@@ -1,0 +1,90 @@
+//! The configuration of a runtime, as its verbose Status reports it.
+
+use std::collections::BTreeMap;
+
+use criswitch_config::{Program, RuntimeKind};
+use criswitch_cri::codec::cri::StatusResponse;
+use criswitch_cri::facts;
+use serde_json::Value;
+
+/// The value of `SandboxIsolation` of containerd's shim for Windows.
+const HYPERVISOR: u64 = 1;
+
+/// The configuration that a runtime reports. CRI-O reports only `default` and `pause_image`.
+#[derive(Default)]
+pub struct Configured {
+    /// The handler for pods that name no handler.
+    pub default: Option<String>,
+    /// The cgroup driver of the default handler.
+    pub(super) cgroup_driver: Option<&'static str>,
+    /// The configuration of each handler.
+    pub runtimes: BTreeMap<String, Runtime>,
+    /// Whether the runtime gives containers SELinux labels, if SELinux is enabled on the node.
+    pub selinux: Option<bool>,
+    /// The image of pod sandboxes. containerd 2.x, which pins this image, does not report it.
+    pub(super) pause_image: Option<String>,
+}
+
+/// The configuration of a handler.
+pub struct Runtime {
+    /// The kind of runtime; `None` if the program is of no known kind.
+    pub kind: Option<RuntimeKind>,
+    /// Whether privileged containers get no devices of the node; `None` if the configuration does not show it.
+    pub privileged_without_host_devices: Option<bool>,
+    /// The configuration file of the shim; `None` if it has none.
+    pub config_path: Option<String>,
+    /// The type of the shim, such as `io.containerd.kata.v2`; empty if it is unknown.
+    pub shim: String,
+    /// Whether the shim of Windows starts virtual machines; `None` if the configuration does not show it.
+    pub hypervisor: Option<bool>,
+}
+
+/// The configuration in a verbose Status; `None` if the runtime does not report it. containerd and newer versions of
+/// CRI-O report it.
+pub(super) fn configured(status: &StatusResponse) -> Option<Configured> {
+    let config = facts::configuration(&status.info)?;
+    let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
+    let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
+    let runtimes = config
+        .pointer("/containerd/runtimes")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    Some(Configured {
+        cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
+        default: default.filter(|name| !name.is_empty()).map(str::to_owned),
+        runtimes: runtimes
+            .map(|(name, it)| (name.clone(), runtime(it)))
+            .collect(),
+        selinux: match config.get("crio") {
+            Some(_) => Some(true),
+            None => config.get("enableSelinux").and_then(Value::as_bool),
+        },
+        pause_image: text("/sandboxImage").map(str::to_owned),
+    })
+}
+
+/// A handler in containerd's configuration.
+fn runtime(handler: &Value) -> Runtime {
+    let text = |pointer| {
+        let text = handler.pointer(pointer).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty())
+    };
+    let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
+    let kind = RuntimeKind::of_program(Program {
+        path: text("/runtimePath").unwrap_or_default(),
+        runtime_type: text("/runtimeType").unwrap_or_default(),
+        binary: binary.unwrap_or_default(),
+    });
+    let without = handler.get("privileged_without_host_devices");
+    Runtime {
+        kind,
+        privileged_without_host_devices: without.and_then(Value::as_bool),
+        config_path: text("/options/ConfigPath").map(str::to_owned),
+        shim: text("/runtimeType").unwrap_or_default().to_owned(),
+        hypervisor: handler
+            .pointer("/options/SandboxIsolation")
+            .and_then(Value::as_u64)
+            .map(|isolation| isolation == HYPERVISOR),
+    }
+}
