@@ -311,10 +311,14 @@ impl Backend {
         self.dialer.file_at(&self.socket, &self.files).await
     }
 
-    /// Changes the state of the connection.
+    /// Changes the state of the connection. The kept statuses are saved only while the backend is not ready.
     pub(crate) fn set(&self, state: State) {
         let since = self.begins(&state);
+        let was_ready = self.connection.is_ready();
         self.connection.set(state, since);
+        if was_ready != self.connection.is_ready() {
+            self.saving.note_change();
+        }
     }
 
     /// When `state` began. If the backend was already away when criswitch started, this is the time of the backend's

@@ -43,7 +43,7 @@ use prost::Message;
 use file::{Fault, Lasts};
 pub use lock::{InUse, Lock};
 use saved::Register;
-pub use saved::Saved;
+pub use saved::{Saved, SavedStatus};
 
 const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
@@ -316,9 +316,24 @@ impl Store {
         let (path, content) = (self.path(&saved.socket), saved.encode_to_vec());
         let written = self.replace(&path, &content, answered, Lasts::ThisBoot);
         if written.is_err() {
+            if self.has_all_but_statuses(&saved) {
+                return Ok(None);
+            }
             self.remove(&saved.socket)?;
         }
         Ok(written.err())
+    }
+
+    /// Whether the file of a backend has all of `saved` but the kept statuses, and no other statuses. Such a file
+    /// stays if it cannot be replaced, because only lists must be complete.
+    fn has_all_but_statuses(&self, saved: &Saved) -> bool {
+        let on_disk = read_backend(&self.path(&saved.socket), &self.boot, self.run);
+        let rest = Saved {
+            pod_statuses: Vec::new(),
+            container_statuses: Vec::new(),
+            ..saved.clone()
+        };
+        matches!(on_disk, Ok(Some((found, _))) if found == rest)
     }
 
     /// Sets the modification time of a backend's file to `answered`, the time of the backend's last answer. Ignores

@@ -74,6 +74,7 @@ impl Record {
     pub(crate) fn connected(&self) {
         let mut known = self.known.lock();
         known.late_reads = LateReads::default();
+        known.config_late = None;
         known.connected = Some(Instant::now());
         known.failures.clear();
         known.doubts.clear();
@@ -145,11 +146,14 @@ impl Record {
         if is_new {
             self.nudges.late_reads.notify_one();
         }
+        Some(self.unanswered(row, since))
+    }
+
+    /// The status of a call of `row`, which the backend has not answered since this moment.
+    fn unanswered(&self, row: &Row, since: Instant) -> Status {
         let (rpc, time) = (row.name, span(since.elapsed()));
-        Some(
-            self.settings
-                .unavailable(&format!("it has not answered {rpc} for {time}")),
-        )
+        let cause = format!("it has not answered {rpc} for {time}");
+        self.settings.unavailable(&cause)
     }
 
     /// Records that the backend did not answer `request`, a short read, in time. The session repeats the read until the
@@ -167,6 +171,20 @@ impl Record {
         if self.known.lock().late_reads.answered(row, request) {
             tracing::info!(backend = %self.settings.name(), rpc = row.name, "backend answers the call again");
         }
+    }
+
+    /// Why a runtime configuration is not sent now: the backend has not answered another one in time. `None` if an
+    /// answer is expected.
+    pub(crate) fn late_config(&self) -> Option<Status> {
+        let since = self.known.lock().config_late?;
+        Some(self.unanswered(&rpc::UPDATE_RUNTIME_CONFIG, since))
+    }
+
+    /// Records that the backend did not answer a runtime configuration in time. The session sends the last one until
+    /// the backend answers.
+    pub(crate) fn note_late_config(&self) {
+        let since = &mut self.known.lock().config_late;
+        since.get_or_insert_with(Instant::now);
     }
 
     /// Records that the backend did not answer a merged call. The session repeats the call in the background until the

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use criswitch_config::wording::failing_rpc;
-use criswitch_cri::rpc::{List, Row};
+use criswitch_cri::rpc::{self, List, Row};
 use criswitch_platform::Server;
 use tokio::time::Instant;
 
@@ -81,6 +81,8 @@ pub struct Known {
     pub(crate) late: Vec<Absence>,
     /// The short reads that the backend has not answered in time.
     pub(crate) late_reads: LateReads,
+    /// Since when the backend has not answered a runtime configuration.
+    pub(crate) config_late: Option<Instant>,
     /// The RPCs whose replies had cached items of the backend, or omitted the backend. An RPC is removed when the
     /// backend answers again.
     pub(crate) absent: Vec<Absence>,
@@ -237,7 +239,7 @@ impl Known {
     }
 
     /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that
-    /// the backend lacks, and the short reads that it has not answered.
+    /// the backend lacks, and the short reads and the runtime configuration that it has not answered.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
         let is_new = |lack: &&Failure| {
             let mut failures = self.failures.iter();
@@ -256,9 +258,12 @@ impl Known {
                 .iter()
                 .any(|lack| lack.row.name == late.row.name)
         });
-        let late = late.map(|late| Failure {
-            since: late.since,
-            ..Failure::of(late.row)
+        let late = late.map(|late| (late.row, late.since));
+        let config = self.config_late;
+        let config = config.map(|since| (&rpc::UPDATE_RUNTIME_CONFIG, since));
+        let late = late.chain(config).map(|(row, since)| Failure {
+            since,
+            ..Failure::of(row)
         });
         let failures = self.failures.iter().cloned();
         failures.chain(required).chain(late).collect()

@@ -70,10 +70,11 @@ impl LateReads {
             });
             return true;
         };
-        let is_known = late.unanswered.contains(request);
-        if !is_known && late.unanswered.len() < MOST_LATE {
-            late.unanswered.push(request.clone());
+        if !late.unanswered.contains(request) {
             late.is_for_all = true;
+            if late.unanswered.len() < MOST_LATE {
+                late.unanswered.push(request.clone());
+            }
         }
         false
     }
@@ -169,5 +170,9 @@ mod tests {
             late.note(&CONTAINER_STATUS, &Bytes::from(format!("{request}")));
         }
         assert_eq!(late.rpcs[0].unanswered.len(), MOST_LATE);
+        late.answered(&CONTAINER_STATUS, &B);
+        assert!(!is_late(&mut late, &B));
+        late.note(&CONTAINER_STATUS, &Bytes::from_static(b"c"));
+        assert!(is_late(&mut late, &B), "also without room for the request");
     }
 }

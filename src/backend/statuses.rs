@@ -76,6 +76,12 @@ impl Statuses {
         self.kept.get(&(kind, id.to_owned())).cloned()
     }
 
+    /// The kept statuses of this kind with their ids, the longest unused first.
+    pub(crate) fn all(&self, kind: Kind) -> impl Iterator<Item = (&str, &ItemStatus)> {
+        let kept = self.kept.iter().rev();
+        kept.filter_map(move |((of, id), status)| (*of == kind).then_some((id.as_str(), status)))
+    }
+
     /// Drops the statuses of items that may have changed.
     pub(crate) fn changed<'a>(&mut self, items: impl IntoIterator<Item = (Kind, &'a str)>) {
         self.changes += 1;

@@ -229,6 +229,7 @@ pub(crate) async fn replay_runtime_config(
     let Some(config) = config else { return Ok(()) };
     let row = &rpc::UPDATE_RUNTIME_CONFIG;
     let answer = backend.ask_own(wire, row, config).await?;
+    backend.record.learn(|known| known.config_late = None);
     match answer.code() {
         Code::Ok | Code::Unimplemented => Ok(()),
         _ => Err(Failed::Answer(Box::new(answer))),

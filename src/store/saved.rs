@@ -62,6 +62,23 @@ pub struct Saved {
     /// The last `ListMetricDescriptorsResponse` that a client received. It is the same in the files of all backends.
     #[prost(bytes = "bytes", optional, tag = "18")]
     pub given_descriptors: Option<Bytes>,
+    /// The kept `PodSandboxStatusResponse`s, the longest unused first. None if the backend was ready.
+    #[prost(message, repeated, tag = "19")]
+    pub pod_statuses: Vec<SavedStatus>,
+    /// The kept `ContainerStatusResponse`s, the longest unused first. None if the backend was ready.
+    #[prost(message, repeated, tag = "20")]
+    pub container_statuses: Vec<SavedStatus>,
+}
+
+/// The kept status of a pod or container.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SavedStatus {
+    /// The id of the pod or container.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// The reply as the backend sent it.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub message: Bytes,
 }
 
 impl Saved {

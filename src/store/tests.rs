@@ -108,11 +108,31 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
         assert_eq!(known(found), SOCKETS, "{boot}");
         // If the file of a backend cannot be written either, the next start treats the backend as unknown.
         block(&store.path(SOCKETS[2]));
-        let (last, answered) = saved(SOCKETS[2]);
+        let (mut last, answered) = saved(SOCKETS[2]);
+        last.version = Bytes::from_static(b"new");
         assert!(store.save(last, answered).unwrap().is_some());
         let (_, mut found) = open(directory.path(), boot);
         assert_eq!(found.take(SOCKETS[2]), LastKnown::Unknown, "{boot}");
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_replaced_stays_if_only_statuses_are_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path(), "first");
+    store.begin(all());
+    let (mut away, answered) = saved(SOCKETS[0]);
+    away.pod_statuses = vec![SavedStatus::default()];
+    let take = || open(directory.path(), "first").1.take(SOCKETS[0]);
+    block(&store.path(SOCKETS[0]));
+    assert!(store.save(away.clone(), answered).unwrap().is_none());
+    assert!(matches!(take(), LastKnown::Saved(..)));
+    unblock(&store.path(SOCKETS[0]));
+    assert!(store.save(away, answered).unwrap().is_none());
+    block(&store.path(SOCKETS[0]));
+    let (back, answered) = saved(SOCKETS[0]);
+    assert!(store.save(back, answered).unwrap().is_some());
+    assert_eq!(take(), LastKnown::Unknown, "old statuses do not stay");
 }
 
 #[test]

@@ -12,17 +12,18 @@ use criswitch_config::address::Address;
 use criswitch_config::{BackendConfig, BackendIds, Config};
 use criswitch_cri::codec::protobuf;
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
-use criswitch_cri::rpc::{Kind, List};
+use criswitch_cri::rpc::{self, Kind, List, Row};
 use criswitch_platform::process;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
+use crate::backend::statuses::ItemStatus;
 use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::gate::Readable;
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
-use crate::store::{Found, LastKnown, Saved, Store};
+use crate::store::{Found, LastKnown, Saved, SavedStatus, Store};
 use crate::switch::learn::{Asked, Learner};
 use crate::switch::{Switch, cached, labels};
 use crate::topology::auto_register::AutoRegisteredHandler;
@@ -197,6 +198,17 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();
+    let statuses = |kind| {
+        if backend.connection.is_ready() {
+            return Vec::new();
+        }
+        let kept = backend.statuses.lock();
+        let saved = kept.all(kind).map(|(id, status)| SavedStatus {
+            id: id.to_owned(),
+            message: status.message.clone(),
+        });
+        saved.collect()
+    };
     let auto_registered = live
         .auto_registered_by(backend.id)
         .map(str::to_owned)
@@ -220,6 +232,8 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         runtime_config: runtime_config.filter(|it| it.len() <= LONGEST_RUNTIME_CONFIG),
         created,
         given_descriptors: switch.given.lock().clone(),
+        pod_statuses: statuses(Kind::Pod),
+        container_statuses: statuses(Kind::Container),
     }
 }
 
@@ -317,6 +331,8 @@ impl Restored<'_> {
                 self.restore_list(list, message, at);
             }
         }
+        self.restore_statuses(&rpc::POD_STATUS, saved.pod_statuses);
+        self.restore_statuses(&rpc::CONTAINER_STATUS, saved.container_statuses);
         let mut owners = switch.owners();
         owners
             .pods
@@ -336,6 +352,21 @@ impl Restored<'_> {
             backend.await_until(switch.start_by.min(Instant::now() + BRIEF_WAIT));
         } else {
             backend.await_until(switch.start_by)
+        }
+    }
+
+    /// Restores the kept statuses that the replies of `row` show.
+    fn restore_statuses(self, row: &Row, saved: Vec<SavedStatus>) {
+        let mut statuses = self.backend.statuses.lock();
+        let changes = statuses.changes();
+        for SavedStatus { id, message } in saved {
+            if let Some((kind, state)) = row.status()
+                && let Ok(state) = protobuf::varint(&message, state)
+            {
+                // A part of the file would keep the whole file in memory.
+                let message = Bytes::copy_from_slice(&message);
+                statuses.keep(kind, &id, ItemStatus { message, state }, changes);
+            }
         }
     }
 

@@ -26,14 +26,19 @@ use crate::topology::Live;
 /// memory.
 pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
+/// The longest wait for an answer that nothing can replace, such as a list without a cached one.
+pub(crate) const NEEDED_LIMIT: Duration = Duration::from_secs(10);
+
 /// A backend's part of a merged reply: its own reply (the result of `own`). If that cannot be used (the backend is
 /// silent, returns an error, or its reply cannot be read), cached items replace it, else an omission.
 ///
 /// Waits for `own` for `list_timeout` or `stats_timeout`. If nothing is cached by then and the call may not omit the
-/// backend, waits until `own` ends or a probe has proven that the backend hangs.
+/// backend, waits until `own` ends or a probe has proven that the backend hangs, for a list at most [`NEEDED_LIMIT`].
+/// Does not wait for a backend that has not answered an earlier call of the RPC.
 ///
 /// # Errors
-/// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs.
+/// The error of `own` if nothing can replace it, or if clients act on its code; `Unavailable` if the backend hangs or
+/// is late.
 pub(crate) async fn with_replacement(
     part: Part<'_>,
     own: impl Future<Output = Result<Share, Failed>>,
@@ -95,9 +100,12 @@ impl Part<'_> {
         let is_short = call.row.patience == Patience::Short
             && backend.record.learn(|known| known.disks.has_reported());
         if let Some(status) = backend.silence(call.contribution()) {
+            // A backend that is down may be back, so the call waits for the next attempt to connect. A backend that is
+            // ready is late, and the session asks it.
+            let is_asked = is_short || backend.connection.is_ready();
             match replaced(status.into()) {
                 Ok(share) => return Ok(share),
-                Err(why) if is_short => return Err(why),
+                Err(why) if is_asked => return Err(why),
                 Err(_) => {}
             }
         }
@@ -115,6 +123,7 @@ impl Part<'_> {
                 match share {
                     Ok(share) => return Ok(share),
                     Err(why) if is_short => return Err(why),
+                    Err(why) if is_list => call.within(NEEDED_LIMIT, own).await.map_err(|_| why)?,
                     Err(_) => own.await,
                 }
             }

@@ -9,9 +9,10 @@ use criswitch_cri::codec::cri;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use prost::Message as _;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::backend::Backend;
+use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply, Unsent};
 use crate::call::{Call, Failed, named};
 use crate::dispatch::fanout::{BackendResult, ask};
@@ -102,20 +103,30 @@ pub(crate) async fn runtime_config(
     }
 }
 
-/// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`.
+/// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`, and not for
+/// one that has not answered an earlier configuration: the session sends it the new one.
 async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
-        // A single backend is waited for as long as its client does, as without criswitch.
-        let limit = if call.live.is_alone() {
-            Duration::MAX
-        } else {
-            backend.list_timeout()
-        };
-        let asked = call.within(limit, pin!(ask(call, &backend))).await;
-        let result = asked.unwrap_or_else(|_| Err(backend.timed_out(call.row)));
+        let result = in_time(call, &backend).await;
         BackendResult { backend, result }
     });
     join_all(asked).await
+}
+
+async fn in_time(call: &Call, backend: &Backend) -> Result<Answer, Status> {
+    let limit = match backend.record.late_config() {
+        // A single backend is waited for as long as its client does, as without criswitch.
+        _ if call.live.is_alone() => Duration::MAX,
+        Some(late) => return Err(late),
+        None => backend.list_timeout(),
+    };
+    let asked = call.within(limit, pin!(ask(call, backend))).await;
+    asked.unwrap_or_else(|late| {
+        if late.is_fault_of_backend {
+            backend.record.note_late_config();
+        }
+        Err(backend.timed_out(call.row))
+    })
 }
 
 /// Backends that get the runtime configuration again if the client cancels the call before all of them have answered.

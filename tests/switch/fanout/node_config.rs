@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use criswitch_cri::codec::cri;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::faults;
@@ -320,6 +321,27 @@ async fn a_backend_that_rejects_the_runtime_configuration_when_it_is_back_still_
     assert_eq!(logged.lines(&["kata", "did not accept"]).len(), 1);
     kata.heal("UpdateRuntimeConfig");
     wait::until(async || kata.network() == Some(network("10.1.0.0/16"))).await;
+}
+
+#[tokio::test]
+async fn a_backend_with_an_unanswered_runtime_configuration_is_named_not_waited_for_and_gets_the_last_one()
+ {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.hold("UpdateRuntimeConfig");
+    for (cidr, limit) in [("10.1.0.0/16", 2100), ("10.2.0.0/16", 100)] {
+        let begun = Instant::now();
+        set_cidr(&rig, cidr).await.unwrap();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_millis(limit), "{cidr}: {took:?}");
+    }
+    let failing = faults::state_of(&rig, "kata").await["failingRpcs"][0].clone();
+    assert_eq!(failing["rpc"], "UpdateRuntimeConfig", "{failing}");
+    kata.release("UpdateRuntimeConfig");
+    wait::until(async || kata.network() == Some(network("10.2.0.0/16"))).await;
+    let is_named = async || !faults::state_of(&rig, "kata").await["failingRpcs"][0].is_null();
+    wait::until(async || !is_named().await).await;
 }
 
 #[tokio::test]

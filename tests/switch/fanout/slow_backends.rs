@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+use tonic::Code;
+
 use crate::faults::{hang, names, node, state_of};
 use crate::logged::Logged;
 use crate::support::{Journal, Rig, Sim};
@@ -276,4 +279,23 @@ async fn calls_of_other_backends_do_not_wait_for_one_that_hangs() {
         pods = rig.pods() => panic!("the list was to wait: {pods:?}"),
         status = crate::faults::status(&rig) => drop(status),
     }
+}
+
+#[tokio::test]
+async fn a_list_that_is_not_cached_waits_with_a_limit_and_then_fails_at_once_until_the_backend_answers()
+ {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = node("start_wait = \"0s\"\nstale_lists = \"0s\"", sims).await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.hold("ListPodSandbox");
+    for limit in [Duration::from_millis(12_100), Duration::from_millis(100)] {
+        let begun = Instant::now();
+        let failed = rig.pods().await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unavailable);
+        assert!(failed.message().contains("kata"), "{failed}");
+        assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
+    }
+    kata.release("ListPodSandbox");
+    wait::until(async || rig.pods().await.is_ok()).await;
 }

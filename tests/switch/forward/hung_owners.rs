@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use criswitch::backend::CHANGE_LIMIT;
 use criswitch_cri::codec::admin::ForgetRequest;
 use criswitch_cri::codec::cri;
@@ -12,7 +13,7 @@ use tonic::Code;
 use crate::calls::{ID_CALLS, IdCall, path, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
 use crate::support::clock::later;
-use crate::support::{RawReply, Rig, frame};
+use crate::support::{IMAGE, RawReply, Rig, container_config, frame, pod_config};
 use crate::wait;
 
 /// The most that criswitch may take if it waits for no backend.
@@ -92,7 +93,7 @@ async fn a_call_that_changes_something_ends_after_a_minute_and_a_creation_with_i
     }
     let client = (*rig).raw().await;
     let request = frame(&cri::RunPodSandboxRequest {
-        config: Some(crate::support::pod_config("new")),
+        config: Some(pod_config("new")),
         runtime_handler: "kata".to_owned(),
     });
     let deadline = [("grpc-timeout", "100S")];
@@ -209,21 +210,48 @@ async fn a_container_whose_status_hangs_delays_no_other_container_of_its_backend
     assert!(took < AT_ONCE, "{took:?}");
 }
 
+/// A request of kata's client that creates something in `pod`, or a pod.
+fn creation(row: &Row, pod: &str) -> Bytes {
+    let config = Some(pod_config("new"));
+    match row.name {
+        "RunPodSandbox" => frame(&cri::RunPodSandboxRequest {
+            config,
+            runtime_handler: "kata".to_owned(),
+        }),
+        "CreateContainer" => frame(&cri::CreateContainerRequest {
+            pod_sandbox_id: pod.to_owned(),
+            config: Some(container_config("new", IMAGE)),
+            sandbox_config: None,
+        }),
+        "RestorePod" => frame(&cri::RestorePodRequest {
+            config,
+            runtime_handler: "kata".to_owned(),
+            ..Default::default()
+        }),
+        name => panic!("no request of {name}"),
+    }
+}
+
 #[tokio::test]
 async fn a_creation_ends_when_its_backend_is_forgotten() {
-    let (rig, ..) = with_pod().await;
-    hang(rig.sim("kata"));
-    let mut create = std::pin::pin!(rig.try_run("kata", "new"));
-    let forgotten = async {
-        until_state(&rig, "kata", "unresponsive").await;
-        let request = ForgetRequest {
-            backend: "kata".to_owned(),
+    for row in ROWS.iter().filter(|row| row.patience == Patience::Create) {
+        let (rig, pod, _) = with_pod().await;
+        hang(rig.sim("kata"));
+        let (client, path) = ((*rig).raw().await, path(row.name));
+        let create = client.call(&path, &[], creation(row, &pod));
+        let forgotten = async {
+            until_state(&rig, "kata", "unresponsive").await;
+            let request = ForgetRequest {
+                backend: "kata".to_owned(),
+            };
+            rig.admin().forget(request).await.unwrap();
         };
-        rig.admin().forget(request).await.unwrap();
-    };
-    let (created, ()) = tokio::join!(&mut create, forgotten);
-    assert_eq!(created.unwrap_err().code(), Code::Unavailable);
-    assert!(rig.pods().await.unwrap().is_empty());
+        let (created, ()) = tokio::join!(create, forgotten);
+        let text = text_of(&created);
+        assert_eq!(created.code(), Code::Unavailable, "{}: {text}", row.name);
+        assert!(text.contains("was removed"), "{}: {text}", row.name);
+        assert!(rig.pods().await.unwrap().is_empty());
+    }
 }
 
 #[tokio::test]
@@ -235,7 +263,7 @@ async fn a_pod_whose_creation_was_given_up_is_not_missing_in_a_cached_list_by_it
     let (given_up, ()) = tokio::join!(create, kata.until_done("RunPodSandbox"));
     given_up.unwrap_err();
     kata.fail("ListPodSandbox", tonic::Status::unknown("busy"));
-    let uid = crate::support::pod_config("new").metadata.unwrap().uid;
+    let uid = pod_config("new").metadata.unwrap().uid;
     let lists = crate::calls::narrowed_to("no", "no", &uid);
     let by_uid = |list: &&crate::calls::Narrowed| {
         list.rpc == "ListPodSandbox" && list.by == crate::calls::By::Uid

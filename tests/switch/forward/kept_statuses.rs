@@ -1,6 +1,9 @@
 //! The last status of a pod or container, which answers while its backend is away or late.
 
+use std::time::Duration;
+
 use criswitch_cri::codec::cri;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, send, stopped};
@@ -162,4 +165,49 @@ async fn a_read_that_criswitch_repeats_is_kept_too() {
     };
     let fresh = send(&rig, "ContainerStatus", frame(&request)).await;
     assert_eq!(fresh.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_restart_while_a_backend_is_away_keeps_its_statuses() {
+    for fault in ["down", "unresponsive"] {
+        let (mut rig, pod, container) = with_statuses().await;
+        match fault {
+            "down" => stopped(&rig, "kata").await,
+            _ => hung(&rig, "kata").await,
+        }
+        let before = of_pod(&rig, &pod).await.expect(fault);
+        for _ in 0..2 {
+            list(&rig).await;
+            rig.restart_switch().await;
+            let begun = Instant::now();
+            for _ in 0..10 {
+                assert_eq!(of_pod(&rig, &pod).await.expect(fault), before);
+                of_container(&rig, &container, false).await.expect(fault);
+            }
+            // The time in which a probe shows that a backend hangs.
+            assert!(
+                begun.elapsed() <= Duration::from_millis(8100),
+                "{:?}",
+                begun.elapsed()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_status_is_restored_that_a_call_may_have_changed_while_its_backend_hung() {
+    let (mut rig, _, container) = with_statuses().await;
+    let kata = rig.sim("kata");
+    kata.hold("StopContainer");
+    let hang = async {
+        kata.until_held("StopContainer").await;
+        of_container(&rig, &container, false).await.unwrap();
+        hung(&rig, "kata").await;
+    };
+    let (stopped, ()) = tokio::join!(rig.stop(&container), hang);
+    stopped.unwrap_err();
+    list(&rig).await;
+    rig.restart_switch().await;
+    let failed = of_container(&rig, &container, false).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
 }

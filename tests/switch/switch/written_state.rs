@@ -83,6 +83,25 @@ async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_
     lists_fail(&rig).await;
 }
 
+/// Only the statuses have changed when a backend goes away, and no list needs them.
+#[tokio::test]
+async fn a_full_disk_leaves_the_saved_lists_of_a_backend_that_goes_away() {
+    let (mut rig, _, container_id) = with_pods().await;
+    let request = cri::ContainerStatusRequest {
+        container_id,
+        verbose: false,
+    };
+    rig.runtime().container_status(request).await.unwrap();
+    let file = state_file(&rig, "kata");
+    block(&file);
+    stopped(&rig, "kata").await;
+    let before = all(&rig).await;
+    assert!(file.exists());
+    fs::remove_dir_all(hidden(&file).unwrap()).unwrap();
+    rig.restart_switch().await;
+    assert_eq!(all(&rig).await, before);
+}
+
 /// criswitch tries to write again every second. Further changes do not wait for this write.
 #[tokio::test]
 async fn calls_return_at_once_while_the_state_cannot_be_written() {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf::{self, Malformed};
@@ -20,6 +19,7 @@ use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::dispatch::fanout;
+use crate::dispatch::fanout::fallback::NEEDED_LIMIT;
 use crate::errors;
 use crate::switch::image_references;
 use crate::topology::Live;
@@ -57,9 +57,6 @@ pub(super) struct ImageProperties {
     pub username: String,
 }
 
-/// The longest wait for a store whose answer alone shows that an image is absent.
-const STORE_LIMIT: Duration = Duration::from_secs(10);
-
 /// How long criswitch waits for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -68,7 +65,7 @@ pub(super) enum Wait {
     ListTimeout,
     /// The same, but the caller does not wait longer: a store without an answer is late with the call.
     OnlyListTimeout,
-    /// At most [`STORE_LIMIT`].
+    /// At most [`NEEDED_LIMIT`], because only the answer shows that an image is absent.
     Answer,
 }
 
@@ -183,11 +180,11 @@ pub(super) async fn ask_stores(
 async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
     let cached = || cached_image(call, backend);
     let limit = match wait {
-        Wait::Answer => STORE_LIMIT,
-        Wait::ListTimeout | Wait::OnlyListTimeout if cached().is_none() => STORE_LIMIT,
+        Wait::Answer => NEEDED_LIMIT,
+        Wait::ListTimeout | Wait::OnlyListTimeout if cached().is_none() => NEEDED_LIMIT,
         Wait::ListTimeout | Wait::OnlyListTimeout => backend.list_timeout(),
     };
-    let is_last = limit == STORE_LIMIT || wait == Wait::OnlyListTimeout;
+    let is_last = limit == NEEDED_LIMIT || wait == Wait::OnlyListTimeout;
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
         None => {

@@ -20,6 +20,9 @@ const STATUS_BOUND: Duration = Duration::from_millis(1100);
 const LIST_BOUND: Duration = Duration::from_millis(2100);
 /// The time limit of a call while a backend hangs. It is longer than criswitch needs to notice the hang.
 const HUNG_BOUND: Duration = Duration::from_secs(10);
+/// The time limit of a list that needs the answer of a backend that hangs. It is longer than criswitch waits for the
+/// lists that show the owner of an id, and then for the answer.
+const NEEDED_BOUND: Duration = Duration::from_secs(20);
 /// The time limit of a call that changes something while its backend hangs.
 const CHANGE_BOUND: Duration = Duration::from_secs(75);
 /// The time limit of a call while backends are slow. It is longer than the backends need for a list of pods, a list of
@@ -65,8 +68,16 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
         // Nothing replaces a list that was never read, nor a list of one handler's images.
-        Goes::All(_, Merge::Items(_) | Merge::Streamed(..)) if hangs_alone => return None,
-        Goes::Image(_, ImageRule::List(_)) if hangs_alone => return None,
+        Goes::All(_, Merge::Items(_) | Merge::Streamed(..))
+        | Goes::Image(_, ImageRule::List(_))
+            if hangs_alone =>
+        {
+            // One pod's stats come from its backend only.
+            if is_alone || !asked.call.row.is_list() {
+                return None;
+            }
+            NEEDED_BOUND
+        }
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,

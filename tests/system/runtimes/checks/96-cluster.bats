@@ -92,7 +92,11 @@ image_gone() {
   for name in boxed plain; do
     wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
   done
-  before=$(runs_now)
+  # Each kubelet removes old containers of this pod, and asks for the status of all before it removes an image.
+  create_pod crashes boxed '.spec.containers[0].command = ["false"]'
+  wait_for 90 "a pod that crashes" pod_is crashes "$CRASHED_TWICE"
+  crashes=$(restarts_of crashes)
+  before=$(runs_now | grep -v "^crashes ")
   watch_node
   signal STOP 1
   pods_come_and_go $((SECONDS + HANG_S))
@@ -108,9 +112,24 @@ image_gone() {
   wait_for 60 "the state ready" is_backend old ready
   come_and_go after boxed
   wait_for 60 "the end of the pod" pod_gone pulls
-  equal "the containers" "$before" "$(runs_now)"
+  equal "the containers" "$before" "$(runs_now | grep -v "^crashes ")"
+  # The kubelet waits for up to five minutes before it starts the container again.
+  wait_for 330 "a further start of the pod that crashes" restarted_since "$crashes"
   never_unready
   remove_all_pods
+}
+
+# A jq filter: the container of a pod has ended twice or more, and the kubelet waits before it starts the next one.
+CRASHED_TWICE='.status.containerStatuses[0] | .restartCount >= 2 and .state.waiting.reason == "CrashLoopBackOff"'
+
+# restarts_of POD: prints how often the kubelet has restarted the container of a pod.
+restarts_of() {
+  api "api/v1/namespaces/suite/pods/$1" | jq '.status.containerStatuses[0].restartCount'
+}
+
+# restarted_since COUNT: succeeds when the pod `crashes` has restarted more often; a condition for wait_for.
+restarted_since() {
+  [ "$(restarts_of crashes)" -gt "$1" ]
 }
 
 @test "node-feature-discovery reads the labels that criswitch writes, also after a containerd fails and returns" {
