@@ -27,6 +27,9 @@ pub const MOST_HANDLERS: usize = 256;
 /// The maps of a message that has none.
 const NO_MAPS: &[Path] = &[];
 
+/// Reads a message whole. The error says why clients cannot use it.
+type ReadMessage = fn(&[u8]) -> Result<(), String>;
+
 /// A message of a backend that every client can decode. Only the gate makes one. Merging, events, the status of the
 /// node, the cached lists and the restored state take no other messages.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +56,7 @@ enum Form {
 impl Form {
     /// Why clients cannot use the message; `None` if they can.
     fn fault(self, message: &[u8]) -> Option<String> {
-        let (read, maps): (fn(&[u8]) -> Result<(), String>, _) = match self {
+        let (read, maps): (ReadMessage, _) = match self {
             Form::List(list) => return items::fault(list, message, &[]),
             Form::Status => (status, maps::STATUS),
             Form::Disks => (disks, NO_MAPS),
