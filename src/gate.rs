@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 
 use bytes::{Bytes, BytesMut};
-use criswitch_cri::codec::protobuf::Path;
+use criswitch_cri::codec::protobuf::{Editable, EditedMessage, Path};
 use criswitch_cri::codec::{cri, protobuf};
 use criswitch_cri::rpc::List;
 use criswitch_cri::rpc::fields::{ITEMS, maps};
@@ -26,6 +26,9 @@ pub const MOST_HANDLERS: usize = 256;
 
 /// The maps of a message that has none.
 const NO_MAPS: &[Path] = &[];
+
+/// Reads a message whole. The error says why clients cannot use it.
+type ReadMessage = fn(&[u8]) -> Result<(), String>;
 
 /// A message of a backend that every client can decode. Only the gate makes one. Merging, events, the status of the
 /// node, the cached lists and the restored state take no other messages.
@@ -44,6 +47,7 @@ enum Form {
     List(List),
     Disks,
     Profiles,
+    Image,
     Status,
     Version,
     Event,
@@ -52,19 +56,17 @@ enum Form {
 impl Form {
     /// Why clients cannot use the message; `None` if they can.
     fn fault(self, message: &[u8]) -> Option<String> {
-        let (decoded, maps) = match self {
+        let (read, maps): (ReadMessage, _) = match self {
             Form::List(list) => return items::fault(list, message, &[]),
-            Form::Status => (status(message), maps::STATUS),
-            Form::Disks => (disks(message), NO_MAPS),
-            Form::Profiles => (
-                decoded::<cri::ListSecurityProfilesResponse>(message),
-                NO_MAPS,
-            ),
-            Form::Version => (decoded::<cri::VersionResponse>(message), NO_MAPS),
-            Form::Event => (event(message), maps::EVENT),
+            Form::Status => (status, maps::STATUS),
+            Form::Disks => (disks, NO_MAPS),
+            Form::Profiles => (decoded::<cri::ListSecurityProfilesResponse>, NO_MAPS),
+            Form::Image => (decoded::<cri::ImageStatusResponse>, maps::IMAGE_STATUS),
+            Form::Version => (decoded::<cri::VersionResponse>, NO_MAPS),
+            Form::Event => (event, maps::EVENT),
         };
-        let in_maps = || items::map_fault(message, maps).map(|fault| format!("its reply {fault}"));
-        decoded.err().or_else(in_maps)
+        let in_maps = items::map_fault(message, maps).map(|fault| format!("its reply {fault}"));
+        in_maps.or_else(|| read(message).err())
     }
 
     fn read(self, message: &Bytes) -> Result<Readable, String> {
@@ -125,6 +127,14 @@ impl Readable {
         Form::Profiles.read(message)
     }
 
+    /// An `ImageStatusResponse`. One store answers for all stores.
+    ///
+    /// # Errors
+    /// Why clients cannot use the message.
+    pub fn image(message: &Bytes) -> Result<Readable, String> {
+        Form::Image.read(message)
+    }
+
     /// A `StatusResponse`.
     ///
     /// # Errors
@@ -155,15 +165,6 @@ impl Readable {
             message: held.with(self.message),
             ..self
         }
-    }
-
-    /// The same message after a change by criswitch that leaves every client able to decode it: items were dropped, or
-    /// the name of a handler or a state was replaced. `None` is no change. Tests read the message again.
-    pub(crate) fn rewritten(self, message: Option<Bytes>) -> Readable {
-        let Some(message) = message else { return self };
-        let fault = || self.form.and_then(|form| form.fault(&message));
-        debug_assert_eq!(fault(), None, "a change that clients cannot decode");
-        Readable::new(message, self.form)
     }
 
     /// This list with the items of `others`, which are lists of the same kind, after its own.
@@ -205,6 +206,23 @@ impl Readable {
             form,
             print: OnceLock::new(),
         }
+    }
+}
+
+/// An edit drops items, or replaces the name of a handler, a label or a state, so every client can decode the message
+/// after it. Tests read the message again.
+impl Editable for Readable {
+    fn with(&self, edited: EditedMessage) -> Readable {
+        let message = Bytes::from(edited);
+        let fault = || self.form.and_then(|form| form.fault(&message));
+        debug_assert_eq!(fault(), None, "a change that clients cannot decode");
+        Readable::new(message, self.form)
+    }
+}
+
+impl AsRef<[u8]> for Readable {
+    fn as_ref(&self) -> &[u8] {
+        &self.message
     }
 }
 
@@ -442,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_and_an_event_are_read_whole() {
+    fn a_status_an_image_and_an_event_are_read_whole() {
         // A handler whose features are cut off, and a handler whose name is not UTF-8.
         for handler in [
             &b"\x1a\x07\x0a\x01a\x12\x02\x08"[..],
@@ -453,6 +471,15 @@ mod tests {
         assert_eq!(status(b"\x1a\x03\x0a\x01a"), Ok(()));
         assert_eq!(status(&b"\x1a\x00".repeat(MOST_HANDLERS)), Ok(()));
         assert!(status(&b"\x1a\x00".repeat(MOST_HANDLERS + 1)).is_err());
+        let image = |message: &'static [u8]| Readable::image(&Bytes::from_static(message));
+        // An image whose tag is not UTF-8, and one whose annotation is cut off.
+        for broken in [
+            &b"\x0a\x06\x12\x04caf\xe9"[..],
+            b"\x0a\x06\x3a\x04\x12\x02\x0a\x05",
+        ] {
+            assert!(image(broken).is_err(), "{broken:?}");
+        }
+        assert!(image(b"\x0a\x03\x0a\x01a").is_ok());
         let event = |message: &'static [u8]| Readable::event(&Bytes::from_static(message));
         assert!(event(b"\x0a\x04caf\xe9").is_err());
         assert!(event(b"\x0a\x01a").is_ok());

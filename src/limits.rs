@@ -17,6 +17,9 @@ pub const RESERVED_CALLS: usize = 1024;
 /// The most calls in flight at once of all users together, except root and criswitch's own user. So calls of other
 /// users never block the kubelet.
 pub const OTHERS_CALLS: usize = 2048;
+/// The most calls in flight at once of each user other than root and criswitch's own user. So no user takes all of
+/// [`OTHERS_CALLS`].
+pub const USER_CALLS: usize = 1024;
 /// The most connections of clients at once. The kubelet has two connections, and crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
 /// How many of [`MAX_CONNECTIONS`] are reserved for root and the user that criswitch runs as: other users never block
@@ -29,6 +32,8 @@ pub const MAX_ADMIN_CALLS: usize = 64;
 /// The most calls of the admin service in flight at once of all users together, except root and criswitch's own user.
 /// So calls of other users never block root's commands.
 pub const OTHERS_ADMIN_CALLS: usize = 32;
+/// The most calls of the admin service in flight at once of each of these users.
+pub const USER_ADMIN_CALLS: usize = 16;
 /// The largest request of the admin service, in bytes.
 pub const MAX_ADMIN_REQUEST: usize = 64 << 10;
 /// How long a call of the admin service may take until the first message of its reply.

@@ -24,8 +24,8 @@ mod uids;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use bytes::Bytes;
 use criswitch_config::BackendId;
+use criswitch_cri::codec::protobuf::Editable;
 use criswitch_cri::rpc::Kind;
 
 use entries::{
@@ -203,7 +203,7 @@ impl Owners {
         let learned = match kind {
             Kind::Pod => learn(pods, backend, now, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape::new(pods, backend);
+                let shape = ContainerShape::new(pods, &self.creations, backend);
                 learn(
                     &mut self.containers.by_id,
                     backend,
@@ -223,19 +223,19 @@ impl Owners {
     ///
     /// # Errors
     /// If the list is malformed or too large.
-    pub fn own(
+    pub fn own<M: Editable>(
         &self,
         kind: Kind,
         backend: BackendId,
-        list: &[u8],
+        list: &M,
         asked: Mark,
-    ) -> Result<Option<Bytes>, Unlearned> {
+    ) -> Result<Option<M>, Unlearned> {
         let removed = self.removals.since(asked);
         let pods = &self.pods.by_id;
         match kind {
             Kind::Pod => own(pods, backend, list, &removed, &PodShape),
             Kind::Container => {
-                let shape = ContainerShape::new(pods, backend);
+                let shape = ContainerShape::new(pods, &self.creations, backend);
                 own(&self.containers.by_id, backend, list, &removed, &shape)
             }
         }
@@ -328,7 +328,10 @@ impl Owners {
     /// The number of containers in this list of `backend` that have the uid label of another backend's pod, and that
     /// criswitch drops.
     pub fn mislabelled(&self, backend: BackendId, list: &[u8]) -> usize {
-        mislabelled(list, &ContainerShape::new(&self.pods.by_id, backend))
+        mislabelled(
+            list,
+            &ContainerShape::new(&self.pods.by_id, &self.creations, backend),
+        )
     }
 
     /// All ids that begin with `prefix`, and their owners.

@@ -64,7 +64,7 @@ fn an_image_whose_id_is_sent_twice_is_found_by_the_last_one() {
 #[test]
 fn a_state_that_is_sent_in_64_bits_is_read_in_32() {
     let pod = [3 << 3, 0x81, 0x80, 0x80, 0x80, 0x10];
-    let list = [[1 << 3 | 2, 6].as_slice(), &pod].concat();
+    let list = Bytes::from([[1 << 3 | 2, 6].as_slice(), &pod].concat());
     let request = [1 << 3 | 2, 4, 2 << 3 | 2, 2, 1 << 3, 1];
     let filtered = filter(List::Pods, &list, &request, |_| true).unwrap();
     assert_eq!(filtered, list);

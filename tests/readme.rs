@@ -329,6 +329,7 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("Calls in flight in all", limits::MAX_CALLS),
         ("so that", limits::RESERVED_CALLS),
         ("Of these, calls of users other", limits::OTHERS_CALLS),
+        ("Of these, calls of one user", limits::USER_CALLS),
         ("Calls of the [admin service]", limits::MAX_ADMIN_CALLS),
         (
             "Bytes of all requests in flight",

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use criswitch_cri::codec::protobuf::{self, Edit};
+use bytes::Bytes;
+use criswitch_cri::codec::protobuf::{self, Edit, Edited};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use criswitch_cri::rpc::{List, StateChange};
 use tokio::time::Instant;
@@ -91,16 +91,14 @@ impl Kept {
             let changed = self.states.get(protobuf::string(item, LISTED_ID)?);
             Ok(changed.map_or(Edit::Same, |changed| Edit::Other(changed.item(item))))
         });
-        Some(message.rewritten(edited.ok()?))
+        Some(edited.ok()?.unwrap_or(message))
     }
 }
 
 impl NewState {
-    /// Appends the new state to `item`: if a field occurs twice, its last value counts.
-    fn item(&self, item: &[u8]) -> Bytes {
-        let mut item = BytesMut::from(item);
-        protobuf::put_varint(&mut item, self.field, self.state);
-        item.freeze()
+    /// `item` with the new state.
+    fn item(&self, item: &[u8]) -> Edited {
+        Edited::with_varint(item, self.field, self.state)
     }
 }
 

@@ -173,13 +173,14 @@ pub(crate) async fn send_alone(
 }
 
 /// Joins `messages` as `join` says.
-fn joined(join: &Join, messages: &[Bytes]) -> Result<Vec<Bytes>, Malformed> {
+fn joined(join: &Join, messages: impl Iterator<Item = Readable>) -> Result<Vec<Bytes>, Malformed> {
+    let messages: Vec<Bytes> = messages.map(Bytes::from).collect();
     Ok(match join {
-        Join::Concat => messages.to_vec(),
-        Join::Distinct(keys) => vec![merge::distinct(messages, keys)?],
-        Join::Images => vec![merge::images(messages)?],
-        Join::Profiles => vec![merge::profiles(messages)?],
-        Join::Descriptors => vec![labels::union(messages)?],
+        Join::Concat => messages,
+        Join::Distinct(keys) => vec![merge::distinct(&messages, keys)?],
+        Join::Images => vec![merge::images(&messages)?],
+        Join::Profiles => vec![merge::profiles(&messages)?],
+        Join::Descriptors => vec![labels::union(&messages)?],
     })
 }
 
@@ -390,7 +391,7 @@ impl MergeStart {
         } else {
             view.shown(list, backend, &message)?
         };
-        Ok(message.rewritten(shown))
+        Ok(shown.unwrap_or(message))
     }
 
     /// The items of the list `message` of a backend that other backends own because they listed them after the
@@ -409,8 +410,7 @@ impl MergeStart {
         };
         let items = filter(list, message, &[], |id| ids.contains(id))
             .map_err(|fault| backend.malformed(&fault))?;
-        let shown = view.shown(list, backend, &items)?.unwrap_or(items);
-        Ok(Some(message.clone().rewritten(Some(shown))))
+        Ok(Some(view.shown(list, backend, &items)?.unwrap_or(items)))
     }
 }
 
@@ -420,7 +420,7 @@ fn each_once(list: List, messages: &mut [Message]) -> Result<(), Failed> {
     for (backend, message) in messages {
         let first = first_of_each(list, message, &mut seen, MOST);
         if let Some(first) = first.map_err(|fault| backend.malformed(&fault))? {
-            *message = std::mem::take(message).rewritten(Some(first));
+            *message = first;
         }
     }
     Ok(())
@@ -507,11 +507,7 @@ fn one_message(
         .iter()
         .map(|(backend, message)| (backend.name(), message.len()))
         .collect();
-    let bytes: Vec<_> = messages
-        .into_iter()
-        .map(|(_, message)| message.into())
-        .collect();
-    let joined = joined(join, &bytes);
+    let joined = joined(join, messages.into_iter().map(|(_, message)| message));
     let merged = joined.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
     let limit = most(switch, call.row);
     if merged.iter().map(Bytes::len).sum::<usize>() > limit {

@@ -102,16 +102,15 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
         if is_known {
             continue;
         }
-        let fault = match read(item) {
-            Ok(Some(field)) => format!("the item {:?} has no {field}", id(list, item)),
-            Ok(None) => match size_fault(list, item).or_else(|| map_fault(item, maps)) {
-                Some(fault) => format!("the item {:?} {fault}", id(list, item)),
-                None => continue,
+        // Sizes come first, because a large map takes long to decode.
+        let id = || id(list, item);
+        let fault = match size_fault(list, item).or_else(|| map_fault(item, maps)) {
+            Some(fault) => format!("the item {:?} {fault}", id()),
+            None => match read(item) {
+                Ok(None) => continue,
+                Ok(Some(field)) => format!("the item {:?} has no {field}", id()),
+                Err(fault) => format!("clients cannot decode the item {:?}: {fault}", id()),
             },
-            Err(fault) => format!(
-                "clients cannot decode the item {:?}: {fault}",
-                id(list, item)
-            ),
         };
         return Some(format!("its reply is malformed: {fault}"));
     }

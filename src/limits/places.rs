@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use criswitch_cri::rpc::Row;
+use fnv::FnvHashMap;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{MAX_ADMIN_CALLS, MAX_CALLS, OTHERS_ADMIN_CALLS, OTHERS_CALLS, RESERVED_CALLS};
+use super::{
+    MAX_ADMIN_CALLS, MAX_CALLS, OTHERS_ADMIN_CALLS, OTHERS_CALLS, RESERVED_CALLS, USER_ADMIN_CALLS,
+    USER_CALLS,
+};
 
-/// A limit on how many connections or calls exist at once.
-#[derive(Debug)]
+/// A limit on how many connections or calls exist at once. A clone is the same limit.
+#[derive(Clone, Debug)]
 pub(crate) struct CountLimit {
     pub(crate) most: usize,
     /// The limited resource, as error messages name it.
@@ -72,12 +77,41 @@ impl User {
     }
 }
 
+/// The limits on the calls of users other than root and criswitch's own user.
+#[derive(Debug)]
+struct OthersLimits {
+    /// The limit on the calls of all these users together.
+    all: CountLimit,
+    /// The limit on the calls of each of them, without calls.
+    one: CountLimit,
+    /// The limits of these users. Only users in `allow_uids` can connect, so these are few.
+    users: Mutex<FnvHashMap<u32, CountLimit>>,
+}
+
+impl OthersLimits {
+    fn new(all: CountLimit, one: CountLimit) -> OthersLimits {
+        let users = Mutex::default();
+        OthersLimits { all, one, users }
+    }
+
+    /// The limits on the calls of `user`.
+    fn of(&self, user: User) -> Vec<CountLimit> {
+        let User::Other(uid) = user else {
+            return Vec::new();
+        };
+        let new = || CountLimit::new(self.one.most, self.one.what);
+        let mut users = self.users.lock();
+        let its = users.entry(uid).or_insert_with(new).clone();
+        vec![its, self.all.clone()]
+    }
+}
+
 /// The limits on calls in flight, of all clients.
 #[derive(Debug)]
 pub(crate) struct CallLimits {
     all: CountLimit,
     long: CountLimit,
-    others: CountLimit,
+    others: OthersLimits,
 }
 
 impl Default for CallLimits {
@@ -87,7 +121,10 @@ impl Default for CallLimits {
         CallLimits {
             all: CountLimit::new(MAX_CALLS, "calls"),
             long: CountLimit::new(MAX_CALLS - RESERVED_CALLS, long),
-            others: CountLimit::new(OTHERS_CALLS, others),
+            others: OthersLimits::new(
+                CountLimit::new(OTHERS_CALLS, others),
+                CountLimit::new(USER_CALLS, "calls by this user"),
+            ),
         }
     }
 }
@@ -102,10 +139,10 @@ impl CallLimits {
     ///
     /// # Errors
     /// If a limit has no free permit: that limit.
-    pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &CountLimit> {
+    pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, CountLimit> {
+        let others = self.others.of(user);
         let long = row.is_long.then_some(&self.long);
-        let others = user.is_other().then_some(&self.others);
-        take([Some(&self.all), long, others].into_iter().flatten())
+        take(others.iter().chain(long).chain([&self.all])).map_err(CountLimit::clone)
     }
 }
 
@@ -113,7 +150,7 @@ impl CallLimits {
 #[derive(Debug)]
 pub(crate) struct AdminLimits {
     all: CountLimit,
-    others: CountLimit,
+    others: OthersLimits,
 }
 
 impl Default for AdminLimits {
@@ -121,7 +158,10 @@ impl Default for AdminLimits {
         let others = "calls of the admin service by users other than root and criswitch's own user";
         AdminLimits {
             all: CountLimit::new(MAX_ADMIN_CALLS, "calls of the admin service"),
-            others: CountLimit::new(OTHERS_ADMIN_CALLS, others),
+            others: OthersLimits::new(
+                CountLimit::new(OTHERS_ADMIN_CALLS, others),
+                CountLimit::new(USER_ADMIN_CALLS, "calls of the admin service by this user"),
+            ),
         }
     }
 }
@@ -136,9 +176,9 @@ impl AdminLimits {
     ///
     /// # Errors
     /// If a limit has no free permit: that limit.
-    pub(crate) fn place(&self, user: User) -> Result<Places, &CountLimit> {
-        let others = user.is_other().then_some(&self.others);
-        take([Some(&self.all), others].into_iter().flatten())
+    pub(crate) fn place(&self, user: User) -> Result<Places, CountLimit> {
+        let others = self.others.of(user);
+        take(others.iter().chain([&self.all])).map_err(CountLimit::clone)
     }
 }
 
@@ -172,19 +212,35 @@ mod tests {
     fn calls_of_other_users_leave_places_for_all_calls_of_the_kubelet() {
         let limits = CallLimits::default();
         for row in [&LIST_PODS, &EVENTS] {
-            let (others, reached) = fill(&limits, row, User::Other(1));
-            assert_eq!((others.len(), reached), (OTHERS_CALLS, OTHERS_CALLS));
+            let users = (1..9).map(|uid| fill(&limits, row, User::Other(uid)).0);
+            let others: Vec<_> = users.flatten().collect();
+            assert_eq!(others.len(), OTHERS_CALLS);
             let (long, _) = fill(&limits, &EVENTS, User::Own);
             assert!(long.len() >= RESERVED_CALLS, "{}", long.len());
         }
     }
 
     #[test]
+    fn calls_of_one_user_leave_places_for_each_other_user() {
+        let limits = CallLimits::default();
+        for row in [&LIST_PODS, &EVENTS] {
+            let (first, reached) = fill(&limits, row, User::Other(1));
+            assert_eq!((first.len(), reached), (USER_CALLS, USER_CALLS));
+            let (second, _) = fill(&limits, row, User::Other(2));
+            assert_eq!(second.len(), OTHERS_CALLS - USER_CALLS);
+        }
+    }
+
+    #[test]
     fn admin_calls_of_other_users_leave_places_for_root() {
-        let limits = AdminLimits::default();
-        let others: Vec<_> = std::iter::from_fn(|| limits.place(User::Other(1)).ok()).collect();
-        assert_eq!(others.len(), OTHERS_ADMIN_CALLS);
-        let own: Vec<_> = std::iter::from_fn(|| limits.place(User::Own).ok()).collect();
+        let limits = &AdminLimits::default();
+        let of = |user| std::iter::from_fn(move || limits.place(user).ok());
+        let first: Vec<_> = of(User::Other(1)).collect();
+        assert_eq!(first.len(), USER_ADMIN_CALLS);
+        let second: Vec<_> = of(User::Other(2)).collect();
+        assert_eq!(first.len() + second.len(), OTHERS_ADMIN_CALLS);
+        assert_eq!(of(User::Other(3)).count(), 0);
+        let own: Vec<_> = of(User::Own).collect();
         assert_eq!(own.len(), MAX_ADMIN_CALLS - OTHERS_ADMIN_CALLS);
     }
 

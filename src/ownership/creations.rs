@@ -150,8 +150,16 @@ impl Creations {
 
     /// Whether a call that creates a pod of exactly this uid was sent to `backend`, and its result is unknown.
     pub(crate) fn may_have(&self, backend: BackendId, uid: &str) -> bool {
-        let mut its = self.unknown.iter().filter(|it| it.backend == backend);
-        its.any(|it| it.uid == uid && it.stage != CreationStage::Unsent)
+        self.uids(backend).any(|it| it == uid)
+    }
+
+    /// The uids of the pods that `backend` may have without criswitch knowing their ids.
+    pub(super) fn uids(&self, backend: BackendId) -> impl Iterator<Item = &str> {
+        let its = self
+            .unknown
+            .iter()
+            .filter(move |it| it.backend == backend && it.stage != CreationStage::Unsent);
+        its.map(|it| it.uid.as_str())
     }
 
     /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent to `backend`.

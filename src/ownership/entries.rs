@@ -3,8 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bytes::Bytes;
-use criswitch_cri::codec::protobuf::{self, Malformed};
+use criswitch_cri::codec::protobuf::{self, Editable, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID};
 use foldhash::fast::RandomState;
 
@@ -177,16 +176,16 @@ pub(super) fn learn<T>(
 
 /// Returns `list`, which must be learned already, without repeated items and the items of other backends. Returns
 /// `None` if the list has no such items.
-pub(super) fn own<T>(
+pub(super) fn own<T, M: Editable>(
     entries: &Entries<T>,
     backend: BackendId,
-    list: &[u8],
+    list: &M,
     removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
-) -> Result<Option<Bytes>, Unlearned> {
+) -> Result<Option<M>, Unlearned> {
     let mut seen = Ids::default();
     let mut dropped = Vec::new();
-    for (place, (id, item)) in items(list)?.into_iter().enumerate() {
+    for (place, (id, item)) in items(list.as_ref())?.into_iter().enumerate() {
         let is_dropped = shape.is_foreign(item)
             || match entries.get(id) {
                 Some(entry) => entry.backend != backend || !seen.insert(id),
@@ -212,7 +211,7 @@ fn is_removed_from_another(
 
 /// Returns `list` without the items at the positions in `places`, which must be in ascending order. Returns `None` if
 /// `places` is empty.
-fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
+fn without<M: Editable>(list: &M, places: &[usize]) -> Result<Option<M>, Malformed> {
     if places.is_empty() {
         return Ok(None);
     }

@@ -1,6 +1,8 @@
 //! The known pods and containers. `started` has the handlers that they were created with, `pod_names` the search by
 //! their names.
 
+use std::collections::HashMap;
+
 use super::entries::{Entries, is_of};
 use super::shapes::InPod;
 use super::{BackendId, Evidence, Mark, PodNames};
@@ -39,10 +41,15 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// The containers of a pod.
-    pub fn of_pod(&self, pod: &str) -> Vec<String> {
-        let its = self.by_id.iter().filter(|(_, it)| it.more.pod == pod);
-        its.map(|(id, _)| id.clone()).collect()
+    /// The containers of each pod of `backend`, by the pod's id.
+    pub fn by_pod(&self, backend: BackendId) -> HashMap<String, Vec<String>> {
+        let mut pods = HashMap::<_, Vec<_>>::new();
+        let its = self.by_id.iter().filter(|(_, it)| is_of(it, backend));
+        for (id, container) in its {
+            let its = pods.entry(container.more.pod.clone()).or_default();
+            its.push(id.clone());
+        }
+        pods
     }
 
     /// The pod of a container.

@@ -8,7 +8,7 @@ use criswitch_cri::rpc::fields::container;
 
 use super::entries::{Entries, Shape};
 use super::uids::UidRanks;
-use super::{BackendId, Entry, LONGEST_ID, PodNames};
+use super::{BackendId, Creations, LONGEST_ID, PodNames};
 
 /// The pod of a container.
 #[derive(Debug)]
@@ -46,16 +46,22 @@ impl Shape<PodNames> for PodShape {
 /// Reads a listed `Container`. The known pods show the owner and the uid of the container's pod.
 pub(super) struct ContainerShape<'a> {
     pods: &'a Entries<PodNames>,
+    creations: &'a Creations,
     /// The backend that lists the container.
     backend: BackendId,
-    /// Read only if a container has a label that differs from its pod's uid.
+    /// Read only if a container has a label that is not its pod's uid.
     ranks: OnceCell<UidRanks<'a>>,
 }
 
 impl<'a> ContainerShape<'a> {
-    pub(super) fn new(pods: &'a Entries<PodNames>, backend: BackendId) -> ContainerShape<'a> {
+    pub(super) fn new(
+        pods: &'a Entries<PodNames>,
+        creations: &'a Creations,
+        backend: BackendId,
+    ) -> ContainerShape<'a> {
         ContainerShape {
             pods,
+            creations,
             backend,
             ranks: OnceCell::new(),
         }
@@ -73,24 +79,29 @@ impl Shape<InPod> for ContainerShape<'_> {
     }
 
     /// The container has the uid label of another backend's pod, and is in a pod of its own backend that has a
-    /// different uid.
+    /// different uid. Or it is in no known pod, and another backend created the only pods of that uid.
     ///
     /// The kubelet assigns containers to pods by this label, so the state of such a container would count for the other
     /// backend's pod. The kubelet makes no such container.
     ///
     /// A container with the uid of its own pod stays in lists as long as its pod does, even if another backend has a
     /// pod of that uid: both may be left from the time before the pod moved to the other backend, and the kubelet must
-    /// see them to remove them. A container also stays if its pod is unknown, or if its backend has a pod of that uid
-    /// with the same rank as the other backend's ([`UidRanks`]).
+    /// see them to remove them. A container also stays if its backend has a pod of that uid with the same rank as the
+    /// other backend's ([`UidRanks`]), or if its pod is unknown and its backend may be creating a pod of that uid.
     fn is_mislabelled(&self, container: &[u8]) -> bool {
         let label = label_of(container).unwrap_or_default();
-        let is_odd = |pod: &&Entry<PodNames>| pod.backend == self.backend && pod.more.uid != label;
-        let pod = self.pods.get(pod_of(container)).filter(is_odd);
+        if label.is_empty() {
+            return false;
+        }
         let ranks = || {
             self.ranks
-                .get_or_init(|| UidRanks::of(self.pods, self.backend))
+                .get_or_init(|| UidRanks::of(self.pods, self.creations, self.backend))
         };
-        !label.is_empty() && pod.is_some() && ranks().is_of_another(label)
+        match self.pods.get(pod_of(container)) {
+            Some(pod) if pod.backend != self.backend || pod.more.uid == label => false,
+            Some(_) => ranks().is_of_another(label),
+            None => ranks().is_only_created_elsewhere(label),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use foldhash::quality::RandomState;
 
 use super::entries::{Entries, is_of};
-use super::{BackendId, Entry, Evidence, Owners, PodNames, Pods};
+use super::{BackendId, Creations, Entry, Evidence, Owners, PodNames, Pods};
 
 /// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
 #[derive(Debug, Default)]
@@ -29,8 +29,15 @@ pub(super) struct Uids {
 pub(super) struct UidRanks<'a>(HashMap<&'a str, [Option<bool>; 2]>);
 
 impl<'a> UidRanks<'a> {
-    pub(super) fn of(pods: &'a Entries<PodNames>, backend: BackendId) -> UidRanks<'a> {
-        let mut ranks = HashMap::<&str, [Option<bool>; 2]>::new();
+    /// A pod that the backend may be creating ranks as one that it lists.
+    pub(super) fn of(
+        pods: &'a Entries<PodNames>,
+        creations: &'a Creations,
+        backend: BackendId,
+    ) -> UidRanks<'a> {
+        let creating = creations.uids(backend);
+        let creating = creating.map(|uid| (uid, [None, Some(false)]));
+        let mut ranks: HashMap<&str, [Option<bool>; 2]> = creating.collect();
         for pod in pods.values() {
             let [others, own] = ranks.entry(&pod.more.uid).or_default();
             let rank = if is_of(pod, backend) { own } else { others };
@@ -43,6 +50,11 @@ impl<'a> UidRanks<'a> {
     pub(super) fn is_of_another(&self, uid: &str) -> bool {
         let ranks = self.0.get(uid);
         ranks.is_some_and(|[others, own]| others > own)
+    }
+
+    /// Whether another backend created a pod of `uid`, and the backend has none.
+    pub(super) fn is_only_created_elsewhere(&self, uid: &str) -> bool {
+        self.0.get(uid) == Some(&[Some(true), None])
     }
 }
 

@@ -8,9 +8,9 @@ mod baseline;
 mod ends;
 mod synthesized;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -197,8 +197,8 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
         let of = |path| protobuf::string(&message, path).unwrap_or_default();
         short::drop_statuses(switch, backend, Kind::Container, of(EVENT_ID));
         short::drop_statuses(switch, backend, Kind::Pod, of(EVENT_POD));
-        let renamed = View::of(switch).renamed(backend, &message, &EVENT_HANDLERS)?;
-        let event = event.rewritten(renamed);
+        let renamed = View::of(switch).renamed(backend, &event, &EVENT_HANDLERS)?;
+        let event = renamed.unwrap_or(event);
         asked.note_event(&event);
         // The name of the row may be longer than the backend's name of the handler.
         if event.len() > backend.max_message {
@@ -298,9 +298,10 @@ async fn send_state(own: OwnCalls<'_>, before: &Baseline, asked: &Inquiry) {
     }
     let now: BTreeSet<String> = known_pods(&View::of(switch), backend).into_keys().collect();
     send_deletions(own, before, &now).await;
+    let known = KnownContainers::new();
     for id in now {
         asked.begin(&id);
-        let event = steadily(backend, || state_of(own, &id)).await;
+        let event = steadily(backend, || state_of(own, &id, &known)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
             send_made(&switch.subscribers, backend, event).await;
         }
@@ -329,9 +330,12 @@ where
     }
 }
 
+/// The containers of the backend's pods, by the pods' ids. Read once for all pods, and only if it is needed.
+type KnownContainers = OnceLock<HashMap<String, Vec<String>>>;
+
 /// Makes an event with a pod's state from the pod's `PodSandboxStatus`. If the reply has no statuses of containers,
-/// queries each container that is known now.
-async fn state_of(own: OwnCalls<'_>, id: &str) -> Result<Bytes, Failed> {
+/// queries each container that is `known`. A container that is created later has an event of its own.
+async fn state_of(own: OwnCalls<'_>, id: &str, known: &KnownContainers) -> Result<Bytes, Failed> {
     let OwnCalls {
         switch, backend, ..
     } = own;
@@ -348,10 +352,10 @@ async fn state_of(own: OwnCalls<'_>, id: &str) -> Result<Bytes, Failed> {
         containers.push(Bytes::copy_from_slice(container));
     }
     if containers.is_empty() {
-        let ids = switch.owners().containers.of_pod(id);
+        let known = known.get_or_init(|| switch.owners().containers.by_pod(backend.id));
         let mut left = backend.max_message;
-        for id in ids {
-            let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
+        for id in known.get(id).into_iter().flatten() {
+            let reply = ask_id(backend, &rpc::CONTAINER_STATUS, id).await?;
             let container =
                 protobuf::submessage(&reply, &[container_status_response::STATUS]).map_err(read)?;
             // A larger event would be dropped, so no further container is queried.

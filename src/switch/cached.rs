@@ -17,9 +17,8 @@ pub(crate) fn own_items(
     message: &Readable,
     request: &[u8],
 ) -> Option<Readable> {
-    let filtered = |items| message.clone().rewritten(Some(items));
     let Some(kind) = list.kind() else {
-        return filter(list, message, request, |_| true).ok().map(filtered);
+        return filter(list, message, request, |_| true).ok();
     };
     // Lists of pods and containers must agree: the kubelet crashes on a container whose pod is in no list of pods.
     if kind == Kind::Container && (owners.has_stray(backend.id) || has_later_pod(backend, owners)) {
@@ -40,7 +39,7 @@ pub(crate) fn own_items(
         return None;
     }
     let own = owners.own(kind, backend.id, &items, owners.mark()).ok()?;
-    Some(filtered(own.unwrap_or(items)))
+    Some(own.unwrap_or(items))
 }
 
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.

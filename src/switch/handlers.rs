@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use criswitch_config::{BackendId, NamesOfHandlers, Table};
 use criswitch_cri::codec::frames;
-use criswitch_cri::codec::protobuf::{self, Edit, Malformed};
+use criswitch_cri::codec::protobuf::{self, Edit, Editable, Edited, Malformed};
 use criswitch_cri::rpc::fields::{
     LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
 };
@@ -48,13 +48,13 @@ const LONGEST_INFO: usize = 1 << 20;
 ///
 /// # Errors
 /// `Internal` if `message` is malformed.
-pub(crate) fn renamed(
+pub(crate) fn renamed<M: Editable>(
     table: &Table,
     owners: &Owners,
     backend: &Backend,
-    message: &[u8],
+    message: &M,
     paths: &HandlerPaths,
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Option<M>, Status> {
     let names = table.names_of(backend.id);
     let pods = match paths.pod {
         Some([pod, handler]) => pods_renamed(&names, owners, backend, message, (pod, handler))?,
@@ -63,17 +63,17 @@ pub(crate) fn renamed(
     if !table.renames(backend.id) {
         return Ok(pods);
     }
-    let now = pods.as_deref().unwrap_or(message);
+    let now = pods.as_ref().unwrap_or(message);
     Ok(rpc::specs_renamed(now, paths.images, |handler| names.image_name_for(handler)).or(pods))
 }
 
-fn pods_renamed(
+fn pods_renamed<M: Editable>(
     names: &NamesOfHandlers<'_>,
     owners: &Owners,
     backend: &Backend,
-    message: &[u8],
+    message: &M,
     (pod, handler): (&u32, &u32),
-) -> Result<Option<Bytes>, Status> {
+) -> Result<Option<M>, Status> {
     let renamed = protobuf::edited(message, &[*pod], &mut |pod| {
         let (id, listed) = (
             protobuf::string(pod, LISTED_ID)?,
@@ -84,7 +84,7 @@ fn pods_renamed(
         Ok(if name == listed {
             Edit::Same
         } else {
-            Edit::Other(protobuf::with_string(pod, &[*handler], name))
+            Edit::Other(Edited::with_string(pod, &[*handler], name))
         })
     });
     renamed.map_err(|fault| backend.malformed(&fault))

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criswitch_config::BackendId;
+use criswitch_cri::codec::protobuf::Editable;
 use criswitch_cri::error_text;
 use criswitch_cri::rpc::List;
 use parking_lot::Mutex;
@@ -100,13 +101,13 @@ impl KnownFits {
     ///
     /// # Errors
     /// `Internal` if the metrics are malformed.
-    pub(crate) fn under_given_labels(
+    pub(crate) fn under_given_labels<M: Editable>(
         &self,
         live: &Live,
         given: Option<&Bytes>,
         backend: &Backend,
-        metrics: &[u8],
-    ) -> Result<Option<Bytes>, Status> {
+        metrics: &M,
+    ) -> Result<Option<M>, Status> {
         let fits = if live.is_alone() {
             self.of_only(live, given, backend)
         } else {

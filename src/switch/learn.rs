@@ -129,8 +129,8 @@ impl Learned {
                 ),
                 Warning::Mislabelled(containers) => tracing::warn!(
                     backend = %name, containers,
-                    "backend lists containers with the uid label of another backend's pod, in pods with another uid; \
-                     criswitch drops them. Repair the runtime"
+                    "backend lists containers with the uid label of another backend's pod, in pods with another uid or \
+                     in no known pod; criswitch drops them. Repair the runtime"
                 ),
             }
         }

@@ -3,7 +3,7 @@
 //! HTTPS.
 
 use bytes::Bytes;
-use criswitch_cri::codec::protobuf::{self, Edit};
+use criswitch_cri::codec::protobuf::{self, Edit, Edited};
 use tonic::Status;
 
 use crate::backend::Backend;
@@ -18,7 +18,7 @@ const INCOMPLETE: &str = "the URL of its streaming server has neither a scheme n
 /// `Internal` if the URL has neither a scheme nor a host, or if the reply is malformed.
 pub(crate) fn completed(
     backend: &Backend,
-    reply: &[u8],
+    reply: &Bytes,
     path: &[u32],
 ) -> Result<Option<Bytes>, Status> {
     let malformed = |fault| backend.malformed(&fault);
@@ -31,7 +31,7 @@ pub(crate) fn completed(
         return Err(backend.bad_reply(INCOMPLETE));
     }
     // A reply may repeat the field. The last URL counts, so each one becomes the last.
-    let whole = Bytes::from(format!("http:{url}"));
+    let whole = Edited::of_string(&format!("http:{url}"));
     protobuf::edited(reply, path, &mut |_| Ok(Edit::Other(whole.clone()))).map_err(malformed)
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use criswitch_cri::codec::protobuf;
+use criswitch_cri::codec::protobuf::{self, Editable};
 use criswitch_cri::rpc::fields::{self, LISTED_CONTAINERS, LISTED_IMAGES, LISTED_PODS};
 use criswitch_cri::rpc::filter::{first_of_each, without_inside};
 use criswitch_cri::rpc::{HandlerPaths, Kind, List};
@@ -40,13 +40,13 @@ impl View<'_> {
     }
 
     /// Like [`View::shown`], for a list that was requested at `asked` and may have items of other backends.
-    pub(crate) fn own(
+    pub(crate) fn own<M: Editable>(
         &self,
         list: List,
         backend: &Backend,
-        message: &Bytes,
+        message: &M,
         asked: Mark,
-    ) -> Result<Option<Bytes>, Status> {
+    ) -> Result<Option<M>, Status> {
         let Some(kind) = list.kind() else {
             return self.shown(list, backend, message);
         };
@@ -60,12 +60,12 @@ impl View<'_> {
 
     /// Returns a backend's list as the client gets it, if it differs from `message`. Only stats may have items of other
     /// backends.
-    pub(crate) fn shown(
+    pub(crate) fn shown<M: Editable>(
         &self,
         list: List,
         backend: &Backend,
-        message: &Bytes,
-    ) -> Result<Option<Bytes>, Status> {
+        message: &M,
+    ) -> Result<Option<M>, Status> {
         match list {
             List::Pods => self.renamed(backend, message, &LISTED_PODS),
             List::Containers => self.renamed(backend, message, &LISTED_CONTAINERS),
@@ -83,12 +83,12 @@ impl View<'_> {
     }
 
     /// Returns `message` with the names that clients use for the handlers at `paths`; see [`handlers::renamed`].
-    pub(crate) fn renamed(
+    pub(crate) fn renamed<M: Editable>(
         &self,
         backend: &Backend,
-        message: &[u8],
+        message: &M,
         paths: &HandlerPaths,
-    ) -> Result<Option<Bytes>, Status> {
+    ) -> Result<Option<M>, Status> {
         handlers::renamed(&self.live.table, &self.owners, backend, message, paths)
     }
 
@@ -102,12 +102,12 @@ impl View<'_> {
     ///
     /// # Errors
     /// `Internal` if the reply is malformed.
-    fn without_others(
+    fn without_others<M: Editable>(
         &self,
         list: List,
         backend: &Backend,
-        reply: &[u8],
-    ) -> Result<Option<Bytes>, Status> {
+        reply: &M,
+    ) -> Result<Option<M>, Status> {
         let Some((kind, path)) = list.about() else {
             return Ok(None);
         };
@@ -130,10 +130,10 @@ impl View<'_> {
             ))
         });
         let own = own.and_then(|own| {
-            let items = own.as_deref().unwrap_or(reply);
+            let items = own.as_ref().unwrap_or(reply);
             let inside = without_inside(list, items, is_own_inside)?;
             let own = inside.or(own);
-            let items = own.as_deref().unwrap_or(reply);
+            let items = own.as_ref().unwrap_or(reply);
             Ok(first_of_each(list, items, &mut HashSet::new(), MOST)?.or(own))
         });
         backend.record.drops(dropped.get());

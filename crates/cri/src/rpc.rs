@@ -10,7 +10,8 @@ mod table;
 
 use bytes::Bytes;
 
-use crate::codec::protobuf::{self, Edit, Path};
+use crate::codec::protobuf::{self, Edit, Editable, Edited, Path};
+
 pub use describe::Words;
 pub use table::*;
 
@@ -502,18 +503,18 @@ pub struct HandlerPaths {
 
 /// Renames the handlers of the image specs at `paths` by `name`. Specs without a handler and specs that cannot be read
 /// stay as they are. Returns `None` if nothing changes.
-pub fn specs_renamed<'n>(
-    message: &[u8],
+pub fn specs_renamed<'n, M: Editable>(
+    message: &M,
     paths: &[Path],
     name: impl Fn(&str) -> Option<&'n str>,
-) -> Option<Bytes> {
-    paths.iter().fold(None, |renamed: Option<Bytes>, path| {
-        let now = renamed.as_deref().unwrap_or(message);
+) -> Option<M> {
+    paths.iter().fold(None, |renamed: Option<M>, path| {
+        let now = renamed.as_ref().unwrap_or(message);
         let edited = protobuf::edited(now, path, &mut |spec| {
             let handler = protobuf::string(spec, fields::SPEC_HANDLER).unwrap_or_default();
             let other = name(handler).filter(|name| !handler.is_empty() && *name != handler);
             Ok(match other {
-                Some(name) => Edit::Other(protobuf::with_string(spec, fields::SPEC_HANDLER, name)),
+                Some(name) => Edit::Other(Edited::with_string(spec, fields::SPEC_HANDLER, name)),
                 None => Edit::Same,
             })
         });

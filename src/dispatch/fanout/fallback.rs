@@ -218,7 +218,7 @@ impl Part<'_> {
         }
         let message = whole_list(&switch.owners(), list, backend, &self.call.message())?;
         let renamed = View::of(switch).shown(list, backend, &message).ok()?;
-        Some(message.rewritten(renamed))
+        Some(renamed.unwrap_or(message))
     }
 
     /// The part of a list of pods or containers that [`Part::replacement`] has made, with the owners that are known
@@ -250,7 +250,7 @@ impl Part<'_> {
             return None;
         }
         let changed = View::of(switch).shown(list, backend, &message).ok()?;
-        Some(message.rewritten(changed))
+        Some(changed.unwrap_or(message))
     }
 }
 
@@ -389,7 +389,7 @@ fn still_owned(
     let wanted = |id: &str| items.contains(id) && (pod.is_empty() || is_in_pod(id));
     let left = filter(*list, message, &call.message(), wanted).ok()?;
     let inside = without_inside(*list, &left, |id| containers.contains(id)).ok()?;
-    Some(message.clone().rewritten(inside.or(Some(left))))
+    Some(inside.unwrap_or(left))
 }
 
 fn cached(list: List, backend: &Backend, most: Duration) -> Option<Readable> {

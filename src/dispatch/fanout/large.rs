@@ -66,17 +66,13 @@ fn too_large(answered: &[Answered<'_>]) -> Option<Status> {
     let Part {
         switch, call, how, ..
     } = answered.first()?.part;
-    let messages: Vec<_> = answered
-        .iter()
-        .filter_map(Answered::message)
-        .map(|message| Bytes::clone(message))
-        .collect();
+    let messages = answered.iter().filter_map(Answered::message).cloned();
     let sizes: Vec<_> = answered
         .iter()
         .map(|it| (it.part.backend.name(), it.size()))
         .collect();
     // Parts with the same items need less room together. A part that cannot be read is rejected when it is learned.
-    let size = match joined(&how.join, &messages) {
+    let size = match joined(&how.join, messages) {
         Ok(merged) => merged.iter().map(Bytes::len).sum(),
         Err(_) => sizes.iter().map(|(_, size)| size).sum::<usize>(),
     };

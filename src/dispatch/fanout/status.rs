@@ -188,10 +188,9 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
     if let Some(silent) = &said.silent
         && !backend.record.known().said_status_within(STATUS_TRUST)
     {
-        said.status = said
-            .status
-            .clone()
-            .rewritten(Some(unready(&said.status, silent.message())));
+        // The parts of a status that was read are readable, and so are the conditions.
+        said.status =
+            Readable::status(&unready(&said.status, silent.message())).unwrap_or_default();
     }
     (said, None)
 }

@@ -77,7 +77,7 @@ pub(super) fn known_pods(view: &View<'_>, backend: &Backend) -> HashMap<String, 
     let lists = backend.record.known().lists;
     let listed = lists.message(List::Pods).unwrap_or_default();
     let renamed = view.shown(List::Pods, backend, &listed);
-    let listed = listed.rewritten(renamed.ok().flatten());
+    let listed = renamed.ok().flatten().unwrap_or(listed);
     let mut listed: HashMap<&str, &[u8]> = protobuf::fields(&listed)
         .filter_map(|field| field.ok()?.bytes().ok())
         .filter_map(|pod| Some((protobuf::string(pod, LISTED_ID).ok()?, pod)))

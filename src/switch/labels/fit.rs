@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use criswitch_cri::codec::protobuf::{self, Edit, Malformed};
+use criswitch_cri::codec::protobuf::{self, Edit, Editable, Edited, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 
 /// By metric: the label keys, in the order of the label values in the metric's samples.
@@ -32,10 +32,10 @@ impl<'a> Labels<'a> {
 }
 
 /// The result of rewriting metrics to other label keys.
-#[derive(Debug, Default)]
-pub(super) struct Fitted {
+#[derive(Debug)]
+pub(super) struct Fitted<M> {
     /// The rewritten metrics; `None` if nothing changed.
-    pub(super) metrics: Option<Bytes>,
+    pub(super) metrics: Option<M>,
     /// The names of the metrics with omitted labels or samples, and why they are omitted.
     pub(super) omitted: BTreeMap<String, Misfit>,
 }
@@ -79,9 +79,16 @@ impl fmt::Display for Misfit {
 ///
 /// # Errors
 /// If the metrics are malformed. If the descriptors agree, the metrics are not read.
-pub(super) fn fitted(metrics: &[u8], fits: &Fits, limit: usize) -> Result<Fitted, Malformed> {
+pub(super) fn fitted<M: Editable>(
+    metrics: &M,
+    fits: &Fits,
+    limit: usize,
+) -> Result<Fitted<M>, Malformed> {
     if fits.is_empty() {
-        return Ok(Fitted::default());
+        return Ok(Fitted {
+            metrics: None,
+            omitted: BTreeMap::new(),
+        });
     }
     let mut fitting = Fitting {
         fits,
@@ -90,7 +97,7 @@ pub(super) fn fitted(metrics: &[u8], fits: &Fits, limit: usize) -> Result<Fitted
         omitted: BTreeMap::new(),
     };
     let metrics = protobuf::edited(metrics, &[ITEMS], &mut |pod| {
-        let inside = protobuf::edited(
+        let inside = protobuf::edit_within(
             pod,
             &[pod_sandbox_metrics::CONTAINER_METRICS],
             &mut |item| fitting.item(item),
@@ -167,12 +174,12 @@ impl Fit {
     }
 
     /// Returns the label values of a sample in their new order, or why the sample is omitted.
-    fn values<'m>(&self, metric: &'m [u8]) -> Result<Result<Vec<&'m [u8]>, Misfit>, Malformed> {
+    fn values<'m>(&self, metric: &'m [u8]) -> Result<Result<Vec<&'m str>, Misfit>, Malformed> {
         let (places, keys) = match self {
             Fit::Order { places, values, .. } => (places, *values),
             Fit::Never(misfit) => return Ok(Err(misfit.clone())),
         };
-        let values = protobuf::all_bytes(metric, &[metric::LABEL_VALUES])?;
+        let values = protobuf::strings(metric, &[metric::LABEL_VALUES])?;
         if values.len() != keys {
             return Ok(Err(Misfit::Values(values.len(), keys)));
         }
@@ -198,7 +205,8 @@ impl Fitting<'_> {
     /// Rewrites the samples of one pod or container.
     fn item(&mut self, item: &[u8]) -> Result<Edit, Malformed> {
         let same = self.same(item)?;
-        let edited = protobuf::edited(item, &[pod_sandbox_metrics::METRICS], &mut |metric| {
+        let metrics = &[pod_sandbox_metrics::METRICS];
+        let edited = protobuf::edit_within(item, metrics, &mut |metric| {
             let name = protobuf::string(metric, &[metric::NAME])?;
             let Some(fit) = self.fits.get(name) else {
                 return Ok(Edit::Same);
@@ -215,14 +223,15 @@ impl Fitting<'_> {
                 self.omitted.entry(name.to_owned()).or_insert(misfit);
             }
             values.map_or(Ok(Edit::Dropped), |values| {
-                Ok(Edit::Other(with_values(metric, &values)?))
+                let edited = Edited::with_strings(metric, metric::LABEL_VALUES, &values);
+                edited.map(Edit::Other)
             })
         })?;
         Ok(edited.map_or(Edit::Same, Edit::Other))
     }
 
     /// Whether the sample with these label values has room. Takes the room before the sample is made.
-    fn takes(&mut self, metric: &[u8], values: &[&[u8]]) -> bool {
+    fn takes(&mut self, metric: &[u8], values: &[&str]) -> bool {
         let values: usize = values.iter().map(|value| value.len() + LARGEST_KEY).sum();
         let left = self.left.checked_sub(metric.len() + values);
         self.left = left.unwrap_or(self.left);
@@ -244,21 +253,6 @@ impl Fitting<'_> {
         }
         Ok(same)
     }
-}
-
-/// Returns `metric` with these label values.
-fn with_values(metric: &[u8], values: &[&[u8]]) -> Result<Bytes, Malformed> {
-    let mut out = BytesMut::with_capacity(metric.len());
-    for field in protobuf::fields(metric) {
-        let field = field?;
-        if field.number != metric::LABEL_VALUES {
-            out.extend_from_slice(field.raw);
-        }
-    }
-    for value in values {
-        protobuf::put_bytes(&mut out, metric::LABEL_VALUES, value);
-    }
-    Ok(out.freeze())
 }
 
 #[cfg(test)]
@@ -291,7 +285,7 @@ mod tests {
     }
 
     /// Encodes the metrics of a pod with these samples and one container with the same samples.
-    fn metrics(samples: &[cri::Metric]) -> Vec<u8> {
+    fn metrics(samples: &[cri::Metric]) -> Bytes {
         let container = cri::ContainerMetrics {
             container_id: "c".to_owned(),
             metrics: samples.to_vec(),
@@ -302,7 +296,8 @@ mod tests {
             container_metrics: vec![container],
         };
         let pod_metrics = vec![pod];
-        cri::ListPodSandboxMetricsResponse { pod_metrics }.encode_to_vec()
+        let list = cri::ListPodSandboxMetricsResponse { pod_metrics };
+        list.encode_to_vec().into()
     }
 
     /// Checks how these samples of a pod and its container are rewritten.
@@ -318,7 +313,7 @@ mod tests {
         let encoded = metrics(samples);
         let fits = fits(own.as_ref(), &Labels::of(&given));
         let fitted = fitted(&encoded, &fits, usize::MAX).unwrap();
-        let shown = fitted.metrics.unwrap_or_else(|| encoded.into());
+        let shown = fitted.metrics.unwrap_or(encoded);
         let shown = cri::ListPodSandboxMetricsResponse::decode(shown).unwrap();
         let [pod] = shown.pod_metrics.as_slice() else {
             panic!("{shown:?}")
@@ -346,7 +341,12 @@ mod tests {
     fn a_reply_whose_descriptors_agree_is_not_read() {
         let own = descriptors(&["id", "name"]);
         let labels = Labels::of(&own);
-        let fitted = fitted(b"\x0a\xff", &fits(Some(&labels), &labels), 0).unwrap();
+        let fitted = fitted(
+            &Bytes::from_static(b"\x0a\xff"),
+            &fits(Some(&labels), &labels),
+            0,
+        )
+        .unwrap();
         assert!(fitted.metrics.is_none() && fitted.omitted.is_empty());
     }
 

@@ -4,7 +4,8 @@ use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch::gate::Readable;
 use criswitch_cri::codec::cri;
-use criswitch_cri::rpc::List;
+use criswitch_cri::rpc::fields::{LISTED_CONTAINERS, LISTED_IMAGES};
+use criswitch_cri::rpc::{self, List, filter};
 
 use super::messages;
 
@@ -57,6 +58,11 @@ const OTHERS: &[Other] = &[
         },
     ),
     (
+        "ImageStatusResponse",
+        |image| Readable::image(image).is_ok(),
+        |image| messages::decode::<cri::ImageStatusResponse>(image).is_some(),
+    ),
+    (
         "StatusResponse",
         |status| Readable::status(status).is_ok(),
         |status| messages::decode::<cri::StatusResponse>(status).is_some(),
@@ -83,6 +89,23 @@ const OTHERS: &[Other] = &[
     ),
 ];
 
+/// A message that passed, after the edits of criswitch: items and containers are dropped, and handlers have another
+/// name. The message still passes.
+fn edited(list: List, readable: Readable, dropped: &str) -> Readable {
+    let left = filter::filter(list, &readable, &[], |id| id != dropped).unwrap_or(readable);
+    let inside = filter::without_inside(list, &left, |id| id != dropped);
+    let left = inside.ok().flatten().unwrap_or(left);
+    let handlers = match list {
+        List::Containers => LISTED_CONTAINERS.images,
+        List::Images => LISTED_IMAGES.images,
+        _ => &[],
+    };
+    let left = rpc::specs_renamed(&left, handlers, |_| Some("another")).unwrap_or(left);
+    let passed = Readable::list(list, &left).map(Bytes::from);
+    assert_eq!(passed.as_ref(), Ok(&*left), "{list:?}");
+    left
+}
+
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let _ = checked(&mut u);
@@ -91,7 +114,7 @@ pub fn check(data: &[u8]) {
 fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let (list, name, clients_decode) = u.choose(REPLIES)?;
     let mut merged = Vec::new();
-    let mut last = Readable::default();
+    let (mut last, mut passed) = (Readable::default(), Vec::new());
     for _ in 0..u.int_in_range(1..=3)? {
         let reply = Bytes::from([&last, &messages::message(u, name)?[..]].concat());
         let read = Readable::list(*list, &reply);
@@ -104,6 +127,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
             last = readable.clone();
             assert!(clients_decode(&readable), "{list:?}: {reply:?}");
             merged.extend_from_slice(&readable);
+            passed.push(readable);
         }
     }
     assert!(clients_decode(&merged), "{list:?}: {merged:?}");
@@ -112,6 +136,11 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         if passes(&message) {
             assert!(clients_can_use(&message), "{name}: {message:?}");
         }
+    }
+    let dropped = messages::text(u)?;
+    for readable in passed {
+        let edited = edited(*list, readable, &dropped);
+        assert!(clients_decode(&edited), "{list:?}: {edited:?}");
     }
     Ok(())
 }

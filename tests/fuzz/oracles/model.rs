@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use arbitrary::{Result, Unstructured};
+use bytes::Bytes;
 use criswitch::ownership::{Claim, Mark, Named, Owners, PodNames};
 use criswitch_config::BackendId;
 use criswitch_cri::codec::cri;
@@ -311,9 +312,10 @@ impl Model {
             })
             .map(|(id, _)| id.as_str())
             .collect();
-        let of_backend = self.owners.own(kind, backend, list, mark).unwrap();
-        let shown = of_backend.as_deref().unwrap_or(list);
-        let items = criswitch_cri::codec::protobuf::all_bytes(shown, &[1])
+        let list = Bytes::copy_from_slice(list);
+        let of_backend = self.owners.own(kind, backend, &list, mark).unwrap();
+        let shown = of_backend.unwrap_or(list);
+        let items = criswitch_cri::codec::protobuf::all_bytes(&shown, &[1])
             .unwrap()
             .into_iter();
         let shown: Vec<_> = items

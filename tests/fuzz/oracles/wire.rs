@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch_cri::codec::cri;
-use criswitch_cri::codec::protobuf::{self, Edit};
+use criswitch_cri::codec::protobuf::{self, Edit, Edited};
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 
@@ -228,13 +228,14 @@ fn replaced(
     path: &[u32],
     new: &dyn Fn(&str) -> Option<&'static str>,
 ) -> Result<Bytes, protobuf::Malformed> {
-    let edited = protobuf::edited(message, &path[..1], &mut |item| {
+    let message = Bytes::copy_from_slice(message);
+    let edited = protobuf::edited(&message, &path[..1], &mut |item| {
         let name = new(protobuf::string(item, &path[1..])?);
         Ok(name.map_or(Edit::Same, |name| {
-            Edit::Other(protobuf::with_string(item, &path[1..], name))
+            Edit::Other(Edited::with_string(item, &path[1..], name))
         }))
     });
-    Ok(edited?.unwrap_or_else(|| Bytes::copy_from_slice(message)))
+    Ok(edited?.unwrap_or(message))
 }
 
 fn others(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {

@@ -1,5 +1,6 @@
 //! The work of a call grows with its bytes, and not with a product of sizes that a client and a backend choose. For
-//! each row, each repeated field of the request grows, together with all repeated fields of the replies.
+//! each row, each repeated field of the request grows together with all repeated fields of the replies, and each
+//! repeated field of the replies grows alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -185,15 +186,17 @@ async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
     let ids = rig.run("kata", "db").await;
     let [request, reply] = &interface.rpcs[row.name];
     let replies = interface.dimensions(reply, &[]);
-    let mut requests = interface.dimensions(request, &[]);
-    requests.push(Vec::new());
+    let with_all = interface.dimensions(request, &[]).into_iter();
+    let with_all = with_all.map(|dimension| (dimension, &*replies));
+    let alone = replies.chunks(1).map(|reply| (Vec::new(), reply));
+    let all = [(Vec::new(), &*replies)];
     let mut wrong = Vec::new();
-    for dimension in requests {
+    for (dimension, replies) in with_all.chain(all).chain(alone) {
         let mut times = Vec::new();
         for count in [FEW, FACTOR * FEW] {
             for name in ["runc", "kata"] {
                 rig.sim(name)
-                    .append_raw(row.name, interface.all_grown(&replies, count));
+                    .append_raw(row.name, interface.all_grown(replies, count));
             }
             let mut request = BytesMut::from(&*request_of(row, &ids));
             request.extend_from_slice(&interface.grown(&dimension, count));
@@ -209,8 +212,8 @@ async fn check(interface: &Interface, row: &Row, is_away: bool) -> Vec<String> {
             }
         }
         if grew_too_much(&times) {
-            let request = names(&[dimension]);
-            wrong.push(format!("{} with {request}: {times:?}", row.name));
+            let (request, replies) = (names(&[dimension]), names(replies));
+            wrong.push(format!("{} with {request}, {replies}: {times:?}", row.name));
         }
     }
     wrong

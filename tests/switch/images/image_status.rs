@@ -73,6 +73,19 @@ fn differs(found: Result<Option<cri::Image>, Status>) {
 }
 
 #[tokio::test]
+async fn an_image_that_clients_cannot_decode_does_not_answer_for_all_stores() {
+    let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
+    for name in ["runc", "kata"] {
+        let other = ["runc", "kata"].into_iter().find(|it| *it != name).unwrap();
+        // A tag that is not UTF-8.
+        rig.sim(name)
+            .append_raw("ImageStatus", b"\x0a\x04\x12\x02\xff\xfe".as_slice());
+        rig.sim(other).append_raw("ImageStatus", b"".as_slice());
+        assert_eq!(uid(&rig, APP).await, 1000, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn image_status_without_a_pod_returns_the_user_from_the_store_of_the_pod_that_asked_last() {
     let (rig, web, vm) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);

@@ -4,6 +4,7 @@
 //! of a singular field counts, and several occurrences of a submessage are merged.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -339,16 +340,109 @@ fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
     }
 }
 
+/// A message that can be edited. Clients that can decode the message can decode the edited message.
+pub trait Editable: AsRef<[u8]> + Sized {
+    /// The message with the bytes that an edit of this message made. Only this module calls it.
+    #[must_use]
+    fn with(&self, edited: EditedMessage) -> Self;
+}
+
+/// The bytes of a whole message after an edit. Only the edits of this module make them.
+#[derive(Debug)]
+pub struct EditedMessage(Bytes);
+
+impl From<EditedMessage> for Bytes {
+    fn from(whole: EditedMessage) -> Bytes {
+        whole.0
+    }
+}
+
+impl Editable for Bytes {
+    fn with(&self, edited: EditedMessage) -> Bytes {
+        edited.into()
+    }
+}
+
+/// A submessage or a string after an edit that drops submessages or sets strings and numbers, so every client can still
+/// decode it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edited(Bytes);
+
+impl Edited {
+    /// The new value of a string field.
+    pub fn of_string(value: &str) -> Edited {
+        Edited(Bytes::copy_from_slice(value.as_bytes()))
+    }
+
+    /// `message` with this string; see [`with_string`].
+    pub fn with_string(message: &[u8], path: &[u32], value: &str) -> Edited {
+        Edited(with_string(message, path, value))
+    }
+
+    /// `message` with this integer, bool or enum. The old value stays, and the last one counts.
+    pub fn with_varint(message: &[u8], number: u32, value: u64) -> Edited {
+        let mut out = BytesMut::from(message);
+        put_varint(&mut out, number, value);
+        Edited(out.freeze())
+    }
+
+    /// `message` with these strings as the only values of the repeated field `number`.
+    ///
+    /// # Errors
+    /// If `message` is malformed; see [`string`].
+    pub fn with_strings(message: &[u8], number: u32, values: &[&str]) -> Result<Edited, Malformed> {
+        let mut out = BytesMut::with_capacity(message.len());
+        for field in fields(message) {
+            let field = field?;
+            if field.number != number {
+                out.put_slice(field.raw);
+            }
+        }
+        values
+            .iter()
+            .for_each(|value| put_bytes(&mut out, number, value.as_bytes()));
+        Ok(Edited(out.freeze()))
+    }
+}
+
+impl Deref for Edited {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The submessages of the repeated field `number` that `keep` accepts, without any other field.
+///
+/// # Errors
+/// If `message` is malformed (see [`string`]), and the errors of `keep`.
+pub fn only<M: Editable>(
+    message: &M,
+    number: u32,
+    mut keep: impl FnMut(&[u8]) -> Result<bool, Malformed>,
+) -> Result<M, Malformed> {
+    let bytes = message.as_ref();
+    let mut out = BytesMut::with_capacity(bytes.len());
+    for field in fields(bytes) {
+        let field = field?;
+        if field.number == number && keep(field.bytes()?)? {
+            out.put_slice(field.raw);
+        }
+    }
+    Ok(message.with(EditedMessage(out.freeze())))
+}
+
 /// Drops the submessages of the repeated field `number` for which `keep` returns `false`. Returns `None` if nothing is
 /// dropped.
 ///
 /// # Errors
 /// If `message` is malformed (see [`string`]), and the errors of `keep`.
-pub fn retain(
-    message: &[u8],
+pub fn retain<M: Editable>(
+    message: &M,
     number: u32,
     mut keep: impl FnMut(&[u8]) -> Result<bool, Malformed>,
-) -> Result<Option<Bytes>, Malformed> {
+) -> Result<Option<M>, Malformed> {
     edited(message, &[number], &mut |item| {
         Ok(if keep(item)? {
             Edit::Same
@@ -358,13 +452,13 @@ pub fn retain(
     })
 }
 
-/// The change that [`edited`] makes to a submessage.
+/// The change that [`edited`] and [`edit_within`] make to a submessage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// The submessage stays unchanged.
     Same,
-    /// These bytes replace the submessage.
-    Other(Bytes),
+    /// This replaces the submessage from which it was made, or the string.
+    Other(Edited),
     /// The submessage is dropped.
     Dropped,
 }
@@ -373,11 +467,24 @@ pub enum Edit {
 ///
 /// # Errors
 /// If `message` is malformed (see [`string`]), and the errors of `edit`.
-pub fn edited(
+pub fn edited<M: Editable>(
+    message: &M,
+    path: &[u32],
+    edit: &mut dyn FnMut(&[u8]) -> Result<Edit, Malformed>,
+) -> Result<Option<M>, Malformed> {
+    let edited = edit_within(message.as_ref(), path, edit)?;
+    Ok(edited.map(|edited| message.with(EditedMessage(edited.0))))
+}
+
+/// Like [`edited`], for a submessage.
+///
+/// # Errors
+/// Those of [`edited`].
+pub fn edit_within(
     message: &[u8],
     path: &[u32],
     edit: &mut dyn FnMut(&[u8]) -> Result<Edit, Malformed>,
-) -> Result<Option<Bytes>, Malformed> {
+) -> Result<Option<Edited>, Malformed> {
     let Some((number, rest)) = path.split_first() else {
         return Ok(None);
     };
@@ -393,7 +500,7 @@ pub fn edited(
         let inner = field.bytes()?;
         let edit = match rest {
             [] => edit(inner)?,
-            _ => edited(inner, rest, edit)?.map_or(Edit::Same, Edit::Other),
+            _ => edit_within(inner, rest, edit)?.map_or(Edit::Same, Edit::Other),
         };
         if edit == Edit::Same {
             continue;
@@ -408,7 +515,7 @@ pub fn edited(
         return Ok(None);
     }
     out.put_slice(message.get(copied..).unwrap_or_default());
-    Ok(Some(out.freeze()))
+    Ok(Some(Edited(out.freeze())))
 }
 
 /// Parses a `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if invalid.

@@ -321,6 +321,8 @@ pub mod maps {
     ];
     /// The maps in an `Image`.
     pub const IMAGE: &[Path] = &[&[7, 2]];
+    /// The maps in an `ImageStatusResponse`.
+    pub const IMAGE_STATUS: &[Path] = &[&[1, 7, 2], &[2]];
     /// The maps in a `StatusResponse`.
     pub const STATUS: &[Path] = &[&[2]];
     /// The maps in a `ContainerEventResponse`.
@@ -345,6 +347,7 @@ pub mod maps {
         ("MetricDescriptor", &[]),
         ("ImageFsInfoResponse", &[]),
         ("ListSecurityProfilesResponse", &[]),
+        ("ImageStatusResponse", IMAGE_STATUS),
         ("VersionResponse", &[]),
         ("StatusResponse", STATUS),
         ("ContainerEventResponse", EVENT),

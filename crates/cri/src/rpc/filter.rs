@@ -4,9 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bytes::{Bytes, BytesMut};
-
-use crate::codec::protobuf::{self, Edit, MAP_KEY, MAP_VALUE, Malformed, Path};
+use crate::codec::protobuf::{self, Edit, Editable, MAP_KEY, MAP_VALUE, Malformed, Path};
 use crate::rpc::List;
 use crate::rpc::fields::{
     FILTER, ITEMS, LISTED_ID, METRICS_POD, STATS_ID, container, container_attributes,
@@ -102,39 +100,29 @@ const POD_METRICS: ItemShape = ItemShape {
 ///
 /// # Errors
 /// `items` or `request` is not valid protobuf.
-pub fn filter(
+pub fn filter<M: Editable>(
     list: List,
-    items: &[u8],
+    items: &M,
     request: &[u8],
     mut keep: impl FnMut(&str) -> bool,
-) -> Result<Bytes, Malformed> {
+) -> Result<M, Malformed> {
     let filter = protobuf::all_bytes(request, &[FILTER])?.concat();
     let wanted = FilterTerms::of(list, &filter)?;
-    let mut out = BytesMut::with_capacity(items.len());
-    for field in protobuf::fields(items) {
-        let field = field?;
-        if field.number != ITEMS {
-            continue;
-        }
-        let item = field.bytes()?;
-        if keep(protobuf::string(item, id(list))?)
-            && (filter.is_empty() || wanted.matches(list, item)?)
-        {
-            out.extend_from_slice(field.raw);
-        }
-    }
-    Ok(out.freeze())
+    protobuf::only(items, ITEMS, |item| {
+        Ok(keep(protobuf::string(item, id(list))?)
+            && (filter.is_empty() || wanted.matches(list, item)?))
+    })
 }
 
 /// Returns the items of `list` without the inner containers whose ids `keep` rejects; `None` if `keep` rejects none.
 ///
 /// # Errors
 /// `items` is not valid protobuf.
-pub fn without_inside(
+pub fn without_inside<M: Editable>(
     list: List,
-    items: &[u8],
+    items: &M,
     keep: impl Fn(&str) -> bool,
-) -> Result<Option<Bytes>, Malformed> {
+) -> Result<Option<M>, Malformed> {
     let Some(shape) = shape(list) else {
         return Ok(None);
     };
@@ -145,7 +133,7 @@ pub fn without_inside(
                 let is_kept = keep(protobuf::string(container, id)?);
                 Ok(if is_kept { Edit::Same } else { Edit::Dropped })
             };
-            left = protobuf::edited(left.as_deref().unwrap_or(item), path, drop)?.or(left);
+            left = protobuf::edit_within(left.as_deref().unwrap_or(item), path, drop)?.or(left);
         }
         Ok(left.map_or(Edit::Same, Edit::Other))
     })
@@ -156,12 +144,12 @@ pub fn without_inside(
 ///
 /// # Errors
 /// `items` is not valid protobuf.
-pub fn first_of_each(
+pub fn first_of_each<M: Editable>(
     list: List,
-    items: &[u8],
+    items: &M,
     seen: &mut HashSet<String>,
     most: usize,
-) -> Result<Option<Bytes>, Malformed> {
+) -> Result<Option<M>, Malformed> {
     protobuf::retain(items, ITEMS, |item| {
         let id = protobuf::string(item, self::id(list))?;
         Ok(id.is_empty() || seen.len() >= most || seen.insert(id.to_owned()))

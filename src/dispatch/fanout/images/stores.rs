@@ -21,6 +21,7 @@ use crate::call::{Call, Failed, named};
 use crate::dispatch::fanout;
 use crate::dispatch::fanout::fallback::NEEDED_LIMIT;
 use crate::errors;
+use crate::gate::Readable;
 use crate::switch::image_references;
 use crate::topology::Live;
 
@@ -99,7 +100,7 @@ impl StoreAnswer {
     /// The reply to the client: the store's answer with the routing table's names for handlers, else a reply made from
     /// the cached image.
     pub(super) fn into_reply(self) -> Reply {
-        let renamed = |message: &[u8]| {
+        let renamed = |message: &Bytes| {
             let names = self.live.table.names_of(self.backend.id);
             let name = |handler: &str| names.image_name_for(handler);
             rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, name)
@@ -236,12 +237,16 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
 }
 
 /// The image in an answer to `ImageStatus`; `Stored::Nothing` if the answer is an error or has no image.
+///
+/// # Errors
+/// `Internal` if clients cannot decode the answer.
 pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
     if answer.code() != Code::Ok {
         return Ok(Stored::Nothing);
     }
     let message = backend.message(answer)?;
     let malformed = |fault| backend.malformed(&fault);
+    let message = Readable::image(&message).map_err(|fault| backend.bad_reply(&fault))?;
     if !protobuf::has(&message, image_status_response::IMAGE).map_err(malformed)? {
         return Ok(Stored::Nothing);
     }

@@ -235,6 +235,11 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
                 b"\x1a\x03\x0a\x01\xff",
             ));
         }
+        "RuntimeConfig" => {
+            // The configuration of Linux is cut off.
+            let config = cri::RuntimeConfigResponse::default();
+            return Ok(one_or_garbled(truth, asked, &config, b"\x0a\x02\x08"));
+        }
         "UpdateRuntimeConfig" => truth.health[backend].config = asked.message.to_vec(),
         "ImageFsInfo" => {
             // The mount point of a file system is not UTF-8.
@@ -471,7 +476,16 @@ fn image_fs(backend: usize) -> cri::ImageFsInfoResponse {
 fn image(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     let backend = asked.backend;
     let image = match asked.row.name {
-        "ListImages" | "StreamImages" => return Ok(one(&images(truth, backend))),
+        "ListImages" | "StreamImages" => {
+            // The id of an image is not UTF-8.
+            let garble = b"\x0a\x03\x0a\x01\xff";
+            return Ok(one_or_garbled(
+                truth,
+                asked,
+                &images(truth, backend),
+                garble,
+            ));
+        }
         "PullSecurityProfile" => return Ok(vec![Bytes::new()]),
         _ => asked.string(&[1, 1]),
     };
