@@ -45,10 +45,15 @@ printf '%s\n' "$status" | awk -v check="$1" '
   part == "\"reloads\":" && /^    "/ { is_last = $1 == "\"last\":" }
   is_last && /^      "problems": / { is_rejected = 1 }
   is_rejected && is_last && /^          "what": / && check == "reload" && found == "" { add("reload rejected: " value($0)) }
+  /^  "lostNriSockets": \[/ { knows_nri = 1 }
   part == "\"lostNriSockets\":" && /^    "/ && check == "nri" { add(value($0)) }
   END {
     if (!is_known) {
       print "unknown, the socket does not belong to criswitch"
+      exit 2
+    }
+    if (check == "nri" && !knows_nri) {
+      print "unknown, the sockets of the node are not known; criswitch status must run as root"
       exit 2
     }
     if (check == "backends") {

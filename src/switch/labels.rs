@@ -120,7 +120,7 @@ impl KnownFits {
         };
         let Some(fits) = fits else { return Ok(None) };
         // Only a streamed list is larger than `max_message`.
-        let limit = if metrics.len() > backend.max_message {
+        let limit = if metrics.as_ref().len() > backend.max_message {
             budget::most_streamed(backend.max_message)
         } else {
             backend.max_message

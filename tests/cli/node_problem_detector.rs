@@ -92,6 +92,11 @@ async fn a_lost_nri_socket_is_a_problem() {
     let line = "/run/nri.sock: taken by \"crio\"\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, line));
     assert_eq!(check("backends", &show).await.code, 0);
+
+    let unknown = status.replace("\"lostNriSockets\": []", "\"lostNriSockets\": null");
+    node.files.write("status", &unknown);
+    let outcome = check("nri", &show).await;
+    assert_eq!(outcome.code, 2, "{}", outcome.stdout);
     node.end().await;
 }
 

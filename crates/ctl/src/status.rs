@@ -1,6 +1,7 @@
 //! `criswitch status`: the backends of the running daemon, its routing table and its last reload.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
@@ -170,7 +171,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
         handlers(daemon, is_wide)?.into(),
         failures(state.rejections.iter())?.into(),
         faults(daemon).into(),
-        output::names(lost_nri()).into(),
+        output::names(lost_nri().unwrap_or_default()).into(),
         outlook(state).into(),
     ]))
 }
@@ -509,7 +510,7 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
         json.insert("criswitch".to_owned(), json!(true));
         json.insert("health".to_owned(), health.json());
         json.insert("problems".to_owned(), json!(health.problems()));
-        json.insert("lostNriSockets".to_owned(), json!(lost_nri()));
+        json.insert("lostNriSockets".to_owned(), json!(lost_nri().ok()));
     }
     for row in objects(&mut json, "backends") {
         row.remove("podIds");
@@ -524,9 +525,9 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
     Ok(json)
 }
 
-fn lost_nri() -> Vec<String> {
-    let lost = collisions::lost_nri();
-    lost.iter().map(ToString::to_string).collect()
+fn lost_nri() -> io::Result<Vec<String>> {
+    let lost = collisions::lost_nri()?;
+    Ok(lost.iter().map(ToString::to_string).collect())
 }
 
 fn objects<'a>(json: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {

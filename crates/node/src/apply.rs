@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::block_on;
-use criswitch_client::terminal::print;
+use criswitch_client::terminal::{complain, print};
 use criswitch_config::specification::Specification;
 use criswitch_platform::kernel;
 use serde_json::json;
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::actions::{self, Runner, Work};
 use super::facts::{Discover, MachineFacts};
 use super::faults::{self, Faults};
-use super::journal::{Generation, Journal, Left};
+use super::journal::{Generation, Journal};
 use super::plan::{NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
@@ -118,8 +118,10 @@ impl ApplyArguments {
             return transient::run(self.output.encoding().is_some());
         };
         let root = Root::of(&directory);
-        if Journal::read(&root)?.is_open && undo(&root)? != Verdict::Fine {
-            return Ok(Verdict::NotFine);
+        if Journal::read(&root)?.is_open {
+            let left = undo(&root)?;
+            ensure!(left.is_empty(), "the last change is not undone:\n{left}");
+            complain("undone\n");
         }
         let specification = self.source.specification()?;
         let facts = self.facts_without_young_pods(&specification, &directory, discover)?;
@@ -166,9 +168,12 @@ impl ApplyArguments {
             Err(_) => "unknown".to_owned(),
         };
         let left = journal.undo(&mut Runner::new(&root, false));
-        Err(error.context(match left.and_then(|left| shown(&left))? {
-            Verdict::Fine => format!("step {step} has failed, and all changes are undone"),
-            _ => format!("step {step} has failed, and not all changes are undone"),
+        let left = left?.lines();
+        complain(&left);
+        Err(error.context(if left.is_empty() {
+            format!("step {step} has failed, and all changes are undone")
+        } else {
+            format!("step {step} has failed, and not all changes are undone")
         }))
     }
 }
@@ -200,7 +205,7 @@ impl ApplyArguments {
         if !must_wait(&facts) {
             return Ok(facts);
         }
-        print("waiting for pods that are younger than 10 seconds\n")?;
+        complain("waiting for pods that are younger than 10 seconds\n");
         let until = Instant::now() + YOUNG_LIMIT;
         while Instant::now() < until && must_wait(&facts) {
             actions::pause(YOUNG_PAUSE)?;
@@ -210,26 +215,18 @@ impl ApplyArguments {
     }
 }
 
-/// Undoes the last changes of the journal.
-fn undo(root: &Root<'_>) -> anyhow::Result<Verdict> {
+/// Undoes the last changes of the journal. Returns a line for each file and action that it could not undo.
+fn undo(root: &Root<'_>) -> anyhow::Result<String> {
     let mut journal = Journal::open(root)?;
-    shown(&journal.undo(&mut Runner::new(root, false))?)
+    Ok(journal.undo(&mut Runner::new(root, false))?.lines())
 }
 
-/// Shows the files and actions that an undo could not undo.
-fn shown(left: &Left) -> anyhow::Result<Verdict> {
-    let files = left.files.iter().map(|path| {
-        format!(
-            "{}: somebody else has changed the file; change it back or remove it, then undo again\n",
-            path.display()
-        )
-    });
-    let problems = left.problems.iter().map(|problem| format!("{problem}\n"));
-    let lines: String = files.chain(problems).collect();
-    if lines.is_empty() {
+/// Prints the end of an undo that has left these.
+fn undone(left: String) -> anyhow::Result<Verdict> {
+    if left.is_empty() {
         return print("undone\n");
     }
-    print(lines)?;
+    print(left)?;
     Ok(Verdict::NotFine)
 }
 
@@ -244,7 +241,7 @@ impl UndoArguments {
             return if journal.generations.is_empty() {
                 print("nothing to undo\n")
             } else {
-                undo(&root)
+                undone(undo(&root)?)
             };
         }
         if !journal.is_open {
@@ -258,7 +255,7 @@ impl UndoArguments {
         if journal.failure.is_none() {
             journal.fail("the command was interrupted")?;
         }
-        shown(&journal.undo(&mut Runner::new(&root, self.boot))?)
+        undone(journal.undo(&mut Runner::new(&root, self.boot))?.lines())
     }
 }
 
@@ -272,16 +269,16 @@ impl UninstallArguments {
         if journal.generations.is_empty() {
             print("nothing to undo\n")?;
         }
-        for undone in 0..journal.generations.len() {
+        for number in 0..journal.generations.len() {
             // A pod may have started since the generation before.
-            let needing = match (root.is_this_machine(), undone) {
+            let needing = match (root.is_this_machine(), number) {
                 (false, _) => Vec::new(),
                 (true, 0) => needing(&journal)?,
                 // The undo before may have stopped criswitch.
                 (true, _) => needing(&Journal::read(&root)?).unwrap_or_default(),
             };
             if !needing.is_empty() {
-                let what = match undone {
+                let what = match number {
                     0 => "nothing has changed",
                     _ => "not all is undone",
                 };
@@ -289,7 +286,7 @@ impl UninstallArguments {
                 print(format!("{}\n{what}; try {hint}\n", needing.join("\n")))?;
                 return Ok(Verdict::NotFine);
             }
-            if undo(&root)? != Verdict::Fine {
+            if undone(undo(&root)?)? != Verdict::Fine {
                 return Ok(Verdict::NotFine);
             }
         }

@@ -2,6 +2,7 @@
 //! of NRI, imported configuration files, and the subnet of their pods. docs/second-daemon.md says the effect of each.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 
 use criswitch_client::probe::Probed;
@@ -55,10 +56,13 @@ pub fn lost_sockets(table: &Table) -> Vec<Finding> {
     }
 }
 
-/// The NRI sockets that are lost, without a connection to them. None if the sockets of the machine are not known.
-pub fn lost_nri() -> Vec<Finding> {
-    let lost = sockets::lost_sockets(is_nri, |_| false);
-    lost.unwrap_or_default().iter().map(of_socket).collect()
+/// The NRI sockets that are lost, without a connection to them.
+///
+/// # Errors
+/// The sockets of the machine are not known.
+pub fn lost_nri() -> io::Result<Vec<Finding>> {
+    let lost = sockets::lost_sockets(is_nri, |_| false)?;
+    Ok(lost.iter().map(of_socket).collect())
 }
 
 /// Whether the path is that of an NRI socket by its usual name.

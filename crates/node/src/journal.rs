@@ -113,6 +113,20 @@ pub(super) struct Left {
     pub(super) problems: Vec<String>,
 }
 
+impl Left {
+    /// A line for each of them.
+    pub(super) fn lines(&self) -> String {
+        let files = self.files.iter().map(|path| {
+            format!(
+                "{}: somebody else has changed the file; change it back or remove it, then undo again\n",
+                path.display()
+            )
+        });
+        let problems = self.problems.iter().map(|problem| format!("{problem}\n"));
+        files.chain(problems).collect()
+    }
+}
+
 impl<'a> Journal<'a> {
     /// Reads the journal, and changes nothing.
     pub(super) fn read(root: &'a Root<'a>) -> anyhow::Result<Journal<'a>> {

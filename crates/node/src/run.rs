@@ -13,6 +13,7 @@ use criswitch_client::program::block_on;
 use criswitch_platform::{kernel, remove};
 
 use super::follow::PROGRAM;
+use super::journal::DIRECTORY;
 use super::root::Root;
 use super::transient::TransientUnit;
 
@@ -58,8 +59,11 @@ impl RunArguments {
             "the node has no {PROGRAM}; run the command in a pod of the chart whose mode is plan or install, 11 seconds after \
              its start"
         );
-        let is_active = block_on(RUN.is_active(&root))?;
-        ensure!(!is_active, "another command runs on the node; try again");
+        // Two commands would use the same files.
+        let lock = File::open(root.at(Path::new(DIRECTORY)))
+            .with_context(|| format!("cannot read {DIRECTORY}"))?;
+        let is_free = lock.try_lock().is_ok() && !block_on(RUN.is_active(&root))?;
+        ensure!(is_free, "another command runs on the node; try again");
         let ran = self.run_unit(&root);
         for file in [INPUT, OUTPUT] {
             remove(&root.at(Path::new(file)))?;

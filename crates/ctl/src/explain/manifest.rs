@@ -285,17 +285,23 @@ impl Manifests {
         let name = object.name();
         let class = Class::of(object)?;
         self.problems.extend(unknown_class_fields(object));
-        if let Some(before) = self.classes.insert(name.clone(), class) {
+        if let Some(before) = self.classes.get(&name).filter(|it| !it.is_same(&class)) {
             let files = format!("{} and {}", before.file, object.file);
             self.problems.push(format!(
                 "RuntimeClass {name:?} occurs twice, in {files}; the last one counts"
             ));
         }
+        self.classes.insert(name, class);
         Ok(())
     }
 }
 
 impl Class {
+    /// Whether pods of both classes run in the same way.
+    fn is_same(&self, other: &Class) -> bool {
+        self.handler == other.handler && self.selector == other.selector
+    }
+
     fn of(object: &Object<'_>) -> anyhow::Result<Class> {
         let (kind, name, version) = (object.kind, object.name(), object.api_version);
         ensure!(

@@ -20,7 +20,7 @@ const LISTENS: &[u8] = b"00010000";
 const FLAGS: usize = 3;
 const INODE: usize = 6;
 
-/// The sockets of `wanted` that a process still serves although new connections to their paths do not reach it: another
+/// The sockets of `wanted` in init's network namespace that a process still serves although new connections to their paths do not reach it: another
 /// process has bound the path later, or the file was removed or belongs to no process any more. Only a connection shows
 /// the last case, so it is found only for the paths that `dials` selects. Only the paths of init's file systems count:
 /// a container may have the same path in a file system of its own.
@@ -33,7 +33,7 @@ pub fn lost_sockets(
 ) -> io::Result<Vec<LostSocket>> {
     let is_dead = |path: &Path| !path.exists() || dials(path) && refuses(path);
     let mut bound: BTreeMap<PathBuf, Vec<u64>> = BTreeMap::new();
-    for line in fs::read("/proc/net/unix")?.split(|byte| *byte == b'\n') {
+    for line in fs::read("/proc/1/net/unix")?.split(|byte| *byte == b'\n') {
         if let Some((path, inode)) = listens_at(line).filter(|(path, _)| wanted(path)) {
             bound.entry(path).or_default().push(inode);
         }
