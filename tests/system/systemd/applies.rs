@@ -377,7 +377,7 @@ async fn a_kubelet_that_starts_after_an_apply_is_restarted_by_the_undo() {
     machine.systemctl(&["stop", "kubelet"]);
     // The progress is not in the document.
     let applied = call(&machine, &[&APPLY[..], &["-o", "json"]].concat()).await;
-    let document: Value = serde_json::from_slice(&applied.stdout).expect(&said(&applied));
+    let document: Value = serde_json::from_slice(&applied.stdout).unwrap();
     assert_eq!(document["changed"], true);
     succeeds(&machine, &["undo"]).await;
     assert_eq!(machine.show("kubelet", "ActiveState"), "inactive");
