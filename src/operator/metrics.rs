@@ -1,5 +1,5 @@
-//! Serves the metrics page for Prometheus over a Unix socket or a network address. The page is made for each request, on
-//! another thread than that of the calls. A failure here must not end or delay a call.
+//! Serves the metrics page for Prometheus over a Unix socket or a network address. The page is made for each request,
+//! on another thread than that of the calls. A failure here must not end or delay a call.
 
 mod families;
 mod samples;

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use criswitch_config::wording::counted;
@@ -183,6 +184,24 @@ pub fn complain(text: &str) {
     let text = Shown::from(fitting(text, width));
     // A failed write to standard error cannot be reported anywhere.
     stderr.lock().write_all(text.as_bytes()).ok();
+}
+
+/// Whether standard output is for programs, so that it has no progress.
+static IS_FOR_PROGRAMS: AtomicBool = AtomicBool::new(false);
+
+/// Keeps progress out of standard output from now on.
+pub fn keep_output_for_programs() {
+    IS_FOR_PROGRAMS.store(true, Ordering::Relaxed);
+}
+
+/// Shows progress on standard output, or on standard error if standard output is for programs. Ignores errors: the work
+/// does not depend on a disk that has room for the output.
+pub fn progress(text: &str) {
+    if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
+        complain(text);
+    } else {
+        print(text).ok();
+    }
 }
 
 fn fitting(text: &str, width: Option<usize>) -> String {

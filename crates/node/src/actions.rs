@@ -13,7 +13,7 @@ use anyhow::{Context, bail, ensure};
 use criswitch_client::program::block_on;
 use criswitch_client::program::within;
 use criswitch_client::running::Running;
-use criswitch_client::terminal::complain;
+use criswitch_client::terminal::progress;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use criswitch_cri::codec::admin::State;
@@ -131,7 +131,7 @@ impl<'a> Runner<'a> {
         let (step, what) = (&action.step, action.work.words());
         let seconds = started.elapsed().as_secs_f64();
         let end = if done.is_ok() { "done" } else { "failed" };
-        complain(&format!("{step}: {what}: {end} after {seconds:.1} s\n"));
+        progress(&format!("{step}: {what}: {end} after {seconds:.1} s\n"));
         done
     }
 

@@ -10,7 +10,7 @@ use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::block_on;
-use criswitch_client::terminal::{complain, print};
+use criswitch_client::terminal::{keep_output_for_programs, print, progress};
 use criswitch_config::specification::Specification;
 use criswitch_platform::kernel;
 use serde_json::json;
@@ -117,11 +117,14 @@ impl ApplyArguments {
         let Where::Here(directory) = self.target.find()? else {
             return transient::run(self.output.encoding().is_some());
         };
+        if self.output.encoding().is_some() {
+            keep_output_for_programs();
+        }
         let root = Root::of(&directory);
         if Journal::read(&root)?.is_open {
             let left = undo(&root)?;
             ensure!(left.is_empty(), "the last change is not undone:\n{left}");
-            complain("undone\n");
+            progress("undone\n");
         }
         let specification = self.source.specification()?;
         let facts = self.facts_without_young_pods(&specification, &directory, discover)?;
@@ -169,7 +172,7 @@ impl ApplyArguments {
         };
         let left = journal.undo(&mut Runner::new(&root, false));
         let left = left?.lines();
-        complain(&left);
+        progress(if left.is_empty() { "undone\n" } else { &left });
         Err(error.context(if left.is_empty() {
             format!("step {step} has failed, and all changes are undone")
         } else {
@@ -205,7 +208,7 @@ impl ApplyArguments {
         if !must_wait(&facts) {
             return Ok(facts);
         }
-        complain("waiting for pods that are younger than 10 seconds\n");
+        progress("waiting for pods that are younger than 10 seconds\n");
         let until = Instant::now() + YOUNG_LIMIT;
         while Instant::now() < until && must_wait(&facts) {
             actions::pause(YOUNG_PAUSE)?;

@@ -11,7 +11,7 @@ use criswitch_platform::service;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use criswitch_client::terminal::complain;
+use criswitch_client::terminal::progress;
 
 /// The socket of systemd.
 pub(super) const SOCKET: &str = "/run/systemd/private";
@@ -165,7 +165,7 @@ pub(super) fn take_time() {
     if service::is_managed() {
         let sent = service::send(&format!("EXTEND_TIMEOUT_USEC={LONG_MICROSECONDS}"));
         if let Err(error) = sent {
-            complain(&format!("cannot notify systemd: {error}\n"));
+            progress(&format!("cannot notify systemd: {error}\n"));
         }
     }
 }

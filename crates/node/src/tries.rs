@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use criswitch_client::program::block_on;
 use criswitch_client::program::within;
 use criswitch_client::running::{Running, TRY_NAMESPACE};
-use criswitch_client::terminal::complain;
+use criswitch_client::terminal::progress;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
 use serde::Deserialize;
@@ -58,7 +58,7 @@ pub(super) fn remove(backends: &[String]) -> anyhow::Result<()> {
 
 async fn remove_at(socket: &Address) -> anyhow::Result<()> {
     let Ok(runtime) = Running::connect(socket).await else {
-        complain(&format!(
+        progress(&format!(
             "try: {socket} does not answer, and may have a pod of a try\n"
         ));
         return Ok(());
@@ -83,7 +83,7 @@ impl TryResult {
             Some(why) if self.untested => format!("is not tried: {why}"),
             Some(why) => format!("failed: {why}"),
         };
-        complain(&format!("try: handler {} {end}\n", self.handler));
+        progress(&format!("try: handler {} {end}\n", self.handler));
         let failure = failure.filter(|_| !self.untested).into_iter();
         let failures: Vec<_> = failure
             .chain(self.leftovers.iter().map(String::as_str))

@@ -20,10 +20,10 @@ const LISTENS: &[u8] = b"00010000";
 const FLAGS: usize = 3;
 const INODE: usize = 6;
 
-/// The sockets of `wanted` in init's network namespace that a process still serves although new connections to their paths do not reach it: another
-/// process has bound the path later, or the file was removed or belongs to no process any more. Only a connection shows
-/// the last case, so it is found only for the paths that `dials` selects. Only the paths of init's file systems count:
-/// a container may have the same path in a file system of its own.
+/// The sockets of `wanted` in init's network namespace that a process still serves although new connections to their
+/// paths do not reach it: another process has bound the path later, or the file was removed or belongs to no process
+/// any more. Only a connection shows the last case, so it is found only for the paths that `dials` selects. Only the
+/// paths of init's file systems count: a container may have the same path in a file system of its own.
 ///
 /// # Errors
 /// If the kernel does not show its sockets, or not the processes of the sockets in question.
