@@ -66,7 +66,7 @@ pub struct Probed {
     pub cgroup_driver: Option<&'static str>,
     /// The conditions in its Status.
     pub conditions: Vec<RuntimeCondition>,
-    /// The backend's handlers, except [`Probed::own_default`]; empty if the runtime does not list its handlers.
+    /// The backend's handlers, except its own default; empty if the runtime does not list its handlers.
     pub handlers: Vec<RuntimeHandler>,
     /// The backend's own default handler, if the backend lists a handler with the empty name.
     own_default: Option<RuntimeHandler>,
