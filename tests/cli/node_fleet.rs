@@ -262,7 +262,8 @@ impl Fleet {
             let seen: Value = serde_json::from_str(&fleet.call("GET", DAEMONSET, None)).unwrap();
             let status = &seen["status"];
             status["observedGeneration"] == seen["metadata"]["generation"]
-                && status["numberUnavailable"].as_u64() == Some(fleet.unavailable().len() as u64)
+                && status["numberUnavailable"].as_u64().unwrap_or(0)
+                    == fleet.unavailable().len() as u64
         });
     }
 
