@@ -304,7 +304,7 @@ seen_by_plugin() {
   at 2 in_node systemctl start containerd@1
   wait_for 60 "three nodes that are served" seen_by_plugin 0 "serving: "
   run plugin status --node nosuch
-  equal "the exit code" 1 "$status"
+  equal "the exit code" 69 "$status"
   has "the error" "kubectl criswitch: node nosuch: " "$output"
 }
 

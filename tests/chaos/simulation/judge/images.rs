@@ -46,6 +46,12 @@ impl Case<'_> {
                     "a backend that must pull the image did not pull it",
                 )
             }
+            // The reply of one store passes unread, so it may be undecodable.
+            ImageRule::List(_)
+                if self.handler().is_some() && self.got().any(|seen| seen.spoilt) =>
+            {
+                Ok(())
+            }
             ImageRule::List(_) => {
                 let listed = self.reply.strings(&[1, 1]);
                 let mut all = self.truth.images.iter().map(|it| &it.image);
