@@ -434,7 +434,8 @@ END
   jq -n --arg state "$1" --rawfile specification "$(root)/root/spec.toml" --arg programs "$(dirname "$CRISWITCH")" \
     --arg ssh "$BATS_TEST_TMPDIR/enter" '[{hosts: "all", gather_facts: false, serial: 1, roles: ["criswitch"], vars: {
     ansible_ssh_executable: $ssh, ansible_ssh_transfer_method: "piped", ansible_python_interpreter: "/usr/bin/python3",
-    criswitch_state: $state, criswitch_specification: $specification, criswitch_programs: $programs}}]' \
+    criswitch_state: $state, criswitch_specification: $specification, criswitch_programs: $programs,
+    criswitch_folder: "/root/ansible"}}]' \
     >"$BATS_TEST_TMPDIR/play.json"
   ANSIBLE_ROLES_PATH=$TOP/deploy/ansible ANSIBLE_HOME=$BATS_TEST_TMPDIR/ansible ansible-playbook \
     --inventory node,node-2,node-3 "$BATS_TEST_TMPDIR/play.json" </dev/null >"$BATS_TEST_TMPDIR/said" 2>&1 ||
@@ -454,7 +455,7 @@ END
   on_each same_pods ansible
   equal "the changes" "node changed=0 node-2 changed=0 node-3 changed=0" "$(play installed)"
   equal "the changes" "node changed=1 node-2 changed=1 node-3 changed=1" "$(play uninstalled)"
-  on_each in_node rm -r /root/criswitch
+  on_each in_node rm -r /root/ansible
   rm "$(root)/root/spec.toml"
   on_each same_files ansible
   on_each same_pods ansible
