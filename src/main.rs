@@ -86,7 +86,7 @@ fn help() -> String {
          {}\n",
         options.concat(),
         service.unwrap_or_default(),
-        exit::line(&DAEMON_CODES)
+        exit::list(&DAEMON_CODES)
     )
 }
 

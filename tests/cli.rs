@@ -51,6 +51,8 @@ mod everyday;
 mod explain;
 #[path = "cli/explain_files.rs"]
 mod explain_files;
+#[path = "cli/explain_manifests.rs"]
+mod explain_manifests;
 #[path = "cli/explain_objects.rs"]
 mod explain_objects;
 #[path = "cli/explain_running.rs"]

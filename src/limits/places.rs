@@ -101,8 +101,8 @@ impl OthersLimits {
         };
         let new = || CountLimit::new(self.one.most, self.one.what);
         let mut users = self.users.lock();
-        let its = users.entry(uid).or_insert_with(new).clone();
-        vec![its, self.all.clone()]
+        let one = users.entry(uid).or_insert_with(new).clone();
+        vec![one, self.all.clone()]
     }
 }
 

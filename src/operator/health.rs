@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::dispatch::fanout::{fallback, status};
 use crate::errors;
 use crate::switch::Switch;
-use crate::switch::watchers::ServedServices;
+use crate::switch::watchers::NodeHealth;
 use crate::topology::Live;
 
 /// The time between two looks at the health of the node, for all clients that watch it.
@@ -41,7 +41,7 @@ pub(super) fn delays_lists(backend: &Backend) -> bool {
 }
 
 /// Looks at the node and at each backend. A degraded node serves: the pods of healthy backends are not affected.
-fn look(switch: &Switch) -> ServedServices {
+fn look(switch: &Switch) -> NodeHealth {
     let live = switch.live();
     let fails_lists = |backend: &Backend| {
         let problem = fallback::lists_problem(&live, &switch.owners(), &switch.question, backend);
@@ -50,7 +50,7 @@ fn look(switch: &Switch) -> ServedServices {
     let failing: Vec<bool> = live.backends.iter().map(|it| fails_lists(it)).collect();
     let level = level(switch, &live, failing.contains(&true));
     let faulty = status::faulty(&live);
-    ServedServices {
+    NodeHealth {
         node: matches!(level, Level::Serving | Level::Degraded),
         backends: live
             .backends

@@ -21,17 +21,17 @@ pub(crate) struct Watchers {
     /// Allows one piece of work of [`Watchers::in_turn`] at a time.
     turn: Arc<Semaphore>,
     /// The last look at the health of the node, and its time.
-    health: Mutex<Option<(Instant, ServedServices)>>,
+    health: Mutex<Option<(Instant, NodeHealth)>>,
 }
 
 /// Whether the node and each backend, by its name, are served.
 #[derive(Clone, Debug)]
-pub(crate) struct ServedServices {
+pub(crate) struct NodeHealth {
     pub node: bool,
     pub backends: Vec<(Arc<str>, bool)>,
 }
 
-impl ServedServices {
+impl NodeHealth {
     /// Whether a backend is served, or for an empty name the node. `None` if no backend has the name.
     pub(crate) fn of(&self, service: &str) -> Option<bool> {
         if service.is_empty() {
@@ -73,8 +73,8 @@ impl Watchers {
     pub(crate) async fn health(
         &self,
         age: Duration,
-        look: impl FnOnce() -> ServedServices + Send + 'static,
-    ) -> Option<ServedServices> {
+        look: impl FnOnce() -> NodeHealth + Send + 'static,
+    ) -> Option<NodeHealth> {
         let mut last = self.health.lock().await;
         if let Some((at, health)) = &*last
             && at.elapsed() < age

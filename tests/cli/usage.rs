@@ -8,11 +8,19 @@ use crate::{main_file, run};
 fn the_help_of_each_command_exits_with_0() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
-    assert!(help.stdout.contains("\nExit codes: 0 "), "{}", help.stdout);
+    assert!(
+        help.stdout.contains("\nExit codes:\n  0 "),
+        "{}",
+        help.stdout
+    );
     for command in crate::shell::commands() {
         let help = run(&[&command, "--help"]);
         assert_eq!(help.code, 0, "{command}");
-        assert!(help.stdout.contains("\nExit codes: 0 "), "{}", help.stdout);
+        assert!(
+            help.stdout.contains("\nExit codes:\n  0 "),
+            "{}",
+            help.stdout
+        );
     }
 }
 

@@ -1,5 +1,7 @@
 //! The exit codes of both programs.
 
+use std::iter;
+
 /// The program failed at run time.
 pub const FAILED: u8 = 1;
 /// A dry run found changes.
@@ -14,11 +16,10 @@ pub const CONFIGURATION: u8 = 78;
 /// The exit codes of a program or command, each with its meaning.
 pub type ExitCodes = [(u8, &'static str)];
 
-/// The codes as a sentence of a help.
-pub fn line(codes: &ExitCodes) -> String {
-    let codes = codes.iter();
-    let meanings: Vec<_> = codes
-        .map(|(code, meaning)| format!("{code} {meaning}"))
-        .collect();
-    format!("Exit codes: {}.", meanings.join(", "))
+/// The codes as the end of a help, one in each line.
+pub fn list(codes: &ExitCodes) -> String {
+    let lines = codes
+        .iter()
+        .map(|(code, meaning)| format!("\n  {code:<2}  {meaning}"));
+    iter::once("Exit codes:".to_owned()).chain(lines).collect()
 }

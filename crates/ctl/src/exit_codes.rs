@@ -69,7 +69,7 @@ pub(super) fn shown(command: Command) -> Command {
 }
 
 fn shown_on(command: Command, page: &str) -> Command {
-    let codes = exit::line(of(page));
+    let codes = exit::list(of(page));
     let after = |help: Option<&StyledStr>| match help {
         Some(help) => StyledStr::from(format!("{help}\n\n{codes}")),
         None => StyledStr::from(&codes),
