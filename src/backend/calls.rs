@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
 use criswitch_cri::codec::grpc::GRPC_ENCODING;
-use criswitch_cri::rpc::{List, ROWS, Row};
+use criswitch_cri::rpc::{self, List, ROWS, Row};
 use http::{HeaderMap, HeaderValue, Uri, header};
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -81,7 +81,8 @@ impl Backend {
     }
 
     /// Sends a call over `wire`. A call that the backend has certainly not processed is sent again, once: over `wire`
-    /// or, if `wire` takes no further calls, over the next connection.
+    /// or, if `wire` takes no further calls, over the next connection. Only a request for events is not sent again: its
+    /// stream would lack the events until then, and only its session knows how to make up for them.
     async fn call_over(
         &self,
         mut wire: Wire,
@@ -96,11 +97,13 @@ impl Backend {
                 Err(failed) => failed,
             };
             let broken = self.broken_off(&failed.status);
-            match failed.is_unprocessed {
-                false => return Err(broken),
-                true if is_first => wire = self.wire_after(wire, broken).await?,
-                true => return Err(errors::sent_twice(&broken)),
+            if !failed.is_unprocessed || row.name == rpc::EVENTS.name {
+                return Err(broken);
             }
+            if !is_first {
+                return Err(errors::sent_twice(&broken));
+            }
+            wire = self.wire_after(wire, broken).await?;
             is_first = false;
         };
         if response.status() != http::StatusCode::OK {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use criswitch_cri::codec::cri::ContainerEventType;
 use futures_util::future::join_all;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc};
@@ -11,6 +12,7 @@ use tonic::Code;
 
 use crate::faults::{names, until_state};
 use crate::http2::{self, GOAWAY, HEADERS, PREFACE};
+use crate::session::events::{events, next};
 use crate::support::{Rig, Sim, sockets};
 
 /// How many of the next calls a GOAWAY does not exclude. `None` if no GOAWAY is due.
@@ -158,6 +160,21 @@ async fn a_pod_is_created_once_if_a_goaway_excludes_its_call_only() {
     proxy.exclude_after(0);
     rig.run_pod("kata", "web").await;
     assert_eq!(rig.sim("kata").calls("RunPodSandbox").len(), 1);
+}
+
+/// The events between the two requests are lost, so the states of all pods replace them.
+#[tokio::test]
+async fn after_a_goaway_excludes_the_request_for_events_subscribers_get_the_state_of_each_pod() {
+    let (rig, proxy) = behind_proxy().await;
+    let pod = rig.run_pod("kata", "web").await;
+    proxy.exclude_after(0);
+    let mut events = events(&rig).await.unwrap();
+    let event = next(&mut events).await.unwrap();
+    assert_eq!(event.container_id, pod);
+    assert_eq!(
+        event.container_event_type(),
+        ContainerEventType::ContainerStartedEvent
+    );
 }
 
 #[tokio::test]

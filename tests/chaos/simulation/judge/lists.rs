@@ -181,7 +181,9 @@ impl Case<'_> {
                     && listing.delivered.is_some_and(|at| at < begun)
             })
         };
-        let reported_so = thing.sources().all(has_reported);
+        // A hostile backend that has claimed the item may own it after its removal.
+        let mut sources = thing.sources().chain(self.truth.hostile());
+        let reported_so = sources.all(has_reported);
         if removed || reported_so {
             return Err(format!("{} is gone, and is listed", thing.id));
         }
@@ -268,7 +270,9 @@ impl Case<'_> {
         let pod = self.truth.thing(Kind::Pod, &thing.pod);
         let mut follows = [Some(thing), pod].into_iter().flatten();
         let lags = thing.kind == Kind::Container && !follows.all(|it| it.is_settled(begun));
-        let misled = narrowed && !thing.is_sure(begun) || lags;
+        // A forgotten backend may come back within the call and own the item before it takes part in lists.
+        let returns = thing.forgotten && !thing.is_sure(begun);
+        let misled = narrowed && !thing.is_sure(begun) || lags || returns;
         let unknown = misled || !its_own && self.is_posed_unknown(thing);
         let must = if unknown {
             false

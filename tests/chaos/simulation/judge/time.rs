@@ -66,6 +66,8 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
             return None;
         }
         Goes::All(_, Merge::UpdateRuntimeConfig) if is_alone => CHANGE_BOUND,
+        Goes::All(_, Merge::RemoveProfile) if hangs_alone => return None,
+        Goes::All(_, Merge::RemoveProfile) => CHANGE_BOUND,
         Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
         // Nothing replaces a list that was never read, nor a list of one handler's images.
         Goes::All(_, Merge::Items(_) | Merge::Streamed(..))
