@@ -81,9 +81,26 @@ pub fn no_memory_for_request(rpc: &str, limit: usize) -> Status {
 
 /// The backend's other replies leave no memory for this reply.
 pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Status {
-    Status::resource_exhausted(format!(
+    let mut status = Status::resource_exhausted(format!(
         "backend {backend:?} ({socket}): its replies use all memory for such replies of one backend ({limit} bytes); try again later"
-    ))
+    ));
+    status.set_source(Arc::new(NoMemory));
+    status
+}
+
+/// The source of a status of [`no_memory_for_reply`].
+#[derive(Debug, thiserror::Error)]
+#[error("no memory for the reply")]
+struct NoMemory;
+
+/// Whether criswitch has no memory for a reply, perhaps because clients leave other replies unread. This says nothing
+/// about the backend.
+pub(crate) fn is_no_memory(status: &Status) -> bool {
+    source(status).is_some_and(|source| source.is::<NoMemory>())
+}
+
+fn source(status: &Status) -> Option<&(dyn std::error::Error + 'static)> {
+    std::error::Error::source(status)
 }
 
 /// The unread replies of the connection leave no memory for this reply.
@@ -234,7 +251,7 @@ pub(crate) fn broken_off(backend: &str, socket: &Address, status: &Status) -> St
 
 /// Whether the backend gave no answer: it cannot be reached, or it broke off the call, with whatever code.
 pub(crate) fn is_silence(status: &Status) -> bool {
-    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
+    status.code() == Code::Unavailable || source(status).is_some() && !is_no_memory(status)
 }
 
 /// A pod with this handler was not created. The text has the handler, then the backend and the cause.

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use criswitch_cri::codec::protobuf::{Editable, EditedMessage, Path};
 use criswitch_cri::codec::{cri, protobuf};
 use criswitch_cri::rpc::List;
-use criswitch_cri::rpc::fields::{ITEMS, maps};
+use criswitch_cri::rpc::fields::{ITEMS, lists, maps};
 use prost::{DecodeError, Message};
 
 use crate::limits::budget::Reservation;
@@ -23,9 +23,6 @@ pub use items::{MOST_DESCRIPTORS, MOST_LABEL_KEYS, MOST_PAIRS};
 
 /// The most handlers that a backend may report. Each Status of the node has the handlers of all backends.
 pub const MOST_HANDLERS: usize = 256;
-
-/// The maps of a message that has none.
-const NO_MAPS: &[Path] = &[];
 
 /// Reads a message whole. The error says why clients cannot use it.
 type ReadMessage = fn(&[u8]) -> Result<(), String>;
@@ -56,17 +53,27 @@ enum Form {
 impl Form {
     /// Why clients cannot use the message; `None` if they can.
     fn fault(self, message: &[u8]) -> Option<String> {
-        let (read, maps): (ReadMessage, _) = match self {
+        let (read, maps, lists): (ReadMessage, &[Path], &[Path]) = match self {
             Form::List(list) => return items::fault(list, message, &[]),
-            Form::Status => (status, maps::STATUS),
-            Form::Disks => (disks, NO_MAPS),
-            Form::Profiles => (decoded::<cri::ListSecurityProfilesResponse>, NO_MAPS),
-            Form::Image => (decoded::<cri::ImageStatusResponse>, maps::IMAGE_STATUS),
-            Form::Version => (decoded::<cri::VersionResponse>, NO_MAPS),
-            Form::Event => (event, maps::EVENT),
+            Form::Status => (status, maps::STATUS, lists::STATUS),
+            Form::Disks => (disks, &[], lists::DISKS),
+            Form::Profiles => (
+                decoded::<cri::ListSecurityProfilesResponse>,
+                &[],
+                lists::PROFILES,
+            ),
+            Form::Image => (
+                decoded::<cri::ImageStatusResponse>,
+                maps::IMAGE_STATUS,
+                lists::IMAGE_STATUS,
+            ),
+            Form::Version => (decoded::<cri::VersionResponse>, &[], &[]),
+            Form::Event => (event, maps::EVENT, lists::EVENT),
         };
-        let in_maps = items::map_fault(message, maps).map(|fault| format!("its reply {fault}"));
-        in_maps.or_else(|| read(message).err())
+        // Numbers come first, because many values take long to decode, and much memory.
+        let counted = items::count_fault(message, maps, lists);
+        let counted = counted.map(|fault| format!("its reply {fault}"));
+        counted.or_else(|| read(message).err())
     }
 
     fn read(self, message: &Bytes) -> Result<Readable, String> {
@@ -294,6 +301,7 @@ fn malformed(fault: DecodeError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ownership::MOST;
 
     /// A list with one item, which has `id` in field 1, and then these bytes.
     fn list(id: &str, more: &[u8]) -> Bytes {
@@ -515,6 +523,35 @@ mod tests {
         let many = |count| Readable::list(descriptors, &b"\x0a\x00".repeat(count).into());
         assert!(many(MOST_DESCRIPTORS).is_ok());
         assert!(many(MOST_DESCRIPTORS + 1).is_err());
+    }
+
+    /// A decoded value takes far more memory than its two bytes.
+    #[test]
+    fn a_message_with_too_many_values_is_not_decoded() {
+        let many = b"\x2a\x00".repeat(MOST + 1);
+        let fault = Form::Event.fault(&many).unwrap();
+        assert!(
+            fault.contains("lists with 131073 values; the limit is 131072"),
+            "{fault}"
+        );
+        // Tags of one image, and samples of one pod.
+        for (list, value) in [(List::Images, b"\x12\x00"), (List::PodMetrics, b"\x12\x00")] {
+            let fault = Readable::item(list, &value.repeat(MOST + 1)).unwrap_err();
+            assert!(fault.contains("has lists with 131073 values"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn the_containers_in_the_stats_of_all_pods_count_together() {
+        // Two pods, each with the metrics of many containers.
+        let of_pod = b"\x1a\x00".repeat(MOST / 2 + 1);
+        let mut metrics = BytesMut::new();
+        protobuf::put_bytes(&mut metrics, ITEMS, &of_pod);
+        let half = metrics.clone().freeze();
+        assert!(Readable::list(List::PodMetrics, &half).is_ok());
+        protobuf::put_bytes(&mut metrics, ITEMS, &of_pod);
+        let fault = Readable::list(List::PodMetrics, &metrics.freeze()).unwrap_err();
+        assert_eq!(fault, crate::ownership::Unlearned::TooMany.to_string());
     }
 
     /// prost reads the number of a map with a wrong wire type as a length.

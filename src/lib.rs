@@ -92,8 +92,8 @@
 //!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`,
 //!    `pods_that_a_goaway_excludes_are_created_once_over_the_next_connection`,
 //!    `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
-//! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or if a
-//!    client removed the id through criswitch and the id's backend denies it.
+//! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or the backend
+//!    that owns it, or the backend from which a client removed it through criswitch.
 //!    Tests: `an_unknown_handler_is_rejected_by_name_and_creates_nothing`,
 //!    `no_id_is_reported_absent_while_a_backend_is_down`
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client. No call but the

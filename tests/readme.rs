@@ -328,7 +328,7 @@ fn the_documented_limits_are_those_of_the_constants() {
         ("Cheap frames a second", flood::CHEAP_FRAMES as usize),
         ("Calls in flight in all", limits::MAX_CALLS),
         ("so that", limits::RESERVED_CALLS),
-        ("Of these, calls of users other", limits::OTHERS_CALLS),
+        ("Of all calls, calls of users other", limits::OTHERS_CALLS),
         ("Of these, calls of one user", limits::USER_CALLS),
         ("Calls of the [admin service]", limits::MAX_ADMIN_CALLS),
         (

@@ -82,8 +82,8 @@ impl Interface {
         &self.messages[self.method(row).output_type()]
     }
 
-    /// Collects the paths of all maps in a message. `path` is that of the message.
-    fn maps(&self, message: &DescriptorProto, path: &mut Vec<u32>, maps: &mut Vec<Vec<u32>>) {
+    /// Collects the paths of all repeated messages and strings in a message. `path` is that of the message.
+    fn repeated(&self, message: &DescriptorProto, path: &mut Vec<u32>, found: &mut Repeated) {
         for field in &message.field {
             path.push(u32::try_from(field.number()).unwrap());
             let mut nested = message
@@ -91,9 +91,15 @@ impl Interface {
                 .iter()
                 .filter(|it| field.type_name().ends_with(it.name()));
             if nested.any(|it| it.options.as_ref().is_some_and(|it| it.map_entry())) {
-                maps.push(path.clone());
-            } else if let Some(inner) = self.messages.get(field.type_name()) {
-                self.maps(inner, path, maps);
+                found.maps.push(path.clone());
+            } else {
+                let is_long = matches!(field.r#type(), Type::Message | Type::String | Type::Bytes);
+                if field.label() == Label::Repeated && is_long {
+                    found.lists.push(path.clone());
+                }
+                if let Some(inner) = self.messages.get(field.type_name()) {
+                    self.repeated(inner, path, found);
+                }
             }
             path.pop();
         }
@@ -120,6 +126,22 @@ impl Interface {
 
     fn end(&self, message: &DescriptorProto, path: &[u32]) -> FieldDescriptorProto {
         self.walk(message, path).pop().unwrap()
+    }
+}
+
+/// The paths of repeated fields in a message.
+#[derive(Default)]
+struct Repeated {
+    maps: Vec<Vec<u32>>,
+    lists: Vec<Vec<u32>>,
+}
+
+impl Repeated {
+    fn of(interface: &Interface, message: &str) -> Repeated {
+        let message = &interface.messages[&format!(".runtime.v1.{message}")];
+        let mut found = Repeated::default();
+        interface.repeated(message, &mut Vec::new(), &mut found);
+        found
     }
 }
 
@@ -317,13 +339,13 @@ fn replies_are_streamed_exactly_where_the_rpc_is_a_stream() {
 }
 
 #[test]
-fn the_maps_that_the_gate_reads_are_all_maps_of_the_interface() {
+fn the_maps_and_lists_that_the_gate_counts_are_all_of_the_interface() {
     let interface = Interface::compiled();
-    for (message, paths) in fields::maps::ALL {
-        let message = &interface.messages[&format!(".runtime.v1.{message}")];
-        let mut maps = Vec::new();
-        interface.maps(message, &mut Vec::new(), &mut maps);
-        assert_eq!(maps, *paths, "{}", message.name());
+    for ((message, maps), (same, lists)) in fields::maps::ALL.iter().zip(fields::lists::ALL) {
+        assert_eq!(message, same);
+        let found = Repeated::of(&interface, message);
+        assert_eq!(found.maps, *maps, "{message}");
+        assert_eq!(found.lists, *lists, "{message}");
     }
 }
 

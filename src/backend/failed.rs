@@ -32,6 +32,11 @@ impl Failed {
         matches!(self, Failed::Status(status) if errors::is_silence(status))
     }
 
+    /// Whether criswitch has no memory for the answer; see [`errors::is_no_memory`].
+    pub(crate) fn is_no_memory(&self) -> bool {
+        matches!(self, Failed::Status(status) if errors::is_no_memory(status))
+    }
+
     /// Whether the backend gave no complete answer, or answered `Unavailable`.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.is_silence() || self.code() == Code::Unavailable

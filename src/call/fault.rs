@@ -130,7 +130,11 @@ impl PassedCall {
 
     /// Like [`PassedCall::note`], for a call that failed without an answer that can be used.
     pub(crate) fn note_failed(self, backend: &Backend, why: &Failed) {
-        self.note_code(backend, why.code(), Some(&why.code_and_text()));
+        if why.is_no_memory() {
+            backend.record.doubt(self.row);
+        } else {
+            self.note_code(backend, why.code(), Some(&why.code_and_text()));
+        }
     }
 
     fn note_code(self, backend: &Backend, code: Code, failed: Option<&str>) {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use criswitch_cri::codec::protobuf::Path;
 use criswitch_cri::codec::{cri, protobuf};
-use criswitch_cri::rpc::fields::{ITEMS, maps, metric_descriptor};
+use criswitch_cri::rpc::fields::{ITEMS, lists, maps, metric_descriptor};
 use criswitch_cri::rpc::{List, filter};
 use foldhash::fast;
 use foldhash::quality::RandomState;
@@ -30,9 +30,9 @@ type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
 
 /// Why clients cannot use this list; `None` if they can. Reads no item that `last` has, too: a list of the same kind
 /// that clients can use. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of pods and of
-/// containers.
+/// containers of a list that is not one of stats.
 pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
-    let (read, maps): (ReadItem, _) = match list {
+    let (read, maps, lists): (ReadItem, _, &[Path]) = match list {
         List::Pods => (
             |it| {
                 let pod = cri::PodSandbox::decode(it)?;
@@ -43,6 +43,7 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
                 ]))
             },
             maps::POD,
+            &[],
         ),
         List::Containers => (
             |it| {
@@ -51,6 +52,7 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
                 Ok(missing(&[("id", has_id), ("metadata", metadata.is_some())]))
             },
             maps::CONTAINER,
+            &[],
         ),
         List::ContainerStats => (
             |it| {
@@ -58,19 +60,38 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
                 Ok(of_attributes(stats.attributes.as_ref()))
             },
             maps::CONTAINER_STATS,
+            &[],
         ),
         List::PodStats => (
             |it| Ok(of_pod_stats(&cri::PodSandboxStats::decode(it)?)),
             maps::POD_STATS,
+            lists::POD_STATS,
         ),
-        List::Images => (|it| cri::Image::decode(it).map(|_| None), maps::IMAGE),
-        List::PodMetrics => (|it| cri::PodSandboxMetrics::decode(it).map(|_| None), &[]),
-        List::MetricDescriptors => (|it| cri::MetricDescriptor::decode(it).map(|_| None), &[]),
+        List::Images => (
+            |it| cri::Image::decode(it).map(|_| None),
+            maps::IMAGE,
+            lists::IMAGE,
+        ),
+        List::PodMetrics => (
+            |it| cri::PodSandboxMetrics::decode(it).map(|_| None),
+            &[],
+            lists::POD_METRICS,
+        ),
+        List::MetricDescriptors => (
+            |it| cri::MetricDescriptor::decode(it).map(|_| None),
+            &[],
+            lists::METRIC_DESCRIPTOR,
+        ),
     };
     let most = match list {
         List::MetricDescriptors => MOST_DESCRIPTORS,
         _ => MOST,
     };
+    match filter::count_inside(list, message) {
+        Ok(count) if count > MOST => return Some(Unlearned::TooMany.to_string()),
+        Ok(_) => {}
+        Err(fault) => return Some(format!("its reply is malformed: {fault}")),
+    }
     let known: HashSet<u64, fast::RandomState> = protobuf::fields(last)
         .flatten()
         .filter(|field| field.number == ITEMS)
@@ -102,9 +123,10 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
         if is_known {
             continue;
         }
-        // Sizes come first, because a large map takes long to decode.
+        // Numbers come first, because many values take long to decode, and much memory.
         let id = || id(list, item);
-        let fault = match size_fault(list, item).or_else(|| map_fault(item, maps)) {
+        let fault = size_fault(list, item).or_else(|| count_fault(item, maps, lists));
+        let fault = match fault {
             Some(fault) => format!("the item {:?} {fault}", id()),
             None => match read(item) {
                 Ok(None) => continue,
@@ -150,24 +172,32 @@ fn size_fault(list: List, item: &[u8]) -> Option<String> {
     if list != List::MetricDescriptors {
         return None;
     }
-    let keys =
-        protobuf::all_bytes(item, &[metric_descriptor::LABEL_KEYS]).map_or(0, |keys| keys.len());
+    let keys = protobuf::count(item, &[metric_descriptor::LABEL_KEYS]).unwrap_or_default();
     (keys > MOST_LABEL_KEYS)
         .then(|| format!("has {keys} label keys; the limit is {MOST_LABEL_KEYS}"))
 }
 
-/// The fault of the maps at these paths of a decoded message, as the end of a sentence. prost reads a map of a wrong
+/// The fault of the maps and lists at these paths of a message, as the end of a sentence. prost reads a map of a wrong
 /// wire type, and Go does not.
-pub(super) fn map_fault(message: &[u8], maps: &[Path]) -> Option<String> {
-    maps.iter()
-        .find_map(|path| match protobuf::all_bytes(message, path) {
-            Ok(pairs) if pairs.len() <= MOST_PAIRS => None,
+pub(super) fn count_fault(message: &[u8], maps: &[Path], lists: &[Path]) -> Option<String> {
+    let of_map = maps
+        .iter()
+        .find_map(|path| match protobuf::count(message, path) {
+            Ok(pairs) if pairs <= MOST_PAIRS => None,
             Ok(pairs) => Some(format!(
-                "has maps with {} pairs; the limit is {MOST_PAIRS}",
-                pairs.len()
+                "has maps with {pairs} pairs; the limit is {MOST_PAIRS}"
             )),
             Err(fault) => Some(format!("has a map that clients cannot decode: {fault}")),
-        })
+        });
+    let of_list = || {
+        // The decoder says what is malformed.
+        let counts = lists
+            .iter()
+            .map(|path| protobuf::count(message, path).unwrap_or_default());
+        let most = counts.max().filter(|count| *count > MOST)?;
+        Some(format!("has lists with {most} values; the limit is {MOST}"))
+    };
+    of_map.or_else(of_list)
 }
 
 /// The id of an item, for an error text; empty if it cannot be read.

@@ -116,7 +116,7 @@ pub(crate) struct CallLimits {
 
 impl Default for CallLimits {
     fn default() -> CallLimits {
-        let long = "calls of GetContainerEvents, ExecSync and PullImage";
+        let long = "calls of GetContainerEvents, ExecSync, PullImage and PullSecurityProfile";
         let others = "calls by users other than root and criswitch's own user";
         CallLimits {
             all: CountLimit::new(MAX_CALLS, "calls"),

@@ -4,7 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
 
-use super::{BackendId, LONGEST_ID, PodNames, Pods};
+use super::{BackendId, PodNames, Pods};
+
+/// The longest name of a handler that a backend reports, in bytes. A RuntimeClass has no longer one.
+const LONGEST_HANDLER: usize = 63;
+/// The most pods of a backend whose handlers criswitch asks for. Lists that the backend sends grow by these names.
+const MOST_REPORTED: usize = 4096;
 
 /// The handler that a pod was created with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,12 +53,18 @@ impl Pods {
     /// Up to `most` pods of `backend` with an unknown handler, for which criswitch may ask the backend at `now`.
     pub fn without_handler(&self, backend: BackendId, now: Instant, most: usize) -> Vec<Unasked> {
         let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
+        let reported = its
+            .clone()
+            .filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::Handler(_)))
+            .count();
         let unasked = its.filter_map(|(id, pod)| {
             let failures = pod.more.failures_until(now)?;
             let id = id.clone();
             Some(Unasked { id, failures })
         });
-        unasked.take(most).collect()
+        unasked
+            .take(most.min(MOST_REPORTED.saturating_sub(reported)))
+            .collect()
     }
 
     /// Learns the handler of this pod from `backend`'s answer. The answer does not replace a known row.
@@ -158,9 +169,9 @@ impl StartedWith {
         }
     }
 
-    /// The handler that a backend reported. A name that is longer than the limit for ids counts as unreported.
+    /// The handler that a backend reported. A longer name than a RuntimeClass may have counts as unreported.
     pub fn reported(handler: Option<String>) -> StartedWith {
-        let handler = handler.filter(|handler| handler.len() <= LONGEST_ID);
+        let handler = handler.filter(|handler| handler.len() <= LONGEST_HANDLER);
         handler.map_or(StartedWith::Unreported, StartedWith::Handler)
     }
 }
@@ -257,7 +268,31 @@ mod tests {
 
     #[test]
     fn a_very_long_name_is_not_remembered() {
-        let long = Some("x".repeat(LONGEST_ID + 1));
+        let long = Some("x".repeat(LONGEST_HANDLER + 1));
         assert_eq!(StartedWith::reported(long), StartedWith::Unreported);
+    }
+
+    #[test]
+    fn the_handlers_of_a_limited_number_of_pods_are_asked_for() {
+        let ids: Vec<_> = (0..=MOST_REPORTED).map(|id| id.to_string()).collect();
+        let pods: Vec<_> = ids.iter().map(|id| (id.as_str(), "")).collect();
+        let mut owners = listed(&pods);
+        let unasked = |owners: &Owners| {
+            let pods = owners.pods.without_handler(A, Instant::now(), usize::MAX);
+            pods.len()
+        };
+        assert_eq!(unasked(&owners), MOST_REPORTED);
+        for id in &ids[..MOST_REPORTED - 1] {
+            let reported = StartedWith::reported(Some("kata".to_owned()));
+            owners.pods.learn_handler(id, A, reported);
+        }
+        assert_eq!(unasked(&owners), 1);
+        let reported = StartedWith::reported(Some("kata".to_owned()));
+        owners
+            .pods
+            .learn_handler(&ids[0], A, StartedWith::Unreported);
+        assert_eq!(unasked(&owners), 2);
+        owners.pods.learn_handler(&ids[0], A, reported);
+        assert_eq!(unasked(&owners), 1);
     }
 }

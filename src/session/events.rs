@@ -183,6 +183,9 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
     } = own;
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
+        // A message is a part of the buffer of the stream, which may be far larger. The event alone is held and
+        // counted.
+        let message = Bytes::copy_from_slice(&message);
         let event = match Readable::event(&message) {
             Ok(event) => event,
             Err(fault) => {

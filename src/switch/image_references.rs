@@ -1,8 +1,11 @@
 //! Compares the names of an image in different image stores: ids with and without `sha256:`, and references without a
 //! tag or registry. Does no I/O.
 
+use std::collections::HashSet;
+
 use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{LISTED_ID, image};
+use foldhash::fast::RandomState;
 
 /// The prefix of image ids in containerd. Image ids in CRI-O have no prefix.
 const ALGORITHM: &str = "sha256:";
@@ -40,28 +43,68 @@ pub(crate) fn with_tag(reference: &str) -> String {
     }
 }
 
-/// Whether an `Image` has this id, in either form, or this tag or digest.
-///
-/// # Errors
-/// If the `Image` is not valid protobuf.
-pub(crate) fn is_called(image: &[u8], reference: &str) -> Result<bool, Malformed> {
-    let is_id = bare_id(protobuf::string(image, LISTED_ID)?) == bare_id(reference);
-    Ok(is_id || has_name(image, reference)?)
+/// A reference of an image, in all forms that a store may list. A client chooses its length, so it is compared with
+/// many images without being copied again.
+pub(crate) struct ImageReference<'r> {
+    id: &'r str,
+    names: [String; REGISTRIES.len()],
 }
 
-/// Whether an `Image` has this tag or digest.
-///
-/// # Errors
-/// If the `Image` is not valid protobuf.
-pub(crate) fn has_name(image: &[u8], reference: &str) -> Result<bool, Malformed> {
-    let reference = with_tag(reference);
-    let full = REGISTRIES.map(|registry| format!("{registry}{reference}"));
-    let names = [
-        protobuf::strings(image, &[image::REPO_TAGS])?,
-        protobuf::strings(image, &[image::REPO_DIGESTS])?,
-    ]
-    .concat();
-    Ok(names
-        .iter()
-        .any(|name| full.iter().any(|full| full == name)))
+impl<'r> ImageReference<'r> {
+    pub(crate) fn of(reference: &'r str) -> ImageReference<'r> {
+        let name = with_tag(reference);
+        ImageReference {
+            id: bare_id(reference),
+            names: REGISTRIES.map(|registry| format!("{registry}{name}")),
+        }
+    }
+
+    /// Whether an `Image` has this id, in either form, or this tag or digest.
+    ///
+    /// # Errors
+    /// If the `Image` is not valid protobuf.
+    pub(crate) fn is_of(&self, image: &[u8]) -> Result<bool, Malformed> {
+        let is_id = bare_id(protobuf::string(image, LISTED_ID)?) == self.id;
+        Ok(is_id || self.is_name_of(image)?)
+    }
+
+    /// Whether an `Image` has this tag or digest.
+    ///
+    /// # Errors
+    /// If the `Image` is not valid protobuf.
+    pub(crate) fn is_name_of(&self, image: &[u8]) -> Result<bool, Malformed> {
+        let mut names = names_of(image)?;
+        Ok(names.any(|name| self.names.iter().any(|own| own == name)))
+    }
+}
+
+/// The id and the names of an image, for comparisons with many references. A backend chooses the number of the names.
+pub(crate) struct ImageNames<'i> {
+    id: &'i str,
+    names: HashSet<&'i str, RandomState>,
+}
+
+impl<'i> ImageNames<'i> {
+    /// # Errors
+    /// If the `Image` is not valid protobuf.
+    pub(crate) fn of(image: &'i [u8]) -> Result<ImageNames<'i>, Malformed> {
+        Ok(ImageNames {
+            id: bare_id(protobuf::string(image, LISTED_ID)?),
+            names: names_of(image)?.collect(),
+        })
+    }
+
+    /// Whether the image has this id, in either form, or this tag or digest.
+    pub(crate) fn have(&self, reference: &str) -> bool {
+        let reference = ImageReference::of(reference);
+        let mut names = reference.names.iter();
+        reference.id == self.id || names.any(|name| self.names.contains(name.as_str()))
+    }
+}
+
+/// The tags and digests of an `Image`.
+fn names_of(image: &[u8]) -> Result<impl Iterator<Item = &str>, Malformed> {
+    let tags = protobuf::strings(image, &[image::REPO_TAGS])?;
+    let digests = protobuf::strings(image, &[image::REPO_DIGESTS])?;
+    Ok(tags.into_iter().chain(digests))
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::call::Call;
-use crate::switch::image_references::{is_called, with_tag};
+use crate::switch::image_references::{ImageNames, with_tag};
 
 /// The most "absent" answers that are remembered. A node has a few hundred containers.
 const ABSENT: usize = 4096;
@@ -69,8 +69,8 @@ impl Asking {
         }
     }
 
-    fn asks_for(&self, image: &str) -> bool {
-        self.id == image || self.reference == with_tag(image)
+    fn asks_for(&self, image: &AskedImage<'_>) -> bool {
+        self.id == image.id || self.reference == image.reference
     }
 
     fn is_same_question(&self, other: &Asking) -> bool {
@@ -80,6 +80,23 @@ impl Asking {
     fn is_remembered(&self) -> bool {
         let names = [&self.seen, &self.reference, &self.id];
         names.iter().all(|name| name.len() <= LONGEST_NAME)
+    }
+}
+
+/// The image of a call: an id or a reference. A client chooses its length.
+struct AskedImage<'a> {
+    id: &'a str,
+    /// The same with a tag.
+    reference: String,
+}
+
+impl AskedImage<'_> {
+    fn of(image: &str) -> AskedImage<'_> {
+        let reference = with_tag(image);
+        AskedImage {
+            id: image,
+            reference,
+        }
     }
 }
 
@@ -117,8 +134,9 @@ impl PodRequests {
     /// answer to the pod, if any.
     pub(crate) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
         self.forget_old();
+        let (image, name) = (AskedImage::of(image), AskedImage::of(name));
         let is_its = |asking: &mut Asking| {
-            asking.seen == seen && (asking.asks_for(image) || asking.asks_for(name))
+            asking.seen == seen && (asking.asks_for(&image) || asking.asks_for(&name))
         };
         self.asking.extract_if(.., is_its).last()
     }
@@ -127,7 +145,8 @@ impl PodRequests {
     /// container of the image.
     pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
         self.forget_old();
-        let asking = self.asking.iter().filter(|pod| pod.asks_for(image));
+        let image = AskedImage::of(image);
+        let asking = self.asking.iter().filter(|pod| pod.asks_for(&image));
         let mut stores: Vec<_> = asking.flat_map(|pod| pod.stores.clone()).collect();
         stores.sort_unstable();
         stores.dedup();
@@ -140,17 +159,17 @@ impl PodRequests {
     /// If the `Image` is not valid protobuf.
     pub(crate) fn is_awaited(&mut self, store: BackendId, image: &[u8]) -> Result<bool, Malformed> {
         self.forget_old();
+        let names = ImageNames::of(image)?;
         let mut theirs = self.asking.iter().filter(|it| it.stores.contains(&store));
-        theirs.try_fold(false, |is_awaited, pod| {
-            Ok(is_awaited || is_called(image, &pod.id)? || is_called(image, &pod.reference)?)
-        })
+        Ok(theirs.any(|pod| names.have(&pod.id) || names.have(&pod.reference)))
     }
 
     /// Records that a call for the user of this image has failed. The kubelet then starts the pods with this image
     /// again, so they are soon forgotten.
     pub(crate) fn fail(&mut self, image: &str) {
         let until = Instant::now() + FAILED;
-        let theirs = self.asking.iter_mut().filter(|pod| pod.asks_for(image));
+        let image = AskedImage::of(image);
+        let theirs = self.asking.iter_mut().filter(|pod| pod.asks_for(&image));
         theirs.for_each(|pod| pod.until = pod.until.min(until));
     }
 

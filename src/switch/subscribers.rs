@@ -4,6 +4,7 @@
 //! without a pause cuts off no subscriber that reads. A subscriber that does not catch up in time is cut off, so that
 //! the other subscribers get their events.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -107,6 +108,21 @@ impl Default for Subscribers {
     }
 }
 
+/// The queues with unread events of `backend`, those with the most bytes first.
+fn largest_first(queues: &[Arc<Queue>], backend: BackendId) -> impl Iterator<Item = &Arc<Queue>> {
+    let mut sizes: Vec<_> = queues
+        .iter()
+        .map(|queue| {
+            let unread = queue.unread.lock();
+            let events = unread.events.iter().filter(|(of, _)| *of == backend);
+            (events.map(|(_, event)| event.len()).sum::<usize>(), queue)
+        })
+        .filter(|(size, _)| *size > 0)
+        .collect();
+    sizes.sort_by_key(|(size, _)| Reverse(*size));
+    sizes.into_iter().map(|(_, queue)| queue)
+}
+
 impl Subscribers {
     /// Ends the streams of all subscribers with `end`. Rejects new subscribers until the result is dropped.
     pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
@@ -153,32 +169,15 @@ impl Subscribers {
         if tokio::time::timeout(LAG_LIMIT, has_room).await.is_ok() {
             return Ok(());
         }
-        loop {
-            match fits() {
-                Err(full) if !self.cut_off_largest(backend) => return Err(full),
-                Err(_) => {}
-                Ok(()) => return Ok(()),
-            }
-        }
-    }
-
-    /// Cuts off the subscriber with the most unread bytes of `backend`. Returns whether there is one.
-    fn cut_off_largest(&self, backend: BackendId) -> bool {
         let queues = self.queues.lock();
-        let sizes = queues.iter().map(|queue| {
-            let unread = queue.unread.lock();
-            let its = unread.events.iter().filter(|(of, _)| *of == backend);
-            (its.map(|(_, event)| event.len()).sum::<usize>(), queue)
-        });
-        let Some((_, largest)) = sizes
-            .filter(|(size, _)| *size > 0)
-            .max_by_key(|(size, _)| *size)
-        else {
-            return false;
-        };
-        self.change(largest, UnreadEvents::cut_off);
-        largest.added.notify_one();
-        true
+        for queue in largest_first(&queues, backend) {
+            if fits().is_ok() {
+                return Ok(());
+            }
+            self.change(queue, UnreadEvents::cut_off);
+            queue.added.notify_one();
+        }
+        fits()
     }
 
     /// Ends the streams of all subscribers, after their unread events.

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
+use crate::ownership::LONGEST_ID;
+
 /// The most containers that are remembered.
 const MOST: usize = 1024;
 
@@ -12,7 +14,11 @@ const MOST: usize = 1024;
 pub struct Stops(Mutex<VecDeque<String>>);
 
 impl Stops {
+    /// Remembers the id, unless it is longer than the id of any container.
     pub(crate) fn note(&self, id: &str) {
+        if id.len() > LONGEST_ID {
+            return;
+        }
         let mut all = self.0.lock();
         if all.len() == MOST {
             all.pop_front();
@@ -23,5 +29,21 @@ impl Stops {
     /// The remembered ids, the newest at the end.
     pub fn all(&self) -> Vec<String> {
         self.0.lock().iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_clients_take_limited_memory() {
+        let stops = Stops::default();
+        stops.note(&"x".repeat(LONGEST_ID + 1));
+        assert!(stops.all().is_empty());
+        for number in 0..2 * MOST {
+            stops.note(&number.to_string());
+        }
+        assert_eq!(stops.all().len(), MOST);
     }
 }

@@ -82,6 +82,9 @@ impl Part<'_> {
             Ok(Share::Own(_)) => note(None),
             Ok(Share::Replaced(_, why)) if why.is_silence() => {}
             Err(why) if self.is_acted_on(why) => {}
+            Ok(Share::Replaced(_, why)) | Err(why) if why.is_no_memory() => {
+                backend.record.doubt(call.row)
+            }
             Ok(Share::Replaced(_, why)) | Err(why) => note(Some(why)),
         }
         share
@@ -100,9 +103,10 @@ impl Part<'_> {
         let is_short = call.row.patience == Patience::Short
             && backend.record.learn(|known| known.disks.has_reported());
         if let Some(status) = backend.silence(call.contribution()) {
-            // A backend that is down may be back, so the call waits for the next attempt to connect. A backend that is
-            // ready is late, and the session asks it.
-            let is_asked = is_short || backend.connection.is_ready();
+            // A backend that is down may be back, so the call waits for the next attempt to connect. If the backend is
+            // late with the call, the session asks it.
+            let is_late = backend.record.known().is_late_with(call.row);
+            let is_asked = is_short || is_late || backend.connection.is_ready();
             match replaced(status.into()) {
                 Ok(share) => return Ok(share),
                 Err(why) if is_asked => return Err(why),
@@ -159,7 +163,7 @@ impl Part<'_> {
         let mut contribution = call.contribution();
         if !why.is_silence() {
             // Only the next good answer to a call for all items shows that the answers can be used again.
-            contribution.is_of_all = call.asks_for_all();
+            contribution.is_of_all = call.asks_for_all() && !why.is_no_memory();
         }
         let note = |by, why: &Failed| backend.record.note_replaced(contribution, by, why);
         let omitted = |why: Failed| {

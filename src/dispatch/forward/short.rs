@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch_config::BackendId;
 use criswitch_cri::codec::{frames, protobuf};
 use criswitch_cri::rpc::fields::{
     CONTAINER_STATUS_HANDLERS, ITEMS, LISTED_ID, POD_STATUS_HANDLERS, REQUESTED_ID, VERBOSE_STATUS,
@@ -22,6 +23,7 @@ use crate::backend::known::Known;
 use crate::backend::statuses::ItemStatus;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
+use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::view::View;
 
@@ -146,7 +148,8 @@ pub(super) struct ChangedItem<'a> {
     switch: &'a Switch,
     backend: &'a Backend,
     kind: Kind,
-    id: String,
+    /// The id, or all ids that the client's short id may mean.
+    ids: Vec<String>,
 }
 
 impl<'a> ChangedItem<'a> {
@@ -164,20 +167,22 @@ impl<'a> ChangedItem<'a> {
         let Some((kind, id)) = call.row.changed_item(&message) else {
             return Ok(None);
         };
-        let id = id.to_owned();
+        let ids = named(&switch.owners(), kind, id, backend.id);
         backend.wire().await?;
         let changed = ChangedItem {
             switch,
             backend,
             kind,
-            id,
+            ids,
         };
         changed.drop_statuses();
         Ok(Some(changed))
     }
 
     fn drop_statuses(&self) {
-        drop_statuses(self.switch, self.backend, self.kind, &self.id);
+        for id in &self.ids {
+            drop_statuses(self.switch, self.backend, self.kind, id);
+        }
     }
 }
 
@@ -185,6 +190,18 @@ impl Drop for ChangedItem<'_> {
     fn drop(&mut self) {
         self.drop_statuses();
     }
+}
+
+/// The pods or containers of `backend` that a client may mean by `id`, which may be a short id.
+fn named(owners: &Owners, kind: Kind, id: &str, backend: BackendId) -> Vec<String> {
+    if owners.find(kind, id).is_some() {
+        return vec![id.to_owned()];
+    }
+    let begun = owners.with_prefix(kind, id).into_iter();
+    begun
+        .filter(|(_, owner)| *owner == backend)
+        .map(|(whole, _)| whole.to_owned())
+        .collect()
 }
 
 /// Drops the kept statuses of a pod or container that may have changed: a pod with its containers, a container with its

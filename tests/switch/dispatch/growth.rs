@@ -9,15 +9,16 @@ use bytes::{Bytes, BytesMut};
 use criswitch_cri::codec::cri;
 use criswitch_cri::codec::protobuf::put_bytes;
 use criswitch_cri::rpc::{self, ROWS, Row};
+use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use rustix::time::{ClockId, clock_gettime};
-use tonic::Streaming;
+use tonic::{Code, Streaming};
 
 use crate::calls::ID_CALLS;
 use crate::faults::{hang, runc_and_kata, until_state, wake};
 use crate::session::events::{listening, next};
-use crate::support::{Rig, frame_raw};
+use crate::support::{Rig, frame_raw, image_spec};
 
 #[path = "../../interface/proto.rs"]
 mod proto;
@@ -246,6 +247,84 @@ async fn the_work_of_each_rpc_is_linear_in_each_size_that_a_client_or_a_backend_
         false,
     )
     .await;
+}
+
+/// Measures calls of the row for few and for many values, which `prepare` gives to the runtimes. Returns what grew too
+/// much.
+async fn grown_too_much(
+    row: &'static Row,
+    prepare: impl AsyncFn(&Rig, usize) -> Bytes,
+) -> Option<[Duration; 2]> {
+    let rig = runc_and_kata().await;
+    let mut times = [Duration::MAX; 2];
+    for (at, count) in [FEW, FACTOR * FEW].into_iter().enumerate() {
+        let request = prepare(&rig, count).await;
+        times[at] = work(&rig, row, &request, Duration::ZERO).await;
+    }
+    grew_too_much(times).then_some(times)
+}
+
+fn row(name: &str) -> &'static Row {
+    ROWS.iter().find(|row| row.name == name).unwrap()
+}
+
+/// The client chooses the length of the name, and the backend the number of images in its cached list.
+#[tokio::test]
+async fn a_long_name_is_not_read_again_for_each_cached_image() {
+    let grown = grown_too_much(row("ImageStatus"), async |rig, count| {
+        let image = |number| cri::Image {
+            id: format!("sha256:{number}"),
+            ..cri::Image::default()
+        };
+        let images = cri::ListImagesResponse {
+            images: (0..count).map(image).collect(),
+        };
+        rig.sim("kata")
+            .append_raw("ListImages", images.encode_to_vec());
+        let listed = rig
+            .raw(&row("ListImages").path(), &[], frame_raw(b""))
+            .await;
+        assert_eq!(listed.code(), Code::Ok);
+        let request = cri::ImageStatusRequest {
+            image: Some(image_spec(&"x".repeat(256 * count))),
+            ..cri::ImageStatusRequest::default()
+        };
+        request.encode_to_vec().into()
+    });
+    assert_eq!(grown.await, None);
+}
+
+/// The backend chooses the number of containers and the number of names of an image.
+#[tokio::test]
+async fn the_names_of_an_image_are_not_read_again_for_each_container() {
+    let grown = grown_too_much(row("RemoveImage"), async |rig, count| {
+        let image = cri::Image {
+            id: "app".to_owned(),
+            repo_tags: (0..count).map(|tag| format!("app:{tag}")).collect(),
+            ..cri::Image::default()
+        };
+        let status = cri::ImageStatusResponse {
+            image: Some(image),
+            ..cri::ImageStatusResponse::default()
+        };
+        let container = |number| cri::Container {
+            id: format!("container-{number}"),
+            metadata: Some(cri::ContainerMetadata::default()),
+            image_ref: "other".to_owned(),
+            ..cri::Container::default()
+        };
+        let containers = cri::ListContainersResponse {
+            containers: (0..count).map(container).collect(),
+        };
+        let kata = rig.sim("kata");
+        kata.append_raw("ImageStatus", status.encode_to_vec());
+        kata.append_raw("ListContainers", containers.encode_to_vec());
+        let request = cri::RemoveImageRequest {
+            image: Some(image_spec("app")),
+        };
+        request.encode_to_vec().into()
+    });
+    assert_eq!(grown.await, None);
 }
 
 /// The time that this thread works until a client has a further event of kata's `pod` and `container`.

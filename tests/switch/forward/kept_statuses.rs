@@ -114,6 +114,21 @@ async fn no_status_is_served_that_a_call_a_list_or_an_event_contradicts() {
     }
 }
 
+/// An update changes no state, so no list shows it.
+#[tokio::test]
+async fn a_change_by_a_short_id_drops_the_kept_status() {
+    let (rig, _, container) = with_statuses().await;
+    let update = ID_CALLS
+        .iter()
+        .find(|call| call.rpc == "UpdateContainerResources")
+        .unwrap();
+    let short = &container[..12];
+    assert_eq!(update.send(&rig, short).await.code(), Code::Ok);
+    stopped(&rig, "kata").await;
+    let failed = of_container(&rig, &container, false).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+}
+
 #[tokio::test]
 async fn a_status_that_was_asked_for_before_a_change_is_not_kept_after_it() {
     let (rig, _, container) = with_statuses().await;

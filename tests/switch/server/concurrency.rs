@@ -66,8 +66,7 @@ async fn streams_of_events_leave_room_for_short_calls() {
         timeout: 60,
     };
     let rejected = send(&rig, "ExecSync", frame(&exec)).await;
-    let text =
-        "ExecSync: 3072 calls of GetContainerEvents, ExecSync and PullImage are in flight already";
+    let text = "ExecSync: 3072 calls of GetContainerEvents, ExecSync, PullImage and PullSecurityProfile are in flight already";
     assert_eq!(
         (rejected.code(), &*text_of(&rejected)),
         (Code::ResourceExhausted, text)

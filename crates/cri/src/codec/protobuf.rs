@@ -232,6 +232,19 @@ pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, M
     all(message, path, Field::bytes)
 }
 
+/// The number of submessages or strings at `path`. Allocates nothing.
+///
+/// # Errors
+/// If `message` is malformed; see [`string`].
+pub fn count(message: &[u8], path: &[u32]) -> Result<usize, Malformed> {
+    let mut count = 0;
+    each(message, path, &mut |field| {
+        count += 1;
+        field.bytes().map(drop)
+    })?;
+    Ok(count)
+}
+
 /// The first submessages at `path`, at most `most`.
 ///
 /// # Errors

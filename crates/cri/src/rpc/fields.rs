@@ -353,3 +353,56 @@ pub mod maps {
         ("ContainerEventResponse", EVENT),
     ];
 }
+
+/// The lists of messages and of strings in messages that go to every client, by their paths. A decoded value takes far
+/// more memory than its bytes, so the gate limits their numbers.
+pub mod lists {
+    use super::Path;
+
+    /// The lists in a `PodSandboxStats`.
+    pub const POD_STATS: &[Path] = &[&[2, 3, 3], &[2, 5], &[3, 3, 3], &[3, 5]];
+    /// The lists in an `Image`.
+    pub const IMAGE: &[Path] = &[&[2], &[3]];
+    /// The lists in a `PodSandboxMetrics`.
+    pub const POD_METRICS: &[Path] = &[&[2], &[2, 4], &[3], &[3, 2], &[3, 2, 4]];
+    /// The lists in a `MetricDescriptor`.
+    pub const METRIC_DESCRIPTOR: &[Path] = &[&[3]];
+    /// The lists in an `ImageFsInfoResponse`.
+    pub const DISKS: &[Path] = &[&[1], &[2]];
+    /// The lists in a `ListSecurityProfilesResponse`.
+    pub const PROFILES: &[Path] = &[&[1], &[1, 2]];
+    /// The lists in an `ImageStatusResponse`.
+    pub const IMAGE_STATUS: &[Path] = &[&[1, 2], &[1, 3]];
+    /// The lists in a `StatusResponse`.
+    pub const STATUS: &[Path] = &[&[1, 1], &[3]];
+    /// The lists in a `ContainerEventResponse`.
+    pub const EVENT: &[Path] = &[
+        &[4, 5, 2],
+        &[4, 6, 1, 2, 5, 2],
+        &[4, 6, 1, 2, 5, 3],
+        &[5],
+        &[5, 14],
+        &[5, 14, 6],
+        &[5, 14, 7],
+        &[5, 14, 11],
+        &[5, 16, 1, 8],
+        &[5, 16, 2, 6],
+    ];
+
+    /// The lists of each message that goes to every client.
+    pub const ALL: &[(&str, &[Path])] = &[
+        ("PodSandbox", &[]),
+        ("Container", &[]),
+        ("ContainerStats", &[]),
+        ("PodSandboxStats", POD_STATS),
+        ("Image", IMAGE),
+        ("PodSandboxMetrics", POD_METRICS),
+        ("MetricDescriptor", METRIC_DESCRIPTOR),
+        ("ImageFsInfoResponse", DISKS),
+        ("ListSecurityProfilesResponse", PROFILES),
+        ("ImageStatusResponse", IMAGE_STATUS),
+        ("VersionResponse", &[]),
+        ("StatusResponse", STATUS),
+        ("ContainerEventResponse", EVENT),
+    ];
+}

@@ -139,6 +139,18 @@ pub fn without_inside<M: Editable>(
     })
 }
 
+/// The number of inner containers in all items of `list`.
+///
+/// # Errors
+/// `items` is not valid protobuf.
+pub fn count_inside(list: List, items: &[u8]) -> Result<usize, Malformed> {
+    let inside = shape(list).map_or(&[][..], |shape| shape.inside);
+    let counts = inside.iter();
+    counts
+        .map(|(path, _)| protobuf::count(items, &[&[ITEMS], *path].concat()))
+        .sum()
+}
+
 /// Returns the items of `list` whose ids are not in `seen`, and adds their ids to `seen`. `None` if all items are new.
 /// An item without an id counts as new. Once `seen` has `most` ids, every item counts as new.
 ///

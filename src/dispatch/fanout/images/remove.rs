@@ -27,7 +27,8 @@ use crate::dispatch::fanout::images::{self, find};
 use crate::dispatch::fanout::{self, BackendResult};
 use crate::dispatch::own::OwnCalls;
 use crate::errors;
-use crate::switch::{Switch, image_references};
+use crate::switch::Switch;
+use crate::switch::image_references::{self, ImageNames, ImageReference};
 
 /// Why an image is not removed from a store whose containers are unknown.
 const NO_CONTAINERS: &str = "the image is not removed: criswitch has no list of its containers, so one may use the image; \
@@ -160,8 +161,9 @@ async fn container_of(
         .message(List::Containers)
         .ok_or_else(|| backend.unavailable(NO_CONTAINERS))?;
     let malformed = |fault| backend.malformed(&fault);
+    let names = ImageNames::of(&image.image).map_err(malformed)?;
     for container in protobuf::all_bytes(&list, &[ITEMS]).map_err(malformed)? {
-        if uses(container, image).map_err(malformed)? {
+        if uses(container, &names).map_err(malformed)? {
             let id = protobuf::string(container, LISTED_ID).map_err(malformed)?;
             return Ok(Some(id.to_owned()));
         }
@@ -237,13 +239,13 @@ fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
         || image_references::bare_id(id).starts_with(image_references::bare_id(reference));
     Ok(match id == reference {
         true => By::Id,
-        false if !image_references::has_name(image, reference)? && is_form() => By::Form,
+        false if !ImageReference::of(reference).is_name_of(image)? && is_form() => By::Form,
         false => By::Name,
     })
 }
 
 /// Whether a listed container uses this image. A container without an image id is compared by the name of its image.
-fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
+fn uses(container: &[u8], image: &ImageNames<'_>) -> Result<bool, Malformed> {
     let ids = [
         protobuf::string(container, &[container::IMAGE_ID])?,
         protobuf::string(container, &[container::IMAGE_REF])?,
@@ -254,10 +256,6 @@ fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
     )?];
     let has_id = ids.iter().any(|id| !id.is_empty());
     let its = if has_id { &ids[..] } else { &name[..] };
-    for name in its.iter().filter(|name| !name.is_empty()) {
-        if image_references::is_called(&image.image, name)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let mut its = its.iter().filter(|name| !name.is_empty());
+    Ok(its.any(|name| image.have(name)))
 }

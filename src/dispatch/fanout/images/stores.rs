@@ -22,7 +22,7 @@ use crate::dispatch::fanout;
 use crate::dispatch::fanout::fallback::NEEDED_LIMIT;
 use crate::errors;
 use crate::gate::Readable;
-use crate::switch::image_references;
+use crate::switch::image_references::{self, ImageReference};
 use crate::topology::Live;
 
 /// One store's answer to an `ImageStatus`.
@@ -227,9 +227,9 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
         return None;
     }
     let message = call.message();
-    let reference = protobuf::string(&message, IMAGE_REFERENCE).ok()?;
+    let reference = ImageReference::of(protobuf::string(&message, IMAGE_REFERENCE).ok()?);
     for image in protobuf::all_bytes(&snapshot.message, &[ITEMS]).ok()? {
-        if image_references::is_called(image, reference).ok()? {
+        if reference.is_of(image).ok()? {
             return Some(Stored::Image(snapshot.message.slice_ref(image)));
         }
     }
