@@ -3,7 +3,7 @@
 #
 #   tests/run.sh            the quick lane: needs only cargo and a network; at most 5 minutes from nothing
 #   tests/run.sh all        every step that each change must pass: 45 minutes with a warm cache, 65 from nothing
-#   tests/run.sh nightly    long simulations, fuzzing, power cuts, Windows, second versions of partners: about 5 hours
+#   tests/run.sh nightly    long simulations, fuzzing, power cuts, Windows, second versions of partners: about 5.5 hours
 #   tests/run.sh hosted     steps that workflows run beside a lane; some need servers that test machines cannot reach
 #   tests/run.sh STEP...    these steps
 #   tests/run.sh --list     the steps, with the lane, the needs and the minutes of each

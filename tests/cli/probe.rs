@@ -153,8 +153,8 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
               "reason": "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
               "remedy": "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
               "source": {
-                "title": "Kubernetes: User Namespaces",
-                "url": "https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/"
+                "title": "kubernetes/kubernetes#123216: KEP-127: require userns support from the CRI runtime before using it",
+                "url": "https://github.com/kubernetes/kubernetes/pull/123216"
               }
             }
           },
@@ -178,8 +178,8 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
               "reason": "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
               "remedy": "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts.",
               "source": {
-                "title": "kubernetes/enhancements#3857: Recursive Read-only (RRO) mounts",
-                "url": "https://github.com/kubernetes/enhancements/issues/3857"
+                "title": "Kubernetes: Volumes, recursive read-only mounts",
+                "url": "https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts"
               }
             }
           },
@@ -218,8 +218,8 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
               "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod.",
               "remedy": "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
               "source": {
-                "title": "Kubernetes: Set Bind Mount Options on Volume Mounts",
-                "url": "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/"
+                "title": "kubernetes/enhancements#5856: Add KEP-5855 for bind mount options (noexec, nodev, nosuid) on volumeMounts",
+                "url": "https://github.com/kubernetes/enhancements/pull/5856"
               }
             }
           },
@@ -239,8 +239,8 @@ async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_
               "reason": "A backend of this node does not report the feature, so the kubelet rejects the pod.",
               "remedy": "Use a profile of the type RuntimeDefault or Localhost, or run the pod on a node whose backends all have the feature.",
               "source": {
-                "title": "kubernetes/enhancements#6061: OCI Artifact-Based Security Profile Distribution (Kubernetes 1.38, alpha)",
-                "url": "https://github.com/kubernetes/enhancements/issues/6061"
+                "title": "kubernetes/enhancements#6062: KEP-6061: OCI artifact-based security profile distribution (Kubernetes 1.38, alpha)",
+                "url": "https://github.com/kubernetes/enhancements/pull/6062"
               }
             }
           }

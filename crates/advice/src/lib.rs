@@ -63,6 +63,8 @@ pub enum Fact {
     MappedIds,
     /// The kubelet allows the pod's unsafe sysctls.
     UnsafeSysctls,
+    /// The kubelet is older than Kubernetes 1.37.
+    OldKubelet,
     /// The question is about the node on which criswitch runs.
     ThisNode,
 }
@@ -177,6 +179,7 @@ impl Fact {
             Fact::UnsafeSysctls => {
                 format!("the sysctl is {not}in allowedUnsafeSysctls of the kubelet")
             }
+            Fact::OldKubelet => format!("the kubelet is {not}older than Kubernetes 1.37"),
             Fact::ThisNode => "the pod is for this node".to_owned(),
         }
     }

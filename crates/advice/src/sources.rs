@@ -37,6 +37,10 @@ pub(super) const KATA_LIMITATIONS: Source = source(
     "Kata Containers: Limitations",
     "https://github.com/kata-containers/kata-containers/blob/main/docs/Limitations.md",
 );
+pub(super) const KATA_CONFIGURATION: Source = source(
+    "kata-containers/kata-containers: src/runtime-rs/config/configuration-qemu-runtime-rs.toml.in",
+    "https://github.com/kata-containers/kata-containers/blob/main/src/runtime-rs/config/configuration-qemu-runtime-rs.toml.in",
+);
 pub(super) const WINDOWS_API: Source = source(
     "Kubernetes: Windows containers in Kubernetes, API compatibility",
     "https://kubernetes.io/docs/concepts/windows/intro/#api",
@@ -69,21 +73,13 @@ pub(super) const GVISOR_DEVICES: Source = source(
     "google/gvisor#9140: Docker volume & bind mount support after VFS2 & LISAFS",
     "https://github.com/google/gvisor/issues/9140",
 );
-pub(super) const GVISOR_SOCKETS: Source = source(
-    "google/gvisor#235: Add support for mounting Unix sockets",
-    "https://github.com/google/gvisor/issues/235",
-);
 pub(super) const KATA_SOCKETS: Source = source(
     "kata-containers/kata-containers#8024: How to handle socket and hostPath in kata-containers?",
     "https://github.com/kata-containers/kata-containers/issues/8024",
 );
-pub(super) const ID_MAPPED_MOUNTS: Source = source(
-    "Kubernetes: User Namespaces enabled by default",
-    "https://kubernetes.io/blog/2025/04/25/userns-enabled-by-default/",
-);
 pub(super) const DEVICE_CGROUP: Source = source(
-    "kubernetes/kubernetes#137549: Pod with CAP_SYS_ADMIN and /dev/fuse hostPath mount still cannot open /dev/fuse due to permission denied",
-    "https://github.com/kubernetes/kubernetes/issues/137549",
+    "kubernetes/kubernetes#5607: add support for host devices",
+    "https://github.com/kubernetes/kubernetes/issues/5607",
 );
 pub(super) const KATA_PRIVILEGED: Source = source(
     "kata-containers/kata-containers#1342: privileged securityContext is causing pod to fail on k8s",

@@ -15,9 +15,9 @@ use super::paths::{
     UNPRIVILEGED_DEV, UNPRIVILEGED_DEVICES,
 };
 use super::sources::{
-    DEVICE_CGROUP, GVISOR_DEVICES, GVISOR_SOCKETS, ID_MAPPED_MOUNTS, KATA_LIMITATIONS,
-    KATA_PRIVILEGED, KATA_SOCKETS, KUBELET_SYSCTLS, POD_OS, POD_VALIDATION, RUNSC_FLAGS,
-    RUNSC_SPEC, SEEN_IN_GVISOR, SEEN_IN_KATA, USER_NAMESPACES, WINDOWS_API, source,
+    DEVICE_CGROUP, GVISOR_DEVICES, KATA_CONFIGURATION, KATA_LIMITATIONS, KATA_PRIVILEGED,
+    KATA_SOCKETS, KUBELET_SYSCTLS, POD_OS, POD_VALIDATION, RUNSC_FLAGS, RUNSC_SPEC, SEEN_IN_GVISOR,
+    SEEN_IN_KATA, USER_NAMESPACES, WINDOWS_API, source,
 };
 use super::test::{About, Is, Test, on};
 use super::{DEVICE_POLICY, Fact, Limit, Source};
@@ -65,9 +65,16 @@ const SAFE: &[&str] = &[
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_notsent_lowat",
     "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_slow_start_after_idle",
     "net.ipv4.tcp_syncookies",
     "net.ipv4.tcp_wmem",
+];
+/// The sysctls of `SAFE` that only a kubelet of Kubernetes 1.37 or later allows.
+const SAFE_SINCE_1_37: &[&str] = &[
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_slow_start_after_idle",
 ];
 /// Capabilities for which gVisor has nothing: kernel modules, eBPF, hardware and the clock.
 pub(super) const BEYOND_GVISOR: &[&str] =
@@ -142,7 +149,7 @@ const LASTING_VOLUMES: &[Test] = &[
     on(HOST_PATH, Is::HostPath(&DIRECTORIES)),
     on(HOST_PATH, Is::HostPath(&OTHER_FILES)),
 ];
-/// The files of /proc that a mount may replace in runc and Kata Containers.
+/// The files of /proc that a mount may replace in runc.
 pub(super) const PROC_FILES: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -155,7 +162,19 @@ pub(super) const PROC_FILES: &[&str] = &[
     "/proc/sys/kernel/ns_last_pid",
     "/proc/uptime",
 ];
-const OTHER_PROC_FILES: &[Test] = &[on(MOUNT_PATH, Is::LikeExcept(&["/proc/**"], PROC_FILES))];
+/// The files of /proc that a mount may replace in a newer runc only.
+const NEW_PROC_FILES: &[&str] = &["/proc/sys/crypto/fips_enabled"];
+/// The files of /proc that a mount may replace in Kata Containers.
+const KATA_PROC_FILES: &[&str] = &[
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/net/dev",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/uptime",
+];
 
 pub(super) const HUGE_PAGES: &[Test] = &[
     on(RESOURCES, Is::Entry(&["hugepages-**"], &[])),
@@ -287,11 +306,11 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "host-users", &[], &[on(&["spec.hostUsers"], Is::False)],
         "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
         "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
-        USER_NAMESPACES).without("user_namespaces"),
+        source("kubernetes/kubernetes#123216: KEP-127: require userns support from the CRI runtime before using it", "https://github.com/kubernetes/kubernetes/pull/123216")).without("user_namespaces"),
     limit(Fails, "recursive-read-only", &[Gvisor, Runhcs], &[on(&["spec.containers[*].volumeMounts[*].recursiveReadOnly"], Is::OneOf(&["Enabled"]))],
         "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
         "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts.",
-        source("kubernetes/enhancements#3857: Recursive Read-only (RRO) mounts", "https://github.com/kubernetes/enhancements/issues/3857"))
+        source("Kubernetes: Volumes, recursive read-only mounts", "https://kubernetes.io/docs/concepts/storage/volumes/#recursive-read-only-mounts"))
         .without("recursive_read_only_mounts"),
     limit(Fails, "supplemental-groups", &[], &[on(&["spec.securityContext.supplementalGroupsPolicy"], Is::OneOf(&["Strict"]))],
         "A backend of this node does not report the feature, so the kubelet rejects the pod. Before Kubernetes 1.33, the kubelet silently applies `Merge`.",
@@ -299,30 +318,30 @@ pub const LIMITS: &[Limit] = &[
         source("Kubernetes: Configure a Security Context for a Pod or Container, supplementalGroupsPolicy", "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"))
         .without("supplemental_groups_policy"),
     limit(Fails, "host-users-host-network", &[], &[on(&["spec.hostUsers"], Is::False)],
-        "A backend of this node does not report user namespaces with the host's network, so the kubelet rejects the pod.",
+        "A backend of this node does not report user namespaces with the host's network, so the API server or the kubelet rejects the pod.",
         "Remove `hostUsers: false` or `hostNetwork: true`.",
-        USER_NAMESPACES).and(&[on(&["spec.hostNetwork"], Is::True)]).without("user_namespaces_host_network"),
+        source("kubernetes/kubernetes#135828: Kubelet: Add alpha-2 stage implementation for UserNamespacesHostNetworkSupport feature gate", "https://github.com/kubernetes/kubernetes/pull/135828")).and(&[on(&["spec.hostNetwork"], Is::True)]).without("user_namespaces_host_network"),
     limit(Fails, "host-users-nfs", PLAIN, &[on(NFS, Is::Present)],
         "NFS has no mounts with mapped ids, which a container in a user namespace needs: the container does not start.",
-        "Remove `hostUsers: false`, or use a volume with another file system.", ID_MAPPED_MOUNTS).and(&[on(&["spec.hostUsers"], Is::False)]),
+        "Remove `hostUsers: false`, or use a volume with another file system.", USER_NAMESPACES).and(&[on(&["spec.hostUsers"], Is::False)]),
     limit(Fails, "host-users-volumes", PLAIN, &[on(NETWORK_VOLUMES, Is::Present)],
         "A container in a user namespace needs mounts with mapped ids: it does not start with a volume whose file system has none.",
-        "Use a volume with ext4, xfs or btrfs, or remove `hostUsers: false`.", ID_MAPPED_MOUNTS)
+        "Use a volume with ext4, xfs or btrfs, or remove `hostUsers: false`.", USER_NAMESPACES)
         .and(&[on(&["spec.hostUsers"], Is::False)]).only_if(Fact::MappedIds, false),
     limit(Fails, "bind-mount-options", &[], &[on(&["spec.containers[*].volumeMounts[*].bindMountOptions[*]"], Is::Present)],
         "A backend of this node does not report the feature, so the kubelet rejects the pod.",
         "Remove `bindMountOptions`, or run the pod on a node whose backends all have the feature.",
-        source("Kubernetes: Set Bind Mount Options on Volume Mounts", "https://kubernetes.io/docs/tasks/configure-pod-container/configure-bind-mount-options/"))
+        source("kubernetes/enhancements#5856: Add KEP-5855 for bind mount options (noexec, nodev, nosuid) on volumeMounts", "https://github.com/kubernetes/enhancements/pull/5856"))
         .without("mount_options"),
     limit(Fails, "seccomp-oci", &[], &[on(&["spec.securityContext.seccompProfile.type", "spec.containers[*].securityContext.seccompProfile.type"], Is::OneOf(&["OCI"]))],
         "A backend of this node does not report the feature, so the kubelet rejects the pod.",
         "Use a profile of the type RuntimeDefault or Localhost, or run the pod on a node whose backends all have the feature.",
-        source("kubernetes/enhancements#6061: OCI Artifact-Based Security Profile Distribution (Kubernetes 1.38, alpha)", "https://github.com/kubernetes/enhancements/issues/6061"))
+        source("kubernetes/enhancements#6062: KEP-6061: OCI artifact-based security profile distribution (Kubernetes 1.38, alpha)", "https://github.com/kubernetes/enhancements/pull/6062"))
         .without("seccomp_profile_oci"),
     limit(Fails, "cgroup-mount-mode", &[], &[on(&["spec.containers[*].securityContext.cgroupOptions.mountMode"], Is::Present)],
         "A backend of this node does not report the feature, so the node does not declare CgroupOptions. The scheduler does not use the node, and the kubelet rejects the pod.",
         "Remove `cgroupOptions`, or run the pod on a node whose backends all have the feature.",
-        source("kubernetes/enhancements#5474: Writable cgroups for unprivileged containers (Kubernetes 1.38, alpha)", "https://github.com/kubernetes/enhancements/issues/5474"))
+        source("kubernetes/kubernetes#137568: Add alpha support for writable cgroups in unprivileged containers (Kubernetes 1.38)", "https://github.com/kubernetes/kubernetes/pull/137568"))
         .without("cgroup_mount_mode"),
     limit(Fails, "node-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&[], NAMESPACED))],
         "The sysctl has no namespace: a value of it would apply to the whole node, so the kubelet rejects the pod (SysctlForbidden), whatever its RuntimeClass is.",
@@ -332,6 +351,10 @@ pub const LIMITS: &[Limit] = &[
         "The kubelet rejects the pod (SysctlForbidden), unless the kubelet's allowedUnsafeSysctls has the sysctl.",
         "Remove the sysctl, or add it to allowedUnsafeSysctls in the configuration of the kubelet.",
         KUBELET_SYSCTLS).only_if(Fact::UnsafeSysctls, false).in_no_policy(),
+    limit(Fails, "recently-safe-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(SAFE_SINCE_1_37, &[]))],
+        "A kubelet before Kubernetes 1.37 rejects the pod (SysctlForbidden), unless the kubelet's allowedUnsafeSysctls has the sysctl.",
+        "Remove the sysctl, or add it to allowedUnsafeSysctls in the configuration of the kubelet.",
+        KUBELET_SYSCTLS).only_if(Fact::OldKubelet, true).in_no_policy(),
     limit(Fails, "host-network-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&["net."], &[]))],
         "The sysctl would apply to the network of the node, so the API server or the kubelet rejects the pod.",
         "Remove the sysctl or `hostNetwork: true`, or set the sysctl on the node.",
@@ -339,7 +362,7 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "host-ipc-sysctls", ANY, &[on(SYSCTLS, Is::Sysctl(&["kernel.", "fs.mqueue."], &[]))],
         "The sysctl would apply to the IPC namespace of the node, so the API server or the kubelet rejects the pod.",
         "Remove the sysctl or `hostIPC: true`, or set the sysctl on the node.",
-        KUBELET_SYSCTLS).and(&[on(&["spec.hostIPC"], Is::True)]).by_api_server(),
+        POD_VALIDATION).and(&[on(&["spec.hostIPC"], Is::True)]).by_api_server(),
     limit(Fails, "unmasked-proc", ANY, &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))],
         "The API server rejects `Unmasked` without `hostUsers: false`.", "Add `hostUsers: false`, or remove the field.",
         POD_VALIDATION).unless(&[on(&["spec.hostUsers"], Is::False)]).by_api_server(),
@@ -369,15 +392,16 @@ pub const LIMITS: &[Limit] = &[
         .only_if(Fact::ThisNode, true),
     limit(Weakens, "seccomp-annotations", ANY, &[SECCOMP_ANNOTATIONS],
         "The annotation has no effect since Kubernetes 1.27.", "Use `securityContext.seccompProfile`.",
-        source("Kubernetes: Seccomp and Kubernetes", "https://kubernetes.io/docs/reference/node/seccomp/")),
+        source("Kubernetes: Kubernetes Removals and Major Changes In v1.27", "https://kubernetes.io/blog/2023/03/17/upcoming-changes-in-kubernetes-v1-27/")),
     limit(Fails, "linux-host-process", LINUX, &[on(HOST_PROCESS, Is::True)],
-        "Linux has no HostProcess containers.", "Run the pod on a Windows node.", WINDOWS_API),
+        "Linux has no HostProcess containers.", "Run the pod on a Windows node.",
+        source("Kubernetes: Create a Windows HostProcess Pod", "https://kubernetes.io/docs/tasks/configure-pod-container/create-hostprocess-pod/")),
     limit(Weakens, "kata-annotations", &[Runc, Crun, Gvisor, Runhcs], &[on(ANNOTATIONS, Is::Entry(&["io.katacontainers.**"], &[]))],
         "Only Kata Containers reads the annotation.", "Remove the annotation, or use a RuntimeClass of Kata Containers.",
-        source("Kata Containers: Per-Pod Kata Configurations", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-set-sandbox-config-kata.md")),
+        source("Kata Containers: Pod Annotations", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-set-sandbox-config-kata.md")),
     limit(Weakens, "gvisor-annotations", &[Runc, Crun, Kata, Runhcs], &[on(ANNOTATIONS, Is::Entry(&["dev.gvisor.**"], &[]))],
         "Only gVisor reads the annotation.", "Remove the annotation, or use a RuntimeClass of gVisor.",
-        source("gVisor: Configuration", "https://gvisor.dev/docs/user_guide/containerd/configuration/")),
+        source("gVisor: Containerd Advanced Configuration", "https://gvisor.dev/docs/user_guide/containerd/configuration/")),
     limit(Fails, "host-devices", PLAIN, &[on(HOST_PATH, Is::HostPath(&UNPRIVILEGED_DEVICES))],
         "The cgroup of a container that is not privileged denies the device: the container sees it, but cannot open it, whatever its capabilities are.",
         "Use a device plug-in, or make the container privileged.", DEVICE_CGROUP),
@@ -389,18 +413,15 @@ pub const LIMITS: &[Limit] = &[
         source("google/gvisor: runsc/sandbox/sandbox.go, createSandboxProcess", "https://github.com/google/gvisor/blob/master/runsc/sandbox/sandbox.go"))
         .only_if(Fact::RunscFlag("network=host"), false),
     limit(Weakens, "gvisor-host-pid", GVISOR, &[on(&["spec.hostPID"], Is::True)],
-        "The pod sees only the processes in its own sandbox, not the processes of the node.", OTHER_CLASS,
-        source("google/gvisor#217: Only one pidns in a sandbox", "https://github.com/google/gvisor/issues/217")),
+        "The pod sees only the processes in its own sandbox, not the processes of the node.", OTHER_CLASS, SEEN_IN_GVISOR),
     limit(Weakens, "gvisor-host-ipc", GVISOR, &[on(&["spec.hostIPC"], Is::True)],
         "The pod shares no memory, semaphores or message queues with the node.", OTHER_CLASS,
         source("google/gvisor#92: Can gvisor container enable IPC with host?", "https://github.com/google/gvisor/issues/92")),
     limit(Weakens, "gvisor-privileged", GVISOR, &[on(PRIVILEGED, Is::True)],
-        "The container is privileged in its sandbox only: it cannot use the node's kernel and devices.", OTHER_CLASS,
-        source("google/gvisor#33: Failed to run portainer (--privileged)", "https://github.com/google/gvisor/issues/33")),
+        "The container is privileged in its sandbox only: it cannot use the node's kernel and devices.", OTHER_CLASS, SEEN_IN_GVISOR),
     limit(Fails, "gvisor-net-raw", GVISOR, &[on(ADDED, Is::OneOf(&["ALL", "NET_ADMIN", "NET_RAW"])), on(PRIVILEGED, Is::True)],
         "gVisor drops the capability NET_RAW, also from privileged containers, unless runsc has the flag --net-raw: raw sockets do not work, and neither do tcpdump and iptables, which NET_ADMIN is for.",
-        "Set net-raw = \"true\" in the configuration of runsc, remove the field, or use a RuntimeClass of runc or crun.",
-        source("google/gvisor#198: Add flag to drop net_raw from capability set", "https://github.com/google/gvisor/issues/198"))
+        "Set net-raw = \"true\" in the configuration of runsc, remove the field, or use a RuntimeClass of runc or crun.", RUNSC_FLAGS)
         .only_if(Fact::RunscFlag("net-raw"), false),
     limit(Fails, "gvisor-kernel-capabilities", GVISOR, &[on(ADDED, Is::OneOf(BEYOND_GVISOR))],
         "gVisor has no kernel modules, no eBPF and no access to the hardware and the clock of the node, so the capability is of no use.", OTHER_CLASS, SEEN_IN_GVISOR),
@@ -408,15 +429,15 @@ pub const LIMITS: &[Limit] = &[
         "The capability applies to gVisor's own kernel only, which has a part of Linux.", OTHER_CLASS, SEEN_IN_GVISOR).in_no_policy(),
     limit(Fails, "gvisor-bidirectional-mounts", GVISOR, &[on(PROPAGATION, Is::OneOf(&["Bidirectional"]))],
         "gVisor keeps the mounts of a container in its sandbox, and does not start a container that should pass them on to the node.", OTHER_CLASS,
-        source("google/gvisor#9324: Root mount propagation option must specify private or slave: \"rshared\"", "https://github.com/google/gvisor/issues/9324")),
+        source("google/gvisor#9324: Root Mount Propagation Option must Specify Private or Slave: \"rshared\"", "https://github.com/google/gvisor/issues/9324")),
     limit(Fails, "gvisor-host-sockets", GVISOR, HOST_PATH_SOCKETS,
-        "gVisor refuses connections to Unix sockets of the node, unless runsc has the flag --host-uds=open.", OTHER_CLASS, GVISOR_SOCKETS)
+        "gVisor refuses connections to Unix sockets of the node, unless runsc has the flag --host-uds=open.", OTHER_CLASS, RUNSC_FLAGS)
         .only_if(Fact::RunscFlag("host-uds=open"), false),
     limit(Fails, "gvisor-socket-directories", GVISOR, &[on(HOST_PATH, Is::HostPath(&SOCKET_DIRECTORIES))],
-        "The directory exists for Unix sockets of the node. gVisor refuses connections to them, unless runsc has the flag --host-uds=open.", OTHER_CLASS, GVISOR_SOCKETS)
+        "The directory exists for Unix sockets of the node. gVisor refuses connections to them, unless runsc has the flag --host-uds=open.", OTHER_CLASS, RUNSC_FLAGS)
         .only_if(Fact::RunscFlag("host-uds=open"), false),
     limit(Fails, "gvisor-kubelet-sockets", GVISOR, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
-        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds=all.", OTHER_CLASS, GVISOR_SOCKETS)
+        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which gVisor does not pass on, unless runsc has the flag --host-uds=all.", OTHER_CLASS, RUNSC_FLAGS)
         .only_if(Fact::RunscFlag("host-uds=all"), false),
     limit(Fails, "gvisor-host-devices", GVISOR, &[on(HOST_PATH, Is::HostPath(&HARDWARE))],
         "gVisor opens no device of the node, unless the --character-device-policy of runsc is prefer-emulated or passthrough.", DEVICE_CLASS, RUNSC_FLAGS)
@@ -435,12 +456,13 @@ pub const LIMITS: &[Limit] = &[
     limit(Weakens, "gvisor-shared-volumes", GVISOR, &[on(&["spec.volumes[*].emptyDir"], Is::Mounted(Mounting::InSeveralContainers))],
         "Containers of a pod see each other's changes in the volume, but get no inotify events for them, unless mount hints for gVisor say that the pod shares the volume.",
         "Add the annotations dev.gvisor.spec.mount.VOLUME.share, .type and .options, or let the program poll the files.",
-        source("google/gvisor#11326: Shared folder inotify issue with multiple containers", "https://github.com/google/gvisor/issues/11326"))
+        source("gVisor: Containerd Advanced Configuration, Enabling inotify for Shared Volumes", "https://gvisor.dev/docs/user_guide/containerd/configuration/#enabling-inotify-for-shared-volumes"))
         .unless(&[on(ANNOTATIONS, Is::Entry(&["dev.gvisor.spec.mount.**"], &[]))]).in_no_policy(),
-    limit(Fails, "runc-proc-mounts", &[Runc], OTHER_PROC_FILES,
+    limit(Fails, "runc-proc-mounts", &[Runc], &[on(MOUNT_PATH, Is::LikeExcept(&["/proc/**"], PROC_FILES))],
         "runc starts no container with a mount below /proc, except on a few files such as /proc/meminfo.", "Mount the volume at another path.",
-        source("opencontainers/runc: libcontainer/rootfs_linux.go, checkProcMount", "https://github.com/opencontainers/runc/blob/main/libcontainer/rootfs_linux.go")).in_no_policy(),
-    limit(Fails, "kata-proc-mounts", KATA, OTHER_PROC_FILES,
+        source("opencontainers/runc: libcontainer/rootfs_linux.go, checkProcMount", "https://github.com/opencontainers/runc/blob/main/libcontainer/rootfs_linux.go"))
+        .unless(&[on(MOUNT_PATH, Is::OneOf(NEW_PROC_FILES))]).in_one_container().in_no_policy(),
+    limit(Fails, "kata-proc-mounts", KATA, &[on(MOUNT_PATH, Is::LikeExcept(&["/proc/**"], KATA_PROC_FILES))],
         "Kata Containers starts no container with a mount below /proc, except on a few files such as /proc/meminfo.", "Mount the volume at another path.",
         source("kata-containers/kata-containers: src/agent/rustjail/src/mount.rs, check_proc_mount", "https://github.com/kata-containers/kata-containers/blob/main/src/agent/rustjail/src/mount.rs")).in_no_policy(),
     limit(Weakens, "gvisor-sysctls", GVISOR, &[on(SYSCTLS, Is::Present)],
@@ -455,8 +477,7 @@ pub const LIMITS: &[Limit] = &[
         "Set enable_selinux = false in the backend of gVisor, or use a RuntimeClass of runc or crun.", RUNSC_SPEC)
         .only_if(Fact::Selinux, true),
     limit(Weakens, "gvisor-seccomp", GVISOR, &[on(SECCOMP, Is::OneOf(&["Localhost"]))],
-        "gVisor ignores the seccomp profile, unless runsc has the flag --oci-seccomp.", OTHER_CLASS,
-        source("google/gvisor#510: OCI support for seccomp", "https://github.com/google/gvisor/issues/510"))
+        "gVisor ignores the seccomp profile, unless runsc has the flag --oci-seccomp.", OTHER_CLASS, RUNSC_FLAGS)
         .only_if(Fact::RunscFlag("oci-seccomp"), false),
     limit(Weakens, "gvisor-setuid", GVISOR, &[on(ESCALATION, Is::True)],
         "gVisor ignores the setuid bit of programs such as sudo, so a process cannot gain privileges, unless runsc has the flag --allow-suid.", OTHER_CLASS, RUNSC_FLAGS)
@@ -486,9 +507,9 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "kata-socket-volumes", KATA, &[on(CSI, Is::OneOf(&["csi.spiffe.io"]))],
         "The volume has a Unix socket of the node, which does not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
     limit(Fails, "kata-kubelet-sockets", KATA, &[on(HOST_PATH, Is::HostPath(&KUBELET_SOCKETS))],
-        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
+        "Node plug-ins and the kubelet meet at Unix sockets in this directory, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, SEEN_IN_KATA),
     limit(Fails, "kata-socket-directories", KATA, &[on(HOST_PATH, Is::HostPath(&SOCKET_DIRECTORIES))],
-        "The directory exists for Unix sockets of the node, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, KATA_SOCKETS),
+        "The directory exists for Unix sockets of the node, which do not work across the virtual machine: connections are refused.", OTHER_CLASS, SEEN_IN_KATA),
     limit(Weakens, "kata-guest-devices", KATA, &[on(HOST_PATH, Is::HostPath(&GUEST_DEVICES))],
         "The container gets the device of its virtual machine, not that of the node, and does not start if the virtual machine has none.", DEVICE_CLASS,
         source("kata-containers/kata-containers: tests/integration/kubernetes/k8s-hostpath-volume.bats", "https://github.com/kata-containers/kata-containers/blob/main/tests/integration/kubernetes/k8s-hostpath-volume.bats")),
@@ -521,7 +542,7 @@ pub const LIMITS: &[Limit] = &[
         "Let the program poll the files, or use a RuntimeClass of runc or crun.",
         source("Kata Containers: support for inotify", "https://github.com/kata-containers/kata-containers/blob/main/docs/design/inotify.md")).in_no_policy(),
     limit(Weakens, "kata-memory", KATA, &[on(&["spec.containers[*].resources.requests.memory"], Is::Present)],
-        "The virtual machine grows only with limits. Without a limit it has the memory of default_memory in the configuration of Kata Containers, whatever the container requests.",
+        "The virtual machine grows only with limits. Without any limit it has the memory of default_memory in the configuration of Kata Containers, and with only a limit of processors that of overhead_memory (runtime-rs), whatever the container requests.",
         "Set a memory limit.",
         source("Kata Containers: How to size overhead_* for runtime-rs sandbox sizing", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-size-sandbox-overhead-runtime-rs.md"))
         .unless(&[on(&["spec.containers[*].resources.limits.memory", "spec.resources.limits.memory"], Is::Present)]).in_one_container(),
@@ -531,13 +552,13 @@ pub const LIMITS: &[Limit] = &[
         source("Kata Containers: Virtual machine vCPU sizing", "https://github.com/kata-containers/kata-containers/blob/main/docs/design/vcpu-handling-runtime-go.md"))
         .unless(&[on(&["spec.containers[*].resources.limits.cpu", "spec.resources.limits.cpu"], Is::Present)]).in_one_container(),
     limit(Weakens, "kata-host-directories", KATA, &[on(HOST_PATH, Is::HostPath(&MIXED_DIRECTORIES))],
-        "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, KATA_SOCKETS),
-    limit(Weakens, "kata-apparmor", KATA, LOCAL_APPARMOR, "Kata Containers ignores the AppArmor profile.", OTHER_CLASS, KATA_LIMITATIONS),
-    limit(Weakens, "kata-selinux", KATA, &[on(SELINUX, Is::Present)], "Kata Containers does not apply the SELinux label.", OTHER_CLASS, KATA_LIMITATIONS)
+        "The pod can read files in this directory of the node, but devices and Unix sockets in it do not work.", OTHER_CLASS, SEEN_IN_KATA),
+    limit(Weakens, "kata-apparmor", KATA, LOCAL_APPARMOR, "Kata Containers ignores the AppArmor profile.", OTHER_CLASS,
+        source("kata-containers/kata-containers#2227: Add support for AppArmor", "https://github.com/kata-containers/kata-containers/issues/2227")),
+    limit(Weakens, "kata-selinux", KATA, &[on(SELINUX, Is::Present)], "Kata Containers does not apply the SELinux label, unless its configuration has disable_guest_selinux = false.", OTHER_CLASS, KATA_CONFIGURATION)
         .only_if(Fact::Selinux, true),
     limit(Weakens, "kata-seccomp", KATA, &[on(SECCOMP, Is::OneOf(&["Localhost"]))],
-        "Kata Containers ignores the seccomp profile, unless its configuration has disable_guest_seccomp = false.", OTHER_CLASS,
-        source("kata-containers/kata-containers#1788: Add seccomp feature", "https://github.com/kata-containers/kata-containers/pull/1788")),
+        "Kata Containers ignores the seccomp profile, unless its configuration has disable_guest_seccomp = false.", OTHER_CLASS, KATA_CONFIGURATION),
     limit(Weakens, "kata-privilege-escalation", KATA, &[on(ESCALATION, Is::False)],
         "The main process of the container cannot gain privileges, but the processes of `kubectl exec` and of exec probes can.",
         "Remove setuid programs from the image.", SEEN_IN_KATA),
