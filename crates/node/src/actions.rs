@@ -141,8 +141,7 @@ impl<'a> Runner<'a> {
                 if self.is_boot && arguments.contains(&RESTART.to_owned()) =>
             {
                 // criswitch waits for this process, too.
-                let no_wait = ["--no-block".to_owned()];
-                systemctl(&[&no_wait, arguments.as_slice()].concat())
+                systemctl(&[&["--no-block".to_owned()], arguments.as_slice()].concat())
             }
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),

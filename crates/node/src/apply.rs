@@ -26,6 +26,8 @@ use super::{stages, systemd, transient, workloads};
 /// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
 const YOUNG_LIMIT: Duration = Duration::from_secs(60);
 const YOUNG_PAUSE: Duration = Duration::from_secs(2);
+const UNKNOWN_PODS: &str =
+    "not all pods are known, and nothing has changed; criswitch node undo does not look at pods";
 
 /// The machine that a command changes.
 #[derive(Args)]
@@ -314,16 +316,14 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
     let (Some(endpoint), Some(previous)) = (endpoint, previous.last()) else {
         return Ok(Vec::new());
     };
-    const UNKNOWN: &str = "not all pods are known, and nothing has changed; criswitch node undo does not look at pods";
-    let kept = workloads::at(previous).context(UNKNOWN)?;
-    let listed = workloads::at(endpoint).context(UNKNOWN)?;
-    let state = actions::state(endpoint).context(UNKNOWN)?;
+    let kept = workloads::at(previous).context(UNKNOWN_PODS)?;
+    let listed = workloads::at(endpoint).context(UNKNOWN_PODS)?;
+    let state = actions::state(endpoint).context(UNKNOWN_PODS)?;
     Ok(listed
         .iter()
         .filter(|(id, pod)| pod.runs && pod.pod.is_none() && !kept.contains_key(*id))
         .map(|(id, pod)| {
-            let mut backends = state.backends.iter();
-            let owner = backends.find(|backend| backend.pod_ids.contains(id));
+            let owner = state.backends.iter().find(|it| it.pod_ids.contains(id));
             let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
             format!(
                 "{}: runs on {socket}, which the kubelet will no longer call",
@@ -397,15 +397,11 @@ fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>
         .map(|path| path.display().to_string())
         .collect();
     if root.is_this_machine() && !journal.is_open {
-        let (mut serves, mut verifies) = (journal.works(), journal.works());
-        let serve = serves.find(|work| matches!(work, Work::Serve { .. }));
-        let verify = verifies.find(|work| matches!(work, Work::Verify { .. }));
-        drifted.extend(
-            serve
-                .into_iter()
-                .chain(verify)
-                .filter_map(|work| work.drift(root)),
-        );
+        let serve = journal.works().find(|it| matches!(it, Work::Serve { .. }));
+        let verify = journal.works().find(|it| matches!(it, Work::Verify { .. }));
+        for work in serve.into_iter().chain(verify) {
+            drifted.extend(work.drift(root));
+        }
     }
     Ok(drifted)
 }

@@ -81,8 +81,7 @@ pub(super) fn look(
 ) -> Vec<(&'static Check, Finding)> {
     let mut findings = Vec::new();
     for check in checks {
-        let mut steps = check.needed_for.iter();
-        if check.needed_for.is_empty() || steps.any(|step| has(planned, step)) {
+        if check.needed_for.is_empty() || check.needed_for.iter().any(|step| has(planned, step)) {
             for finding in (check.look)(facts, planned) {
                 findings.push((check, finding));
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use criswitch_client::probe::{Probe, probe_all};
 use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
-use criswitch_config::{Config, DEFAULT_PATH, Problems};
+use criswitch_config::{BackendConfig, Config, DEFAULT_PATH, Problems};
 
 use super::finding::Finding;
 use super::journal::Journal;
@@ -115,14 +115,13 @@ fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Asks the backends at their sockets below `root`.
 fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
-    let backends = config.table.backends.iter().map(|backend| {
-        let path = root.at(backend.socket.path());
-        let below = path.to_str().and_then(|path| Address::parse(path).ok());
-        let mut backend = backend.clone();
-        backend.socket = below.unwrap_or(backend.socket);
-        backend
-    });
-    probe_all(&backends.collect::<Vec<_>>(), config.max_message)
+    let mut backends = config.table.backends.clone();
+    for BackendConfig { socket, .. } in &mut backends {
+        if let Some(Ok(below)) = root.at(socket.path()).to_str().map(Address::parse) {
+            *socket = below;
+        }
+    }
+    probe_all(&backends, config.max_message)
 }
 
 /// The pods with a directory of the kubelet.

@@ -165,8 +165,8 @@ impl Follower<'_> {
         let apply = [&["apply", "--here"], self.source()].concat();
         let applied = self.run(&APPLY, &apply, true).await;
         let status = self.status().await?;
-        let is_applied = applied.is_ok_and(|ended| ended.verdict == Verdict::Fine);
-        self.is_decided = is_applied || status.starts_with("failed");
+        self.is_decided = status.starts_with("failed")
+            || applied.is_ok_and(|ended| ended.verdict == Verdict::Fine);
         Ok(if self.is_decided {
             status
         } else {
@@ -184,13 +184,12 @@ impl Follower<'_> {
     }
 
     async fn plan(&self) -> anyhow::Result<EndedCommand> {
-        let plan = [&["plan"], self.source()].concat();
-        self.run(&LOOK, &plan, false).await
+        self.run(&LOOK, &[&["plan"], self.source()].concat(), false)
+            .await
     }
 
     async fn status(&self) -> anyhow::Result<String> {
-        let status = self.run(&LOOK, &["status", "--ready"], false);
-        Ok(status.await?.output)
+        Ok(self.run(&LOOK, &["status", "--ready"], false).await?.output)
     }
 
     fn source(&self) -> &[&str] {

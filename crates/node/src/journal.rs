@@ -398,8 +398,7 @@ impl<'a> Journal<'a> {
 
     /// Lets writes use the room for the undo of the last generation, which begins now.
     fn use_room(&mut self) {
-        let last = self.generations.len().saturating_sub(1);
-        self.files.room = Some(self.room(last));
+        self.files.room = Some(self.room(self.generations.len().saturating_sub(1)));
     }
 
     fn make(
@@ -451,8 +450,7 @@ impl<'a> Journal<'a> {
             return Ok(left);
         };
         boundary("the undo");
-        let stages = generation.stages.iter();
-        for stage in stages.filter(|stage| !stage.is_temporary) {
+        for stage in generation.stages.iter().filter(|it| !it.is_temporary) {
             for change in &stage.changes {
                 if self.files.way_back(change)?.is_none() {
                     left.files.push(change.path.clone());

@@ -101,11 +101,13 @@ impl Kubelet {
     /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet
     /// was found or a file of it could not be read.
     pub(super) fn allowed_sysctls(&self) -> Option<Vec<String>> {
-        let set = self.set(SYSCTLS).into_iter();
-        let names = set
-            .flat_map(|set| set.value.split(','))
-            .map(|name| name.trim().to_owned());
-        (self.runs.is_some() && !self.partial).then(|| names.collect())
+        if self.runs.is_none() || self.partial {
+            return None;
+        }
+        Some(match self.set(SYSCTLS) {
+            Some(set) => set.value.split(',').map(|it| it.trim().into()).collect(),
+            None => Vec::new(),
+        })
     }
 
     /// The runtime endpoint that the kubelet uses now; `None` if that is unknown.
@@ -119,20 +121,24 @@ impl Kubelet {
 
     /// Checks that the kubelet calls criswitch and no other runtime.
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
-        if let (None, Some(unset), false) = (self.set(RUNTIME), &self.unset, self.partial) {
-            let default = &unset.value;
-            let what =
-                format!("the kubelet uses its default runtime endpoint {default}, not criswitch");
-            report(findings, &unset.from, what, unset.instead(switch));
-        }
-        if let Some(runtime) = self.set(RUNTIME) {
-            let runtime = Setting {
-                from: self.place(&runtime.from),
-                ..runtime.clone()
-            };
-            let name = "the kubelet's container runtime endpoint";
-            let hint = runtime.instead(switch);
-            judge(Some(&runtime), name, switch, hint, findings);
+        match (self.set(RUNTIME), &self.unset) {
+            (Some(runtime), _) => {
+                let runtime = Setting {
+                    from: self.place(&runtime.from),
+                    ..runtime.clone()
+                };
+                let name = "the kubelet's container runtime endpoint";
+                let hint = runtime.instead(switch);
+                judge(Some(&runtime), name, switch, hint, findings);
+            }
+            (None, Some(unset)) if !self.partial => {
+                let what = format!(
+                    "the kubelet uses its default runtime endpoint {}, not criswitch",
+                    unset.value
+                );
+                report(findings, &unset.from, what, unset.instead(switch));
+            }
+            _ => {}
         }
         if let Some(images) = self.set(IMAGES) {
             let hint = format!(

@@ -94,9 +94,10 @@ impl SpecificationArguments {
         directory: &'a Path,
         discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
+        let own = std::env::current_exe()?;
         let program = match &self.programs {
             Some(folder) => folder.join("criswitch"),
-            None => std::env::current_exe()?,
+            None => own,
         };
         let programs = [
             ("criswitch", read(&program)?),

@@ -69,10 +69,10 @@ impl Rancher {
         let mut paths = root.files_in(&folder, &["yaml", "yml"]);
         paths.insert(0, main);
         for path in paths {
-            let file = root.yaml(&path, findings);
-            let keys = file.as_ref().and_then(Value::as_object);
-            for (key, value) in keys.into_iter().flatten() {
-                add(&mut flags, &path, key, value);
+            if let Some(Value::Object(keys)) = root.yaml(&path, findings) {
+                for (key, value) in &keys {
+                    add(&mut flags, &path, key, value);
+                }
             }
         }
         flags.extend(given.flags.iter().cloned());

@@ -118,8 +118,7 @@ impl Root<'_> {
     }
 
     fn pid_namespace(&self, pid: u32) -> Option<PathBuf> {
-        let link = format!("/proc/{pid}/ns/pid");
-        std::fs::read_link(self.at(Path::new(&link))).ok()
+        std::fs::read_link(self.at(Path::new(&format!("/proc/{pid}/ns/pid")))).ok()
     }
 
     /// The names in a directory; none if it does not exist.

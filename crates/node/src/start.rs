@@ -194,11 +194,11 @@ impl Start {
                 None
             })
             .unwrap_or_default();
-        let pairs = text
+        let variables: Vec<_> = text
             .split('\0')
             .filter_map(|pair| pair.split_once('='))
-            .map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)));
-        let variables: Vec<_> = pairs.collect();
+            .map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)))
+            .collect();
         self.with(&variables)
     }
 
@@ -233,11 +233,9 @@ impl Start {
             .iter()
             .find(|its| name == its.name && (its.roles.is_empty() || its.roles.contains(&role)))?;
         let given = flags(&words, program.flags);
-        let has_kubelet = match role {
-            "controller" => is_set(&given, "enable-worker") || is_set(&given, "single"),
-            _ => true,
-        };
-        if is_set(&given, "disable-agent") || !has_kubelet {
+        if is_set(&given, "disable-agent")
+            || role == "controller" && !is_set(&given, "enable-worker") && !is_set(&given, "single")
+        {
             return None;
         }
         Some(Start {
@@ -329,10 +327,9 @@ fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
         if let Some(flag) = flag {
             let next = words.get(place + 1).map_or("", |next| &next.text);
             let (name, value) = flag.split_once('=').unwrap_or((flag, next));
-            let before = format!("--{name}=");
             flags.push(Setting::new(
                 &name.replace('_', "-"),
-                &before,
+                &format!("--{name}="),
                 value,
                 &word.from,
             ));

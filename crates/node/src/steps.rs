@@ -87,13 +87,14 @@ const STEPS: [Step; 8] = [
 /// The steps that have changes.
 pub(super) fn plan(facts: &MachineFacts<'_>) -> Vec<PlannedStep> {
     let mut planned: Vec<PlannedStep> = Vec::new();
-    for Step { name, changes } in STEPS {
+    for Step {
+        name: step,
+        changes,
+    } in STEPS
+    {
         let changes = changes(facts, &planned);
         if !changes.is_empty() {
-            planned.push(PlannedStep {
-                step: name,
-                changes,
-            });
+            planned.push(PlannedStep { step, changes });
         }
     }
     planned

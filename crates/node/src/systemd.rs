@@ -87,9 +87,9 @@ impl Systemd<'_> {
 
     /// Removes a failed unit from systemd's list of units.
     pub(super) async fn reset(&self, unit: &str) -> anyhow::Result<()> {
-        let mut body = MarshalledBody::default();
-        body.text(unit);
-        self.manager("ResetFailedUnit", "s", &body).await.map(drop)
+        self.manager("ResetFailedUnit", "s", MarshalledBody::default().text(unit))
+            .await
+            .map(drop)
     }
 
     /// A property of a unit: a text, a number, or the number of its job. systemd also knows those of a unit that does

@@ -156,8 +156,8 @@ impl TransientUnit {
             }
             let start = output.len();
             if let Some(file) = &mut file {
-                let rest = MAX_OUTPUT.saturating_sub(start as u64);
-                file.take(rest).read_to_end(&mut output)?;
+                file.take(MAX_OUTPUT.saturating_sub(start as u64))
+                    .read_to_end(&mut output)?;
             }
             let new = output.get(start..).unwrap_or_default();
             if is_shown {

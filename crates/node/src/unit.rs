@@ -68,11 +68,8 @@ pub(super) struct Unit {
 impl Unit {
     /// Reads a unit and its drop-ins. A unit without files has no lines.
     pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
-        let files = root
-            .is_this_machine()
-            .then(|| reported_files(name))
-            .flatten()
-            .unwrap_or_else(|| files(root, name));
+        let asked = root.is_this_machine().then(|| reported_files(name));
+        let files = asked.flatten().unwrap_or_else(|| files(root, name));
         let (mut is_there, mut is_masked) = (false, false);
         if let Some(file) = files.first().filter(|file| file.ends_with(name)) {
             is_there = true;
@@ -306,18 +303,10 @@ pub(super) fn properties<const N: usize>(unit: &str, names: [&str; N]) -> Option
         .ok()
         .filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let pairs: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split_once('='))
-        .collect();
-    (!pairs.is_empty()).then(|| {
-        names.map(|name| {
-            pairs
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map_or_else(String::new, |(_, value)| (*value).to_owned())
-        })
-    })
+    let mut pairs = text.lines().filter_map(|line| line.split_once('='));
+    let values = names.map(|name| pairs.clone().find(|(key, _)| *key == name));
+    pairs.next()?;
+    Some(values.map(|pair| pair.map_or_else(String::new, |(_, value)| value.to_owned())))
 }
 
 /// The text of an environment file with each value on one line: a value in quotes may have line breaks, of which those

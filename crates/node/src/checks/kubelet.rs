@@ -102,8 +102,7 @@ pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     };
     let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
     for kubelet in [&facts.kubelet, &facts.next_kubelet] {
-        let files = kubelet.settings.iter().map(|setting| &setting.from);
-        paths.extend(files.map(PathBuf::from));
+        paths.extend(kubelet.settings.iter().map(|set| PathBuf::from(&set.from)));
     }
     if let Ok(layout) = &facts.layout {
         paths.extend(Unit::read(&facts.root, &layout.unit).files());
