@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::faults::moment;
 use super::kubelet::Kubelet;
 use super::root::Root;
-use super::settings::{last, same};
+use super::settings::same;
 use super::tries;
 use super::unit::{Unit, properties};
 use super::workloads::{self, Workloads};
@@ -141,8 +141,7 @@ impl<'a> Runner<'a> {
                 if self.is_boot && arguments.contains(&RESTART.to_owned()) =>
             {
                 // criswitch waits for this process, too.
-                let no_wait = ["--no-block".to_owned()];
-                systemctl(&[&no_wait, arguments.as_slice()].concat())
+                systemctl(&[&["--no-block".to_owned()], arguments.as_slice()].concat())
             }
             Work::Systemctl(arguments) => systemctl(arguments),
             Work::Forget => forget(self.root).context("cannot remove the state of criswitch"),
@@ -164,37 +163,37 @@ impl<'a> Runner<'a> {
                 endpoint,
                 backends,
                 within,
-            } => wait(*within, Duration::ZERO, || {
-                serves(endpoint)?;
-                for backend in backends {
-                    workloads::kept(&workloads::at(backend)?, endpoint)?;
-                }
-                Ok(String::new())
-            }),
-            Work::Restart { unit, pods_of, ran } => {
-                let is_stopped = || Unit::is_stopped(unit).context(NO_ANSWER);
-                self.is_kubelet_stopped = !ran && is_stopped()?;
-                if self.is_kubelet_stopped {
-                    return Ok(());
-                }
-                self.before = workloads::at(pods_of).ok();
-                systemctl(&[RESTART.to_owned(), unit.clone()])
-            }
+            } => wait(*within, Duration::ZERO, || lists(endpoint, backends)),
+            Work::Restart { unit, pods_of, ran } => self.restart(unit, pods_of, *ran),
             Work::Verify { .. } if self.is_kubelet_stopped => Ok(()),
             Work::Verify {
                 unit,
                 endpoint,
                 within,
                 settle,
-            } => wait(*within, *settle, || {
-                let process = active(unit)?;
-                uses(self.root, endpoint)?;
-                let before = self.before.as_ref();
-                let before = before.context("the pods before the restart are not known")?;
-                workloads::kept(before, endpoint)?;
-                Ok(process)
-            }),
+            } => wait(*within, *settle, || self.verify(unit, endpoint)),
         }
+    }
+
+    fn restart(&mut self, unit: &str, pods_of: &str, ran: bool) -> anyhow::Result<()> {
+        self.is_kubelet_stopped = !ran && Unit::is_stopped(unit).context(NO_ANSWER)?;
+        if self.is_kubelet_stopped {
+            return Ok(());
+        }
+        self.before = workloads::at(pods_of).ok();
+        systemctl(&[RESTART.to_owned(), unit.to_owned()])
+    }
+
+    /// Checks that the kubelet serves with an endpoint and has kept its pods. Returns its main process.
+    fn verify(&self, unit: &str, endpoint: &str) -> anyhow::Result<String> {
+        let process = active(unit)?;
+        uses(self.root, endpoint)?;
+        let before = self
+            .before
+            .as_ref()
+            .context("the pods before the restart are not known")?;
+        workloads::kept(before, endpoint)?;
+        Ok(process)
     }
 }
 
@@ -219,8 +218,7 @@ impl Work {
         let (place, found) = match self {
             Work::Serve { endpoint, .. } => ("criswitch", serves(endpoint)),
             Work::Verify { unit, endpoint, .. } => {
-                let found = active(unit).and_then(|_| uses(root, endpoint));
-                (unit.as_str(), found)
+                (&**unit, active(unit).and_then(|_| uses(root, endpoint)))
             }
             _ => return None,
         };
@@ -228,19 +226,20 @@ impl Work {
     }
 }
 
+fn call_systemctl(arguments: &[&str]) -> anyhow::Result<Output> {
+    let mut systemctl = Command::new("systemctl");
+    systemctl.args(arguments);
+    within(SYSTEMCTL_LIMIT, systemctl)
+}
+
 fn systemctl(arguments: &[String]) -> anyhow::Result<()> {
-    let call = |arguments: &[&str]| {
-        let mut systemctl = Command::new("systemctl");
-        systemctl.args(arguments);
-        within(SYSTEMCTL_LIMIT, systemctl)
-    };
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let output = call(&arguments)?;
+    let output = call_systemctl(&arguments)?;
     let units = arguments.strip_prefix(&["stop"]);
     if let Some(units) = units {
         // A unit that has failed stays in systemd's list of units, also without its file. A unit that systemd does not
         // know needs no reset.
-        call(&[&["reset-failed", "--quiet"], units].concat()).ok();
+        call_systemctl(&[&["reset-failed", "--quiet"], units].concat()).ok();
     }
     if output.status.success() || (units.is_some() && output.status.code() == Some(NO_UNIT)) {
         return Ok(());
@@ -297,10 +296,18 @@ fn serves(endpoint: &str) -> anyhow::Result<()> {
     state(endpoint).map(drop)
 }
 
+/// Checks that criswitch serves an endpoint and lists the pods of these backends.
+fn lists(endpoint: &str, backends: &[String]) -> anyhow::Result<String> {
+    serves(endpoint)?;
+    for backend in backends {
+        workloads::kept(&workloads::at(backend)?, endpoint)?;
+    }
+    Ok(String::new())
+}
+
 /// Checks that a unit is active. Returns its main process.
 fn active(unit: &str) -> anyhow::Result<String> {
-    let asked = properties(unit, ["ActiveState", "MainPID"]);
-    let [state, process] = asked.context(NO_ANSWER)?;
+    let [state, process] = properties(unit, ["ActiveState", "MainPID"]).context(NO_ANSWER)?;
     ensure!(state == "active", "{unit} is {state}");
     Ok(process)
 }
@@ -314,17 +321,17 @@ fn uses(root: &Root<'_>, endpoint: &str) -> anyhow::Result<()> {
         same(used, endpoint),
         "the kubelet's endpoint is {used}, not {endpoint}"
     );
-    let setting = |names: [&str; 2], default: &str| {
-        let set = last(&kubelet.settings, &names).map(|set| set.value.clone());
-        set.unwrap_or_else(|| default.to_owned())
-    };
-    let port = setting(["healthz-port", "healthzPort"], "10248");
-    let address = setting(["healthz-bind-address", "healthzBindAddress"], "127.0.0.1");
-    match port.as_str() {
-        "0" => Ok(()),
-        port => healthy(&address.replace("0.0.0.0", "127.0.0.1"), port)
-            .with_context(|| format!("the kubelet is not healthy at port {port}")),
+    let port = kubelet
+        .set(["healthz-port", "healthzPort"])
+        .map_or("10248", |port| &port.value);
+    if port == "0" {
+        return Ok(());
     }
+    let address = kubelet
+        .set(["healthz-bind-address", "healthzBindAddress"])
+        .map_or("127.0.0.1", |address| &address.value);
+    healthy(&address.replace("0.0.0.0", "127.0.0.1"), port)
+        .with_context(|| format!("the kubelet is not healthy at port {port}"))
 }
 
 fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
@@ -342,8 +349,10 @@ fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
 /// Removes the state of criswitch, except the journal.
 fn forget(root: &Root<'_>) -> std::io::Result<()> {
     for directory in STATE.map(Path::new) {
-        let names = root.names_in(directory)?;
-        for name in names.iter().filter(|name| *name != OWN) {
+        for name in root.names_in(directory)? {
+            if name == OWN {
+                continue;
+            }
             let path = root.place(&directory.join(name));
             if path.is_dir() {
                 fs::remove_dir_all(&path)?

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::actions::{self, Runner, Work};
 use super::facts::{Discover, MachineFacts};
 use super::faults::{self, Faults};
-use super::journal::{Generation, Journal};
+use super::journal::{ApplyFailure, Journal};
 use super::plan::{NodePlan, SpecificationArguments};
 use super::root::Root;
 use super::{stages, systemd, transient, workloads};
@@ -26,6 +26,8 @@ use super::{stages, systemd, transient, workloads};
 /// How long an apply waits until all pods are old enough for a restart of the kubelet, and the pause between two looks.
 const YOUNG_LIMIT: Duration = Duration::from_secs(60);
 const YOUNG_PAUSE: Duration = Duration::from_secs(2);
+const UNKNOWN_PODS: &str =
+    "not all pods are known, and nothing has changed; criswitch node undo does not look at pods";
 
 /// The machine that a command changes.
 #[derive(Args)]
@@ -133,55 +135,18 @@ impl ApplyArguments {
             print(plan.text()?)?;
         }
         let number = specification.generation.unwrap_or(facts.number);
-        let changes = match plan.verdict() {
+        let has_changes = match plan.verdict() {
             Verdict::WouldChange => true,
             // The journal gets the number of a specification that changes nothing, too.
             Verdict::Fine => number > facts.number,
             _ => false,
         };
-        if !changes {
-            return self.ended(&plan, false);
+        if has_changes {
+            apply(&root, &facts, &plan, number)?;
         }
-        let own = std::env::current_exe().and_then(fs::read);
-        let recover = stages::recover(
-            &facts,
-            &plan.steps,
-            own.context("the program cannot be read")?,
-        );
-        let new = stages::of(&facts, &plan.steps, &recover);
-        let mut journal = Journal::open(&root)?;
-        let generations = journal.generations.len();
-        let version = env!("CARGO_PKG_VERSION");
-        let applied = journal.apply(version, number, &new, &mut Runner::new(&root, false));
-        let Err(error) = applied else {
-            return self.ended(&plan, true);
-        };
-        if !journal.is_open {
-            let is_made = journal.generations.len() > generations;
-            let what = if is_made {
-                "all changes are made"
-            } else {
-                "nothing has changed"
-            };
-            return Err(error.context(what));
-        }
-        // The step is in the journal, unless the disk is full.
-        let step = match journal.fail(&format!("{error:#}")) {
-            Ok(failure) => failure.step,
-            Err(_) => "unknown".to_owned(),
-        };
-        let left = journal.undo(&mut Runner::new(&root, false));
-        let left = left?.lines();
-        progress(if left.is_empty() { "undone\n" } else { &left });
-        Err(error.context(if left.is_empty() {
-            format!("step {step} has failed, and all changes are undone")
-        } else {
-            format!("step {step} has failed, and not all changes are undone")
-        }))
+        self.ended(&plan, has_changes)
     }
-}
 
-impl ApplyArguments {
     /// Prints the end of a command that did not fail.
     fn ended(&self, plan: &NodePlan<'_>, is_changed: bool) -> anyhow::Result<Verdict> {
         if let Some(encoding) = self.output.encoding() {
@@ -204,18 +169,56 @@ impl ApplyArguments {
         discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
         let mut facts = self.source.facts(specification, directory, discover)?;
-        let must_wait = |facts: &MachineFacts<'_>| NodePlan::of(facts).must_wait();
-        if !must_wait(&facts) {
+        if !NodePlan::of(&facts).must_wait() {
             return Ok(facts);
         }
         progress("waiting for pods that are younger than 10 seconds\n");
         let until = Instant::now() + YOUNG_LIMIT;
-        while Instant::now() < until && must_wait(&facts) {
+        while Instant::now() < until && NodePlan::of(&facts).must_wait() {
             actions::pause(YOUNG_PAUSE)?;
             facts = self.source.facts(specification, directory, discover)?;
         }
         Ok(facts)
     }
+}
+
+/// Makes the changes of a plan. Undoes them if one fails.
+fn apply(
+    root: &Root<'_>,
+    facts: &MachineFacts<'_>,
+    plan: &NodePlan<'_>,
+    number: u64,
+) -> anyhow::Result<()> {
+    let program = std::env::current_exe()
+        .and_then(fs::read)
+        .context("the program cannot be read")?;
+    let recover = stages::recover(facts, &plan.steps, program);
+    let new = stages::of(facts, &plan.steps, &recover);
+    let mut journal = Journal::open(root)?;
+    let generations = journal.generations.len();
+    let version = env!("CARGO_PKG_VERSION");
+    let Err(error) = journal.apply(version, number, &new, &mut Runner::new(root, false)) else {
+        return Ok(());
+    };
+    if !journal.is_open {
+        return Err(error.context(if journal.generations.len() > generations {
+            "all changes are made"
+        } else {
+            "nothing has changed"
+        }));
+    }
+    // The step is in the journal, unless the disk is full.
+    let step = match journal.fail(&format!("{error:#}")) {
+        Ok(failure) => failure.step,
+        Err(_) => "unknown".to_owned(),
+    };
+    let left = journal.undo(&mut Runner::new(root, false))?.lines();
+    progress(if left.is_empty() { "undone\n" } else { &left });
+    Err(error.context(if left.is_empty() {
+        format!("step {step} has failed, and all changes are undone")
+    } else {
+        format!("step {step} has failed, and not all changes are undone")
+    }))
 }
 
 /// Undoes the last changes of the journal. Returns a line for each file and action that it could not undo.
@@ -313,27 +316,21 @@ fn needing(journal: &Journal<'_>) -> anyhow::Result<Vec<String>> {
     let (Some(endpoint), Some(previous)) = (endpoint, previous.last()) else {
         return Ok(Vec::new());
     };
-    let look = || -> anyhow::Result<_> {
-        let at = workloads::at;
-        Ok((at(previous)?, at(endpoint)?, actions::state(endpoint)?))
-    };
-    let (kept, listed, state) = look().context(
-        "not all pods are known, and nothing has changed; criswitch node undo does not look at pods",
-    )?;
-    let pods = listed
+    let kept = workloads::at(previous).context(UNKNOWN_PODS)?;
+    let listed = workloads::at(endpoint).context(UNKNOWN_PODS)?;
+    let state = actions::state(endpoint).context(UNKNOWN_PODS)?;
+    Ok(listed
         .iter()
-        .filter(|(_, its)| its.runs && its.pod.is_none());
-    let others = pods.filter(|(id, _)| !kept.contains_key(*id));
-    let lines = others.map(|(id, pod)| {
-        let mut backends = state.backends.iter();
-        let owner = backends.find(|backend| backend.pod_ids.contains(id));
-        let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
-        format!(
-            "{}: runs on {socket}, which the kubelet will no longer call",
-            pod.name
-        )
-    });
-    Ok(lines.collect())
+        .filter(|(id, pod)| pod.runs && pod.pod.is_none() && !kept.contains_key(*id))
+        .map(|(id, pod)| {
+            let owner = state.backends.iter().find(|it| it.pod_ids.contains(id));
+            let socket = owner.map_or("an unknown backend", |owner| &owner.socket);
+            format!(
+                "{}: runs on {socket}, which the kubelet will no longer call",
+                pod.name
+            )
+        })
+        .collect())
 }
 
 impl NodeStatusArguments {
@@ -341,37 +338,29 @@ impl NodeStatusArguments {
         let root = Root::of(&self.root);
         let journal = Journal::read(&root)?;
         let drifted = drifted(&journal, &root)?;
+        let state = state(&journal, &root, !drifted.is_empty());
         let last = journal.generations.last();
-        let changes = || block_on(transient::APPLY.is_active(&root)).unwrap_or(false);
-        let state = match (last, &journal.undone) {
-            (Some(_), _) if journal.is_open && root.is_this_machine() && changes() => "changing",
-            (Some(_), _) if journal.is_open => "interrupted",
-            _ if journal.failure.is_some() => "failed",
-            (None, None) => "notInstalled",
-            (None, Some(_)) => "undone",
-            (Some(_), _) if !drifted.is_empty() => "drifted",
-            (Some(_), _) => "installed",
-        };
         let undone = journal.undone.as_ref();
-        let at = last.map_or(undone.map(|(at, _)| at), |Generation { at, .. }| Some(at));
-        let version = last.map(|its| &its.version);
+        let at = last.map(|last| &last.at).or(undone.map(|(at, _)| at));
+        let version = last.map(|last| &last.version);
         let problems = undone.map_or(&[][..], |(_, problems)| problems);
-        let failure = journal.failure.as_ref();
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(json!({
                 "state": state, "at": at, "version": version, "drifted": drifted,
-                "generation": journal.number(), "failure": failure, "problems": problems,
+                "generation": journal.number(), "failure": journal.failure, "problems": problems,
             }))?,
             None => {
-                let [version, at] =
-                    [version, at].map(|text| text.map_or(String::new(), |text| format!(" {text}")));
-                let failure = failure.map(|its| {
-                    format!("step {} has failed at {}: {}\n", its.step, its.at, its.why)
-                });
-                let lines = drifted.iter().map(|what| format!("differs: {what}\n"));
-                let problems = problems.iter().map(|what| format!("not undone: {what}\n"));
-                let lines: String = failure.into_iter().chain(lines).chain(problems).collect();
-                format!("{state}{version}{at}\n{lines}").into()
+                let mut text = state.to_owned();
+                for word in [version, at].into_iter().flatten() {
+                    text += &format!(" {word}");
+                }
+                text.push('\n');
+                if let Some(ApplyFailure { at, step, why }) = &journal.failure {
+                    text += &format!("step {step} has failed at {at}: {why}\n");
+                }
+                text.extend(drifted.iter().map(|what| format!("differs: {what}\n")));
+                text.extend(problems.iter().map(|what| format!("not undone: {what}\n")));
+                text.into()
             }
         })?;
         Ok(if self.ready && state != "installed" {
@@ -382,16 +371,37 @@ impl NodeStatusArguments {
     }
 }
 
+/// Whether a command changes this machine now.
+fn is_changing(root: &Root<'_>) -> bool {
+    root.is_this_machine() && block_on(transient::APPLY.is_active(root)).unwrap_or(false)
+}
+
+/// The state of a machine with this journal.
+fn state(journal: &Journal<'_>, root: &Root<'_>, has_drifted: bool) -> &'static str {
+    match (journal.generations.last(), &journal.undone) {
+        (Some(_), _) if journal.is_open && is_changing(root) => "changing",
+        (Some(_), _) if journal.is_open => "interrupted",
+        _ if journal.failure.is_some() => "failed",
+        (None, None) => "notInstalled",
+        (None, Some(_)) => "undone",
+        (Some(_), _) if has_drifted => "drifted",
+        (Some(_), _) => "installed",
+    }
+}
+
 /// The files, and on this machine the services, that are not as the journal says.
 fn drifted(journal: &Journal<'_>, root: &Root<'_>) -> anyhow::Result<Vec<String>> {
-    let paths = journal.drifted()?.into_iter();
-    let mut drifted: Vec<_> = paths.map(|path| path.display().to_string()).collect();
+    let mut drifted: Vec<_> = journal
+        .drifted()?
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     if root.is_this_machine() && !journal.is_open {
-        let find = |is: fn(&&Work) -> bool| journal.works().find(is);
-        let serve = find(|work| matches!(work, Work::Serve { .. }));
-        let verify = find(|work| matches!(work, Work::Verify { .. }));
-        let last = serve.into_iter().chain(verify);
-        drifted.extend(last.filter_map(|work| work.drift(root)));
+        let serve = journal.works().find(|it| matches!(it, Work::Serve { .. }));
+        let verify = journal.works().find(|it| matches!(it, Work::Verify { .. }));
+        for work in serve.into_iter().chain(verify) {
+            drifted.extend(work.drift(root));
+        }
     }
     Ok(drifted)
 }

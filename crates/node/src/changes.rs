@@ -75,8 +75,29 @@ impl Files<'_> {
         new: &New<'_>,
         name: &str,
     ) -> io::Result<FileChange> {
+        let before = self.save_before(path, name)?;
+        let after = match new {
+            New::Link(target) => PathState::Link((*target).to_owned()),
+            New::File(bytes, mode) => PathState::File {
+                content: self.save(bytes, &format!("{name}.after"))?,
+                attributes: match &before {
+                    PathState::File { attributes, .. } => attributes.now(),
+                    _ => self.new_attributes(path, *mode),
+                },
+            },
+        };
+        Ok(FileChange {
+            step: step.to_owned(),
+            path: path.to_owned(),
+            before,
+            after,
+            new_directories: self.new_directories(path),
+        })
+    }
+
+    fn save_before(&self, path: &Path, name: &str) -> io::Result<PathState> {
         let real = self.root.place(path);
-        let before = match fs::symlink_metadata(&real) {
+        Ok(match fs::symlink_metadata(&real) {
             Err(error) if error.kind() == ErrorKind::NotFound => PathState::Absent,
             Err(error) => return Err(error),
             Ok(about) if about.is_symlink() => PathState::Link(fs::read_link(&real)?),
@@ -84,36 +105,27 @@ impl Files<'_> {
                 content: self.save(&fs::read(&real)?, &format!("{name}.before"))?,
                 attributes: Attributes::of(&real)?,
             },
-        };
-        let after = match (new, &before) {
-            (New::Link(target), _) => PathState::Link((*target).to_owned()),
-            (New::File(bytes, mode), before) => PathState::File {
-                content: self.save(bytes, &format!("{name}.after"))?,
-                attributes: match before {
-                    PathState::File { attributes, .. } => attributes.now(),
-                    _ => {
-                        let target = fs::canonicalize(self.root.real(path)).ok();
-                        let target = target.filter(|target| target.is_file());
-                        let target = target.and_then(|target| Attributes::of(&target).ok());
-                        target.map_or_else(|| Attributes::new(*mode), |target| target.now())
-                    }
-                },
-            },
-        };
-        let real = self.root.at(path);
-        let parent = real.parent().map(missing).unwrap_or_default();
-        let below = real.ancestors().count() - path.ancestors().count();
-        let new_directories = parent.iter().map(|directory| {
-            let parts = directory.components().skip(below + 1);
-            Path::new("/").join(parts.collect::<PathBuf>())
-        });
-        Ok(FileChange {
-            step: step.to_owned(),
-            path: path.to_owned(),
-            before,
-            after,
-            new_directories: new_directories.collect(),
         })
+    }
+
+    /// The attributes of a new file: those of the file to which a link at its path leads, if there is one.
+    fn new_attributes(&self, path: &Path, mode: u32) -> Attributes {
+        fs::canonicalize(self.root.real(path))
+            .ok()
+            .filter(|target| target.is_file())
+            .and_then(|target| Attributes::of(&target).ok())
+            .map_or_else(|| Attributes::new(mode), |target| target.now())
+    }
+
+    fn new_directories(&self, path: &Path) -> Vec<PathBuf> {
+        let real = self.root.at(path);
+        let below = real.ancestors().count() - path.ancestors().count();
+        let mut directories = real.parent().map(missing).unwrap_or_default();
+        for directory in &mut directories {
+            let parts = directory.components().skip(below + 1);
+            *directory = Path::new("/").join(parts.collect::<PathBuf>());
+        }
+        directories
     }
 
     fn save(&self, bytes: &[u8], name: &str) -> io::Result<String> {
@@ -167,13 +179,14 @@ impl Files<'_> {
         if self.is_at(&change.before, &change.path)? {
             return Ok(Some(WayBack::Nothing));
         }
-        let is_file = about.is_ok_and(|about| about.is_file());
-        let now = fs::read_to_string(real).ok().filter(|_| is_file);
-        let texts = (self.text(&change.before), self.text(&change.after), now);
-        let (Some(before), Some(after), Some(now)) = texts else {
-            return Ok(None);
-        };
-        Ok(without_change(&before, &after, &now).map(WayBack::Merge))
+        if let Some(before) = self.text(&change.before)
+            && let Some(after) = self.text(&change.after)
+            && about.is_ok_and(|about| about.is_file())
+            && let Ok(now) = fs::read_to_string(real)
+        {
+            return Ok(without_change(&before, &after, &now).map(WayBack::Merge));
+        }
+        Ok(None)
     }
 
     /// Whether the file has its previous content again, or no longer the part that was changed.
@@ -206,15 +219,13 @@ impl Files<'_> {
     /// contents are removed only after that.
     pub(super) fn is_left(&self, change: &FileChange) -> bool {
         let real = self.root.place(&change.path);
-        let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
-        let is_empty = |directory: &PathBuf| {
-            let entries = fs::read_dir(self.root.place(directory));
-            entries.is_ok_and(|mut entries| entries.next().is_none())
-        };
         self.size(&change.after).is_ok()
             && (is_there(&real)
                 || hidden(&real).is_ok_and(|path| is_there(&path))
-                || change.new_directories.iter().any(is_empty))
+                || change.new_directories.iter().any(|directory| {
+                    fs::read_dir(self.root.place(directory))
+                        .is_ok_and(|mut entries| entries.next().is_none())
+                }))
     }
 
     /// Writes so many bytes. On a full disk, gives up as much of the room for the undo, and writes at once: other
@@ -299,6 +310,10 @@ impl Files<'_> {
     }
 }
 
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
 fn write(path: &Path, bytes: &[u8], attributes: &Attributes) -> io::Result<()> {
     let mut file = create_new(path, PRIVATE)?;
     file.write_all(bytes)?;
@@ -338,82 +353,104 @@ pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
 /// `now` with the lines of `before` in place of the lines that are different in `after`, or as it is without such
 /// lines. `None` if others have changed these lines, or `now` has them several times.
 fn without_change(before: &str, after: &str, now: &str) -> Option<String> {
-    let lines = |text| str::split_terminator(text, '\n').collect::<Vec<_>>();
-    let (old, new, lines) = (lines(before), lines(after), lines(now));
-    let pairs = old.iter().zip(&new);
-    let start = pairs.take_while(|(old, new)| old == new).count();
+    let [old, new, lines] =
+        [before, after, now].map(|text| text.split_terminator('\n').collect::<Vec<_>>());
+    let start = common(old.iter(), new.iter());
     let ((_, old), (_, new)) = (old.split_at(start), new.split_at(start));
-    let pairs = old.iter().rev().zip(new.iter().rev());
-    let end = pairs.take_while(|(old, new)| old == new).count();
+    let end = common(old.iter().rev(), new.iter().rev());
     let ((old, _), (new, _)) = (old.split_at(old.len() - end), new.split_at(new.len() - end));
-    let places = |part: &[&str]| -> Vec<usize> {
-        let windows = lines.windows(part.len().max(1)).enumerate();
-        let places = windows.filter(|(_, window)| *window == part);
-        places.map(|(place, _)| place).collect()
-    };
-    let has_key_of = |line: &&str| {
-        let key = line.split_inclusive([':', '=']).next().unwrap_or_default();
-        lines.iter().any(|its| its.starts_with(key))
-    };
-    match (&*places(new), &*places(old), old, new) {
+    match (&*places(new, &lines), &*places(old, &lines), old, new) {
         _ if new.is_empty() => None,
         ([place], ..) => {
-            let head = lines.iter().take(*place).copied();
-            let tail = lines.iter().skip(place + new.len()).copied();
-            let merged = head
-                .chain(old.iter().copied())
-                .chain(tail)
+            let mut merged = lines
+                .iter()
+                .take(*place)
+                .chain(old)
+                .chain(lines.iter().skip(place + new.len()))
+                .copied()
                 .collect::<Vec<_>>()
                 .join("\n");
-            let ends = now.ends_with('\n') && !merged.is_empty();
-            Some(merged + if ends { "\n" } else { "" })
+            if now.ends_with('\n') && !merged.is_empty() {
+                merged.push('\n');
+            }
+            Some(merged)
         }
         // Undone before.
         ([], [_], ..) => Some(now.to_owned()),
-        ([], _, [], _) if !new.iter().any(has_key_of) => Some(now.to_owned()),
+        ([], _, [], _) if !new.iter().any(|line| has_key_of(line, &lines)) => Some(now.to_owned()),
         ([], [], [old], [new]) => without_flag(old, new, now),
         _ => None,
     }
 }
 
+/// The number of equal items at the start of both.
+fn common<T: PartialEq>(a: impl Iterator<Item = T>, b: impl Iterator<Item = T>) -> usize {
+    a.zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// The places of a part in these lines.
+fn places(part: &[&str], lines: &[&str]) -> Vec<usize> {
+    lines
+        .windows(part.len().max(1))
+        .enumerate()
+        .filter(|(_, window)| *window == part)
+        .map(|(place, _)| place)
+        .collect()
+}
+
+/// Whether one of these lines has the key of a line.
+fn has_key_of(line: &str, lines: &[&str]) -> bool {
+    let key = line.split_inclusive([':', '=']).next().unwrap_or_default();
+    lines.iter().any(|other| other.starts_with(key))
+}
+
 /// `now` with the flag that only the line `old` has in place of the flag that only the line `new` has, or as it is with
 /// the flag of `old`. `None` if `now` has neither flag exactly once.
 fn without_flag(old: &str, new: &str, now: &str) -> Option<String> {
-    let is_end = |char: char| char.is_whitespace() || "\"'".contains(char);
-    let flags = |line: &str| -> BTreeSet<String> {
-        let flags = line.split(is_end).filter(|word| word.starts_with("--"));
-        flags.map(str::to_owned).collect()
-    };
     let (old, new) = (flags(old), flags(new));
-    let only: Vec<_> = old.symmetric_difference(&new).collect();
-    let [one, other] = only.as_slice() else {
+    let only: Vec<_> = old.symmetric_difference(&new).copied().collect();
+    let &[one, other] = only.as_slice() else {
         return None;
     };
-    let (old, new) = if old.contains(*one) {
+    let (old, new) = if old.contains(one) {
         (one, other)
     } else {
         (other, one)
     };
-    let pieces = || now.split_inclusive(is_end);
-    let is = |piece: &str, flag: &str| piece.trim_end_matches(is_end) == flag;
-    let count = |flag: &str| pieces().filter(|piece| is(piece, flag)).count();
-    match (count(new), count(old)) {
+    let pieces: Vec<_> = now.split_inclusive(is_end).collect();
+    match [new, old].map(|flag| pieces.iter().filter(|piece| is(piece, flag)).count()) {
         // The value of a flag may also be the next word.
         _ if !old.contains('=') => None,
-        (1, _) => {
-            let pieces = pieces().map(|piece| {
+        [1, _] => {
+            let undone = pieces.iter().map(|piece| {
                 if is(piece, new) {
-                    piece.replace(new.as_str(), old)
+                    piece.replace(new, old)
                 } else {
-                    piece.to_owned()
+                    (*piece).to_owned()
                 }
             });
-            Some(pieces.collect())
+            Some(undone.collect())
         }
         // Undone before.
-        (0, 1) => Some(now.to_owned()),
+        [0, 1] => Some(now.to_owned()),
         _ => None,
     }
+}
+
+/// Whether the character ends a flag.
+fn is_end(char: char) -> bool {
+    char.is_whitespace() || "\"'".contains(char)
+}
+
+fn flags(line: &str) -> BTreeSet<&str> {
+    line.split(is_end)
+        .filter(|word| word.starts_with("--"))
+        .collect()
+}
+
+/// Whether a piece of a line is this flag.
+fn is(piece: &str, flag: &str) -> bool {
+    piece.trim_end_matches(is_end) == flag
 }
 
 #[cfg(test)]

@@ -65,8 +65,12 @@ pub(super) const NOTES: [Check; 3] = [
 
 /// The names that `accept` may have. A note needs no accept.
 pub(super) fn acceptable() -> Vec<&'static str> {
-    let checks = CHECKS.iter().filter(|check| check.may_accept);
-    checks.chain(&NOTES).map(|check| check.name).collect()
+    CHECKS
+        .iter()
+        .filter(|check| check.may_accept)
+        .chain(&NOTES)
+        .map(|check| check.name)
+        .collect()
 }
 
 /// The findings of those checks that the planned steps need, each with its check.
@@ -75,15 +79,14 @@ pub(super) fn look(
     facts: &MachineFacts<'_>,
     planned: &[PlannedStep],
 ) -> Vec<(&'static Check, Finding)> {
-    let checks = checks.iter().filter(|check| {
-        let mut steps = check.needed_for.iter();
-        check.needed_for.is_empty() || steps.any(|step| has(planned, step))
-    });
-    let found = checks.flat_map(|check| {
-        let found = (check.look)(facts, planned).into_iter();
-        found
-            .filter(|found| !found.places.is_empty())
-            .map(move |found| (check, found))
-    });
-    found.collect()
+    let mut findings = Vec::new();
+    for check in checks {
+        if check.needed_for.is_empty() || check.needed_for.iter().any(|step| has(planned, step)) {
+            for finding in (check.look)(facts, planned) {
+                findings.push((check, finding));
+            }
+        }
+    }
+    findings.retain(|(_, finding)| !finding.places.is_empty());
+    findings
 }

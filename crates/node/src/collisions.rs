@@ -49,8 +49,7 @@ pub fn lost_sockets(table: &Table) -> Vec<Finding> {
         .iter()
         .map(|backend| in_run(backend.socket.path()))
         .collect();
-    let is_wanted = |path: &Path| is_nri(path) || backends.contains(path);
-    match sockets::lost_sockets(is_wanted, is_nri) {
+    match sockets::lost_sockets(|path| is_nri(path) || backends.contains(path), is_nri) {
         Ok(lost) => lost.iter().map(of_socket).collect(),
         Err(error) => vec![Finding::unknown(["/proc"], error, "")],
     }
@@ -119,32 +118,31 @@ fn of_settings(ours: &RuntimeSettings, theirs: &RuntimeSettings, who: &str) -> V
             );
         }
     }
-    let imports = ours.imports.iter();
-    for import in imports.filter(|import| theirs.imports.contains(import)) {
-        add(
-            import,
-            "read this configuration, so a file for one of them changes the other too",
-            "another path for one of them",
-        );
+    for import in &ours.imports {
+        if theirs.imports.contains(import) {
+            add(
+                import,
+                "read this configuration, so a file for one of them changes the other too",
+                "another path for one of them",
+            );
+        }
     }
     found
 }
 
 /// Two CNI networks with different names on one subnet: each gives out the addresses of the other.
 fn one_subnet(ours: &[Subnet], theirs: &[Subnet], who: &str) -> Vec<Finding> {
-    let pairs = ours
-        .iter()
-        .flat_map(|one| theirs.iter().map(move |other| (one, other)));
-    let same =
-        pairs.filter(|(one, other)| one.subnet == other.subnet && one.network != other.network);
-    let found = same.map(|(one, other)| {
-        let what = format!(
-            "{who} have the CNI networks {:?} and {:?} on this subnet, so two pods may get one address",
-            one.network, other.network
-        );
-        finding(&one.subnet, what, "one CNI configuration for both, or another subnet")
-    });
-    found.collect()
+    ours.iter()
+        .flat_map(|one| theirs.iter().map(move |other| (one, other)))
+        .filter(|(one, other)| one.subnet == other.subnet && one.network != other.network)
+        .map(|(one, other)| {
+            let what = format!(
+                "{who} have the CNI networks {:?} and {:?} on this subnet, so two pods may get one address",
+                one.network, other.network
+            );
+            finding(&one.subnet, what, "one CNI configuration for both, or another subnet")
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use criswitch_client::probe::{Probe, probe_all};
 use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
-use criswitch_config::{Config, DEFAULT_PATH, Problems};
+use criswitch_config::{BackendConfig, Config, DEFAULT_PATH, Problems};
 
 use super::finding::Finding;
 use super::journal::Journal;
@@ -97,27 +97,31 @@ impl<'a> MachineFacts<'a> {
 }
 
 fn endpoint(wanted: Option<&Wanted>) -> String {
-    let listen = wanted.map(|wanted| wanted.config.listen.endpoint());
-    listen.unwrap_or_else(|| Address::default_listen().endpoint())
+    match wanted {
+        Some(wanted) => wanted.config.listen.endpoint(),
+        None => Address::default_listen().endpoint(),
+    }
 }
 
 /// The files that are as an earlier `apply` has made them.
 fn own(journal: &Journal<'_>) -> anyhow::Result<Vec<PathBuf>> {
     let drifted = journal.drifted()?;
-    let own = journal.changes().map(|change| change.path.clone());
-    Ok(own.filter(|path| !drifted.contains(path)).collect())
+    Ok(journal
+        .changes()
+        .map(|change| change.path.clone())
+        .filter(|path| !drifted.contains(path))
+        .collect())
 }
 
 /// Asks the backends at their sockets below `root`.
 fn probe(config: &Config, root: &Root<'_>) -> anyhow::Result<Vec<Probe>> {
-    let backends = config.table.backends.iter().map(|backend| {
-        let path = root.at(backend.socket.path());
-        let below = path.to_str().and_then(|path| Address::parse(path).ok());
-        let mut backend = backend.clone();
-        backend.socket = below.unwrap_or(backend.socket);
-        backend
-    });
-    probe_all(&backends.collect::<Vec<_>>(), config.max_message)
+    let mut backends = config.table.backends.clone();
+    for BackendConfig { socket, .. } in &mut backends {
+        if let Some(Ok(below)) = root.at(socket.path()).to_str().map(Address::parse) {
+            *socket = below;
+        }
+    }
+    probe_all(&backends, config.max_message)
 }
 
 /// The pods with a directory of the kubelet.
@@ -142,15 +146,9 @@ impl Wanted {
         root: &Root<'_>,
         discovered: impl FnOnce() -> anyhow::Result<String>,
     ) -> Result<Wanted, Vec<Finding>> {
-        let problems = |problems: Problems| -> Vec<Finding> {
-            let problems = problems.iter();
-            problems
-                .map(|its| Finding::new([&its.place], &its.what, &its.hint))
-                .collect()
-        };
         let path = Path::new(DEFAULT_PATH);
         if specification.configuration.is_none() && root.at(path).exists() {
-            let config = Config::load(&root.at(path)).map_err(problems)?;
+            let config = Config::load(&root.at(path)).map_err(findings_of)?;
             return Ok(Wanted { config, text: None });
         }
         let text = Wanted::text(specification, root, discovered).map_err(|found| vec![found])?;
@@ -159,15 +157,14 @@ impl Wanted {
             .into_iter()
             .filter_map(|path| Some((root.text(&path).ok()??, path)))
             .collect();
-        let own = [(path, text.as_bytes())].into_iter();
-        let texts = own.chain(
-            drop_ins
-                .iter()
-                .map(|(text, path)| (&**path, text.as_bytes())),
-        );
-        let config = Config::of_texts(&texts.collect::<Vec<_>>()).map_err(problems)?;
-        let text = Some(text);
-        Ok(Wanted { config, text })
+        let mut texts = vec![(path, text.as_bytes())];
+        for (text, path) in &drop_ins {
+            texts.push((path, text.as_bytes()));
+        }
+        Ok(Wanted {
+            config: Config::of_texts(&texts).map_err(findings_of)?,
+            text: Some(text),
+        })
     }
 
     fn text(
@@ -175,14 +172,22 @@ impl Wanted {
         root: &Root<'_>,
         discovered: impl FnOnce() -> anyhow::Result<String>,
     ) -> Result<String, Finding> {
-        let none =
-            |what: &str| Finding::new([DEFAULT_PATH], what, "[handlers] in the specification");
-        match &specification.configuration {
-            Some(text) => Ok(format!("{}\n", text.trim())),
-            None if root.runs() => discovered().map_err(|error| none(&error.to_string())),
-            None => Err(none(
-                "the machine does not run, so no configuration can be discovered",
-            )),
-        }
+        let undiscovered = match &specification.configuration {
+            Some(text) => return Ok(format!("{}\n", text.trim())),
+            None if root.runs() => match discovered() {
+                Ok(text) => return Ok(text),
+                Err(error) => error.to_string(),
+            },
+            None => "the machine does not run, so no configuration can be discovered".to_owned(),
+        };
+        let hint = "[handlers] in the specification";
+        Err(Finding::new([DEFAULT_PATH], undiscovered, hint))
     }
+}
+
+fn findings_of(problems: Problems) -> Vec<Finding> {
+    problems
+        .iter()
+        .map(|problem| Finding::new([&problem.place], &problem.what, &problem.hint))
+        .collect()
 }

@@ -134,8 +134,7 @@ impl Follower<'_> {
 
     fn report(&self, report: &str) -> anyhow::Result<()> {
         let path = &self.options.message;
-        let written = fs::write(path, message(report));
-        written.with_context(|| format!("cannot write {}", path.display()))
+        fs::write(path, message(report)).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The report about the node, after a change of the node if it needs one.
@@ -166,8 +165,8 @@ impl Follower<'_> {
         let apply = [&["apply", "--here"], self.source()].concat();
         let applied = self.run(&APPLY, &apply, true).await;
         let status = self.status().await?;
-        let is_applied = applied.is_ok_and(|ended| ended.verdict == Verdict::Fine);
-        self.is_decided = is_applied || status.starts_with("failed");
+        self.is_decided = status.starts_with("failed")
+            || applied.is_ok_and(|ended| ended.verdict == Verdict::Fine);
         Ok(if self.is_decided {
             status
         } else {
@@ -185,13 +184,12 @@ impl Follower<'_> {
     }
 
     async fn plan(&self) -> anyhow::Result<EndedCommand> {
-        let plan = [&["plan"], self.source()].concat();
-        self.run(&LOOK, &plan, false).await
+        self.run(&LOOK, &[&["plan"], self.source()].concat(), false)
+            .await
     }
 
     async fn status(&self) -> anyhow::Result<String> {
-        let ended = self.run(&LOOK, &["status", "--ready"], false).await?;
-        Ok(ended.output)
+        Ok(self.run(&LOOK, &["status", "--ready"], false).await?.output)
     }
 
     fn source(&self) -> &[&str] {
@@ -209,31 +207,33 @@ impl Follower<'_> {
         is_shown: bool,
     ) -> anyhow::Result<EndedCommand> {
         let command = [&["node"], arguments].concat();
-        let program = Path::new(PROGRAM);
-        unit.run(&self.root, program, &command, is_shown).await
+        unit.run(&self.root, Path::new(PROGRAM), &command, is_shown)
+            .await
     }
 
     /// Copies the programs and the specification to the node.
     fn carry(&self) -> io::Result<()> {
-        let copy = |from: &Path, to: &str| {
-            let to = self.root.at(Path::new(to));
-            // A unit may still run the old copy.
-            replace_with(&to, |new| fs::copy(from, new).map(drop))
-        };
-        let own = std::env::current_exe()?;
-        copy(&daemon_beside(&own), DAEMON)?;
-        copy(&own, PROGRAM)?;
-        self.options
-            .spec
-            .as_ref()
-            .map_or(Ok(()), |spec| copy(spec, SPEC))
+        let program = std::env::current_exe()?;
+        self.copy(&daemon_beside(&program), DAEMON)?;
+        self.copy(&program, PROGRAM)?;
+        match &self.options.spec {
+            Some(spec) => self.copy(spec, SPEC),
+            None => Ok(()),
+        }
+    }
+
+    fn copy(&self, from: &Path, to: &str) -> io::Result<()> {
+        // A unit may still run the old copy.
+        replace_with(&self.root.at(Path::new(to)), |new| {
+            fs::copy(from, new).map(drop)
+        })
     }
 }
 
 /// The first line of a report, and as much of its end as Kubernetes shows.
 fn message(report: &str) -> String {
     let (first, rest) = report.split_once('\n').unwrap_or((report, ""));
-    let end: Vec<_> = rest.chars().rev().take(MAX_MESSAGE).collect();
-    let end: String = end.into_iter().rev().collect();
+    let start = rest.chars().count().saturating_sub(MAX_MESSAGE);
+    let end: String = rest.chars().skip(start).collect();
     format!("{first}\n{end}")
 }

@@ -116,14 +116,15 @@ pub(super) struct Left {
 impl Left {
     /// A line for each of them.
     pub(super) fn lines(&self) -> String {
-        let files = self.files.iter().map(|path| {
-            format!(
+        let mut lines = String::new();
+        for path in &self.files {
+            lines += &format!(
                 "{}: somebody else has changed the file; change it back or remove it, then undo again\n",
                 path.display()
-            )
-        });
-        let problems = self.problems.iter().map(|problem| format!("{problem}\n"));
-        files.chain(problems).collect()
+            );
+        }
+        lines.extend(self.problems.iter().map(|problem| format!("{problem}\n")));
+        lines
     }
 }
 
@@ -155,8 +156,10 @@ impl<'a> Journal<'a> {
             .split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
         {
-            let record = serde_json::from_str(line);
-            journal.add(record.with_context(|| format!("cannot read {DIRECTORY}/{JOURNAL}"))?);
+            journal.add(
+                serde_json::from_str(line)
+                    .with_context(|| format!("cannot read {DIRECTORY}/{JOURNAL}"))?,
+            );
         }
         Ok(journal)
     }
@@ -167,9 +170,9 @@ impl<'a> Journal<'a> {
         let mut options = File::options();
         options.read(true).append(true).create(true);
         let path = directory.join(JOURNAL);
-        let opened = make_directories(&missing(&directory))
-            .and_then(|()| files::with_mode(&mut options, PRIVATE).open(&path));
-        let mut file = opened.with_context(|| format!("cannot write {}", path.display()))?;
+        let mut file = make_directories(&missing(&directory))
+            .and_then(|()| files::with_mode(&mut options, PRIVATE).open(&path))
+            .with_context(|| format!("cannot write {}", path.display()))?;
         if file.try_lock().is_err() {
             bail!("another criswitch changes this machine now; try again when it has ended");
         }
@@ -219,13 +222,15 @@ impl<'a> Journal<'a> {
         moment();
         let file = self.file.as_ref().context("the journal is only read")?;
         let length = file.metadata()?.len();
-        let written = self.files.in_room(line.len(), || {
-            let written = (&mut &*file).write_all(line.as_bytes());
-            // A part of a line would spoil the next one.
-            let written = written.and_then(|()| file.sync_all());
-            written.or_else(|error| file.set_len(length).and(Err(error)))
-        });
-        written.context("cannot write the journal")?;
+        self.files
+            .in_room(line.len(), || {
+                (&mut &*file)
+                    .write_all(line.as_bytes())
+                    .and_then(|()| file.sync_all())
+                    // A part of a line would spoil the next one.
+                    .or_else(|error| file.set_len(length).and(Err(error)))
+            })
+            .context("cannot write the journal")?;
         moment();
         self.add(record);
         Ok(())
@@ -241,14 +246,14 @@ impl<'a> Journal<'a> {
     ) -> anyhow::Result<()> {
         boundary("the journal");
         self.remove_temporary(runner)?;
-        let stages = self.begin(version, number, new, runner);
-        if stages.is_err() && !self.is_open && !self.has_temporary() {
+        let begun = self.begin(version, number, new, runner);
+        if begun.is_err() && !self.is_open && !self.has_temporary() {
             self.remove_contents();
         }
-        let stages = stages?;
-        let lasting = stages.iter().enumerate();
-        for (number, stage) in lasting.filter(|(_, stage)| !stage.is_temporary) {
-            self.make(number, stage, runner)?;
+        for (number, stage) in begun?.iter().enumerate() {
+            if !stage.is_temporary {
+                self.make(number, stage, runner)?;
+            }
         }
         boundary("the end");
         self.write(JournalRecord::Complete)?;
@@ -264,31 +269,7 @@ impl<'a> Journal<'a> {
         new: &[NewStage<'_>],
         runner: &mut Runner<'_>,
     ) -> anyhow::Result<Vec<Stage>> {
-        let generation = self.generations.len();
-        let mut names = (0..).map(|index| format!("{generation}-{index}"));
-        let mut planned = |stage: &NewStage<'_>, (step, path, new): &(&str, PathBuf, New<'_>)| {
-            let name = names.next().unwrap_or_default();
-            let planned = self
-                .files
-                .planned(step, path, new, &name)
-                .with_context(|| format!("cannot save {}", path.display()))?;
-            let read = stage.read.and_then(|read| read.get(path));
-            if let (Some(read), Some(before)) = (read, self.files.text(&planned.before)) {
-                ensure!(before == *read, changed_meanwhile(&planned));
-            }
-            Ok(planned)
-        };
-        let stages = new
-            .iter()
-            .map(|stage| {
-                let changes = stage.files.iter().map(|file| planned(stage, file));
-                Ok(Stage {
-                    is_temporary: stage.is_temporary,
-                    changes: changes.collect::<anyhow::Result<_>>()?,
-                    actions: stage.actions.clone(),
-                })
-            })
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let stages = self.save(new)?;
         self.reserve(&stages)?;
         sync_directory(&self.files.directory.join(JOURNAL))?;
         let generation = Generation {
@@ -304,12 +285,42 @@ impl<'a> Journal<'a> {
         Ok(stages)
     }
 
+    /// Saves the contents of all files of the next generation. Returns its stages.
+    fn save(&self, new: &[NewStage<'_>]) -> anyhow::Result<Vec<Stage>> {
+        let generation = self.generations.len();
+        let mut names = (0..).map(|index| format!("{generation}-{index}"));
+        let mut stages = Vec::new();
+        for stage in new {
+            let mut changes = Vec::new();
+            for (step, path, new) in &stage.files {
+                let change = self
+                    .files
+                    .planned(step, path, new, &names.next().unwrap_or_default())
+                    .with_context(|| format!("cannot save {}", path.display()))?;
+                if let Some(read) = stage.read.and_then(|read| read.get(path))
+                    && let Some(before) = self.files.text(&change.before)
+                {
+                    ensure!(before == *read, changed_meanwhile(&change));
+                }
+                changes.push(change);
+            }
+            stages.push(Stage {
+                is_temporary: stage.is_temporary,
+                changes,
+                actions: stage.actions.clone(),
+            });
+        }
+        Ok(stages)
+    }
+
     /// Makes the temporary stages of a generation, all or none while the journal is closed. After a power cut, an open
     /// journal needs all of them.
     fn prepare(&mut self, generation: &Generation, runner: &mut Runner<'_>) -> anyhow::Result<()> {
         self.write(JournalRecord::Prepare(generation.temporary()))?;
-        let mut stages = self.temporary.iter();
-        let made = stages.try_for_each(|stage| self.make_again(stage));
+        let made = self
+            .temporary
+            .iter()
+            .try_for_each(|stage| self.make_again(stage));
         if made.is_err() && !self.is_open {
             self.remove_temporary(runner)?;
         }
@@ -318,8 +329,10 @@ impl<'a> Journal<'a> {
 
     /// Whether a file of the temporary stages is left, or an empty directory of such a file.
     pub(super) fn has_temporary(&self) -> bool {
-        let mut changes = self.temporary.iter().flat_map(|stage| &stage.changes);
-        changes.any(|change| self.files.is_left(change))
+        self.temporary
+            .iter()
+            .flat_map(|stage| &stage.changes)
+            .any(|change| self.files.is_left(change))
     }
 
     /// Removes the files of the temporary stages that are left. The journal is closed before, because these files undo
@@ -351,45 +364,41 @@ impl<'a> Journal<'a> {
     /// Removes the saved contents and the room of the next generation, which has not begun or is undone.
     fn remove_contents(&self) {
         let entries = fs::read_dir(&self.files.directory).into_iter().flatten();
-        let own = format!("{}-", self.generations.len());
-        let is_own = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default();
-            name.to_string_lossy().starts_with(&own)
-        };
-        for path in entries.flatten().map(|entry| entry.path()).filter(is_own) {
-            // The next generation replaces what is left.
-            remove(&path).ok();
+        let start = format!("{}-", self.generations.len());
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&start) {
+                // The next generation replaces what is left.
+                remove(&entry.path()).ok();
+            }
         }
     }
 
     /// Keeps room for the undo of the next generation, so that a full disk cannot prevent the undo. It writes the
     /// previous contents, and the files of the temporary stages.
     fn reserve(&self, stages: &[Stage]) -> anyhow::Result<()> {
-        let states = stages.iter().flat_map(|stage| {
-            let changes = stage.changes.iter();
-            changes.map(|change| {
-                if stage.is_temporary {
+        let mut bytes = UNDO_BYTES;
+        for stage in stages {
+            for change in &stage.changes {
+                bytes += self.files.size(if stage.is_temporary {
                     &change.after
                 } else {
                     &change.before
-                }
-            })
-        });
-        let sizes = states.map(|state| self.files.size(state));
-        let bytes = sizes.sum::<io::Result<u64>>()? + UNDO_BYTES;
+                })?;
+            }
+        }
         let path = self.room(self.generations.len());
-        let kept = remove(&path).and_then(|()| {
-            let mut file = create_new(&path, PRIVATE)?;
-            io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
-            file.sync_all()
-        });
-        kept.context("cannot keep room for an undo")
+        remove(&path)
+            .and_then(|()| {
+                let mut file = create_new(&path, PRIVATE)?;
+                io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
+                file.sync_all()
+            })
+            .context("cannot keep room for an undo")
     }
 
     /// Lets writes use the room for the undo of the last generation, which begins now.
     fn use_room(&mut self) {
-        let last = self.generations.len().saturating_sub(1);
-        self.files.room = Some(self.room(last));
+        self.files.room = Some(self.room(self.generations.len().saturating_sub(1)));
     }
 
     fn make(
@@ -407,15 +416,15 @@ impl<'a> Journal<'a> {
                 self.files.is_at(&change.before, &change.path)?,
                 changed_meanwhile(change)
             );
-            let made = self.files.make(change);
-            made.with_context(|| format!("cannot change {}", change.path.display()))?;
+            self.files
+                .make(change)
+                .with_context(|| format!("cannot change {}", change.path.display()))?;
         }
         for action in &stage.actions.forward {
-            let step = action.step.clone();
             boundary(&action.work.words());
             self.write(JournalRecord::Act {
                 stage: number,
-                step,
+                step: action.step.clone(),
             })?;
             runner.run(action)?;
         }
@@ -441,10 +450,11 @@ impl<'a> Journal<'a> {
             return Ok(left);
         };
         boundary("the undo");
-        let lasting = generation.stages.iter().filter(|stage| !stage.is_temporary);
-        for change in lasting.flat_map(|stage| &stage.changes) {
-            if self.files.way_back(change)?.is_none() {
-                left.files.push(change.path.clone());
+        for stage in generation.stages.iter().filter(|it| !it.is_temporary) {
+            for change in &stage.changes {
+                if self.files.way_back(change)?.is_none() {
+                    left.files.push(change.path.clone());
+                }
             }
         }
         if !left.files.is_empty() {
@@ -457,39 +467,14 @@ impl<'a> Journal<'a> {
             prepared?;
         }
         self.write(JournalRecord::Undo)?;
-        // A boot starts the units whose files are there.
-        let is_boot = runner.is_boot;
-        let mut run = |actions: &[Action], problems: &mut Vec<String>| {
-            for action in actions {
-                moment();
-                boundary(&action.work.words());
-                if let Err(error) = runner.run(action) {
-                    problems.push(format!("{}: {error:#}", action.step));
-                }
-            }
-        };
-        let stages = generation.stages.iter().enumerate().rev();
-        for (number, stage) in stages.filter(|(_, stage)| !stage.is_temporary) {
-            let has_begun = is_boot || generation.begun.contains(&number);
-            let actions = has_begun.then_some(&stage.actions);
-            if let Some(actions) = actions {
-                run(&actions.before_undo, &mut left.problems);
-            }
-            boundary("the files of a stage");
-            left.files = self.undo_files(stage)?;
-            if !left.files.is_empty() {
-                // A kubelet that still uses criswitch needs it.
-                return Ok(left);
-            }
-            if let Some(actions) = actions {
-                run(&actions.after_undo, &mut left.problems);
-            }
+        self.undo_stages(&generation, runner, &mut left)?;
+        if !left.files.is_empty() {
+            return Ok(left);
         }
-        let problems = left.problems.clone();
         boundary("the end of the undo");
         self.write(JournalRecord::Undone {
             at: now(),
-            problems,
+            problems: left.problems.clone(),
         })?;
         boundary("the recover unit");
         match self.remove_temporary(runner) {
@@ -499,12 +484,39 @@ impl<'a> Journal<'a> {
         Ok(left)
     }
 
+    /// Undoes the stages of a generation from its last, until somebody else has changed a file.
+    fn undo_stages(
+        &self,
+        generation: &Generation,
+        runner: &mut Runner<'_>,
+        left: &mut Left,
+    ) -> anyhow::Result<()> {
+        let stages = generation.stages.iter().enumerate().rev();
+        for (number, stage) in stages.filter(|(_, stage)| !stage.is_temporary) {
+            // A boot starts the units whose files are there.
+            let has_begun = runner.is_boot || generation.begun.contains(&number);
+            if has_begun {
+                undo_actions(&stage.actions.before_undo, runner, left);
+            }
+            boundary("the files of a stage");
+            left.files = self.undo_files(stage)?;
+            if !left.files.is_empty() {
+                // A kubelet that still uses criswitch needs it.
+                return Ok(());
+            }
+            if has_begun {
+                undo_actions(&stage.actions.after_undo, runner, left);
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the journal, the contents, and all that commands have left beside them. Everything is undone.
     pub(super) fn remove(self, runner: &mut Runner<'_>) -> anyhow::Result<()> {
         self.remove_temporary(runner)?;
         let directory = &self.files.directory;
-        let removed = fs::remove_dir_all(directory);
-        removed.with_context(|| format!("cannot remove {}", directory.display()))?;
+        fs::remove_dir_all(directory)
+            .with_context(|| format!("cannot remove {}", directory.display()))?;
         // The directory of criswitch's state is empty, unless an undo has failed.
         fs::remove_dir(directory.parent().unwrap_or(directory)).ok();
         Ok(())
@@ -513,13 +525,11 @@ impl<'a> Journal<'a> {
     /// Makes those changes of a stage that are not there.
     fn make_again(&self, stage: &Stage) -> anyhow::Result<()> {
         for change in &stage.changes {
-            let is_made = self.files.is_at(&change.after, &change.path)?;
-            let made = if is_made {
-                Ok(())
-            } else {
-                self.files.make(change)
-            };
-            made.with_context(|| format!("cannot change {}", change.path.display()))?;
+            if !self.files.is_at(&change.after, &change.path)? {
+                self.files
+                    .make(change)
+                    .with_context(|| format!("cannot change {}", change.path.display()))?;
+            }
         }
         Ok(())
     }
@@ -543,19 +553,22 @@ impl<'a> Journal<'a> {
 
     /// The works of all generations, the last generation first.
     pub(super) fn works(&self) -> impl Iterator<Item = &Work> {
-        let stages = self.generations.iter().rev().flat_map(|its| &its.stages);
-        stages.flat_map(|stage| stage.actions.forward.iter().map(|action| &action.work))
+        self.generations
+            .iter()
+            .rev()
+            .flat_map(|generation| &generation.stages)
+            .flat_map(|stage| &stage.actions.forward)
+            .map(|action| &action.work)
     }
 
     /// The changes of files by generations that are not undone, the last first, without temporary ones.
     pub(super) fn changes(&self) -> impl Iterator<Item = &FileChange> {
-        let stages = self
-            .generations
+        self.generations
             .iter()
             .rev()
-            .flat_map(|its| &its.stages)
-            .filter(|stage| !stage.is_temporary);
-        stages.flat_map(|stage| &stage.changes)
+            .flat_map(|generation| &generation.stages)
+            .filter(|stage| !stage.is_temporary)
+            .flat_map(|stage| &stage.changes)
     }
 
     /// The files that are not as the journal says, of all generations.
@@ -578,15 +591,30 @@ impl<'a> Journal<'a> {
 
 impl Generation {
     fn temporary(&self) -> Vec<Stage> {
-        let stages = self.stages.iter().filter(|stage| stage.is_temporary);
-        stages.cloned().collect()
+        self.stages
+            .iter()
+            .filter(|stage| stage.is_temporary)
+            .cloned()
+            .collect()
     }
 
     fn first_step(&self) -> String {
-        let mut changes = self.stages.iter().flat_map(|stage| &stage.changes);
-        changes
+        self.stages
+            .iter()
+            .flat_map(|stage| &stage.changes)
             .next()
             .map_or_else(String::new, |change| change.step.clone())
+    }
+}
+
+/// Runs actions of an undo. It goes on after those that fail.
+fn undo_actions(actions: &[Action], runner: &mut Runner<'_>, left: &mut Left) {
+    for action in actions {
+        moment();
+        boundary(&action.work.words());
+        if let Err(error) = runner.run(action) {
+            left.problems.push(format!("{}: {error:#}", action.step));
+        }
     }
 }
 

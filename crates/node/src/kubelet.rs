@@ -65,25 +65,12 @@ impl Kubelet {
             .as_ref()
             .and_then(|start| start.rancher.as_ref())
             .map(|given| Rancher::read(given, root, findings));
-        let found = start.as_ref().map(|start| match &rancher {
-            Some(rancher) if start.program.flags == Flags::Rancher => {
-                let place = rancher.own_drop_in().display().to_string();
-                (rancher.settings(root, findings), (RUNTIME_KEY, place))
-            }
-            _ => settings(start, root, findings),
-        });
-        let (settings, place) = found.unzip();
-        let default = |((before, place), start): ((_, String), &Start)| {
-            let has_docker = rancher.as_ref().is_some_and(Rancher::has_docker);
-            let socket = if has_docker {
-                CRI_DOCKERD
-            } else {
-                start.program.default
-            };
-            Setting::new("", before, socket, &place)
-        };
+        let (settings, unset) = start
+            .as_ref()
+            .map(|start| settings(start, rancher.as_ref(), root, findings))
+            .unzip();
         Kubelet {
-            unset: place.zip(start.as_ref()).map(default),
+            unset,
             runs: start.as_ref().map(Start::shown),
             pid: start.as_ref().and_then(|start| start.pid),
             settings: settings.unwrap_or_default(),
@@ -93,7 +80,6 @@ impl Kubelet {
         }
     }
 
-    /// The setting that counts, if the kubelet has it.
     /// The version as the program prints it, such as "Kubernetes v1.37.2". `None` if it is unknown.
     pub(super) fn version(&self, root: &Root<'_>) -> Option<String> {
         let start = self.start.as_ref().filter(|_| root.is_this_machine())?;
@@ -107,6 +93,7 @@ impl Kubelet {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
+    /// The setting that counts, if the kubelet has it.
     pub(super) fn set(&self, names: SettingNames) -> Option<&Setting> {
         last(&self.settings, &names)
     }
@@ -114,37 +101,44 @@ impl Kubelet {
     /// The unsafe sysctls that the kubelet allows, as names or as beginnings of names with `*`; `None` if no kubelet
     /// was found or a file of it could not be read.
     pub(super) fn allowed_sysctls(&self) -> Option<Vec<String>> {
-        let set = self.set(SYSCTLS).into_iter();
-        let names = set
-            .flat_map(|set| set.value.split(','))
-            .map(|name| name.trim().to_owned());
-        (self.runs.is_some() && !self.partial).then(|| names.collect())
+        if self.runs.is_none() || self.partial {
+            return None;
+        }
+        Some(match self.set(SYSCTLS) {
+            Some(set) => set.value.split(',').map(|it| it.trim().into()).collect(),
+            None => Vec::new(),
+        })
     }
 
     /// The runtime endpoint that the kubelet uses now; `None` if that is unknown.
     pub(super) fn endpoint(&self) -> Option<&str> {
-        let default = self.unset.as_ref().filter(|_| !self.partial);
-        let endpoint = self.set(RUNTIME).or(default)?;
-        Some(&endpoint.value)
+        match (self.set(RUNTIME), &self.unset) {
+            (Some(endpoint), _) => Some(&endpoint.value),
+            (None, Some(default)) if !self.partial => Some(&default.value),
+            _ => None,
+        }
     }
 
     /// Checks that the kubelet calls criswitch and no other runtime.
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
-        if let (None, Some(unset), false) = (self.set(RUNTIME), &self.unset, self.partial) {
-            let default = &unset.value;
-            let what =
-                format!("the kubelet uses its default runtime endpoint {default}, not criswitch");
-            report(findings, &unset.from, what, unset.instead(switch));
-        }
-        if let Some(runtime) = self.set(RUNTIME) {
-            let hint = runtime.instead(switch);
-            let from = self.place(&runtime.from);
-            let runtime = Setting {
-                from,
-                ..runtime.clone()
-            };
-            let name = "the kubelet's container runtime endpoint";
-            judge(Some(&runtime), name, switch, hint, findings);
+        match (self.set(RUNTIME), &self.unset) {
+            (Some(runtime), _) => {
+                let runtime = Setting {
+                    from: self.place(&runtime.from),
+                    ..runtime.clone()
+                };
+                let name = "the kubelet's container runtime endpoint";
+                let hint = runtime.instead(switch);
+                judge(Some(&runtime), name, switch, hint, findings);
+            }
+            (None, Some(unset)) if !self.partial => {
+                let what = format!(
+                    "the kubelet uses its default runtime endpoint {}, not criswitch",
+                    unset.value
+                );
+                report(findings, &unset.from, what, unset.instead(switch));
+            }
+            _ => {}
         }
         if let Some(images) = self.set(IMAGES) {
             let hint = format!(
@@ -191,31 +185,43 @@ impl Kubelet {
     }
 }
 
-/// The settings of a kubelet, of which the last with a name wins. With them, the place where the operator should set
-/// the kubelet's runtime endpoint, and the text before the endpoint there.
+/// The settings of a kubelet, of which the last with a name wins. With them, the kubelet's default runtime endpoint, as
+/// it would be in the place where the operator should set the endpoint.
 fn settings(
     start: &Start,
+    rancher: Option<&Rancher>,
     root: &Root<'_>,
     findings: &mut Vec<Finding>,
-) -> (Vec<Setting>, (&'static str, String)) {
-    // A kubelet may run in a container of the operating system, with files of its own.
-    let own = start
-        .pid
-        .map(|pid| root.at(Path::new(&format!("/proc/{pid}/root"))));
-    let own = own.filter(|own| own.is_dir());
-    let root = &own.as_deref().map_or(*root, Root::of);
-    let flags = start.flags(root, findings);
-    let value = |name| Some(&last(&flags, &[name])?.value);
-    let drop_in = || Some(format!("{}/{KUBELET_DROP_IN}", value("config-dir")?));
-    let file = value("config").cloned().or_else(drop_in);
-    let flag = flags.last().map_or(&start.from, |flag| &flag.from);
-    let place = match (file, start.program.flags) {
-        (Some(file), _) => (RUNTIME_KEY, file),
-        (None, Flags::K0s) => ("--cri-socket=remote:", start.from.clone()),
-        (None, _) => ("--container-runtime-endpoint=", flag.clone()),
+) -> (Vec<Setting>, Setting) {
+    let socket = match rancher {
+        Some(rancher) if rancher.has_docker() => CRI_DOCKERD,
+        _ => start.program.default,
     };
-    let files = files_of(&flags, root, findings);
-    let mut settings = file_settings(files, root, findings);
+    if let Some(rancher) = rancher
+        && start.program.flags == Flags::Rancher
+    {
+        let place = rancher.own_drop_in().display().to_string();
+        let unset = Setting::new("", RUNTIME_KEY, socket, &place);
+        return (rancher.settings(root, findings), unset);
+    }
+    // A kubelet may run in a container of the operating system, with files of its own.
+    let container = start
+        .pid
+        .map(|pid| root.at(Path::new(&format!("/proc/{pid}/root"))))
+        .filter(|container| container.is_dir());
+    let root = &container.as_deref().map_or(*root, Root::of);
+    let flags = start.flags(root, findings);
+    let (before, place) = if let Some(file) = last(&flags, &["config"]) {
+        (RUNTIME_KEY, file.value.clone())
+    } else if let Some(folder) = last(&flags, &["config-dir"]) {
+        (RUNTIME_KEY, format!("{}/{KUBELET_DROP_IN}", folder.value))
+    } else if start.program.flags == Flags::K0s {
+        ("--cri-socket=remote:", start.from.clone())
+    } else {
+        let from = flags.last().map_or(&start.from, |flag| &flag.from);
+        ("--container-runtime-endpoint=", from.clone())
+    };
+    let mut settings = file_settings(files_of(&flags, root, findings), root, findings);
     settings.extend(flags);
-    (settings, place)
+    (settings, Setting::new("", before, socket, &place))
 }

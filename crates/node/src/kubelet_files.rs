@@ -1,8 +1,6 @@
 //! The files with the kubelet's settings.
 
-use std::path::PathBuf;
-
-use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 use super::finding::{Finding, unknown};
 use super::root::Root;
@@ -26,16 +24,17 @@ pub(super) fn files_of(
     root: &Root<'_>,
     findings: &mut Vec<Finding>,
 ) -> Vec<PathBuf> {
-    let file = |name| Some(PathBuf::from(&last(flags, &[name])?.value));
-    let mut paths = Vec::from_iter(file("config"));
-    if let Some(path) = paths.first()
-        && let Ok(None) = root.text(path)
-    {
-        let what = "the kubelet's configuration is this file, which does not exist";
-        unknown(findings, path.display(), what);
+    let mut paths = Vec::new();
+    if let Some(file) = last(flags, &["config"]) {
+        if let Ok(None) = root.text(Path::new(&file.value)) {
+            let what = "the kubelet's configuration is this file, which does not exist";
+            unknown(findings, &file.value, what);
+        }
+        paths.push(PathBuf::from(&file.value));
     }
-    let drop_ins = file("config-dir").into_iter();
-    paths.extend(drop_ins.flat_map(|folder| root.files_in(&folder, &["conf"])));
+    if let Some(folder) = last(flags, &["config-dir"]) {
+        paths.extend(root.files_in(Path::new(&folder.value), &["conf"]));
+    }
     paths
 }
 
@@ -47,14 +46,15 @@ pub(super) fn file_settings(
 ) -> Vec<Setting> {
     let mut settings = Vec::new();
     for path in paths {
-        let file = root.yaml(&path, findings);
-        let keys = file
-            .as_ref()
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-            .map(|(key, _)| key);
-        settings.extend(keys.filter_map(|key| Setting::of(file.as_ref()?, key, &path)));
+        if let Some(file) = root.yaml(&path, findings)
+            && let Some(object) = file.as_object()
+        {
+            settings.extend(
+                object
+                    .keys()
+                    .filter_map(|key| Setting::of(&file, key, &path)),
+            );
+        }
     }
     settings
 }

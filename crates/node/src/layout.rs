@@ -80,8 +80,7 @@ fn rancher(kubelet: &Kubelet, program: &str) -> Option<EndpointPlace> {
 
 /// Whether the unit starts the kubelet itself, with the kubelet's flags.
 fn is_plain(kubelet: &Kubelet) -> bool {
-    let mut start = kubelet.start.iter();
-    start.any(|start| start.program.flags == Flags::Kubelet)
+    matches!(&kubelet.start, Some(start) if start.program.flags == Flags::Kubelet)
 }
 
 /// The flag with the endpoint, if it is in such a file.
@@ -112,13 +111,14 @@ impl Layout {
         mut findings: Vec<Finding>,
         switch: &str,
     ) -> Result<Layout, Vec<Finding>> {
-        let start = kubelet.start.as_ref().filter(|_| findings.is_empty());
-        let Some(start) = start else {
+        let Some(start) = kubelet.start.as_ref().filter(|_| findings.is_empty()) else {
             return Err(findings);
         };
-        let mut rows = LAYOUTS.iter();
-        let row = rows.find_map(|(name, place)| Some((*name, place(kubelet)?)));
-        let Some((name, place)) = row.filter(|_| !start.from.is_empty()) else {
+        let Some((name, place)) = LAYOUTS
+            .iter()
+            .find_map(|(name, place)| Some((*name, place(kubelet)?)))
+            .filter(|_| !start.from.is_empty())
+        else {
             let (place, what) = match start.from.as_str() {
                 "" => ("kubelet", "no unit starts the kubelet".to_owned()),
                 unit => (
@@ -160,27 +160,23 @@ impl Layout {
         switch: &str,
         findings: &mut Vec<Finding>,
     ) {
-        let mut text = |path: &Path| {
-            let text = root.text(path).ok().flatten().unwrap_or_default();
-            self.read.insert(path.to_owned(), text.clone());
-            text
-        };
         let (path, changed) = match place {
             EndpointPlace::KubeletDropIn(path) => (path.clone(), Some(drop_in(switch))),
-            EndpointPlace::Key(path) => (path.clone(), with_key(&text(path), switch)),
+            EndpointPlace::Key(path) => {
+                let text = self.text(path, root);
+                (path.clone(), with_key(&text, switch))
+            }
             EndpointPlace::Flag(flag) => {
-                let path = PathBuf::from(&flag.from);
-                let changed = with_flag(&text(&path), flag, switch);
-                (path, changed)
+                let text = self.text(Path::new(&flag.from), root);
+                (PathBuf::from(&flag.from), with_flag(&text, flag, switch))
             }
             EndpointPlace::UnitDropIn => {
                 let unit = Unit::read(&root.with(&PlannedTexts::new()), &self.unit);
-                let command = unit
+                let path = format!("/etc/systemd/system/{}.d/{UNIT_DROP_IN}", self.unit);
+                let changed = unit
                     .values("ExecStart")
                     .last()
-                    .map(|word| word.text.clone());
-                let path = format!("/etc/systemd/system/{}.d/{UNIT_DROP_IN}", self.unit);
-                let changed = command.map(|command| unit_drop_in(&command, switch));
+                    .map(|command| unit_drop_in(&command.text, switch));
                 (path.into(), changed)
             }
         };
@@ -193,6 +189,13 @@ impl Layout {
                 "setting it yourself (docs/provisioning.md)",
             ),
         }
+    }
+
+    /// The text of a file that the layout changes.
+    fn text(&mut self, path: &Path, root: &Root<'_>) -> String {
+        let text = root.text(path).ok().flatten().unwrap_or_default();
+        self.read.insert(path.to_owned(), text.clone());
+        text
     }
 
     /// Changes the endpoint that kubeadm sets at its next upgrade, if kubeadm keeps one.
@@ -244,25 +247,23 @@ fn unit_drop_in(command: &str, switch: &str) -> String {
 
 /// The YAML text with the endpoint; `None` if the text has no line of its own for each key, or is not UTF-8.
 fn with_key(text: &str, switch: &str) -> Option<String> {
-    let line = format!("{RUNTIME_KEY}{switch}\n");
-    let is_ours = |line: &&str| line.starts_with(RUNTIME_KEY.trim_end());
     if text.trim_start().starts_with('{') || text.contains('\u{fffd}') {
         return None;
     }
-    let lines = text.split_inclusive('\n');
-    if lines.clone().any(|line| is_ours(&line)) {
-        return Some(
-            lines
-                .map(|old| if is_ours(&old) { &line } else { old })
-                .collect(),
-        );
+    let line = format!("{RUNTIME_KEY}{switch}\n");
+    let (mut changed, mut has_key) = (String::new(), false);
+    for old in text.split_inclusive('\n') {
+        let is_key = old.starts_with(RUNTIME_KEY.trim_end());
+        changed += if is_key { &line } else { old };
+        has_key |= is_key;
     }
-    let end = if text.is_empty() || text.ends_with('\n') {
-        ""
-    } else {
-        "\n"
-    };
-    Some(format!("{text}{end}{line}"))
+    if !has_key {
+        if !text.is_empty() && !text.ends_with('\n') {
+            changed.push('\n');
+        }
+        changed += &line;
+    }
+    Some(changed)
 }
 
 /// The text with the flag's new value; `None` if the text does not have the flag exactly once, or is not UTF-8.

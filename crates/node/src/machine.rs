@@ -47,8 +47,7 @@ pub fn look(config: &Config, probes: Option<&[Probe]>, shown: bool, root: &Path)
     if let Some(driver) = probes.and_then(|it| driver_of(table, it, table.default.backend)) {
         kubelet.judge_cgroup_driver(driver, &mut findings);
     }
-    let rancher = kubelet.rancher.as_ref();
-    let crictl = crictl(rancher, &root, &switch, &mut findings);
+    let crictl = crictl(kubelet.rancher.as_ref(), &root, &switch, &mut findings);
     sockets::judge(config, &root, &mut findings);
     if root.runs() {
         let answered = probes.map(|it| answered(table, it)).unwrap_or_default();
@@ -78,16 +77,15 @@ fn crictl(
     let file = root.yaml(&path, findings);
     // An unreadable file may contain the endpoint, so the endpoint is not reported as missing.
     let readable = findings.len() == before;
-    let mut programs = CRICTL_PROGRAMS.iter();
-    let installed = programs.any(|program| root.at(Path::new(program)).exists());
-    let exists = root.at(&path).exists();
-    let get = |key| Setting::of(file.as_ref()?, key, &path);
-    let (runtime, images) = (get("runtime-endpoint"), get("image-endpoint"));
+    let mut paths = CRICTL_PROGRAMS.map(Path::new).into_iter().chain([&*path]);
+    let is_there = paths.any(|path| root.at(path).exists());
+    let [runtime, images] =
+        ["runtime-endpoint", "image-endpoint"].map(|key| Setting::of(file.as_ref()?, key, &path));
     let mut hint = format!("runtime-endpoint: {switch}");
     if path != Path::new(CRICTL) {
         hint += &format!(" in {CRICTL}, and CRI_CONFIG_FILE={CRICTL}");
     }
-    if runtime.is_none() && readable && (installed || exists) {
+    if runtime.is_none() && readable && is_there {
         let what = "crictl has no runtime-endpoint";
         report(findings, path.display(), what, &hint);
     }
@@ -98,12 +96,11 @@ fn crictl(
         hint,
         findings,
     );
-    let hint = "removing image-endpoint";
     judge(
         images.as_ref(),
         "crictl's image-endpoint",
         switch,
-        hint,
+        "removing image-endpoint",
         findings,
     );
     runtime
@@ -122,15 +119,14 @@ fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
 impl Node {
     /// The text output: the settings, then the problems.
     pub fn text(&self) -> anyhow::Result<String> {
-        let kubelet = &self.kubelet;
-        let settings = [
-            ("kubelet", kubelet.runs.as_ref()),
-            ("runtime", kubelet.set(RUNTIME)),
-            ("images", kubelet.set(IMAGES)),
-            ("cgroups", kubelet.set(CGROUP_DRIVER)),
+        let rows = [
+            ("kubelet", self.kubelet.runs.as_ref()),
+            ("runtime", self.kubelet.set(RUNTIME)),
+            ("images", self.kubelet.set(IMAGES)),
+            ("cgroups", self.kubelet.set(CGROUP_DRIVER)),
             ("crictl", self.crictl.as_ref()),
-        ];
-        let rows = settings.map(|(name, setting)| {
+        ]
+        .map(|(name, setting)| {
             let text = setting.map(|setting| [setting.value.clone(), setting.from.clone()]);
             let [value, from] = text.unwrap_or_default();
             [name.to_owned(), value, from]
@@ -149,10 +145,10 @@ impl Node {
 
     /// The findings as problems of the JSON output.
     pub fn problems(&self) -> Vec<Value> {
-        let findings = self.findings.iter();
-        let problems = findings
-            .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }));
-        problems.collect()
+        self.findings
+            .iter()
+            .map(|it| json!({ "path": it.place(), "what": it.text(), "try": advice(&it.hint) }))
+            .collect()
     }
 
     /// The JSON output.

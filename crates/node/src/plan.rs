@@ -95,11 +95,9 @@ impl SpecificationArguments {
         discover: Discover,
     ) -> anyhow::Result<MachineFacts<'a>> {
         let own = std::env::current_exe()?;
-        let given = self.programs.as_ref();
-        let program = given.map_or(own, |folder| folder.join("criswitch"));
-        let read = |path: &Path| {
-            let bytes = std::fs::read(path);
-            bytes.with_context(|| format!("{} cannot be read", path.display()))
+        let program = match &self.programs {
+            Some(folder) => folder.join("criswitch"),
+            None => own,
         };
         let programs = [
             ("criswitch", read(&program)?),
@@ -109,28 +107,32 @@ impl SpecificationArguments {
     }
 }
 
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
 impl<'f> NodePlan<'f> {
     pub(super) fn of(facts: &'f MachineFacts<'f>) -> NodePlan<'f> {
         let steps = steps::plan(facts);
         let accept = &facts.specification.accept;
-        let findings = checks::look(&CHECKS, facts, &steps)
-            .into_iter()
-            .map(|(check, found)| {
-                let is_accepted = accept.iter().any(|name| name == check.name);
-                let state = match (is_accepted, found.is_unknown) {
-                    (true, _) => FindingMeaning::Accepted,
-                    (false, true) => FindingMeaning::Unknown,
-                    (false, false) => FindingMeaning::Refused,
-                };
-                (state, check, found)
-            });
-        let notes = checks::look(&NOTES, facts, &steps)
-            .into_iter()
-            .map(|(check, found)| (FindingMeaning::Note, check, found));
+        let mut findings = Vec::new();
+        for (check, finding) in checks::look(&CHECKS, facts, &steps) {
+            let state = if accept.iter().any(|name| name == check.name) {
+                FindingMeaning::Accepted
+            } else if finding.is_unknown {
+                FindingMeaning::Unknown
+            } else {
+                FindingMeaning::Refused
+            };
+            findings.push((state, check, finding));
+        }
+        for (check, note) in checks::look(&NOTES, facts, &steps) {
+            findings.push((FindingMeaning::Note, check, note));
+        }
         NodePlan {
             facts,
-            findings: findings.chain(notes).collect(),
             steps,
+            findings,
         }
     }
 
@@ -144,33 +146,34 @@ impl<'f> NodePlan<'f> {
 
     /// The findings that prevent a change.
     fn open(&self) -> impl Iterator<Item = &(FindingMeaning, &'static Check, Finding)> {
-        let is_open = |state| matches!(state, FindingMeaning::Refused | FindingMeaning::Unknown);
-        self.findings
-            .iter()
-            .filter(move |(state, ..)| is_open(*state))
+        self.findings.iter().filter(|(state, ..)| {
+            matches!(state, FindingMeaning::Refused | FindingMeaning::Unknown)
+        })
     }
 
     /// Whether all findings that prevent a change are young pods.
     pub(super) fn must_wait(&self) -> bool {
-        let is_young = |(state, check, _): &(FindingMeaning, &Check, _)| {
-            *state == FindingMeaning::Refused && check.name == "young-pod"
-        };
-        self.open().next().is_some() && self.open().all(is_young)
+        self.open().next().is_some()
+            && self.open().all(|(state, check, _)| {
+                *state == FindingMeaning::Refused && check.name == "young-pod"
+            })
     }
 
     /// The layout of the kubelet, and the table of the steps.
     fn steps_text(&self) -> anyhow::Result<String> {
         let rows = self.steps.iter().flat_map(|PlannedStep { step, changes }| {
-            let step = (*step).to_owned();
-            let changes = changes.iter();
-            changes.map(move |change| [step.clone(), change.place.clone(), change.what.clone()])
+            changes.iter().map(move |change| {
+                [
+                    (*step).to_owned(),
+                    change.place.clone(),
+                    change.what.clone(),
+                ]
+            })
         });
-        let table = columns(&["STEP", "PLACE", "CHANGE"], rows)?;
-        let table = if self.steps.is_empty() {
-            String::new()
-        } else {
-            table
-        };
+        let mut table = columns(&["STEP", "PLACE", "CHANGE"], rows)?;
+        if self.steps.is_empty() {
+            table.clear();
+        }
         Ok(match &self.facts.layout {
             Ok(Layout { name, unit, .. }) if table.is_empty() => {
                 format!("kubelet: {unit}, {name}\n")
@@ -181,20 +184,19 @@ impl<'f> NodePlan<'f> {
     }
 
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        let findings = self.findings.iter().map(|(state, check, found)| {
-            let (state, name) = (state.as_ref(), check.name);
-            format!("{state} {name}: {}\n", found.line(&found.what))
-        });
-        let findings = terminal::wrapped(&findings.collect::<String>());
+        let mut findings = String::new();
+        for (state, check, finding) in &self.findings {
+            let line = finding.line(&finding.what);
+            findings += &format!("{} {}: {line}\n", state.as_ref(), check.name);
+        }
         let end = match (self.open().count(), self.steps.len()) {
             (0, 0) => "ready: nothing would change\n".to_owned(),
             (0, steps) => format!("would change: {}\n", counted(steps, "step")),
             (open, _) => format!("refused: {}\n", counted(open, "finding")),
         };
-        let parts = [self.steps_text()?, findings, end]
-            .into_iter()
-            .filter(|part| !part.is_empty());
-        Ok(parts.collect::<Vec<_>>().join("\n"))
+        let mut parts = vec![self.steps_text()?, terminal::wrapped(&findings), end];
+        parts.retain(|part| !part.is_empty());
+        Ok(parts.join("\n"))
     }
 
     /// The JSON output; `is_changed` is whether an apply has changed the machine.

@@ -25,19 +25,18 @@ pub(super) struct Given {
 impl Given {
     /// Takes the flags from these environment variables.
     pub(super) fn with(self, variables: &[(String, Word)]) -> Given {
-        let flags = VARIABLES.iter().filter_map(|(variable, flag)| {
+        let mut flags = Vec::new();
+        for (variable, flag) in VARIABLES {
             let variable = format!("{}_{variable}", self.program.to_uppercase());
-            let found = variables.iter().rfind(|(name, _)| *name == variable);
-            let (_, value) = found?;
-            Some(Setting::new(
-                flag,
-                &format!("{variable}="),
-                &value.text,
-                &value.from,
-            ))
-        });
-        let variables = flags.collect();
-        Given { variables, ..self }
+            if let Some((_, value)) = variables.iter().rfind(|(name, _)| *name == variable) {
+                let before = format!("{variable}=");
+                flags.push(Setting::new(flag, &before, &value.text, &value.from));
+            }
+        }
+        Given {
+            variables: flags,
+            ..self
+        }
     }
 }
 
@@ -70,18 +69,17 @@ impl Rancher {
         let mut paths = root.files_in(&folder, &["yaml", "yml"]);
         paths.insert(0, main);
         for path in paths {
-            let file = root.yaml(&path, findings);
-            let keys = file.as_ref().and_then(Value::as_object);
-            for (key, value) in keys.into_iter().flatten() {
-                add(&mut flags, &path, key, value);
+            if let Some(Value::Object(keys)) = root.yaml(&path, findings) {
+                for (key, value) in &keys {
+                    add(&mut flags, &path, key, value);
+                }
             }
         }
         flags.extend(given.flags.iter().cloned());
-        let set = last(&flags, &["data-dir", "d"]);
-        let data = set.map_or_else(|| data(program), |set| PathBuf::from(&set.value));
         Rancher {
             program,
-            data,
+            data: last(&flags, &["data-dir", "d"])
+                .map_or_else(|| data(program), |set| PathBuf::from(&set.value)),
             flags,
         }
     }
@@ -90,8 +88,10 @@ impl Rancher {
     /// last start, then the settings from which it starts the kubelet, then the operator's drop-ins, then the flags
     /// of `kubelet-arg`.
     pub(super) fn settings(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
-        let drop_ins = root.files_in(&self.drop_ins(), &["conf"]).into_iter();
-        let (written, others): (Vec<_>, Vec<_>) = drop_ins.partition(|path| self.writes(path));
+        let (written, others): (Vec<_>, Vec<_>) = root
+            .files_in(&self.drop_ins(), &["conf"])
+            .into_iter()
+            .partition(|path| self.writes(path));
         let mut settings = file_settings(written, root, findings);
         let arguments: Vec<_> = self
             .flags
@@ -103,8 +103,8 @@ impl Rancher {
                 Some(Setting::new(name, &before, value, &argument.from))
             })
             .collect();
-        let own = files_of(&arguments, root, findings);
-        settings.extend(file_settings(own, root, findings));
+        let files = files_of(&arguments, root, findings);
+        settings.extend(file_settings(files, root, findings));
         settings.extend(self.flags.iter().cloned());
         settings.extend(file_settings(others, root, findings));
         settings.extend(arguments);
@@ -130,8 +130,10 @@ impl Rancher {
 
     /// Whether k3s starts cri-dockerd in place of containerd.
     pub(super) fn has_docker(&self) -> bool {
-        let docker = self.flags.iter().rfind(|flag| flag.name == "docker");
-        docker.is_some_and(|docker| docker.value != "false")
+        self.flags
+            .iter()
+            .rfind(|flag| flag.name == "docker")
+            .is_some_and(|docker| docker.value != "false")
     }
 
     /// The path of crictl's configuration, which k3s or RKE2 overwrites at each start.
@@ -147,12 +149,14 @@ fn add(flags: &mut Vec<Setting>, path: &Path, key: &str, value: &Value) {
     if name == key {
         flags.retain(|flag| flag.name != name);
     }
-    let values = value
-        .as_array()
-        .map_or(std::slice::from_ref(value), Vec::as_slice);
     let from = path.display().to_string();
-    let values = values.iter().filter_map(Setting::text_of);
-    flags.extend(values.map(|value| Setting::new(name, &format!("{key}: "), &value, &from)));
+    let values: &[Value] = match value {
+        Value::Array(values) => values,
+        value => std::slice::from_ref(value),
+    };
+    for value in values.iter().filter_map(Setting::text_of) {
+        flags.push(Setting::new(name, &format!("{key}: "), &value, &from));
+    }
 }
 
 fn config(program: &str) -> PathBuf {

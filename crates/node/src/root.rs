@@ -56,8 +56,10 @@ impl Root<'_> {
     /// The same, and does not follow a link at the path itself.
     pub(super) fn place(&self, path: &Path) -> PathBuf {
         let folder = self.real(path.parent().unwrap_or(path));
-        path.file_name()
-            .map_or(folder.clone(), |name| folder.join(name))
+        match path.file_name() {
+            Some(name) => folder.join(name),
+            None => folder,
+        }
     }
 
     fn follow(&self, path: &Path, links: u8) -> PathBuf {
@@ -95,28 +97,28 @@ impl Root<'_> {
     /// The ids of the processes in ascending order, with their command lines as the kernel shows them. Without the
     /// processes in containers, which have a PID namespace of their own: a kubelet of kind or k3d is not the machine's.
     pub(super) fn processes(&self) -> Vec<(u32, String)> {
-        let entries = self
-            .runs()
-            .then(|| std::fs::read_dir(self.at(Path::new("/proc"))))
-            .and_then(Result::ok)
+        if !self.runs() {
+            return Vec::new();
+        }
+        let mut pids: Vec<u32> = std::fs::read_dir(self.at(Path::new("/proc")))
             .into_iter()
-            .flatten();
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
         pids.sort_unstable();
-        let namespace = |pid: u32| {
-            let link = format!("/proc/{pid}/ns/pid");
-            std::fs::read_link(self.at(Path::new(&link))).ok()
-        };
-        let of_init = namespace(1);
-        pids.retain(|pid| {
-            of_init.is_none() || namespace(*pid).is_none_or(|its| Some(its) == of_init)
-        });
-        let processes = pids.into_iter().filter_map(|pid| {
-            let path = format!("/proc/{pid}/cmdline");
-            Some((pid, self.text(Path::new(&path)).ok()??))
-        });
-        processes.collect()
+        if let Some(of_init) = self.pid_namespace(1) {
+            pids.retain(|pid| self.pid_namespace(*pid).is_none_or(|it| it == of_init));
+        }
+        pids.into_iter()
+            .filter_map(|pid| {
+                let path = format!("/proc/{pid}/cmdline");
+                Some((pid, self.text(Path::new(&path)).ok()??))
+            })
+            .collect()
+    }
+
+    fn pid_namespace(&self, pid: u32) -> Option<PathBuf> {
+        std::fs::read_link(self.at(Path::new(&format!("/proc/{pid}/ns/pid")))).ok()
     }
 
     /// The names in a directory; none if it does not exist.
@@ -150,65 +152,63 @@ impl Root<'_> {
 
     /// The files with one of these extensions in a directory and its subdirectories, in the order of their names.
     pub(super) fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.real(folder)).into_iter().flatten();
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        let planned = self
-            .planned
+        let planned = self.planned.into_iter().flat_map(BTreeMap::keys);
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(self.real(folder))
             .into_iter()
-            .flat_map(BTreeMap::keys)
-            .filter(|path| path.parent() == Some(folder))
-            .cloned();
-        let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).chain(planned).collect();
+            .flatten()
+            .filter_map(|entry| Some(folder.join(entry.ok()?.file_name())))
+            .chain(
+                planned
+                    .filter(|path| path.parent() == Some(folder))
+                    .cloned(),
+            )
+            .collect();
         paths.sort();
         paths.dedup();
-        let is_kept = |path: &PathBuf| {
-            ends.iter()
-                .any(|end| path.extension() == Some(end.as_ref()))
-        };
-        let paths = paths.into_iter().flat_map(|path| {
+        let mut files = Vec::new();
+        for path in paths {
             if self.real(&path).is_dir() {
-                self.files_in(&path, ends)
-            } else {
-                vec![path]
+                files.extend(self.files_in(&path, ends));
+            } else if ends
+                .iter()
+                .any(|end| path.extension() == Some(end.as_ref()))
+            {
+                files.push(path);
             }
-        });
-        paths.filter(is_kept).collect()
+        }
+        files
     }
 
     /// The value of the first document in a YAML file; `None` if the file is missing or unreadable. An unreadable file
     /// becomes a finding.
     pub(super) fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
-        let mut cannot = |error: &str, hint| {
-            let what = format!("cannot be read: {error}");
-            report(findings, path.display(), what, hint);
-        };
-        let text = match self.text(path) {
-            Ok(text) => text?,
-            Err(error) => {
-                let hint = match error.kind() {
-                    ErrorKind::PermissionDenied => "running the command as root",
-                    _ => "a YAML file",
-                };
-                cannot(&error.to_string(), hint);
-                return None;
+        let (error, hint) = match self.text(path) {
+            Ok(text) => match serde_saphyr::read(&mut text?.as_bytes()).next()? {
+                Ok(value) => return Some(value),
+                Err(error) => yaml_error(&error),
+            },
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                (error.to_string(), "running the command as root")
             }
+            Err(error) => (error.to_string(), "a YAML file"),
         };
-        let mut bytes = text.as_bytes();
-        let value =
-            serde_saphyr::read(&mut bytes)
-                .next()?
-                .map_err(|error| match error.without_snippet() {
-                    serde_saphyr::Error::DuplicateMappingKey { key, location } => {
-                        let key = key.as_deref().unwrap_or_default();
-                        let what =
-                            format!("line {}: the key {key:?} occurs twice", location.line());
-                        cannot(&what, "removing one of the two");
-                    }
-                    error => {
-                        let place = error.location().map_or(0, |place| place.line());
-                        cannot(&format!("line {place} is not valid YAML"), "a YAML file");
-                    }
-                });
-        value.ok()
+        let what = format!("cannot be read: {error}");
+        report(findings, path.display(), what, hint);
+        None
+    }
+}
+
+/// The text of an error in a YAML file, with a hint.
+fn yaml_error(error: &serde_saphyr::Error) -> (String, &'static str) {
+    match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key, location } => {
+            let key = key.as_deref().unwrap_or_default();
+            let what = format!("line {}: the key {key:?} occurs twice", location.line());
+            (what, "removing one of the two")
+        }
+        error => {
+            let place = error.location().map_or(0, |place| place.line());
+            (format!("line {place} is not valid YAML"), "a YAML file")
+        }
     }
 }

@@ -72,9 +72,8 @@ impl RunArguments {
     }
 
     fn run_unit(&self, root: &Root<'_>) -> anyhow::Result<Verdict> {
-        let input = root.at(Path::new(INPUT));
-        let created = File::create(&input);
-        let mut file = created.with_context(|| format!("cannot write {INPUT}"))?;
+        let mut file = File::create(root.at(Path::new(INPUT)))
+            .with_context(|| format!("cannot write {INPUT}"))?;
         if self.stdin {
             let size = io::copy(&mut io::stdin().lock().take(MAX_INPUT), &mut file)?;
             ensure!(
@@ -85,8 +84,10 @@ impl RunArguments {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         let ended = block_on(RUN.run(root, Path::new(PROGRAM), &words, false))?;
         // The bytes of an archive are not text.
-        let mut output = File::open(root.at(Path::new(OUTPUT)))?;
-        io::copy(&mut output, &mut io::stdout().lock())?;
+        io::copy(
+            &mut File::open(root.at(Path::new(OUTPUT)))?,
+            &mut io::stdout().lock(),
+        )?;
         Ok(ended.verdict)
     }
 }

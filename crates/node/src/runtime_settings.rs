@@ -34,22 +34,22 @@ impl RuntimeSettings {
         let Some(pid) = found.pid.filter(|pid| cfg!(unix) && *pid > 0) else {
             return Ok(None);
         };
-        let arguments = fs::read(format!("/proc/{pid}/cmdline"));
-        let arguments = arguments
+        let line = fs::read(format!("/proc/{pid}/cmdline"))
             .map_err(|error| format!("cannot read the arguments of process {pid}: {error}"))?;
-        let arguments = String::from_utf8_lossy(&arguments);
-        let arguments: Vec<_> = arguments.split('\0').collect();
+        let line = String::from_utf8_lossy(&line);
+        let arguments: Vec<_> = line.split('\0').collect();
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let root = Root::of(&root);
         let program = arguments
             .first()
             .and_then(|path| Path::new(path).file_name());
-        let settings = match (found.runtime.as_str(), program.and_then(OsStr::to_str)) {
-            ("containerd", Some("containerd")) => of_containerd(&root, &arguments, &found.version)?,
-            ("cri-o", Some("crio")) => of_crio(&root, &arguments, &found.version)?,
-            _ => return Ok(None),
-        };
-        Ok(Some(settings))
+        match (found.runtime.as_str(), program.and_then(OsStr::to_str)) {
+            ("containerd", Some("containerd")) => {
+                of_containerd(&root, &arguments, &found.version).map(Some)
+            }
+            ("cri-o", Some("crio")) => of_crio(&root, &arguments, &found.version).map(Some),
+            _ => Ok(None),
+        }
     }
 }
 
@@ -61,33 +61,19 @@ fn of_containerd(
 ) -> Result<RuntimeSettings, String> {
     const NRI: &str = "io.containerd.nri.v1.nri";
     let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/containerd/config.toml");
-    let file = Path::new(file);
-    let main = toml(root, file)?;
-    let strings = |table: &toml::Table, key: &str| -> Vec<String> {
-        let values = table
-            .get(key)
-            .and_then(toml::Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(toml::Value::as_str);
-        values.map(str::to_owned).collect()
-    };
+    let main = toml(root, Path::new(file))?;
     // A relative import is relative to the folder of the file.
-    let folder = file.parent().unwrap_or(Path::new("/"));
+    let folder = Path::new(file).parent().unwrap_or(Path::new("/"));
     let imports: Vec<_> = strings(&main, "imports")
-        .into_iter()
         .map(|import| folder.join(import))
         .collect();
     let mut tables = vec![main];
     for import in &imports {
         tables.extend(tomls(root, import)?);
     }
-    let disables = |table| {
-        strings(table, "disabled_plugins")
-            .iter()
-            .any(|it| it == NRI)
-    };
-    let is_disabled = tables.iter().any(disables);
+    let is_disabled = tables
+        .iter()
+        .any(|table| strings(table, "disabled_plugins").any(|plugin| plugin == NRI));
     let nri = Nested {
         tables: &tables,
         path: &["plugins", NRI],
@@ -99,6 +85,16 @@ fn of_containerd(
         nri: (!is_off && !is_disabled).then(|| nri.nri("socket_path", "plugin_path")),
         imports,
     })
+}
+
+/// The texts in an array of a table.
+fn strings<'a>(table: &'a toml::Table, key: &str) -> impl Iterator<Item = &'a str> {
+    table
+        .get(key)
+        .and_then(toml::Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(toml::Value::as_str)
 }
 
 /// The defaults are those of crio.conf(5): NRI is on since 1.30.
@@ -129,11 +125,11 @@ struct Nested<'a> {
 
 impl Nested<'_> {
     fn value(&self, key: &str) -> Option<&toml::Value> {
-        let mut tables = self.tables.iter().rev();
-        tables.find_map(|table| {
-            let mut path = self.path.iter();
-            let nested = path.try_fold(table, |table, key| table.get(*key)?.as_table());
-            nested?.get(key)
+        self.tables.iter().rev().find_map(|table| {
+            self.path
+                .iter()
+                .try_fold(table, |table, key| table.get(*key)?.as_table())?
+                .get(key)
         })
     }
 
@@ -142,8 +138,10 @@ impl Nested<'_> {
     }
 
     fn path(&self, key: &str, default: &str) -> PathBuf {
-        let value = self.value(key).and_then(toml::Value::as_str);
-        value.unwrap_or(default).into()
+        self.value(key)
+            .and_then(toml::Value::as_str)
+            .unwrap_or(default)
+            .into()
     }
 
     /// The paths of NRI at these keys. Both runtimes have the defaults of the NRI library.
@@ -174,26 +172,29 @@ fn toml(root: &Root<'_>, file: &Path) -> Result<toml::Table, String> {
     let text = root
         .text(file)
         .map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let table = text.unwrap_or_default().parse();
-    table.map_err(|fault: toml::de::Error| format!("{shown} is not TOML: {}", fault.message()))
+    text.unwrap_or_default()
+        .parse()
+        .map_err(|fault: toml::de::Error| format!("{shown} is not TOML: {}", fault.message()))
 }
 
 /// The tables in the files of a path whose last part may have one `*`, in the order of their names.
 fn tomls(root: &Root<'_>, pattern: &Path) -> Result<Vec<toml::Table>, String> {
-    let name = pattern.file_name().and_then(OsStr::to_str);
-    let stars = name.and_then(|name| name.split_once('*'));
-    let (Some((start, end)), Some(folder)) = (stars, pattern.parent()) else {
-        return Ok(vec![toml(root, pattern)?]);
-    };
-    let names = root
-        .names_in(folder)
-        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    let is_wanted = |name: &&String| {
-        let rest = name.strip_prefix(start);
-        rest.is_some_and(|rest| rest.ends_with(end))
-    };
-    let files = names.iter().filter(is_wanted).map(|name| folder.join(name));
-    files.map(|file| toml(root, &file)).collect()
+    if let Some(name) = pattern.file_name().and_then(OsStr::to_str)
+        && let Some((start, end)) = name.split_once('*')
+        && let Some(folder) = pattern.parent()
+    {
+        root.names_in(folder)
+            .map_err(|error| format!("cannot read {}: {error}", folder.display()))?
+            .iter()
+            .filter(|name| {
+                name.strip_prefix(start)
+                    .is_some_and(|rest| rest.ends_with(end))
+            })
+            .map(|name| toml(root, &folder.join(name)))
+            .collect()
+    } else {
+        Ok(vec![toml(root, pattern)?])
+    }
 }
 
 /// The first two numbers of a version; 0 for what is not a number.

@@ -1,7 +1,7 @@
 //! The settings of a machine, each with the file or process that has it.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use criswitch_config::address::Address;
 use criswitch_platform::paths::in_run;
@@ -61,8 +61,10 @@ impl Setting {
 
 /// The last setting with one of these names that has a value.
 pub(super) fn last<'a>(settings: &'a [Setting], names: &[&str]) -> Option<&'a Setting> {
-    let mut settings = settings.iter().rev();
-    settings.find(|its| names.contains(&its.name.as_str()) && !its.value.is_empty())
+    settings
+        .iter()
+        .rev()
+        .find(|setting| names.contains(&setting.name.as_str()) && !setting.value.is_empty())
 }
 
 /// Checks that an endpoint is criswitch, if it is set.
@@ -84,10 +86,12 @@ pub(super) fn judge(
 /// Whether two addresses name the same socket, be it by the link `/var/run`. A path with a slash at its end names a
 /// directory, and a connection to it fails.
 pub(super) fn same(one: &str, other: &str) -> bool {
-    let path = |text: &str| {
-        let is_directory = text.ends_with('/') || text.ends_with("/.");
-        let address = Address::parse(text).ok().filter(|_| !is_directory)?;
-        Some(in_run(address.path()))
-    };
     one == other || path(one).is_some_and(|one| Some(one) == path(other))
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    if text.ends_with('/') || text.ends_with("/.") {
+        return None;
+    }
+    Some(in_run(Address::parse(text).ok()?.path()))
 }

@@ -44,24 +44,28 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     if !unit.is_enabled(root) {
         return;
     }
-    let held = unit.values("ListenStream").into_iter();
-    let held: Vec<_> = held.map(|held| held.text.as_str()).collect();
-    if !held
-        .iter()
-        .any(|held| same(held, &listen.to_string_lossy()))
-    {
-        let place = if held.is_empty() {
-            format!("{UNIT} has no ListenStream=")
-        } else {
-            format!("systemd listens at {}", held.join(", "))
-        };
-        let what = format!("{place}, but \"listen\" is {}", listen.display());
-        let hint = format!(
-            "systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={}",
-            listen.display()
-        );
-        report(findings, UNIT, what, hint);
+    let streams: Vec<_> = unit
+        .values("ListenStream")
+        .into_iter()
+        .map(|stream| stream.text.as_str())
+        .collect();
+    let (listen, text) = (listen.display(), listen.to_string_lossy());
+    if streams.iter().any(|stream| same(stream, &text)) {
+        return;
     }
+    let place = if streams.is_empty() {
+        format!("{UNIT} has no ListenStream=")
+    } else {
+        format!("systemd listens at {}", streams.join(", "))
+    };
+    report(
+        findings,
+        UNIT,
+        format_args!("{place}, but \"listen\" is {listen}"),
+        format_args!(
+            "systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={listen}"
+        ),
+    );
 }
 
 /// Checks the path of criswitch's socket. The socket may be missing: criswitch creates it.
@@ -100,8 +104,7 @@ fn judge_directory(path: &Path, others: bool, root: &Root<'_>, findings: &mut Ve
 }
 
 fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Finding>) {
-    let path = backend.socket.path();
-    let name = &backend.name;
+    let (path, name) = (backend.socket.path(), &backend.name);
     let (what, hint) = match fs::metadata(root.at(path)) {
         Ok(file) if files::is_socket(&file) => return,
         Ok(file) => (
@@ -111,10 +114,10 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
             ),
             "the path of its socket",
         ),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let what = format!("backend {name:?}: this socket does not exist");
-            (what, "starting the runtime")
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => (
+            format!("backend {name:?}: this socket does not exist"),
+            "starting the runtime",
+        ),
         Err(error) => (
             format!("backend {name:?}: cannot be examined: {error}"),
             "the path of its socket",

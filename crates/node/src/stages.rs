@@ -7,7 +7,7 @@ use super::actions::{Action, Actions, Work};
 use super::changes::New;
 use super::facts::MachineFacts;
 use super::journal::{DIRECTORY, NewStage};
-use super::steps::{Content, PlannedStep, UNITS, text};
+use super::steps::{Change, Content, PlannedStep, UNITS, text};
 
 const RECOVER: &str = "criswitch-recover.service";
 /// The program of the recover unit.
@@ -19,54 +19,55 @@ pub(super) fn of<'p>(
     planned: &'p [PlannedStep],
     recover: &'p Recover,
 ) -> Vec<NewStage<'p>> {
-    let is_kubelet =
-        |planned: &&PlannedStep| ["endpoint", "restart", "verify"].contains(&planned.step);
-    let (kubelet, own): (Vec<_>, Vec<_>) = planned.iter().partition(is_kubelet);
-    let temporary = |files: &'p [(PathBuf, Content)], after_undo| {
-        let files = files.iter();
-        NewStage {
-            is_temporary: true,
-            files: files
-                .map(|(path, content)| ("recover", path.clone(), content.borrowed()))
-                .collect(),
-            actions: Actions {
-                after_undo,
-                ..Actions::default()
-            },
-            ..NewStage::default()
-        }
-    };
+    let (kubelet, criswitch): (Vec<_>, Vec<_>) = planned
+        .iter()
+        .partition(|planned| ["endpoint", "restart", "verify"].contains(&planned.step));
     let reload = systemctl("recover", &["daemon-reload"]);
-    let stage = |planned: &[&'p PlannedStep], actions| NewStage {
-        files: files(planned).collect(),
-        actions,
-        ..NewStage::default()
-    };
     vec![
         // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file.
         // It drops a unit that has ended and that no link enables.
-        temporary(&recover.unit, Vec::new()),
-        temporary(&recover.link, vec![reload]),
-        stage(&own, start_actions(facts, &own)),
+        temporary_stage(&recover.unit, Vec::new()),
+        temporary_stage(&recover.link, vec![reload]),
         NewStage {
+            files: files(&criswitch),
+            actions: start_actions(facts, &criswitch),
+            ..NewStage::default()
+        },
+        NewStage {
+            files: files(&kubelet),
             read: facts.layout.as_ref().ok().map(|layout| &layout.read),
-            ..stage(&kubelet, kubelet_actions(facts, &kubelet))
+            actions: kubelet_actions(facts, &kubelet),
+            ..NewStage::default()
         },
     ]
 }
 
+fn temporary_stage(files: &[(PathBuf, Content)], after_undo: Vec<Action>) -> NewStage<'_> {
+    NewStage {
+        is_temporary: true,
+        files: files
+            .iter()
+            .map(|(path, content)| ("recover", path.clone(), content.borrowed()))
+            .collect(),
+        actions: Actions {
+            after_undo,
+            ..Actions::default()
+        },
+        ..NewStage::default()
+    }
+}
+
 /// The files that steps change.
-fn files<'p>(planned: &[&'p PlannedStep]) -> impl Iterator<Item = (&'p str, PathBuf, New<'p>)> {
-    let changes = planned
-        .iter()
-        .flat_map(|planned| planned.changes.iter().map(|change| (planned.step, change)));
-    changes.filter_map(|(step, change)| {
-        Some((
-            step,
-            change.place.clone().into(),
-            change.content.as_ref()?.borrowed(),
-        ))
-    })
+fn files<'p>(planned: &[&'p PlannedStep]) -> Vec<(&'p str, PathBuf, New<'p>)> {
+    let mut files = Vec::new();
+    for PlannedStep { step, changes } in planned {
+        for Change { place, content, .. } in changes {
+            if let Some(content) = content {
+                files.push((*step, place.into(), content.borrowed()));
+            }
+        }
+    }
+    files
 }
 
 fn action(step: &str, work: Work) -> Action {
@@ -79,41 +80,27 @@ fn systemctl(step: &str, words: &[&str]) -> Action {
     action(step, Work::Systemctl(words))
 }
 
+fn remove_labels(file: &Path) -> Action {
+    action("start", Work::RemoveLabels(file.to_owned()))
+}
+
 /// The actions that let criswitch run with its new files, and back. For a machine that does not run, these are the
 /// actions of an undo after its boot.
 fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions {
-    let changes = planned.iter().flat_map(|planned| &planned.changes);
-    let change = |place: &str| changes.clone().find(|change| change.place.ends_with(place));
     let start = planned.iter().find(|planned| planned.step == "start");
-    let start = start.and_then(|start| start.changes.first());
-    let verb = match start {
+    let verb = match start.and_then(|start| start.changes.first()) {
         Some(start) => start.what.as_str(),
         None if !facts.root.runs() && !planned.is_empty() => "start",
         None => return Actions::default(),
     };
-    let call = |words: &[&str]| systemctl("start", words);
-    let socket = change("/criswitch.socket");
-    // A changed socket unit listens after its restart only.
-    let units: &[&str] = if verb == "restart" && socket.is_none() {
-        &["criswitch.service"]
-    } else {
-        &["criswitch.socket", "criswitch.service"]
-    };
-    let forward = call(&[&[verb], units].concat());
-    let reload = call(&["daemon-reload"]);
-    let (mut before_undo, mut after_undo) = match verb {
-        "restart" => (Vec::new(), vec![reload.clone(), forward.clone()]),
-        _ => {
-            let is_new = socket.is_some_and(|change| change.what == "create");
-            let forget = is_new.then(|| action("start", Work::Forget));
-            let stop = call(&[&["stop"], units].concat());
-            (
-                [stop].into_iter().chain(forget).collect(),
-                vec![reload.clone()],
-            )
-        }
-    };
+    let mut actions = systemctl_actions(verb, planned);
     let wanted = facts.wanted.as_ref().ok();
+    let old = facts.labels_file.as_deref();
+    let new = wanted.and_then(|wanted| wanted.config.labels_file.as_deref());
+    if old != new {
+        actions.forward.extend(old.map(remove_labels));
+        actions.after_undo.extend(new.map(remove_labels));
+    }
     let backends: Vec<_> = wanted
         .iter()
         .flat_map(|wanted| &wanted.config.table.backends)
@@ -124,25 +111,47 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
         backends: backends.clone(),
         within: facts.specification.kubelet_timeout,
     };
-    let mut forward = vec![reload, forward];
-    let old = facts.labels_file.as_ref();
-    let new = wanted.and_then(|wanted| wanted.config.labels_file.as_ref());
-    if old != new {
-        let remove = |file: &PathBuf| action("start", Work::RemoveLabels(file.clone()));
-        forward.extend(old.map(remove));
-        after_undo.extend(new.map(remove));
-    }
-    forward.push(action("start", serve));
+    actions.forward.push(action("start", serve));
     if planned.iter().any(|planned| planned.step == "try") {
         let (endpoint, how) = (facts.endpoint.clone(), facts.specification.tries);
-        forward.push(action("try", Work::Try { endpoint, how }));
-        before_undo.insert(0, action("try", Work::RemoveTried { backends }));
+        actions
+            .forward
+            .push(action("try", Work::Try { endpoint, how }));
+        let remove = action("try", Work::RemoveTried { backends });
+        actions.before_undo.insert(0, remove);
     }
-    Actions {
-        forward,
-        before_undo,
-        after_undo,
+    actions
+}
+
+/// The calls of systemctl that start or restart criswitch with its new files, and back.
+fn systemctl_actions(verb: &str, planned: &[&PlannedStep]) -> Actions {
+    let socket = planned
+        .iter()
+        .flat_map(|planned| &planned.changes)
+        .find(|change| change.place.ends_with("/criswitch.socket"));
+    // A changed socket unit listens after its restart only.
+    let units: &[&str] = if verb == "restart" && socket.is_none() {
+        &["criswitch.service"]
+    } else {
+        &["criswitch.socket", "criswitch.service"]
+    };
+    let start = systemctl("start", &[&[verb], units].concat());
+    let reload = systemctl("start", &["daemon-reload"]);
+    let mut actions = Actions {
+        forward: vec![reload.clone(), start.clone()],
+        before_undo: Vec::new(),
+        after_undo: vec![reload],
+    };
+    if verb == "restart" {
+        actions.after_undo.push(start);
+        return actions;
     }
+    let stop = systemctl("start", &[&["stop"], units].concat());
+    actions.before_undo.push(stop);
+    if socket.is_some_and(|change| change.what == "create") {
+        actions.before_undo.push(action("start", Work::Forget));
+    }
+    actions
 }
 
 /// The actions that let the kubelet run with its new files, and back.
@@ -151,15 +160,14 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
         return Actions::default();
     };
     let old = facts.kubelet.endpoint().unwrap_or(&layout.endpoint);
-    let restart_for = |endpoint: &str| {
-        let unit = layout.unit.clone();
+    let [forward, after_undo] = [facts.endpoint.as_str(), old].map(|endpoint| {
         let restart = Work::Restart {
-            unit: unit.clone(),
+            unit: layout.unit.clone(),
             pods_of: old.to_owned(),
             ran: facts.kubelet.pid.is_some() || !facts.root.runs(),
         };
         let verify = Work::Verify {
-            unit,
+            unit: layout.unit.clone(),
             endpoint: endpoint.to_owned(),
             within: facts.specification.kubelet_timeout,
             settle: facts.specification.settle_time,
@@ -169,11 +177,11 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
             action("restart", restart),
             action("verify", verify),
         ]
-    };
+    });
     Actions {
-        forward: restart_for(&facts.endpoint),
+        forward,
         before_undo: Vec::new(),
-        after_undo: restart_for(old),
+        after_undo,
     }
 }
 
@@ -196,9 +204,10 @@ pub(super) fn recover(
         return Recover::default();
     }
     let kubelet = facts.layout.as_ref().map(|layout| layout.unit.as_str());
-    let changes = planned.iter().flat_map(|planned| &planned.changes);
-    let files = changes.filter(|change| change.content.is_some());
-    let mounts: BTreeSet<_> = files
+    let mounts: BTreeSet<_> = planned
+        .iter()
+        .flat_map(|planned| &planned.changes)
+        .filter(|change| change.content.is_some())
         .filter_map(|change| Path::new(&change.place).parent())
         .map(|folder| format!(" \"{}\"", folder.display()))
         .collect();
@@ -212,17 +221,18 @@ pub(super) fn recover(
         RECOVER_PROGRAM
     );
     let units = Path::new(UNITS);
-    let link = Path::new("..").join(RECOVER);
     let program = Content::File {
         bytes: program,
         mode: 0o755,
     };
-    let wants = units.join("multi-user.target.wants");
     Recover {
         unit: vec![
             (RECOVER_PROGRAM.into(), program),
             (units.join(RECOVER), text(&unit)),
         ],
-        link: vec![(wants.join(RECOVER), Content::Link(link))],
+        link: vec![(
+            units.join("multi-user.target.wants").join(RECOVER),
+            Content::Link(Path::new("..").join(RECOVER)),
+        )],
     }
 }

@@ -152,31 +152,29 @@ impl Start {
 
     /// The command line of the first of these units that has one. Enabled units come before others.
     fn of_units(units: &[&str], root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<Start> {
-        let units = units
+        let unit = units
             .iter()
             .map(|name| Unit::read(root, name))
-            .filter(|unit| unit.is_there || unit.starts());
-        let is_last = |unit: &Unit| (!unit.starts(), !unit.is_enabled(root));
-        let unit = units.min_by_key(is_last)?;
+            .filter(|unit| unit.is_there || unit.starts())
+            .min_by_key(|unit| (!unit.starts(), !unit.is_enabled(root)))?;
         if !unit.starts() {
             let what = "this unit is masked or has no ExecStart=, so systemd does not start it";
             unknown(findings, &unit.name, what);
             return None;
         }
-        let given = unit.command(root, findings);
-        let texts: Vec<_> = given.iter().map(|word| word.text.as_str()).collect();
+        let mut command = unit.command(root, findings);
+        let texts: Vec<_> = command.iter().map(|word| word.text.clone()).collect();
         let text = texts.join(" ");
-        let mut snaps = SNAP_COMMANDS.iter();
-        let snap = snaps.find_map(|(end, command)| text.ends_with(end).then_some(*command));
-        let command = given.first().map(|word| word.text.clone());
-        let words = snap.map_or(given, |command| words(command, &unit.name));
-        let start = Start::new(words, &unit.name, None);
-        if start.is_none() {
-            let command = command.unwrap_or_default();
-            let what = format!("looked at ExecStart= of this unit, which runs {command:?}");
-            unknown(findings, &unit.name, what);
+        if let Some((_, snap)) = SNAP_COMMANDS.iter().find(|(end, _)| text.ends_with(end)) {
+            command = words(snap, &unit.name);
         }
-        start.map(|start| start.with(&unit.variables(root, &mut Vec::new())))
+        let Some(start) = Start::new(command, &unit.name, None) else {
+            let program = texts.first().map_or("", String::as_str);
+            let what = format!("looked at ExecStart= of this unit, which runs {program:?}");
+            unknown(findings, &unit.name, what);
+            return None;
+        };
+        Some(start.with(&unit.variables(root, &mut Vec::new())))
     }
 
     /// The same with the environment variables of the process.
@@ -196,11 +194,11 @@ impl Start {
                 None
             })
             .unwrap_or_default();
-        let pairs = text
+        let variables: Vec<_> = text
             .split('\0')
             .filter_map(|pair| pair.split_once('='))
-            .map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)));
-        let variables: Vec<_> = pairs.collect();
+            .map(|(name, value)| (name.to_owned(), Word::new(value, &self.from)))
+            .collect();
         self.with(&variables)
     }
 
@@ -217,8 +215,9 @@ impl Start {
             let unit = Unit::new("", [(String::new(), KUBEADM_UNIT.to_owned())]);
             return Start::new(unit.command(root, &mut Vec::new()), "", None);
         }
-        let mut ranchers = PROGRAMS.iter();
-        let rancher = ranchers.find(|program| Rancher::is_installed(program.name, root))?;
+        let rancher = PROGRAMS
+            .iter()
+            .find(|program| Rancher::is_installed(program.name, root))?;
         Start::new(words(&format!("{} agent", rancher.name), ""), "", None)
     }
 
@@ -234,20 +233,16 @@ impl Start {
             .iter()
             .find(|its| name == its.name && (its.roles.is_empty() || its.roles.contains(&role)))?;
         let given = flags(&words, program.flags);
-        let has = |flag| {
-            given
-                .iter()
-                .any(|it| it.name == flag && it.value != "false")
-        };
-        if has("disable-agent") || role == "controller" && !has("enable-worker") && !has("single") {
+        if is_set(&given, "disable-agent")
+            || role == "controller" && !is_set(&given, "enable-worker") && !is_set(&given, "single")
+        {
             return None;
         }
-        let rancher = program.flags == Flags::Rancher;
         Some(Start {
             program,
             pid,
             from: from.to_owned(),
-            rancher: rancher.then(|| Given {
+            rancher: (program.flags == Flags::Rancher).then(|| Given {
                 program: program.name,
                 variables: Vec::new(),
                 flags: given,
@@ -286,11 +281,9 @@ impl Start {
                     let name = "container-runtime-endpoint";
                     given.push(Setting::new(name, &before, path, &socket.from));
                 }
-                let more = last(&own, &["kubelet-extra-args"]);
-                given.extend(
-                    more.into_iter()
-                        .flat_map(|more| flags(&words(&more.value, &more.from), kind)),
-                );
+                if let Some(more) = last(&own, &["kubelet-extra-args"]) {
+                    given.extend(flags(&words(&more.value, &more.from), kind));
+                }
             }
             Flags::File(flag) => {
                 let file = last(&given, &[flag]).map_or("", |file| &file.value);
@@ -310,27 +303,37 @@ impl Start {
 fn in_snap(text: &str, file: &str) -> String {
     let (data, _) = file.split_once("/args").unwrap_or((file, ""));
     let (all, _) = data.rsplit_once('/').unwrap_or((data, ""));
-    let text = text
-        .replace("${SNAP_DATA}", data)
-        .replace("${SNAP_COMMON}", &format!("{all}/common"));
-    text.replace("${SNAP}", data.trim_start_matches("/var"))
+    text.replace("${SNAP_DATA}", data)
+        .replace("${SNAP_COMMON}", &format!("{all}/common"))
+        .replace("${SNAP}", data.trim_start_matches("/var"))
+}
+
+/// Whether the command line has this flag, without `false` as its value.
+fn is_set(flags: &[Setting], name: &str) -> bool {
+    flags
+        .iter()
+        .any(|flag| flag.name == name && flag.value != "false")
 }
 
 /// The flags of a command line, `--name=value` or `--name value`. k3s and RKE2 also take them with one dash, after
 /// which the kubelet expects flags of one letter.
 fn flags(words: &[Word], kind: Flags) -> Vec<Setting> {
-    let nexts = words.iter().skip(1).map(|word| word.text.as_str());
-    let pairs = words.iter().zip(nexts.chain([""]));
-    let flags = pairs.filter_map(|(word, next)| {
-        let one = word
-            .text
-            .strip_prefix('-')
-            .filter(|_| kind == Flags::Rancher);
-        let flag = word.text.strip_prefix("--").or(one)?;
-        let (name, value) = flag.split_once('=').unwrap_or((flag, next));
-        let before = format!("--{name}=");
-        let name = name.replace('_', "-");
-        Some(Setting::new(&name, &before, value, &word.from))
-    });
-    flags.collect()
+    let mut flags = Vec::new();
+    for (place, word) in words.iter().enumerate() {
+        let flag = match word.text.strip_prefix("--") {
+            None if kind == Flags::Rancher => word.text.strip_prefix('-'),
+            flag => flag,
+        };
+        if let Some(flag) = flag {
+            let next = words.get(place + 1).map_or("", |next| &next.text);
+            let (name, value) = flag.split_once('=').unwrap_or((flag, next));
+            flags.push(Setting::new(
+                &name.replace('_', "-"),
+                &format!("--{name}="),
+                value,
+                &word.from,
+            ));
+        }
+    }
+    flags
 }

@@ -9,7 +9,7 @@ use criswitch_platform::files;
 use serde::Serialize;
 
 use super::changes::New;
-use super::facts::MachineFacts;
+use super::facts::{MachineFacts, Wanted};
 use super::root::Root;
 use super::unit::Unit;
 
@@ -87,10 +87,13 @@ const STEPS: [Step; 8] = [
 /// The steps that have changes.
 pub(super) fn plan(facts: &MachineFacts<'_>) -> Vec<PlannedStep> {
     let mut planned: Vec<PlannedStep> = Vec::new();
-    for Step { name, changes } in STEPS {
+    for Step {
+        name: step,
+        changes,
+    } in STEPS
+    {
         let changes = changes(facts, &planned);
         if !changes.is_empty() {
-            let step = name;
             planned.push(PlannedStep { step, changes });
         }
     }
@@ -116,51 +119,45 @@ fn binary(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 }
 
 fn units(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
-    let listen = facts
-        .wanted
-        .as_ref()
-        .map(|wanted| wanted.config.listen.to_string());
-    let listen = listen.as_deref().unwrap_or(DEFAULT_LISTEN);
+    let listen = match &facts.wanted {
+        Ok(wanted) => wanted.config.listen.to_string(),
+        Err(_) => DEFAULT_LISTEN.to_owned(),
+    };
     let folder = Path::new(UNITS);
-    let files = SHIPPED.into_iter().flat_map(|(name, unit, target)| {
+    let mut files = Vec::new();
+    for (name, unit, target) in SHIPPED {
         let unit = unit
             .replace(PACKAGED, &format!("{CURRENT}/"))
-            .replace(DEFAULT_LISTEN, listen);
-        let link = Path::new("..").join(name);
-        [
-            (folder.join(name), text(&unit)),
-            (folder.join(target).join(name), Content::Link(link)),
-        ]
-    });
-    let drop_in = facts.layout.as_ref().ok().map(|layout| {
-        let path = folder
-            .join(format!("{}.d", layout.unit))
-            .join(ORDER_DROP_IN);
-        (path, text(SHIPPED_DROP_IN))
-    });
-    of_files(&facts.root, files.chain(drop_in))
+            .replace(DEFAULT_LISTEN, &listen);
+        let link = Content::Link(Path::new("..").join(name));
+        files.push((folder.join(name), text(&unit)));
+        files.push((folder.join(target).join(name), link));
+    }
+    if let Ok(layout) = &facts.layout {
+        let drop_ins = folder.join(format!("{}.d", layout.unit));
+        files.push((drop_ins.join(ORDER_DROP_IN), text(SHIPPED_DROP_IN)));
+    }
+    of_files(&facts.root, files)
 }
 
 fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
-    let wanted = facts.wanted.iter();
-    let new = wanted.filter_map(|wanted| Some((DEFAULT_PATH.into(), text(wanted.text.as_ref()?))));
-    of_files(&facts.root, new)
+    match &facts.wanted {
+        Ok(Wanted {
+            text: Some(new), ..
+        }) => of_files(&facts.root, [(DEFAULT_PATH.into(), text(new))]),
+        _ => Vec::new(),
+    }
 }
 
 fn start(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
-    let is_daemon = |(_, line): (u32, String)| {
-        let program = line
-            .split('\0')
-            .next()
-            .map(Path::new)
-            .and_then(Path::file_name);
-        program.is_some_and(|name| name == "criswitchd")
-    };
     // On this machine, a daemon that no unit runs does not count.
     let is_active = if facts.root.is_this_machine() {
         Unit::is_stopped("criswitch.service") == Some(false)
     } else {
-        facts.root.processes().into_iter().any(is_daemon)
+        facts.root.processes().iter().any(|(_, line)| {
+            let program = line.split('\0').next().map(Path::new);
+            program.and_then(Path::file_name) == Some("criswitchd".as_ref())
+        })
     };
     let what = match is_active {
         false => "start",
@@ -195,19 +192,20 @@ fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
     let Ok(layout) = &facts.layout else {
         return Vec::new();
     };
-    let files = layout
-        .changes
-        .iter()
-        .map(|(path, new)| (path.clone(), text(new)));
-    let changes = of_files(&facts.root, files).into_iter();
-    let with_endpoint = changes.map(|change| Change {
-        what: format!(
+    let mut changes = of_files(
+        &facts.root,
+        layout
+            .changes
+            .iter()
+            .map(|(path, new)| (path.clone(), text(new))),
+    );
+    for change in &mut changes {
+        change.what = format!(
             "{}: the kubelet's endpoint {} becomes {}",
             change.what, layout.endpoint, facts.endpoint
-        ),
-        ..change
-    });
-    with_endpoint.collect()
+        );
+    }
+    changes
 }
 
 fn restart(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
@@ -247,26 +245,26 @@ fn action(facts: &MachineFacts<'_>, place: &str, what: String) -> Vec<Change> {
 
 /// The changes of the files that do not have their content yet.
 fn of_files(root: &Root<'_>, files: impl IntoIterator<Item = (PathBuf, Content)>) -> Vec<Change> {
-    let changes = files.into_iter().filter_map(|(path, content)| {
+    let mut changes = Vec::new();
+    for (path, content) in files {
         let real = root.at(&path);
         if content.is_at(&real) {
-            return None;
+            continue;
         }
         let verb = match fs::symlink_metadata(&real) {
             Ok(_) => "replace",
             Err(_) => "create",
         };
-        let what = match &content {
-            Content::Link(target) => format!("{verb} the link to {}", target.display()),
-            _ => verb.to_owned(),
-        };
-        Some(Change {
+        changes.push(Change {
             place: path.display().to_string(),
-            what,
+            what: match &content {
+                Content::Link(target) => format!("{verb} the link to {}", target.display()),
+                _ => verb.to_owned(),
+            },
             content: Some(content),
-        })
-    });
-    changes.collect()
+        });
+    }
+    changes
 }
 
 impl Content {
@@ -281,8 +279,7 @@ impl Content {
         match self {
             Content::Link(target) => fs::read_link(path).is_ok_and(|old| old == *target),
             Content::File { bytes, mode } => {
-                let mode_of = |about: fs::Metadata| files::mode(&about);
-                let old = fs::symlink_metadata(path).map(mode_of).unwrap_or_default();
+                let old = fs::symlink_metadata(path).map_or(0, |about| files::mode(&about));
                 let is_safe = old & WRITABLE == 0 && old & mode & EXECUTABLE == mode & EXECUTABLE;
                 is_safe && fs::read(path).is_ok_and(|old| old == *bytes)
             }

@@ -80,15 +80,16 @@ impl Systemd<'_> {
         });
         // No further units.
         body.array(8, |_| {});
-        let started = self.manager("StartTransientUnit", "ssa(sv)a(sa(sv))", &body);
-        started.await.map(drop)
+        self.manager("StartTransientUnit", "ssa(sv)a(sa(sv))", &body)
+            .await
+            .map(drop)
     }
 
     /// Removes a failed unit from systemd's list of units.
     pub(super) async fn reset(&self, unit: &str) -> anyhow::Result<()> {
-        let mut body = MarshalledBody::default();
-        body.text(unit);
-        self.manager("ResetFailedUnit", "s", &body).await.map(drop)
+        self.manager("ResetFailedUnit", "s", MarshalledBody::default().text(unit))
+            .await
+            .map(drop)
     }
 
     /// A property of a unit: a text, a number, or the number of its job. systemd also knows those of a unit that does
@@ -141,10 +142,10 @@ impl Systemd<'_> {
             stream.write_all(&message(path, of, body)).await?;
             reply(&mut stream).await
         };
-        let result = timeout(LIMIT, call)
+        timeout(LIMIT, call)
             .await
-            .unwrap_or_else(|_| bail!("no reply within {LIMIT:?}"));
-        result.with_context(|| format!("systemd at {}: {}", self.0.display(), of[1]))
+            .unwrap_or_else(|_| bail!("no reply within {LIMIT:?}"))
+            .with_context(|| format!("systemd at {}: {}", self.0.display(), of[1]))
     }
 
     async fn connect(&self) -> anyhow::Result<Stream> {
@@ -162,11 +163,10 @@ impl Systemd<'_> {
 
 /// Lets the command `after` of a service take its time.
 pub(super) fn take_time() {
-    if service::is_managed() {
-        let sent = service::send(&format!("EXTEND_TIMEOUT_USEC={LONG_MICROSECONDS}"));
-        if let Err(error) = sent {
-            progress(&format!("cannot notify systemd: {error}\n"));
-        }
+    if service::is_managed()
+        && let Err(error) = service::send(&format!("EXTEND_TIMEOUT_USEC={LONG_MICROSECONDS}"))
+    {
+        progress(&format!("cannot notify systemd: {error}\n"));
     }
 }
 
@@ -187,8 +187,8 @@ async fn reply(stream: &mut Stream) -> anyhow::Result<Vec<u8>> {
         let mut head = [0; 16];
         stream.read_exact(&mut head).await?;
         let [order, kind, _, _, a, b, c, d, .., e, f, g, h] = head;
-        let size = |bytes| u32::from_le_bytes(bytes) as usize;
-        let (body, fields) = (size([a, b, c, d]), size([e, f, g, h]).next_multiple_of(8));
+        let [body, fields] = [[a, b, c, d], [e, f, g, h]].map(|it| u32::from_le_bytes(it) as usize);
+        let fields = fields.next_multiple_of(8);
         ensure!(order == b'l', "the reply has an unknown byte order");
         ensure!(body.max(fields) <= MAX_PART, "the reply is too long");
         let mut rest = vec![0; fields + body];
@@ -229,14 +229,15 @@ fn text_of(bytes: &[u8]) -> Option<String> {
 
 /// The name of a unit in the path of its object.
 fn escaped(unit: &str) -> String {
-    let bytes = unit.bytes().map(|byte| {
-        if byte.is_ascii_alphanumeric() {
-            char::from(byte).to_string()
-        } else {
-            format!("_{byte:02x}")
-        }
-    });
-    bytes.collect()
+    unit.bytes()
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() {
+                char::from(byte).to_string()
+            } else {
+                format!("_{byte:02x}")
+            }
+        })
+        .collect()
 }
 
 /// The bytes of a message: each value begins at a multiple of its alignment.
@@ -263,8 +264,8 @@ impl MarshalledBody {
 
     fn signature(&mut self, kinds: &str) -> &mut MarshalledBody {
         let size = u8::try_from(kinds.len()).unwrap_or(u8::MAX);
-        let kinds = [size].into_iter().chain(kinds.bytes()).chain([0]);
-        self.0.extend(kinds);
+        self.0.push(size);
+        self.0.extend(kinds.bytes().chain([0]));
         self
     }
 

@@ -68,11 +68,9 @@ const PROGRESS: &str = "/var/lib/criswitch/node/apply.err";
 /// output for programs has no progress in it.
 pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
     let program = std::env::current_exe()?;
-    let arguments: Vec<_> = std::env::args()
-        .skip(1)
-        .chain(["--here".to_owned()])
-        .collect();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<_> = words.iter().map(String::as_str).collect();
+    arguments.push("--here");
     make_directories(&missing(Path::new(DIRECTORY)))?;
     let root = Root::of(Path::new("/"));
     let unit = TransientUnit {
@@ -109,10 +107,6 @@ impl TransientUnit {
         let program = program
             .to_str()
             .context("the program's path is not UTF-8")?;
-        let command = |program: &str, arguments: &[&str]| -> Vec<String> {
-            let words = [program].into_iter().chain(arguments.iter().copied());
-            words.map(str::to_owned).collect()
-        };
         // An undo may remove its own program; then the program of the recover unit exists.
         let after = match self.after {
             [] => Vec::new(),
@@ -162,8 +156,8 @@ impl TransientUnit {
             }
             let start = output.len();
             if let Some(file) = &mut file {
-                let rest = MAX_OUTPUT.saturating_sub(start as u64);
-                file.take(rest).read_to_end(&mut output)?;
+                file.take(MAX_OUTPUT.saturating_sub(start as u64))
+                    .read_to_end(&mut output)?;
             }
             let new = output.get(start..).unwrap_or_default();
             if is_shown {
@@ -211,6 +205,12 @@ impl TransientUnit {
     async fn property(&self, root: &Root<'_>, of: &str, name: &str) -> anyhow::Result<String> {
         Systemd(&socket(root)).property(self.name, of, name).await
     }
+}
+
+fn command(program: &str, arguments: &[&str]) -> Vec<String> {
+    let mut words = vec![program.to_owned()];
+    words.extend(arguments.iter().map(|word| (*word).to_owned()));
+    words
 }
 
 fn socket(root: &Root<'_>) -> PathBuf {

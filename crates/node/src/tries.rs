@@ -64,12 +64,13 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
         return Ok(());
     };
     let (pods, _) = runtime.workloads().await?;
-    let left = pods.into_iter().filter(|pod| {
-        let names = pod.metadata.as_ref();
-        names.is_some_and(|names| names.namespace == TRY_NAMESPACE)
-    });
-    for pod in left {
-        runtime.end_pod(&pod.id).await?;
+    for pod in pods {
+        if pod
+            .metadata
+            .is_some_and(|names| names.namespace == TRY_NAMESPACE)
+        {
+            runtime.end_pod(&pod.id).await?;
+        }
     }
     Ok(())
 }

@@ -70,16 +70,21 @@ impl Unit {
     pub(super) fn read(root: &Root<'_>, name: &str) -> Unit {
         let asked = root.is_this_machine().then(|| reported_files(name));
         let files = asked.flatten().unwrap_or_else(|| files(root, name));
-        let own = files.first().filter(|file| file.ends_with(name));
-        let text = own.map(|own| root.text(own).map(Option::unwrap_or_default));
-        let is_masked = matches!(&text, Some(Ok(text)) if text.trim().is_empty());
-        let is_there = own.is_some();
-        let is_readable = |file: &PathBuf| root.text(file).is_ok();
-        let (files, unreadable): (Vec<_>, _) = files.into_iter().partition(is_readable);
-        let texts = files.iter().filter_map(|file| {
-            let text = root.text(file).ok()??;
-            Some((file.display().to_string(), text))
-        });
+        let (mut is_there, mut is_masked) = (false, false);
+        if let Some(file) = files.first().filter(|file| file.ends_with(name)) {
+            is_there = true;
+            is_masked = root
+                .text(file)
+                .is_ok_and(|text| text.is_none_or(|text| text.trim().is_empty()));
+        }
+        let (mut texts, mut unreadable) = (Vec::new(), Vec::new());
+        for file in files {
+            match root.text(&file) {
+                Ok(Some(text)) => texts.push((file.display().to_string(), text)),
+                Ok(None) => {}
+                Err(_) => unreadable.push(file),
+            }
+        }
         Unit {
             unreadable,
             is_there,
@@ -104,8 +109,8 @@ impl Unit {
                     Some(other) => format!("it is in section [{other}]"),
                     None => "it is in no section".to_owned(),
                 };
-                if KEYS.contains(&line.key.as_str()) {
-                    let (number, key) = (line.number, &line.key);
+                let Assignment { number, key, .. } = line;
+                if KEYS.contains(&key.as_str()) {
                     let what = format!("systemd ignores {key}= in line {number}: {cause}");
                     ignored.push((from.clone(), what));
                 }
@@ -141,12 +146,12 @@ impl Unit {
 
     /// Whether the unit has files, and one of the usual targets starts it.
     pub(super) fn is_enabled(&self, root: &Root<'_>) -> bool {
-        let wants = ["multi-user", "sockets"].map(|target| {
-            let links = format!("/etc/systemd/system/{target}.target.wants");
-            let links = root.names_in(Path::new(&links)).unwrap_or_default();
-            links.contains(&self.name)
-        });
-        !self.files.is_empty() && wants.contains(&true)
+        !self.files.is_empty()
+            && ["multi-user", "sockets"].iter().any(|target| {
+                let links = format!("/etc/systemd/system/{target}.target.wants");
+                root.names_in(Path::new(&links))
+                    .is_ok_and(|names| names.contains(&self.name))
+            })
     }
 
     /// Whether systemd can start the unit.
@@ -156,11 +161,15 @@ impl Unit {
 
     /// The values of a key. In systemd, an empty value clears the values before it.
     pub(super) fn values(&self, key: &str) -> Vec<&Word> {
-        let lines = self.lines.iter().filter(|(name, _)| name == key);
-        let values: Vec<_> = lines.map(|(_, value)| value).collect();
-        let cleared = values.iter().rposition(|value| value.text.is_empty());
-        let kept = cleared.map_or(0, |last| last + 1);
-        values.into_iter().skip(kept).collect()
+        let mut values = Vec::new();
+        for (_, value) in self.lines.iter().filter(|(name, _)| name == key) {
+            if value.text.is_empty() {
+                values.clear();
+            } else {
+                values.push(value);
+            }
+        }
+        values
     }
 
     /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files
@@ -183,8 +192,7 @@ impl Unit {
         }
         let variables = self.variables(root, findings);
         let text = line.text.trim_start_matches(['-', '@', ':', '+', '!', '|']);
-        let parts = words(&self.specified(text), &line.from);
-        parts
+        words(&self.specified(text), &line.from)
             .iter()
             .flat_map(|part| expanded(part, &variables))
             .collect()
@@ -199,21 +207,20 @@ impl Unit {
     ) -> Vec<(String, Word)> {
         let mut found = Vec::new();
         for Word { text, from } in self.values("Environment") {
-            let pairs = words(&self.specified(text), from);
-            found.extend(pairs.iter().filter_map(|pair| {
-                let (name, value) = pair.text.split_once('=')?;
-                Some((name.to_owned(), Word::new(value, from)))
-            }));
+            for pair in words(&self.specified(text), from) {
+                if let Some((name, value)) = pair.text.split_once('=') {
+                    found.push((name.to_owned(), Word::new(value, from)));
+                }
+            }
         }
         for Word { text, .. } in self.values("EnvironmentFile") {
             let text = self.specified(text);
             let path = text.trim_start_matches('-');
             match root.text(Path::new(path)) {
                 Ok(Some(file)) => {
-                    let pairs = assignments(&in_lines(&file)).into_iter();
-                    found.extend(
-                        pairs.map(|pair| (pair.key, Word::new(&file_value(&pair.value), path))),
-                    );
+                    for Assignment { key, value, .. } in assignments(&in_lines(&file)) {
+                        found.push((key, Word::new(&file_value(&value), path)));
+                    }
                 }
                 Ok(None) if path != text && !path.contains(['%', '*', '?', '[']) => {}
                 _ => self.report_unreadable(findings, path),
@@ -221,10 +228,9 @@ impl Unit {
         }
         for Word { text, from } in self.values("UnsetEnvironment") {
             for unset in words(&self.specified(text), from) {
-                let is_unset = |name: &str, value: &str| {
-                    unset.text == name || unset.text == format!("{name}={value}")
-                };
-                found.retain(|(name, value)| !is_unset(name, &value.text));
+                found.retain(|(name, Word { text, .. })| {
+                    unset.text != *name && unset.text != format!("{name}={text}")
+                });
             }
         }
         found
@@ -237,10 +243,11 @@ impl Unit {
         let mut specified = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('%') {
-            let mut values = names.iter().chain(&SPECIFIERS);
-            let found =
-                values.find_map(|(letter, value)| Some((*value, after.strip_prefix(*letter)?)));
-            let (value, after) = found.unwrap_or(("%", after));
+            let (value, after) = names
+                .iter()
+                .chain(&SPECIFIERS)
+                .find_map(|(letter, value)| Some((*value, after.strip_prefix(*letter)?)))
+                .unwrap_or(("%", after));
             specified.extend([before, value]);
             rest = after;
         }
@@ -257,24 +264,27 @@ impl Unit {
 /// The file of a unit and its drop-ins, in the order in which systemd reads them.
 fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
     let kind = name.rsplit('.').next().unwrap_or_default();
-    let unit = DIRECTORIES.into_iter().find_map(|directory| {
-        let names = root.names_in(Path::new(directory)).unwrap_or_default();
-        let has = names.iter().any(|it| it == name);
-        has.then(|| Path::new(directory).join(name))
+    let unit = DIRECTORIES.into_iter().find(|directory| {
+        root.names_in(Path::new(directory))
+            .is_ok_and(|names| names.iter().any(|it| it == name))
     });
+    let mut owners = vec![name.to_owned()];
     // `a-b.service` also has the drop-ins of `a-.service`.
-    let prefixes = name
-        .rmatch_indices('-')
-        .filter_map(|(end, _)| Some(format!("{}.{kind}", name.get(..=end)?)));
-    let owners = [name.to_owned()].into_iter().chain(prefixes);
+    for (end, _) in name.rmatch_indices('-') {
+        owners.extend(name.get(..=end).map(|prefix| format!("{prefix}.{kind}")));
+    }
+    owners.push(kind.to_owned());
     let mut drop_ins: Vec<_> = owners
-        .chain([kind.to_owned()])
+        .iter()
         .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")))
         .flat_map(|directory| root.files_in(Path::new(&directory), &["conf"]))
         .collect();
     drop_ins.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
     drop_ins.dedup_by(|later, first| later.file_name() == first.file_name());
-    unit.into_iter().chain(drop_ins).collect()
+    unit.map(|directory| Path::new(directory).join(name))
+        .into_iter()
+        .chain(drop_ins)
+        .collect()
 }
 
 /// The files of a unit of this machine, as systemd reports them; `None` if no systemd answers.
@@ -289,11 +299,12 @@ pub(super) fn properties<const N: usize>(unit: &str, names: [&str; N]) -> Option
     let asked = names.map(|name| format!("--property={name}"));
     let mut systemctl = Command::new("systemctl");
     systemctl.arg("show").args(asked).arg(unit);
-    let output = within(SHOW_LIMIT, systemctl);
-    let output = output.ok().filter(|output| output.status.success())?;
+    let output = within(SHOW_LIMIT, systemctl)
+        .ok()
+        .filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut pairs = text.lines().filter_map(|line| line.split_once('='));
-    let values = names.map(|name| pairs.clone().find(|(its, _)| *its == name));
+    let values = names.map(|name| pairs.clone().find(|(key, _)| *key == name));
     pairs.next()?;
     Some(values.map(|pair| pair.map_or_else(String::new, |(_, value)| value.to_owned())))
 }
@@ -392,10 +403,9 @@ fn assignments(text: &str) -> Vec<Assignment> {
             continue;
         }
         whole += line;
-        let header = whole
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'));
-        if let Some(header) = header {
+        if let Some(rest) = whole.strip_prefix('[')
+            && let Some(header) = rest.strip_suffix(']')
+        {
             section = Some(header.to_owned());
         } else if let Some((key, value)) = whole.split_once('=') {
             found.push(Assignment {
@@ -432,25 +442,32 @@ pub(super) fn words(text: &str, from: &str) -> Vec<Word> {
 
 /// The words that systemd makes of a word: `$NAME` becomes the words of the variable, `${NAME}` its value.
 fn expanded(word: &Word, variables: &[(String, Word)]) -> Vec<Word> {
-    let variable = |name: &str| {
-        let mut last = variables.iter().rev();
-        last.find(|(its, _)| its == name).map(|(_, value)| value)
-    };
-    let name = word.text.strip_prefix('$');
-    if let Some(name) = name.filter(|name| !name.starts_with(['{', '$'])) {
-        let value = variable(name);
-        return value.map_or_else(Vec::new, |value| words(&value.text, &value.from));
+    if let Some(name) = word.text.strip_prefix('$')
+        && !name.starts_with(['{', '$'])
+    {
+        return match value_of(name, variables) {
+            Some(value) => words(&value.text, &value.from),
+            None => Vec::new(),
+        };
     }
     let (mut text, mut rest) = (String::new(), word.text.as_str());
     while let Some((before, after)) = rest.split_once("${")
         && let Some((name, after)) = after.split_once('}')
     {
         text += before;
-        text += variable(name).map_or("", |value| &value.text);
+        text += value_of(name, variables).map_or("", |value| &value.text);
         rest = after;
     }
     text += rest;
     vec![Word::new(&text.replace("$$", "$"), &word.from)]
+}
+
+/// The value of a variable, of which the last one with a name counts.
+fn value_of<'a>(name: &str, variables: &'a [(String, Word)]) -> Option<&'a Word> {
+    variables
+        .iter()
+        .rfind(|(variable, _)| variable == name)
+        .map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -50,19 +50,20 @@ fn now(endpoint: &str, before: &Workloads) -> anyhow::Result<(Workloads, BTreeSe
         let runtime = Running::connect(&socket).await?;
         let (pods, containers) = runtime.workloads().await?;
         let now = workloads(pods, containers);
-        let stopped = before.iter().filter(|(id, was)| {
-            was.runs && was.pod.is_some() && now.get(*id).is_some_and(|is| !is.runs)
-        });
         let mut ended = BTreeSet::new();
-        for (id, _) in stopped {
-            if has_ended(&runtime, id).await? {
+        for (id, was) in before {
+            let has_stopped = now.get(id).is_some_and(|is| was.runs && !is.runs);
+            if has_stopped && was.pod.is_some() && has_ended(&runtime, id).await? {
                 ended.insert(id.clone());
             }
         }
         Ok((now, ended))
     };
-    let late = || format!("{endpoint}: no answer within {LIMIT:?}");
-    block_on(async { tokio::time::timeout(LIMIT, look).await.with_context(late)? })
+    block_on(async {
+        tokio::time::timeout(LIMIT, look)
+            .await
+            .with_context(|| format!("{endpoint}: no answer within {LIMIT:?}"))?
+    })
 }
 
 /// Whether a container has ended on its own: no signal ended it, and no client of criswitch stopped it. A runtime does
@@ -75,7 +76,8 @@ async fn has_ended(runtime: &Running, id: &str) -> anyhow::Result<bool> {
 }
 
 fn workloads(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Workloads {
-    let pods = pods.into_iter().map(|pod| {
+    let mut all = Workloads::new();
+    for pod in pods {
         let runs = pod.state() == PodSandboxState::SandboxReady;
         let names = pod.metadata.unwrap_or_default();
         let workload = Workload {
@@ -85,9 +87,8 @@ fn workloads(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Workloads {
             attempt: names.attempt,
             created_at: pod.created_at,
         };
-        (pod.id, workload)
-    });
-    let mut all: Workloads = pods.collect();
+        all.insert(pod.id, workload);
+    }
     for container in containers {
         let runs = container.state() == ContainerState::ContainerRunning;
         let names = container.metadata.unwrap_or_default();
@@ -107,21 +108,21 @@ fn workloads(pods: Vec<PodSandbox>, containers: Vec<Container>) -> Workloads {
 
 /// The changes of the pods and containers that ran.
 fn changes(before: &Workloads, now: &Workloads, ended: &BTreeSet<String>) -> Vec<String> {
-    let ran = before.iter().filter(|(_, was)| was.runs);
-    let changes = ran.filter_map(|(id, was)| {
+    let mut changes = Vec::new();
+    for (id, was) in before.iter().filter(|(_, was)| was.runs) {
         let how = match now.get(id) {
             None => "is gone",
             Some(is) if is.created_at != was.created_at => "was created again",
-            Some(is) if is.runs => return None,
+            Some(is) if is.runs => continue,
             Some(_) if was.is_replaced(now) => "was restarted",
             Some(_) if ended.contains(id) || has_ended_with_containers(id, before, ended) => {
-                return None;
+                continue;
             }
             Some(_) => "was stopped",
         };
-        Some(format!("{} {how}", was.name))
-    });
-    changes.collect()
+        changes.push(format!("{} {how}", was.name));
+    }
+    changes
 }
 
 /// Whether all containers of a pod that ran have ended on their own: then the kubelet stops the pod.

@@ -101,8 +101,8 @@ pub struct Server {
 impl Server {
     /// The user of the process, if that user is neither an administrator, nor the user of criswitch, nor `expected`.
     pub fn unexpected_user(&self, expected: Option<users::UserId>) -> Option<users::UserId> {
-        let is_unexpected = |user: &users::UserId| !self.is_own && expected != Some(*user);
-        self.user.filter(is_unexpected)
+        self.user
+            .filter(|user| !self.is_own && expected != Some(*user))
     }
 }
 

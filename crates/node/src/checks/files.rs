@@ -39,83 +39,81 @@ const IMMUTABLE: [(&str, &str, &str); 2] = [
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
 pub(super) fn operating_system(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let mut files = OS_RELEASE.into_iter();
-    let found = files.find_map(|file| Some((file, facts.root.text(Path::new(file)).ok()??)));
-    let Some((file, text)) = found else {
+    let Some((file, text)) = OS_RELEASE
+        .into_iter()
+        .find_map(|file| Some((file, facts.root.text(Path::new(file)).ok()??)))
+    else {
         return Vec::new();
     };
-    let mut lines = text.lines();
-    let id = lines
+    let id = text
+        .lines()
         .find_map(|line| line.trim().strip_prefix("ID="))
         .unwrap_or_default()
         .trim_matches(['"', '\'']);
-    let known = IMMUTABLE.iter().find(|(name, ..)| *name == id);
-    let finding = known.map(|(_, what, instead)| Finding::new([file], what, instead));
-    finding.into_iter().collect()
+    match IMMUTABLE.iter().find(|(name, ..)| *name == id) {
+        Some((_, what, instead)) => vec![Finding::new([file], what, instead)],
+        None => Vec::new(),
+    }
 }
 
 pub(super) fn machine(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let Some(wanted) = &facts.specification.machine_id else {
         return Vec::new();
     };
-    let found = facts
-        .root
-        .text(Path::new(MACHINE_ID))
-        .ok()
-        .flatten()
-        .map(|id| id.trim().to_owned());
     let what = format!("the specification is for the machine {wanted}");
-    match found {
-        None => vec![Finding::unknown(
-            [MACHINE_ID],
-            format!("cannot be read, and {what}"),
-            "",
-        )],
-        Some(id) if id == *wanted => Vec::new(),
-        Some(id) => {
-            let what = format!("{what}, and this is {id}");
-            vec![Finding::new(
-                [MACHINE_ID],
-                &what,
-                "the specification of this machine",
-            )]
-        }
+    let Ok(Some(id)) = facts.root.text(Path::new(MACHINE_ID)) else {
+        let what = format!("cannot be read, and {what}");
+        return vec![Finding::unknown([MACHINE_ID], what, "")];
+    };
+    if id.trim() == wanted {
+        return Vec::new();
     }
+    let what = format!("{what}, and this is {}", id.trim());
+    let hint = "the specification of this machine";
+    vec![Finding::new([MACHINE_ID], what, hint)]
 }
 
 pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     let own = env!("CARGO_PKG_VERSION");
-    let wanted = facts.specification.version.iter();
-    let other = wanted.filter(|wanted| *wanted != own).map(|wanted| {
-        let what = format!("this program is version {own}, the specification wants {wanted}");
-        Finding::new(["criswitch"], &what, "the program of that version")
-    });
-    other.collect()
+    match &facts.specification.version {
+        Some(wanted) if wanted != own => {
+            let what = format!("this program is version {own}, the specification wants {wanted}");
+            let hint = "the program of that version";
+            vec![Finding::new(["criswitch"], what, hint)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 pub(super) fn generation(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let wanted = facts.specification.generation.iter();
-    let older = wanted
-        .filter(|wanted| **wanted < facts.number)
-        .map(|wanted| {
+    match facts.specification.generation {
+        Some(wanted) if wanted < facts.number => {
             let what = format!(
                 "the specification has the generation {wanted}, and {} was applied here",
                 facts.number
             );
-            Finding::new(["specification"], &what, "the newest specification")
-        });
-    older.collect()
+            let hint = "the newest specification";
+            vec![Finding::new(["specification"], what, hint)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 pub(super) fn systemd(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let exists = |path: &&str| facts.root.at(Path::new(path)).exists();
-    let found = if facts.root.runs() {
-        exists(&RUNNING)
+    let paths: &[_] = if facts.root.runs() {
+        &[RUNNING]
     } else {
-        SYSTEMD.iter().any(exists)
+        &SYSTEMD
     };
+    if paths.iter().any(|path| exists(facts, path)) {
+        return Vec::new();
+    }
     let what = "systemd does not run the services of this machine";
-    Vec::from_iter((!found).then(|| Finding::new([RUNNING], what, "")))
+    vec![Finding::new([RUNNING], what, "")]
+}
+
+fn exists(facts: &MachineFacts<'_>, path: &str) -> bool {
+    facts.root.at(Path::new(path)).exists()
 }
 
 pub(super) fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -123,22 +121,26 @@ pub(super) fn configuration(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<
 }
 
 pub(super) fn package(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let exists = |path: &&&str| facts.root.at(Path::new(path)).exists();
+    let installed = INSTALLED.iter().filter(|path| exists(facts, path));
     let what = "a package, or somebody manually, has installed criswitch here";
     let hint = "upgrading it in the same way, or removing it first";
-    vec![Finding::new(INSTALLED.iter().filter(exists), what, hint)]
+    vec![Finding::new(installed, what, hint)]
 }
 
 /// The file if it exists, else the first directory above it that does.
 fn existing_part(root: &Root<'_>, path: &str) -> PathBuf {
     let real = root.at(Path::new(path));
-    let mut parts = real.ancestors().filter(|part| part.exists());
-    parts.next().unwrap_or(&real).to_owned()
+    real.ancestors()
+        .find(|part| part.exists())
+        .unwrap_or(&real)
+        .to_owned()
 }
 
 fn contents(planned: &[PlannedStep]) -> impl Iterator<Item = (&Change, &Content)> {
-    let changes = planned.iter().flat_map(|planned| &planned.changes);
-    changes.filter_map(|change| Some((change, change.content.as_ref()?)))
+    planned
+        .iter()
+        .flat_map(|planned| &planned.changes)
+        .filter_map(|change| Some((change, change.content.as_ref()?)))
 }
 
 /// The files for whose place in the file system `is_bad` holds.
@@ -147,33 +149,34 @@ fn with_target(
     planned: &[PlannedStep],
     is_bad: impl Fn(&WriteTarget, &Content) -> bool,
 ) -> Vec<String> {
-    let bad = contents(planned).filter(|(change, content)| {
-        let part = existing_part(&facts.root, &change.place);
-        WriteTarget::of(&part).is_ok_and(|target| is_bad(&target, content))
-    });
-    bad.map(|(change, _)| change.place.clone()).collect()
+    contents(planned)
+        .filter(|(change, content)| {
+            WriteTarget::of(&existing_part(&facts.root, &change.place))
+                .is_ok_and(|target| is_bad(&target, content))
+        })
+        .map(|(change, _)| change.place.clone())
+        .collect()
 }
 
 /// Files that are not below the root of the machine, because an absolute link leads there from a directory above them.
 pub(super) fn outside(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let root = facts.root.at(Path::new("/")).canonicalize();
-    let is_outside = |path: &Path| {
-        let parent = path.parent().unwrap_or(path).to_string_lossy();
-        let part = existing_part(&facts.root, &parent).canonicalize();
-        !matches!((&root, part), (Ok(root), Ok(part)) if part.starts_with(root) && part.is_dir())
-    };
-    let paths = contents(planned)
+    let places = contents(planned)
         .map(|(change, _)| Path::new(&change.place))
-        .chain([Path::new(journal::FILE)]);
-    let places = paths.filter(|path| is_outside(path)).map(Path::display);
+        .chain([Path::new(journal::FILE)])
+        .filter(|path| {
+            let parent = path.parent().unwrap_or(path).to_string_lossy();
+            let part = existing_part(&facts.root, &parent).canonicalize();
+            !matches!((&root, part), (Ok(root), Ok(part)) if part.starts_with(root) && part.is_dir())
+        })
+        .map(Path::display);
     let what = "a link leads to a directory outside of the machine's root, or a file is in its way";
     vec![Finding::new(places, what, "")]
 }
 
 pub(super) fn read_only(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
     let places = with_target(facts, planned, |target, _| target.is_read_only);
-    let what = "the file system is read-only";
-    vec![Finding::new(places, what, "")]
+    vec![Finding::new(places, "the file system is read-only", "")]
 }
 
 pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
@@ -187,18 +190,16 @@ pub(super) fn no_exec(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<
 /// Files in the way. A setting in a file of the kubelet is changed on purpose, and a link to another version of
 /// criswitch is of this command.
 pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec<Finding> {
-    let changes = planned.iter().flat_map(|planned| &planned.changes);
     let layout = facts.layout.as_ref();
-    let is_setting = |path: &Path| layout.is_ok_and(|layout| layout.read.contains_key(path));
-    let in_the_way = changes.filter(|change| {
+    let in_the_way = contents(planned).filter(|(change, content)| {
         let path = Path::new(&change.place);
-        let is_version =
-            matches!(change.content, Some(Content::Link(_))) && path.starts_with(PROGRAMS);
-        let exists = facts.root.at(path).symlink_metadata().is_ok();
-        let is_own = is_version || facts.own.iter().any(|own| own == path);
-        change.content.is_some() && exists && !is_own && !is_setting(path)
+        let is_version = matches!(content, Content::Link(_)) && path.starts_with(PROGRAMS);
+        facts.root.at(path).symlink_metadata().is_ok()
+            && !is_version
+            && !facts.own.iter().any(|own| own == path)
+            && !layout.is_ok_and(|layout| layout.read.contains_key(path))
     });
-    let places = in_the_way.map(|change| &change.place);
+    let places = in_the_way.map(|(change, _)| &change.place);
     let what = "the file exists, differs, and would be replaced";
     vec![Finding::new(places, what, "moving it")]
 }

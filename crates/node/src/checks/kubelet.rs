@@ -9,9 +9,9 @@ use crate::finding::Finding;
 use crate::kubelet::IMAGES;
 use crate::kubelet_files::files_of;
 use crate::settings::judge;
-use crate::start::{Flags, Start};
+use crate::start::Flags;
 use crate::steps::{ORDER_DROP_IN, PlannedStep};
-use crate::unit::{Unit, Word};
+use crate::unit::Unit;
 
 /// The oldest minor version of the kubelet 1.x that criswitch serves.
 const OLDEST: u32 = 31;
@@ -23,11 +23,10 @@ const TICKS_PER_SECOND: u64 = 100;
 const START_FIELD: usize = 19;
 
 pub(super) fn layout(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let findings = match &facts.layout {
-        Ok(_) => &facts.kubelet_findings,
-        Err(findings) => findings,
-    };
-    findings.clone()
+    match &facts.layout {
+        Ok(_) => facts.kubelet_findings.clone(),
+        Err(findings) => findings.clone(),
+    }
 }
 
 pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -42,8 +41,11 @@ pub(super) fn image_endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec
 pub(super) fn minor_version(facts: &MachineFacts<'_>) -> Option<u32> {
     let version = facts.kubelet.version(&facts.root)?;
     let (_, minor) = version.split_once(" v1.")?;
-    let mut numbers = minor.split(|char: char| !char.is_ascii_digit());
-    numbers.next()?.parse().ok()
+    minor
+        .split(|char: char| !char.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
 }
 
 pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -68,10 +70,11 @@ pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
 }
 
 pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let is_stopped = facts.root.runs() && facts.kubelet.pid.is_none();
+    if !facts.root.runs() || facts.kubelet.pid.is_some() {
+        return Vec::new();
+    }
     let what = "the kubelet does not run, so whether it would serve with criswitch is not known";
-    let unknown = || Finding::unknown(["kubelet"], what, "starting it first");
-    Vec::from_iter(is_stopped.then(unknown))
+    vec![Finding::unknown(["kubelet"], what, "starting it first")]
 }
 
 pub(super) fn program(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -98,9 +101,9 @@ pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
         return vec![Finding::unknown(["kubelet"], what, "")];
     };
     let mut paths = files_of(&facts.kubelet.settings, &facts.root, &mut Vec::new());
-    let settings = facts.kubelet.settings.iter();
-    let settings = settings.chain(&facts.next_kubelet.settings);
-    paths.extend(settings.map(|setting| PathBuf::from(&setting.from)));
+    for kubelet in [&facts.kubelet, &facts.next_kubelet] {
+        paths.extend(kubelet.settings.iter().map(|set| PathBuf::from(&set.from)));
+    }
     if let Ok(layout) = &facts.layout {
         paths.extend(Unit::read(&facts.root, &layout.unit).files());
     }
@@ -108,25 +111,24 @@ pub(super) fn files(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     paths.dedup();
     // The drop-in of criswitch only orders the kubelet at the next boot.
     paths.retain(|path| path.is_absolute() && !path.ends_with(ORDER_DROP_IN));
-    let newer = paths.iter().filter(|path| {
-        let about = fs::metadata(facts.root.at(path));
-        about
+    paths.retain(|path| {
+        fs::metadata(facts.root.at(path))
             .and_then(|about| about.modified())
             .is_ok_and(|time| time > started)
     });
+    let newer = paths.iter().map(|path| path.display());
     let what = "the file is newer than the kubelet's process, so a restart would apply it";
-    let hint = "restarting the kubelet first";
-    vec![Finding::new(newer.map(|path| path.display()), what, hint)]
+    vec![Finding::new(newer, what, "restarting the kubelet first")]
 }
 
 /// The time at which the kubelet's process started, or up to a second later: the kernel shows the time of the boot in
 /// whole seconds.
 fn start_time(facts: &MachineFacts<'_>) -> Option<SystemTime> {
-    let text = |path: String| facts.root.text(Path::new(&path)).ok().flatten();
-    let process = text(format!("/proc/{}/stat", facts.kubelet.pid?))?;
+    let process = format!("/proc/{}/stat", facts.kubelet.pid?);
+    let process = facts.root.text(Path::new(&process)).ok()??;
     let (_, fields) = process.rsplit_once(')')?;
     let ticks: u64 = fields.split_whitespace().nth(START_FIELD)?.parse().ok()?;
-    let machine = text("/proc/stat".to_owned())?;
+    let machine = facts.root.text(Path::new("/proc/stat")).ok()??;
     let boot = machine
         .lines()
         .find_map(|line| line.strip_prefix("btime "))?;
@@ -140,27 +142,24 @@ pub(super) fn flags(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     let (Some(process), Some(unit)) = (&facts.kubelet.start, &next.start) else {
         return Vec::new();
     };
-    let program = |start: &Start| start.rancher.as_ref().map(|given| given.program);
-    if program(process) != program(unit) {
+    let [runs, starts] = [process, unit].map(|start| start.rancher.as_ref().map(|it| it.program));
+    if runs != starts {
         let what = "a different program runs the kubelet now than this unit would start";
-        return vec![Finding::new(
-            [&unit.from],
-            what,
-            "disabling the unit of one of them",
-        )];
+        let hint = "disabling the unit of one of them";
+        return vec![Finding::new([&unit.from], what, hint)];
     }
     // k3s and RKE2 make the kubelet's flags themselves at each start.
     if next.rancher.is_some() || process.program.flags != Flags::Kubelet {
         return Vec::new();
     }
-    let words = |start: &[Word]| -> Vec<String> {
-        start.iter().skip(1).map(|word| word.text.clone()).collect()
-    };
-    let differs = words(&process.words) != words(&unit.words);
+    let [runs, starts] =
+        [process, unit].map(|start| start.words.iter().skip(1).map(|word| &word.text));
+    if runs.eq(starts) {
+        return Vec::new();
+    }
     let what = "the kubelet's process has other flags than its unit would give it now";
-    Vec::from_iter(
-        differs.then(|| Finding::new([&unit.from], what, "restarting the kubelet first")),
-    )
+    let hint = "restarting the kubelet first";
+    vec![Finding::new([&unit.from], what, hint)]
 }
 
 pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -173,21 +172,15 @@ pub(super) fn daemon_reload(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<
         .then(|| Unit::needs_reload(&layout.unit));
     match asked.flatten() {
         Some(false) => Vec::new(),
-        Some(true) => {
-            let what = "the unit has changed on disk, and systemd has not read it yet";
-            vec![Finding::new(
-                [&layout.unit],
-                what,
-                "systemctl daemon-reload, then restarting the kubelet",
-            )]
-        }
-        None => {
-            let what = "whether systemd has read the unit as it is on disk is not known";
-            vec![Finding::unknown(
-                [&layout.unit],
-                what,
-                "systemctl daemon-reload",
-            )]
-        }
+        Some(true) => vec![Finding::new(
+            [&layout.unit],
+            "the unit has changed on disk, and systemd has not read it yet",
+            "systemctl daemon-reload, then restarting the kubelet",
+        )],
+        None => vec![Finding::unknown(
+            [&layout.unit],
+            "whether systemd has read the unit as it is on disk is not known",
+            "systemctl daemon-reload",
+        )],
     }
 }

@@ -31,22 +31,30 @@ fn answered<'f>(facts: &'f MachineFacts<'_>) -> Vec<(&'f str, &'f Probed)> {
 
 /// An unknown finding about the backends whose pods are not known.
 fn silent(facts: &MachineFacts<'_>) -> Finding {
-    let wanted = facts.wanted.iter();
-    let backends = wanted.flat_map(|wanted| &wanted.config.table.backends);
-    let answers = backends.zip(facts.probes.iter().flatten());
-    let silent = answers.filter(|(_, probe)| probe.is_err());
-    let places = silent.map(|(backend, _)| format!("backend {:?}", backend.name));
-    Finding::unknown(
-        places,
-        "its pods are not known, because it does not answer",
-        "",
-    )
+    let places = facts
+        .wanted
+        .iter()
+        .flat_map(|wanted| &wanted.config.table.backends)
+        .zip(facts.probes.iter().flatten())
+        .filter(|(_, probe)| probe.is_err())
+        .map(|(backend, _)| format!("backend {:?}", backend.name));
+    let what = "its pods are not known, because it does not answer";
+    Finding::unknown(places, what, "")
 }
 
 /// The pods that run on a backend.
 fn running(found: &Probed) -> impl Iterator<Item = &PodSandbox> {
-    let ready = |pod: &&PodSandbox| pod.state() == PodSandboxState::SandboxReady;
-    found.pods.iter().filter(ready)
+    found
+        .pods
+        .iter()
+        .filter(|pod| pod.state() == PodSandboxState::SandboxReady)
+}
+
+/// The pods that run on all backends.
+fn all_running<'f>(facts: &'f MachineFacts<'_>) -> impl Iterator<Item = &'f PodSandbox> {
+    answered(facts)
+        .into_iter()
+        .flat_map(|(_, found)| running(found))
 }
 
 fn name(pod: &PodSandbox) -> String {
@@ -61,18 +69,16 @@ pub(super) fn backend(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
     let backends = &wanted.config.table.backends;
     let Some(probes) = &facts.probes else {
         let places = backends.iter().map(probe::place);
-        return vec![Finding::unknown(
-            places,
-            "the machine does not run, so no backend was asked",
-            "",
-        )];
+        let what = "the machine does not run, so no backend was asked";
+        return vec![Finding::unknown(places, what, "")];
     };
-    let answers = backends.iter().zip(probes);
-    let bad = answers.flat_map(|(backend, probe)| {
-        let faults = probe::faults(probe).into_iter();
-        faults.map(|what| Finding::new([probe::place(backend)], what, ""))
-    });
-    bad.collect()
+    let mut findings = Vec::new();
+    for (backend, probe) in backends.iter().zip(probes) {
+        for fault in probe::faults(probe) {
+            findings.push(Finding::new([probe::place(backend)], fault, ""));
+        }
+    }
+    findings
 }
 
 /// Without its runtime as a backend, the kubelet would not find its pods.
@@ -81,32 +87,26 @@ pub(super) fn current_runtime(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Ve
         return Vec::new();
     };
     let endpoint = facts.kubelet.endpoint().unwrap_or(&layout.endpoint);
-    let sockets = wanted
-        .config
-        .table
-        .backends
-        .iter()
-        .map(|backend| backend.socket.to_string());
-    if same(endpoint, &facts.endpoint) || sockets.into_iter().any(|socket| same(&socket, endpoint))
+    let mut backends = wanted.config.table.backends.iter();
+    if same(endpoint, &facts.endpoint)
+        || backends.any(|backend| same(&backend.socket.to_string(), endpoint))
     {
         return Vec::new();
     }
     let what = "the kubelet uses this runtime, which is not a backend, so it would lose its pods";
-    vec![Finding::new(
-        [endpoint],
-        what,
-        "a row for its handlers under [handlers]",
-    )]
+    let hint = "a row for its handlers under [handlers]";
+    vec![Finding::new([endpoint], what, hint)]
 }
 
 /// The paths that the backends share outside of the CRI.
 pub(super) fn shared(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
-    let wanted = facts.wanted.iter().filter(|_| facts.root.runs());
-    let lost = wanted.flat_map(|wanted| collisions::lost_sockets(&wanted.config.table));
-    collisions::between(&answered(facts))
-        .into_iter()
-        .chain(lost)
-        .collect()
+    let mut findings = collisions::between(&answered(facts));
+    if let Ok(wanted) = &facts.wanted
+        && facts.root.runs()
+    {
+        findings.extend(collisions::lost_sockets(&wanted.config.table));
+    }
+    findings
 }
 
 pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
@@ -115,8 +115,9 @@ pub(super) fn cgroup_driver(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<
     };
     let table = &wanted.config.table;
     let probes = facts.probes.as_deref().unwrap_or_default();
-    let all = table.backends.iter();
-    let silent = all
+    let silent = table
+        .backends
+        .iter()
         .filter(|backend| driver_of(table, probes, backend.id).is_none())
         .map(|backend| format!("backend {:?}", backend.name));
     let mut found = vec![Finding::unknown(
@@ -139,20 +140,21 @@ pub(super) fn handler_without_row(facts: &MachineFacts<'_>, _: &[PlannedStep]) -
         return Vec::new();
     };
     let table = &wanted.config.table;
-    let found = answered(facts).into_iter().flat_map(|(backend, found)| {
-        let id = table
-            .backends
-            .iter()
-            .find(|row| row.name == backend)
-            .map(|row| row.id);
-        running(found).filter_map(move |pod| {
+    let mut findings = Vec::new();
+    for (backend, found) in answered(facts) {
+        let Some(row) = table.backends.iter().find(|row| row.name == backend) else {
+            continue;
+        };
+        for pod in running(found) {
             let handler = &pod.runtime_handler;
-            let has_row = handler.is_empty() || table.name_for(id?, handler).is_some();
-            let what = format!("the pod uses the handler {handler:?}, which has no row");
-            (!has_row).then(|| Finding::new([name(pod)], &what, "a row under [handlers]"))
-        })
-    });
-    found.chain([silent(facts)]).collect()
+            if !handler.is_empty() && table.name_for(row.id, handler).is_none() {
+                let what = format!("the pod uses the handler {handler:?}, which has no row");
+                findings.push(Finding::new([name(pod)], what, "a row under [handlers]"));
+            }
+        }
+    }
+    findings.push(silent(facts));
+    findings
 }
 
 /// Pods that the kubelet would remove, because it does not know them.
@@ -161,9 +163,7 @@ pub(super) fn unknown_to_kubelet(facts: &MachineFacts<'_>, _: &[PlannedStep]) ->
         Ok(known) => known,
         Err(found) => return vec![found.clone()],
     };
-    let all = answered(facts);
-    let all = all.iter().flat_map(|(_, found)| running(found));
-    let unknown = all.filter(|pod| {
+    let unknown = all_running(facts).filter(|pod| {
         let uid = pod.metadata.as_ref().map(|names| names.uid.as_str());
         !known.contains(uid.unwrap_or_default())
     });
@@ -176,28 +176,28 @@ pub(super) fn young(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding>
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    let is_after = |pod: &PodSandbox, time: Duration| {
-        u128::try_from(pod.created_at).is_ok_and(|created| created > time.as_nanos())
-    };
-    let all = answered(facts);
-    let all = all.iter().flat_map(|(_, found)| running(found));
-    let (future, past): (Vec<_>, _) = all.partition(|pod| is_after(pod, now + CLOCK_STEP));
-    let since = now.saturating_sub(YOUNG);
-    let young = past.into_iter().filter(|pod| is_after(pod, since));
+    let (mut young, mut future) = (Vec::new(), Vec::new());
+    for pod in all_running(facts) {
+        let created = u128::try_from(pod.created_at).unwrap_or_default();
+        if created > (now + CLOCK_STEP).as_nanos() {
+            future.push(name(pod));
+        } else if created > now.saturating_sub(YOUNG).as_nanos() {
+            young.push(name(pod));
+        }
+    }
     let what = "the pod is younger than 10 seconds";
     let ahead = "the pod was created later than this machine's time, so its age is not known";
     vec![
         silent(facts),
-        Finding::new(young.map(name), what, "again after 10 seconds"),
-        Finding::unknown(future.into_iter().map(name), ahead, "correcting the clock"),
+        Finding::new(young, what, "again after 10 seconds"),
+        Finding::unknown(future, ahead, "correcting the clock"),
     ]
 }
 
 /// A note about the pods of the node, whose specifications are in the API server only.
 fn note(facts: &MachineFacts<'_>, what: &str) -> Vec<Finding> {
     let has_pods = !facts.pods.as_ref().is_ok_and(BTreeSet::is_empty);
-    let place = has_pods.then_some("all pods");
-    vec![Finding::new(place, what, KUBECTL)]
+    vec![Finding::new(has_pods.then_some("all pods"), what, KUBECTL)]
 }
 
 pub(super) fn admission(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {

@@ -109,22 +109,24 @@ impl AllowedUsers {
     }
 
     fn new(owner: u32, mode: u32, entries: &[AclEntry]) -> AllowedUsers {
-        let mask = entries.iter().find(|(tag, ..)| *tag == MASK);
-        let mask = mask.map_or(READ_WRITE, |(_, mask, _)| *mask);
-        let lets_in = |permissions: u16| permissions & mask & WRITE != 0;
-        let users = entries
+        let mask = entries
             .iter()
-            .filter(|(tag, ..)| *tag == USER)
-            .filter(|(_, permissions, _)| lets_in(*permissions));
-        let owner = (mode & OWNER_WRITES != 0).then_some(owner);
-        let groups = |entry: &AclEntry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
+            .find(|(tag, ..)| *tag == MASK)
+            .map_or(READ_WRITE, |(_, mask, _)| *mask);
+        let mut users = Vec::from_iter((mode & OWNER_WRITES != 0).then_some(owner));
+        // If the file has an ACL, the group bits of its mode hold the mask of the ACL instead of group permissions.
+        let mut groups = entries.is_empty() && mode & GROUP_WRITES != 0;
+        for (tag, permissions, id) in entries {
+            match *tag {
+                _ if permissions & mask & WRITE == 0 => {}
+                USER => users.push(*id),
+                OWNING_GROUP | GROUP => groups = true,
+                _ => {}
+            }
+        }
         AllowedUsers {
-            users: owner.into_iter().chain(users.map(|user| user.2)).collect(),
-            // If the file has an ACL, the group bits of its mode hold the mask of the ACL instead of group permissions.
-            groups: match entries {
-                [] => mode & GROUP_WRITES != 0,
-                _ => entries.iter().any(groups),
-            },
+            users,
+            groups,
             everybody: mode & OTHERS_WRITE != 0,
         }
     }
@@ -155,12 +157,13 @@ fn encode(uids: &[u32]) -> Vec<u8> {
 fn decode(acl: &[u8]) -> Vec<AclEntry> {
     let entries = acl.get(size_of_val(&VERSION)..).unwrap_or_default();
     let (entries, _) = entries.as_chunks::<8>();
-    let entry = |entry: &[u8; 8]| {
-        let [t0, t1, p0, p1, id @ ..] = *entry;
-        let (tag, permissions) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
-        (tag, permissions, u32::from_le_bytes(id))
-    };
-    entries.iter().map(entry).collect()
+    entries
+        .iter()
+        .map(|&[t0, t1, p0, p1, ref id @ ..]| {
+            let [tag, permissions] = [[t0, t1], [p0, p1]].map(u16::from_le_bytes);
+            (tag, permissions, u32::from_le_bytes(*id))
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -144,10 +144,9 @@ impl WriteTarget {
     /// If it cannot be examined.
     pub fn of(path: &Path) -> io::Result<WriteTarget> {
         let found = rustix::fs::statvfs(path)?;
-        let has = |flag| found.f_flag.contains(flag);
         Ok(WriteTarget {
-            is_read_only: has(StatVfsMountFlags::RDONLY),
-            is_no_exec: has(StatVfsMountFlags::NOEXEC),
+            is_read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
+            is_no_exec: found.f_flag.contains(StatVfsMountFlags::NOEXEC),
         })
     }
 }
@@ -213,14 +212,14 @@ impl Attributes {
 
 /// The extended attributes of a file; none if its file system has none.
 fn extended(path: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
-    let read = |name: String| {
+    let mut attributes = BTreeMap::new();
+    for name in names(|names| rustix::fs::llistxattr(path, names))? {
         let mut value = vec![0; MOST_EXTENDED];
         let length = rustix::fs::lgetxattr(path, &*name, &mut value)?;
         value.truncate(length);
-        Ok((name, value))
-    };
-    let names = names(|names| rustix::fs::llistxattr(path, names))?;
-    names.into_iter().map(read).collect()
+        attributes.insert(name, value);
+    }
+    Ok(attributes)
 }
 
 /// The names of extended attributes that a call lists; none if the file system has none.
@@ -231,12 +230,12 @@ fn names(list: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Vec
         length => length?,
     };
     names.truncate(length);
-    let names = names
+    names
         .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty());
-    let text = |name: &[u8]| String::from_utf8(name.to_vec());
-    let texts = names.map(|name| text(name).map_err(|_| io::ErrorKind::InvalidData.into()));
-    texts.collect()
+        .filter(|name| !name.is_empty())
+        .map(|name| String::from_utf8(name.to_vec()))
+        .collect::<Result<_, _>>()
+        .map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Makes a symbolic link.

@@ -42,25 +42,28 @@ impl KernelReport {
     /// Reads the output of [`look`].
     #[must_use]
     pub fn parse(output: &str) -> KernelReport {
-        let value = |key: &str| {
-            let mut lines = output.lines().filter_map(|line| line.split_once('='));
-            lines
-                .find(|(name, _)| *name == key)
-                .map(|(_, value)| value.trim().to_owned())
-        };
-        let free_kib = value("free_memory_kib").and_then(|kib| kib.parse::<u64>().ok());
-        let version = value("version");
+        let free_kib = value(output, "free_memory_kib").and_then(|kib| kib.parse::<u64>().ok());
+        let version = value(output, "version");
         KernelReport {
             kernel: Kernel {
-                release: value("release").or_else(|| release_in(version.as_deref()?)),
+                release: value(output, "release").or_else(|| release_in(version.as_deref()?)),
                 version,
-                boot_id: value("boot_id"),
+                boot_id: value(output, "boot_id"),
             },
-            has_hypervisor: value("hypervisor").is_some(),
-            log: value("log"),
+            has_hypervisor: value(output, "hypervisor").is_some(),
+            log: value(output, "log"),
             free_memory_bytes: free_kib.map(|kib| 1024 * kib),
         }
     }
+}
+
+/// The value after `key=` in the output of [`look`].
+fn value(output: &str, key: &str) -> Option<String> {
+    output
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .find(|(name, _)| *name == key)
+        .map(|(_, value)| value.trim().to_owned())
 }
 
 /// The release in a version: `4.19.0-gvisor` in `Linux version 4.19.0-gvisor #1 SMP ...`. gVisor has no file with the
@@ -74,14 +77,14 @@ impl Kernel {
     /// The kernel of this machine.
     #[must_use]
     pub fn own() -> Kernel {
-        let line = |path| {
-            let text = fs::read_to_string(path).ok()?;
-            Some(text.trim().to_owned())
-        };
         Kernel {
             release: line("/proc/sys/kernel/osrelease"),
             version: line("/proc/version"),
             boot_id: line("/proc/sys/kernel/random/boot_id"),
         }
     }
+}
+
+fn line(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }

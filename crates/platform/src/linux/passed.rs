@@ -148,20 +148,19 @@ impl Passed {
     }
 
     fn by_name(names: &[String]) -> Result<Passed, PassedError> {
-        let places = |metrics: bool| {
-            let all = names.iter().enumerate();
-            let those = all.filter(move |(_, name)| (*name == METRICS) == metrics);
-            those.map(|(place, _)| place).collect::<Vec<_>>()
-        };
+        let (metrics, clients): (Vec<_>, Vec<_>) = names
+            .iter()
+            .enumerate()
+            .partition(|(_, name)| *name == METRICS);
         let mut passed = ListenFd::from_env();
-        let cri = match *places(false) {
-            [place] => take(&mut passed, place, Purpose::Clients)?,
+        let cri = match *clients {
+            [(place, _)] => take(&mut passed, place, Purpose::Clients)?,
             [] => return Err(PassedError::MetricsAlone),
             _ => return Err(PassedError::Several(names.to_vec())),
         };
-        let metrics = match *places(true) {
+        let metrics = match *metrics {
             [] => None,
-            [place] => Some(take(&mut passed, place, Purpose::Metrics)),
+            [(place, _)] => Some(take(&mut passed, place, Purpose::Metrics)),
             _ => Some(Err(PassedError::Several(names.to_vec()))),
         };
         Ok(Passed {
@@ -227,10 +226,7 @@ impl PassedSocket {
     pub fn place(&self) -> String {
         let place = match self {
             PassedSocket::Unix(socket) => path(socket).map(|path| path.display().to_string()),
-            PassedSocket::Tcp(socket) => {
-                let address = socket.local_addr().ok();
-                address.map(|address| address.to_string())
-            }
+            PassedSocket::Tcp(socket) => socket.local_addr().ok().map(|it| it.to_string()),
         };
         place.unwrap_or_else(|| "without a path".to_owned())
     }
@@ -259,13 +255,13 @@ fn take(
     // `take_unix_listener` leaves a descriptor of another kind in place, so TCP can be tried next.
     let unix = passed.take_unix_listener(place).and_then(there);
     let socket = match (unix, purpose) {
-        (Err(_), Purpose::Metrics) => {
-            let tcp = passed.take_tcp_listener(place).and_then(there);
-            tcp.map(PassedSocket::Tcp)
-        }
+        (Err(_), Purpose::Metrics) => passed
+            .take_tcp_listener(place)
+            .and_then(there)
+            .map(PassedSocket::Tcp),
         (unix, _) => unix.map(PassedSocket::Unix),
-    };
-    let socket = socket.map_err(|error| PassedError::Kind(purpose, error))?;
+    }
+    .map_err(|error| PassedError::Kind(purpose, error))?;
     if !rustix::net::sockopt::socket_acceptconn(&socket).map_err(io::Error::from)? {
         return Err(PassedError::NotListening(purpose));
     }
@@ -289,10 +285,11 @@ fn path(socket: &UnixListener) -> Option<PathBuf> {
 /// Whether the socket's path and `listen` name the same file after links are resolved. For example, `/var/run` is a
 /// link to `/run`.
 fn is_at(socket: &UnixListener, listen: &Path) -> bool {
-    let real = |path: &Path| fs::canonicalize(path).ok();
-    let is_same =
-        |path: &Path| path == listen || real(path).is_some_and(|path| real(listen) == Some(path));
-    path(socket).as_deref().is_some_and(is_same)
+    path(socket).is_some_and(|path| {
+        path == listen
+            || fs::canonicalize(path)
+                .is_ok_and(|path| fs::canonicalize(listen).is_ok_and(|listen| listen == path))
+    })
 }
 
 /// Logs a warning if the permissions of a passed socket's file do not match `allow_uids`. criswitch does not change the
@@ -314,8 +311,6 @@ fn look_at_file(path: &Path, others: &[u32]) {
 /// Returns the warning to log if users other than root, criswitch's own user and `others` may connect, or if a user of
 /// `others` may not. Access by groups is accepted unless `others` is empty.
 fn misfit(access: &AllowedUsers, others: &[u32]) -> Option<&'static str> {
-    let expected = |uid: &u32| others.contains(uid) || users::is_own(*uid);
-    let shut_out = |uid: &u32| !access.users.contains(uid);
     if access.everybody && !others.is_empty() {
         return Some(
             "every user can connect to the socket that was passed: criswitch closes connections of users outside \
@@ -323,13 +318,18 @@ fn misfit(access: &AllowedUsers, others: &[u32]) -> Option<&'static str> {
              with ExecStartPost= in the socket's unit",
         );
     }
-    if access.everybody || !access.users.iter().all(expected) || access.groups && others.is_empty()
+    if access.everybody
+        || access.groups && others.is_empty()
+        || !access
+            .users
+            .iter()
+            .all(|uid| others.contains(uid) || users::is_own(*uid))
     {
         return Some(
             "the socket that was passed is open to users outside `allow_uids`; see SocketMode= in the socket's unit",
         );
     }
-    others.iter().any(shut_out).then_some(
+    others.iter().any(|uid| !access.users.contains(uid)).then_some(
         "the socket that was passed may reject users of `allow_uids`; set an ACL with ExecStartPost= in the socket's unit",
     )
 }

@@ -98,9 +98,9 @@ pub fn stderr_is_journal() -> bool {
 
 /// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is not a terminal.
 pub fn size_of(stream: &(impl IsTerminal + AsFd)) -> Option<(usize, usize)> {
-    let size = || tcgetwinsize(stream).map_or((0, 0), |size| (size.ws_col, size.ws_row));
-    let size = stream.is_terminal().then(size);
-    size.map(|(columns, rows)| (columns.into(), rows.into()))
+    stream.is_terminal().then(|| {
+        tcgetwinsize(stream).map_or((0, 0), |size| (size.ws_col.into(), size.ws_row.into()))
+    })
 }
 
 /// The kernel's random id of this boot, and the id of this machine (machine-id(5)), which is empty if there is none.

@@ -43,7 +43,8 @@ pub fn lost_sockets(
         return Ok(Vec::new());
     }
     let servers = servers(&bound.values().flatten().copied().collect())?;
-    let lost = bound.into_iter().filter_map(|(path, inodes)| {
+    let mut lost = Vec::new();
+    for (path, inodes) in bound {
         let mut processes: Vec<_> = inodes
             .iter()
             .filter_map(|inode| servers.get(inode))
@@ -51,10 +52,11 @@ pub fn lost_sockets(
             .cloned()
             .collect();
         processes.sort_by_key(|process| process.pid);
-        let is_lost = processes.len() > 1 || !processes.is_empty() && is_dead(&path);
-        is_lost.then_some(LostSocket { path, processes })
-    });
-    Ok(lost.collect())
+        if processes.len() > 1 || !processes.is_empty() && is_dead(&path) {
+            lost.push(LostSocket { path, processes });
+        }
+    }
+    Ok(lost)
 }
 
 /// Whether nothing listens at the file.
@@ -119,12 +121,14 @@ fn named(process: &Process) -> SocketProcess {
 
 /// Whether the process sees the same directory at the path of the socket as init does.
 fn sees(pid: i32, socket: &Path) -> bool {
-    let directory = |pid: i32| {
-        let below = socket.parent()?.strip_prefix("/").ok()?;
-        let directory = fs::metadata(Path::new(&format!("/proc/{pid}/root")).join(below)).ok()?;
-        Some((directory.dev(), directory.ino()))
-    };
-    directory(pid).is_some_and(|its| directory(1) == Some(its))
+    directory_of(pid, socket).is_some_and(|directory| directory_of(1, socket) == Some(directory))
+}
+
+/// The device and the inode of the directory that a process sees at the path of a socket.
+fn directory_of(pid: i32, socket: &Path) -> Option<(u64, u64)> {
+    let below = socket.parent()?.strip_prefix("/").ok()?;
+    let directory = fs::metadata(Path::new(&format!("/proc/{pid}/root")).join(below)).ok()?;
+    Some((directory.dev(), directory.ino()))
 }
 
 #[cfg(test)]

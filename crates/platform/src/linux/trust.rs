@@ -34,13 +34,16 @@ struct UntrustedPath {
     mode: bool,
 }
 
-fn faults(path: &Path, found: &Metadata) -> Vec<UntrustedPath> {
-    let (mode, uid, gid, path) = (found.mode(), found.uid(), found.gid(), path.display());
-    let fault = |what, command, mode| UntrustedPath {
+fn fault(what: String, command: String, mode: bool) -> UntrustedPath {
+    UntrustedPath {
         what,
         command,
         mode,
-    };
+    }
+}
+
+fn faults(path: &Path, found: &Metadata) -> Vec<UntrustedPath> {
+    let (mode, uid, gid, path) = (found.mode(), found.uid(), found.gid(), path.display());
     let mut faults = Vec::new();
     if !users::is_own(uid) {
         let what = format!("belongs to user {uid}");

@@ -136,12 +136,13 @@ impl Machine {
 impl Hierarchy {
     /// Prefers cgroup v1. A machine with both has its controllers there, and an empty mount of cgroup v2.
     fn of(root: &Path, mounts: &[MountInfo]) -> Option<Hierarchy> {
-        let controller = |name: &str| {
-            let mut mounts = mounts.iter();
-            let mount = mounts.find(|it| it.fs_type == V1 && it.super_options.contains_key(name));
-            mount.map(|mount| place(root, mount))
-        };
-        if let (Some(memory), Some(cpu)) = (controller(MEMORY), controller(CPU)) {
+        let [memory, cpu] = [MEMORY, CPU].map(|name| {
+            mounts
+                .iter()
+                .find(|mount| mount.fs_type == V1 && mount.super_options.contains_key(name))
+                .map(|mount| place(root, mount))
+        });
+        if let (Some(memory), Some(cpu)) = (memory, cpu) {
             return Some(Hierarchy::V1 { memory, cpu });
         }
         let unified = mounts.iter().find(|mount| mount.fs_type == V2);
@@ -154,13 +155,8 @@ impl Hierarchy {
             Hierarchy::V1 { memory, cpu } => (memory, cpu),
             Hierarchy::V2(unified) => (unified, unified),
         };
-        let divided = |directory: &Path| -> io::Result<(Vec<_>, Vec<_>)> {
-            let parent = parent.map(|parent| below(directory, parent));
-            let is_inside =
-                |cgroup: &PathBuf| parent.is_none() || cgroup.parent() == parent.as_deref();
-            Ok(topmost(directory, ids)?.into_iter().partition(is_inside))
-        };
-        let ((memory, other_memory), (cpu, other_cpu)) = (divided(memory)?, divided(cpu)?);
+        let (memory, other_memory) = divided(memory, ids, parent)?;
+        let (cpu, other_cpu) = divided(cpu, ids, parent)?;
         Ok([(memory, cpu), (other_memory, other_cpu)].map(|(memory, cpu)| Cgroups { memory, cpu }))
     }
 
@@ -170,15 +166,14 @@ impl Hierarchy {
             Hierarchy::V1 { .. } => ["memory.usage_in_bytes", "total_inactive_file"],
             Hierarchy::V2(_) => ["memory.current", "inactive_file"],
         };
-        let nanoseconds = |cgroup: &Path| match self {
-            Hierarchy::V1 { .. } => number(&cgroup.join("cpuacct.usage")),
-            Hierarchy::V2(_) => Ok(1000 * field(&cgroup.join("cpu.stat"), "usage_usec")?),
-        };
         Ok(Usage {
             memory_bytes: sum(&cgroups.memory, |cgroup| {
                 working_set(cgroup, usage, inactive)
             })?,
-            cpu: Duration::from_nanos(sum(&cgroups.cpu, nanoseconds)?),
+            cpu: Duration::from_nanos(sum(&cgroups.cpu, |cgroup| match self {
+                Hierarchy::V1 { .. } => number(&cgroup.join("cpuacct.usage")),
+                Hierarchy::V2(_) => Ok(1000 * field(&cgroup.join("cpu.stat"), "usage_usec")?),
+            })?),
         })
     }
 }
@@ -215,11 +210,11 @@ impl CandidateProcess {
 
     /// The name of the program. The kernel's name for a process has at most 15 characters.
     fn name(&self) -> String {
-        let program = self.arguments.first().map(Path::new);
-        let name = program
-            .and_then(Path::file_name)
-            .map(OsStr::to_string_lossy);
-        name.map_or_else(|| self.stat.comm.clone(), String::from)
+        self.arguments
+            .first()
+            .and_then(|program| Path::new(program).file_name())
+            .map(OsStr::to_string_lossy)
+            .map_or_else(|| self.stat.comm.clone(), String::from)
     }
 }
 
@@ -238,10 +233,22 @@ fn chosen<'c>(candidates: &'c [CandidateProcess], ids: &[&str]) -> Vec<&'c Candi
             break;
         }
     }
-    let candidates = candidates.iter();
     candidates
-        .filter(|it| chosen.contains(&it.stat.pid))
+        .iter()
+        .filter(|candidate| chosen.contains(&candidate.stat.pid))
         .collect()
+}
+
+/// The topmost cgroups of a pod below `directory`: those in its cgroup parent, and the others.
+fn divided(
+    directory: &Path,
+    ids: &[&str],
+    parent: Option<&str>,
+) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let parent = parent.map(|parent| below(directory, parent));
+    Ok(topmost(directory, ids)?
+        .into_iter()
+        .partition(|cgroup| parent.is_none() || cgroup.parent() == parent.as_deref()))
 }
 
 /// The cgroups below `directory` whose names have an id, without those below such a cgroup: the kernel counts each
@@ -299,9 +306,12 @@ fn number(path: &Path) -> io::Result<u64> {
 /// The number after `name` in a file with a name and a number in each line.
 fn field(path: &Path, name: &str) -> io::Result<u64> {
     let text = read(path)?;
-    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    let value = lines.find(|(key, _)| *key == name).map(|(_, value)| value);
-    parsed(path, value.unwrap_or_default())
+    let value = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(key, _)| *key == name)
+        .map_or("", |(_, value)| value);
+    parsed(path, value)
 }
 
 fn parsed(path: &Path, text: &str) -> io::Result<u64> {

@@ -101,10 +101,10 @@ pub fn stderr_is_journal() -> bool {
 
 /// The columns and the rows of a terminal, zero if the terminal reports none. `None` if the stream is not a terminal.
 pub fn size_of(stream: &(impl IsTerminal + AsHandle)) -> Option<(usize, usize)> {
-    let size = || terminal_size::terminal_size_of(stream);
-    let size = || size().map_or((0, 0), |(columns, rows)| (columns.0, rows.0));
-    let size = stream.is_terminal().then(size);
-    size.map(|(columns, rows)| (columns.into(), rows.into()))
+    stream.is_terminal().then(|| {
+        terminal_size::terminal_size_of(stream)
+            .map_or((0, 0), |(columns, rows)| (columns.0.into(), rows.0.into()))
+    })
 }
 
 /// The id of this boot, and the id of this machine, which is empty if there is none.
@@ -129,10 +129,13 @@ fn boot_id() -> io::Result<String> {
     if let Ok(id) = key.get_string(BOOT_ID) {
         return Ok(id);
     }
-    let random = || RandomState::new().hash_one(std::process::id());
     let id = format!("{:016x}{:016x}", random(), random());
     key.set_string(BOOT_ID, &id)?;
     Ok(id)
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 /// The seconds in a time of Windows, which counts units of 100 ns.
@@ -151,9 +154,10 @@ impl ProcessStats {
         let reported = process.GetProcessMemoryInfo().ok();
         let memory = reported.as_ref();
         let started = times.as_ref().map(|(start, ..)| seconds(start));
-        let cpu = |(.., kernel, user): &(_, _, _, _)| seconds(kernel) + seconds(user);
         ProcessStats {
-            cpu_seconds: times.as_ref().map(cpu),
+            cpu_seconds: times
+                .as_ref()
+                .map(|(.., kernel, user)| seconds(kernel) + seconds(user)),
             resident_bytes: memory.map(|memory| memory.WorkingSetSize as f64),
             virtual_bytes: memory.map(|memory| memory.PrivateUsage as f64),
             start_seconds: started.map(|started| started - UNIX_EPOCH_SECONDS),

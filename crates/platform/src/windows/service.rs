@@ -212,8 +212,10 @@ pub fn watchdog() -> Option<Duration> {
 /// None.
 pub fn send(message: &str) -> io::Result<()> {
     let has = |state: NotifyState<'_>| message.lines().any(|line| line == state.to_string());
-    let limit = message.lines().find_map(|line| line.strip_prefix(LIMIT));
-    let limit = limit.and_then(|limit| limit.parse().ok()).unwrap_or(0);
+    let limit = message
+        .lines()
+        .find_map(|line| line.strip_prefix(LIMIT))
+        .map_or(0, |limit| limit.parse().unwrap_or(0));
     if has(NotifyState::Stopping) {
         report(ServiceState::StopPending, Duration::from_micros(limit), 0);
     } else if has(NotifyState::Ready) {
