@@ -46,12 +46,13 @@ impl Daemon {
     /// Connects to the daemon. If the connection fails, the error also lists the problems of the configuration, because
     /// they may be the cause.
     pub async fn connect(&self) -> anyhow::Result<Running> {
-        let connected = Running::connect(&self.socket()?).await;
-        connected.map_err(|error| match Config::load(&self.file.path) {
-            Err(problems) if self.socket.is_none() => {
-                NotRunning(format!("{error}\n{problems}")).into()
+        Running::connect(&self.socket()?).await.map_err(|error| {
+            match Config::load(&self.file.path) {
+                Err(problems) if self.socket.is_none() => {
+                    NotRunning(format!("{error}\n{problems}")).into()
+                }
+                _ => error,
             }
-            _ => error,
         })
     }
 }

@@ -82,10 +82,6 @@ fn aligned<R: Into<Vec<String>>>(
         .map(Iterator::collect)
         .collect();
     let room = ColumnRoom::of(header, &rows);
-    let cell = |(column, cell): (usize, String)| match paint(column, &cell) {
-        Some(paint) => coloured(paint, &cell),
-        None => cell,
-    };
     let mut text = Vec::new();
     let mut out = TabWriter::new(&mut text);
     writeln!(out, "{}", header.join("\t"))?;
@@ -95,7 +91,14 @@ fn aligned<R: Into<Vec<String>>>(
             .as_ref()
             .map(|room| room.cut(&mut row))
             .unwrap_or_default();
-        let cells: Vec<_> = row.into_iter().enumerate().map(cell).collect();
+        let cells: Vec<_> = row
+            .into_iter()
+            .enumerate()
+            .map(|(column, cell)| match paint(column, &cell) {
+                Some(paint) => coloured(paint, &cell),
+                None => cell,
+            })
+            .collect();
         writeln!(out, "{}", cells.join("\t"))?;
         below.push(rest.below);
         for line in rest.beside {
@@ -112,8 +115,7 @@ fn aligned<R: Into<Vec<String>>>(
 /// end the aligned columns.
 fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
     let mut shown = String::new();
-    let below = [Vec::new()].into_iter().chain(below);
-    for (line, below) in aligned.lines().zip(below) {
+    for (line, below) in aligned.lines().zip([Vec::new()].into_iter().chain(below)) {
         shown += if below.is_empty() {
             line
         } else {
@@ -143,34 +145,34 @@ struct Rest {
 impl ColumnRoom {
     /// Measures the columns before the last one; `None` if standard output is not a terminal.
     fn of(header: &[&str], rows: &[Vec<String>]) -> Option<ColumnRoom> {
-        let widest = |column: usize| {
-            let cells = rows.iter().filter_map(|row| row.get(column));
-            let title = header.get(column).map(|title| display_width(title));
-            cells
-                .map(|cell| display_width(cell))
-                .chain(title)
-                .max()
-                .unwrap_or_default()
-                + GAP
-        };
-        let before: usize = (0..header.len().saturating_sub(1)).map(widest).sum();
         let width = terminal::width()?;
-        let last = width.saturating_sub(before);
+        let mut last = width;
+        for (column, title) in header
+            .iter()
+            .enumerate()
+            .take(header.len().saturating_sub(1))
+        {
+            let widest = rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| display_width(cell))
+                .fold(display_width(title), usize::max);
+            last = last.saturating_sub(widest + GAP);
+        }
         Some(ColumnRoom { width, last })
     }
 
     /// Shortens the last cell of a row to the words that fit, and returns the rest.
     fn cut(&self, row: &mut [String]) -> Rest {
         let mut rest = Rest::default();
-        let last = row
+        let Some(last) = row
             .last_mut()
-            .filter(|last| display_width(last) > self.last);
-        let Some(last) = last else {
+            .filter(|last| display_width(last) > self.last)
+        else {
             return rest;
         };
         let mut lines = terminal::lines(last, self.last);
-        let has_wide = lines.iter().any(|line| display_width(line) > self.last);
-        if self.last < LEAST_ROOM || has_wide {
+        if self.last < LEAST_ROOM || lines.iter().any(|line| display_width(line) > self.last) {
             rest.below = terminal::lines(last, self.width.saturating_sub(INDENT));
             last.clear();
         } else {

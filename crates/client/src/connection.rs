@@ -13,7 +13,7 @@ use criswitch_platform::Server;
 use criswitch_platform::file_work::{FileWork, NO_ANSWER};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
@@ -64,11 +64,11 @@ impl ClientConnection {
             .stream()
             .await
             .map_err(|error| cannot_connect(&error))?;
-        let shaken = http2::Builder::new(TokioExecutor::new())
+        let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .max_header_list_size(LONGEST_HEADERS)
             .handshake(TokioIo::new(stream))
-            .await;
-        let (requests, connection) = shaken.map_err(|error| cause(&error))?;
+            .await
+            .map_err(|error| cause(&error))?;
         Ok(ClientConnection {
             channel: Channel(requests),
             server,
@@ -92,8 +92,8 @@ impl Channel {
         let request = Request::post(format!("http://localhost{}", row.path()))
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::TE, "trailers")
-            .body(Body::new(Full::new(frames::frame(request))));
-        let request = request.map_err(|error| Lost(error.to_string()))?;
+            .body(Body::new(Full::new(frames::frame(request))))
+            .map_err(|error| Lost(error.to_string()))?;
         let response = self
             .clone()
             .call(request)
@@ -145,6 +145,11 @@ impl Service<Request<Body>> for Channel {
     }
 }
 
+/// The origin of the calls of generated clients.
+pub(crate) fn origin() -> Uri {
+    Uri::from_static("http://localhost")
+}
+
 /// Why no reply came, if `status` is not a status of the server.
 pub fn lost(status: &Status) -> Option<Lost> {
     Some(Lost(cause(status.source()?)))
@@ -157,6 +162,7 @@ fn cause(error: &(dyn Error + 'static)) -> String {
 
 /// The error of HTTP/2 among the causes of an error.
 fn of_connection<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e h2::Error> {
-    let found = error.downcast_ref::<h2::Error>();
-    found.or_else(|| of_connection(error.source()?))
+    error
+        .downcast_ref::<h2::Error>()
+        .or_else(|| of_connection(error.source()?))
 }

@@ -86,21 +86,19 @@ impl Encoding {
     /// Encodes the object as one document, with the schema version and a list of problems. The text ends with a
     /// newline.
     pub fn document(self, object: Json) -> anyhow::Result<Shown> {
-        let text = match self {
-            Encoding::Json => format!("{:#}\n", with_schema(object)),
-            Encoding::Yaml => serde_saphyr::to_string(&with_schema(object))?,
-        };
-        Ok(text.into())
+        Ok(match self {
+            Encoding::Json => format!("{:#}\n", with_schema(object)).into(),
+            Encoding::Yaml => serde_saphyr::to_string(&with_schema(object))?.into(),
+        })
     }
 
     /// Encodes the object as one item of a stream, with the same fields as [`Encoding::document`]: JSON on one line, or
     /// YAML after the separator `---`.
     pub fn item(self, object: Json) -> anyhow::Result<Shown> {
-        let text = match self {
+        Ok(Shown::from(match self {
             Encoding::Json => format!("{}\n", with_schema(object)),
             Encoding::Yaml => format!("---\n{}", serde_saphyr::to_string(&with_schema(object))?),
-        };
-        Ok(text.into())
+        }))
     }
 }
 
@@ -128,10 +126,10 @@ pub fn remove_nulls(value: &mut Json) {
 
 /// The names as text, one on each line.
 pub fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
-    let lines = names
+    names
         .into_iter()
-        .map(|name| name.as_ref().to_owned() + "\n");
-    lines.collect()
+        .map(|name| name.as_ref().to_owned() + "\n")
+        .collect()
 }
 
 /// The object that a command prints when it fails.

@@ -28,11 +28,10 @@ use criswitch_cri::rpc::{self, ROWS, Row};
 use criswitch_platform::users::UserId;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use http::Uri;
 use serde_json::{Value, json};
 use tonic::{Code, Response, Status};
 
-use crate::connection::{self, Channel, ClientConnection, Lost};
+use crate::connection::{self, Channel, ClientConnection, Lost, origin};
 use crate::program::block_on;
 use crate::terminal;
 use configured::configured;
@@ -97,42 +96,40 @@ pub struct Probed {
 impl Probed {
     /// The RPCs that the backend lacks although every runtime must have them.
     pub fn lacking_required(&self) -> Vec<&'static str> {
-        let required = ROWS.iter().filter(|row| !row.may_lack).map(|row| row.name);
-        required
-            .filter(|name| self.lacking.contains(name))
+        ROWS.iter()
+            .filter(|row| !row.may_lack && self.lacking.contains(row.name))
+            .map(|row| row.name)
             .collect()
     }
 
     /// Why the backend is not ready: those of its conditions of these kinds that are false.
     pub fn not_ready(&self, kinds: &[&str]) -> Vec<String> {
-        let conditions = self
-            .conditions
+        self.conditions
             .iter()
-            .filter(|it| !it.status && kinds.contains(&&*it.r#type));
-        let texts = conditions.map(|it| {
-            let (kind, message) = (&it.r#type, terminal::plain(&it.message));
-            format!("it is not ready ({kind} is false): {message}")
-        });
-        texts.collect()
+            .filter(|it| !it.status && kinds.contains(&&*it.r#type))
+            .map(|it| {
+                let message = terminal::plain(&it.message);
+                format!("it is not ready ({} is false): {message}", it.r#type)
+            })
+            .collect()
     }
 
     /// The names of [`Probed::handlers`].
     pub fn handler_names(&self) -> Vec<&str> {
-        let handlers = self.handlers.iter();
-        handlers.map(|handler| handler.name.as_str()).collect()
+        self.handlers.iter().map(|it| it.name.as_str()).collect()
     }
 
     /// The features that do not depend on the handler, by the CRI's names.
     pub fn feature_names(&self) -> Vec<&'static str> {
-        let features = self.features.unwrap_or_default();
-        features::of_runtime(&features)
+        features::of_runtime(&self.features.unwrap_or_default())
     }
 
     /// The names of [`Probed::unknown_features`], such as `field 9 of RuntimeFeatures`.
     pub fn unknown_feature_names(&self) -> Vec<String> {
-        let unknown = self.unknown_features.iter();
-        let names = unknown.map(|(message, number)| format!("field {number} of {message}"));
-        names.collect()
+        self.unknown_features
+            .iter()
+            .map(|(message, number)| format!("field {number} of {message}"))
+            .collect()
     }
 
     /// The configuration of a handler, if the backend reports it. The empty name is the backend's own default.
@@ -156,8 +153,7 @@ impl Probed {
 /// The features of the handler of this name, by the CRI's names.
 pub fn features_of(handlers: &[RuntimeHandler], handler: &str) -> Vec<&'static str> {
     let found = handlers.iter().find(|found| found.name == handler);
-    let features = found.and_then(|found| found.features).unwrap_or_default();
-    features::of_handler(&features)
+    features::of_handler(&found.and_then(|found| found.features).unwrap_or_default())
 }
 
 /// Calls every backend of a configuration. The answers are in the order of the table's backends.
@@ -167,8 +163,7 @@ pub fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
 
 /// Calls all these backends at the same time. The answers are in the order of the backends.
 pub fn probe_all(backends: &[BackendConfig], max_message: usize) -> anyhow::Result<Vec<Probe>> {
-    let backends = backends.iter();
-    let probes = backends.map(|backend| probe_one(backend, max_message));
+    let probes = backends.iter().map(|it| probe_one(it, max_message));
     block_on(async { Ok(join_all(probes).await) })
 }
 
@@ -180,12 +175,12 @@ pub fn probe_of<'p>(table: &Table, probes: &'p [Probe], id: BackendId) -> Option
 
 /// The names and the answers of the backends that answered the probe.
 pub fn answered<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<(&'a str, &'a Probed)> {
-    let found = table
+    table
         .backends
         .iter()
         .zip(probes)
-        .filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
-    found.collect()
+        .filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)))
+        .collect()
 }
 
 /// A backend in texts for people.
@@ -199,12 +194,16 @@ pub fn faults(probe: &Probe) -> Vec<String> {
         Err(cause) => return vec![terminal::plain(cause)],
         Ok(found) => found,
     };
+    let mut faults = Vec::new();
     let lacking = found.lacking_required();
-    let lacking = (!lacking.is_empty()).then(|| wording::lacking(&lacking.join(", ")));
-    let switch = "criswitch serves this socket; set the socket of a runtime";
-    let switch = found.is_switch.then(|| switch.to_owned());
-    let faults = lacking.into_iter().chain(found.not_ready(&[RUNTIME_READY]));
-    faults.chain(switch).collect()
+    if !lacking.is_empty() {
+        faults.push(wording::lacking(&lacking.join(", ")));
+    }
+    faults.extend(found.not_ready(&[RUNTIME_READY]));
+    if found.is_switch {
+        faults.push("criswitch serves this socket; set the socket of a runtime".to_owned());
+    }
+    faults
 }
 
 /// The names of the backends whose cgroup driver differs from `ours`, that of `default`, each with the difference in
@@ -214,16 +213,18 @@ pub fn other_drivers<'a>(
     ours: Option<&str>,
     answered: &[(&'a str, &Probed)],
 ) -> Vec<(&'a str, String)> {
-    let others = answered.iter().filter_map(|(name, found)| {
-        let (ours, theirs) = (ours?, found.cgroup_driver?);
-        (theirs != ours).then(|| {
+    let mut others = Vec::new();
+    for (name, found) in answered {
+        if let (Some(ours), Some(theirs)) = (ours, found.cgroup_driver)
+            && theirs != ours
+        {
             let what = format!(
                 "uses the cgroup driver {theirs}, but {default} uses {ours}; set the same driver for the kubelet and all backends"
             );
-            (*name, what)
-        })
-    });
-    others.collect()
+            others.push((*name, what));
+        }
+    }
+    others
 }
 
 /// Pairs of backends that list the same pods, with the number of these pods. Such a pair is probably one runtime with
@@ -233,18 +234,16 @@ pub fn with_common_pods<'a>(
     probes: &'a [Probe],
 ) -> Vec<(&'a str, &'a str, usize)> {
     let found = answered(table, probes);
-    let pairs = found
-        .iter()
-        .enumerate()
-        .flat_map(|(place, one)| found.iter().skip(place + 1).map(move |other| (one, other)));
+    let mut pairs = Vec::new();
+    for (place, (one, ours)) in found.iter().enumerate() {
+        for (other, theirs) in found.iter().skip(place + 1) {
+            let ids: BTreeSet<_> = theirs.pods.iter().map(|pod| &pod.id).collect();
+            let common = ours.pods.iter().filter(|pod| ids.contains(&pod.id));
+            pairs.push((*one, *other, common.count()));
+        }
+    }
+    pairs.retain(|(.., pods)| *pods > 0);
     pairs
-        .map(|((one, ours), (other, theirs))| {
-            let theirs: BTreeSet<_> = theirs.pods.iter().map(|pod| &pod.id).collect();
-            let common = ours.pods.iter().filter(|pod| theirs.contains(&pod.id));
-            (*one, *other, common.count())
-        })
-        .filter(|(.., pods)| *pods > 0)
-        .collect()
 }
 
 /// The cgroup driver that a backend reports, if any.
@@ -279,15 +278,13 @@ pub fn found_json(found: &Probed) -> Value {
 /// The cgroup driver of the runtime at a socket; `None` if the runtime does not answer or reports none.
 pub async fn cgroup_driver_at(socket: &Address) -> Option<&'static str> {
     let config = BackendConfig::without_row(BackendIds::default().issue(), "", socket);
-    let probe = probe_one(&config, MAX_MESSAGE).await;
-    probe.ok()?.cgroup_driver
+    probe_one(&config, MAX_MESSAGE).await.ok()?.cgroup_driver
 }
 
 /// The problem of a row whose backend does not report the row's handler.
 pub fn missing(table: &Table, row: &Handler, probes: &[Probe]) -> Option<String> {
     let backend = &table.backend(row.backend)?.name;
-    let is_missing = reported(table, row, probes) == Some(false);
-    is_missing.then(|| {
+    (reported(table, row, probes) == Some(false)).then(|| {
         format!(
             "backend {backend:?} has no handler {:?}",
             row.backend_handler
@@ -310,8 +307,7 @@ pub fn reported(table: &Table, row: &Handler, probes: &[Probe]) -> Option<bool> 
 }
 
 async fn probe_one(config: &BackendConfig, max_message: usize) -> Probe {
-    let asked = tokio::time::timeout(LIMIT, connect_and_ask(config, max_message));
-    asked
+    tokio::time::timeout(LIMIT, connect_and_ask(config, max_message))
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")))
 }
@@ -355,34 +351,22 @@ async fn ask(
     max_message: usize,
     answered: &Cell<bool>,
 ) -> anyhow::Result<Probed> {
-    let origin = Uri::from_static("http://localhost");
-    let mut client = RuntimeServiceClient::with_origin(channel.clone(), origin)
+    let mut client = RuntimeServiceClient::with_origin(channel.clone(), origin())
         .max_decoding_message_size(max_message);
     let version = client.version(VersionRequest::default()).await;
     let version = answer(&rpc::VERSION, version)?;
     answered.set(true);
-    let probes = ROWS
+    let mut optional: FuturesUnordered<_> = ROWS
         .iter()
-        .filter_map(|row| Some((row, row.probe_request()?)));
-    let optional = probes.map(|(row, request)| reply_of(channel, row, request, max_message));
-    let mut optional = FuturesUnordered::from_iter(optional);
-    let (mut lacking, mut unknown_features) = (BTreeSet::new(), BTreeSet::new());
-    let mut note = |reply: Option<(&'static Row, Code, Bytes)>| {
-        let Some((row, code, body)) = reply else {
-            return;
-        };
-        if lacks(row, code) {
-            lacking.insert(row.name);
-        }
-        if row.name == rpc::STATUS.name {
-            unknown_features = unknown_features_in(&body);
-        }
-    };
+        .filter_map(|row| Some((row, row.probe_request()?)))
+        .map(|(row, request)| ask_optional(channel, row, request, max_message))
+        .collect();
+    let mut replies: Vec<OptionalReply> = Vec::new();
     let mut required = std::pin::pin!(ask_required(&mut client, version));
     let found = loop {
         tokio::select! {
             biased;
-            Some(reply) = optional.next() => note(reply),
+            Some(reply) = optional.next() => replies.extend(reply),
             found = &mut required => break found?,
         }
     };
@@ -391,7 +375,7 @@ async fn ask(
         while optional.len() > 1
             && let Some(reply) = optional.next().await
         {
-            note(reply);
+            replies.extend(reply);
         }
     };
     let unpinned = unpinned(channel, found.configured.pause_image.as_deref());
@@ -400,22 +384,40 @@ async fn ask(
         tokio::time::timeout(OPTIONAL_WAIT, unpinned),
     );
     Ok(Probed {
-        lacking,
-        unknown_features,
+        lacking: replies.iter().filter_map(|reply| reply.lacking).collect(),
+        unknown_features: replies
+            .into_iter()
+            .flat_map(|reply| reply.unknown_features)
+            .collect(),
         unpinned_pause_image: unpinned.ok().flatten(),
         ..found
     })
 }
 
-/// The code and the body of the reply; `None` if no reply comes.
-async fn reply_of(
+/// The facts that the reply to an optional RPC shows.
+struct OptionalReply {
+    /// The name of the RPC, if the backend lacks it.
+    lacking: Option<&'static str>,
+    /// Those of [`Probed::unknown_features`], in the reply to `Status`.
+    unknown_features: BTreeSet<(&'static str, u32)>,
+}
+
+/// Makes an optional call; `None` if no reply comes.
+async fn ask_optional(
     channel: &Channel,
     row: &'static Row,
     request: Bytes,
     max_message: usize,
-) -> Option<(&'static Row, Code, Bytes)> {
+) -> Option<OptionalReply> {
     let (code, body) = channel.reply(row, &request, max_message).await.ok()?;
-    Some((row, code, body))
+    Some(OptionalReply {
+        lacking: lacks(row, code).then_some(row.name),
+        unknown_features: if row.name == rpc::STATUS.name {
+            unknown_features_in(&body)
+        } else {
+            BTreeSet::new()
+        },
+    })
 }
 
 /// Whether a reply with this code shows that the backend lacks the RPC. A stream of events that ends without an event
@@ -431,18 +433,19 @@ fn lacks(row: &Row, code: Code) -> bool {
 /// The features in the body of a reply to `Status` that are of a later version of the CRI.
 fn unknown_features_in(body: &Bytes) -> BTreeSet<(&'static str, u32)> {
     let status = frames::unframe(body).unwrap_or_default();
-    let in_message = |message, all, path: &[u32]| {
-        let features = protobuf::all_bytes(&status, path).unwrap_or_default();
-        let unknown = features
-            .into_iter()
-            .flat_map(|it| features::unknown(all, it));
-        unknown.map(|number| (message, number)).collect::<Vec<_>>()
-    };
     let of_runtime = [status_response::FEATURES];
     let of_handler = [status_response::RUNTIME_HANDLERS, runtime_handler::FEATURES];
-    let of_runtime = in_message("RuntimeFeatures", OF_RUNTIME, &of_runtime);
-    let of_handler = in_message("RuntimeHandlerFeatures", OF_HANDLER, &of_handler);
-    of_runtime.into_iter().chain(of_handler).collect()
+    let mut found = BTreeSet::new();
+    for (message, all, path) in [
+        ("RuntimeFeatures", OF_RUNTIME, &of_runtime[..]),
+        ("RuntimeHandlerFeatures", OF_HANDLER, &of_handler[..]),
+    ] {
+        for features in protobuf::all_bytes(&status, path).unwrap_or_default() {
+            let unknown = features::unknown(all, features).into_iter();
+            found.extend(unknown.map(|number| (message, number)));
+        }
+    }
+    found
 }
 
 async fn ask_required(
@@ -451,14 +454,16 @@ async fn ask_required(
 ) -> anyhow::Result<Probed> {
     let status = client.status(StatusRequest { verbose: true }).await;
     let mut status = answer(&rpc::STATUS, status)?;
-    let handlers = std::mem::take(&mut status.runtime_handlers).into_iter();
-    let (own_default, handlers): (Vec<_>, _) =
-        handlers.partition(|handler| handler.name.is_empty());
+    let (own_default, handlers): (Vec<_>, _) = std::mem::take(&mut status.runtime_handlers)
+        .into_iter()
+        .partition(|handler| handler.name.is_empty());
     let pods = client.list_pod_sandbox(ListPodSandboxRequest::default());
     let pods = answer(&rpc::LIST_PODS, pods.await)?;
     let configured = configured(&status).unwrap_or_default();
-    let cni = status.info.get("cniconfig");
-    let cni = cni.and_then(|cni| serde_json::from_str(cni).ok());
+    let cni = status
+        .info
+        .get("cniconfig")
+        .and_then(|cni| serde_json::from_str(cni).ok());
     let cgroup_driver = ask_cgroup_driver(client).await?;
     Ok(Probed {
         runtime: version.runtime_name,
@@ -483,19 +488,16 @@ async fn ask_required(
 /// This image, if the backend's store has it and does not pin it.
 async fn unpinned(channel: &Channel, image: Option<&str>) -> Option<String> {
     let image = image?;
-    let origin = Uri::from_static("http://localhost");
-    let mut client = ImageServiceClient::with_origin(channel.clone(), origin);
-    let spec = ImageSpec {
-        image: image.to_owned(),
-        ..ImageSpec::default()
-    };
+    let mut client = ImageServiceClient::with_origin(channel.clone(), origin());
     let request = ImageStatusRequest {
-        image: Some(spec),
+        image: Some(ImageSpec {
+            image: image.to_owned(),
+            ..ImageSpec::default()
+        }),
         ..ImageStatusRequest::default()
     };
     let status = client.image_status(request).await.ok()?.into_inner();
-    let is_unpinned = status.image.is_some_and(|found| !found.pinned);
-    is_unpinned.then(|| image.to_owned())
+    (!status.image?.pinned).then(|| image.to_owned())
 }
 
 /// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.
@@ -509,8 +511,7 @@ async fn ask_cgroup_driver(
         return Ok(None);
     }
     let linux = answer(&rpc::RUNTIME_CONFIG, config)?.linux;
-    let driver = linux.map(|linux| linux.cgroup_driver() as u64);
-    Ok(driver.map(facts::cgroup_driver_name))
+    Ok(linux.map(|linux| facts::cgroup_driver_name(linux.cgroup_driver() as u64)))
 }
 
 /// The message of a reply to the RPC in `row`.
@@ -520,7 +521,7 @@ fn answer<T>(row: &Row, reply: Result<Response<T>, Status>) -> anyhow::Result<T>
             return lost.into();
         }
         let text = error_text::reported(status.message());
-        let hint = facts::hint(&text);
-        anyhow!("{} returned {:?}: {text}{hint}", row.name, status.code())
+        let (code, hint) = (status.code(), facts::hint(&text));
+        anyhow!("{} returned {code:?}: {text}{hint}", row.name)
     })
 }

@@ -21,31 +21,30 @@ const OUTPUT_BYTES: u64 = 16 << 20;
 pub async fn output(command: Command, limit: u64, text: &mut Vec<u8>) -> anyhow::Result<()> {
     let (ended, message) = run(command, limit, text).await?;
     let message = String::from_utf8_lossy(&message);
-    let message = message.trim_end().lines().last().unwrap_or_default();
-    ensure!(ended.success(), "{ended} {message}");
+    let last_line = message.trim_end().lines().last().unwrap_or_default();
+    ensure!(ended.success(), "{ended} {last_line}");
     Ok(())
 }
 
 /// Runs a program and waits for its end, at most for `limit`. A program that takes longer ends with the call.
 pub fn within(limit: Duration, command: std::process::Command) -> anyhow::Result<Output> {
     let name = command.get_program().display().to_string();
-    let work = move || {
+    // This thread may run asynchronous work already.
+    thread::spawn(move || {
         let mut stdout = Vec::new();
-        let run = async {
-            let run = timeout(limit, run(command.into(), OUTPUT_BYTES, &mut stdout));
-            run.await
+        let (status, stderr) = block_on(async {
+            timeout(limit, run(command.into(), OUTPUT_BYTES, &mut stdout))
+                .await
                 .with_context(|| format!("{name}: no end within {limit:?}"))?
-        };
-        let (status, stderr) = block_on(run)?;
+        })?;
         Ok(Output {
             status,
             stdout,
             stderr,
         })
-    };
-    // This thread may run asynchronous work already.
-    let ended = thread::spawn(work).join();
-    ended.map_err(|_| anyhow!("the thread of a program has ended early"))?
+    })
+    .join()
+    .map_err(|_| anyhow!("the thread of a program has ended early"))?
 }
 
 /// Runs a program until it ends. Returns its status and its message.
@@ -57,9 +56,9 @@ async fn run(
     let name = command.as_std().get_program().display().to_string();
     command.stdin(Stdio::null()).kill_on_drop(true);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn();
-    let mut child =
-        child.map_err(|error| anyhow!("cannot start {name}: {}", error_chain(&error)))?;
+    let mut child = command
+        .spawn()
+        .map_err(|error| anyhow!("cannot start {name}: {}", error_chain(&error)))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let mut message = Vec::new();
     let (_, _, ended) = tokio::join!(

@@ -20,10 +20,9 @@ use criswitch_cri::codec::cri::{
 };
 use criswitch_platform::service::QUERY;
 use criswitch_platform::users::KEY;
-use http::Uri;
 use tonic::{Code, Response, Status};
 
-use crate::connection::{self, Channel, ClientConnection};
+use crate::connection::{self, Channel, ClientConnection, origin};
 use crate::probe;
 
 /// How long a command waits for the daemon's reply.
@@ -61,19 +60,19 @@ pub struct NotRunning(
 impl Running {
     /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
     pub async fn connect(socket: &Address) -> anyhow::Result<Running> {
-        let connected = tokio::time::timeout(LIMIT, ClientConnection::open(socket))
+        let channel = tokio::time::timeout(LIMIT, ClientConnection::open(socket))
             .await
-            .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
-        let ClientConnection { channel, .. } =
-            connected.map_err(|cause| not_there(socket, &cause))?;
-        let origin = Uri::from_static("http://localhost");
-        let runtime = RuntimeServiceClient::with_origin(channel.clone(), origin.clone());
-        let images = ImageServiceClient::with_origin(channel.clone(), origin.clone());
+            .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")))
+            .map_err(|cause| not_there(socket, &cause))?
+            .channel;
         Ok(Running {
             socket: socket.clone(),
-            admin: AdminClient::with_origin(channel, origin).max_decoding_message_size(MAX_MESSAGE),
-            runtime: runtime.max_decoding_message_size(MAX_MESSAGE),
-            images: images.max_decoding_message_size(MAX_MESSAGE),
+            admin: AdminClient::with_origin(channel.clone(), origin())
+                .max_decoding_message_size(MAX_MESSAGE),
+            runtime: RuntimeServiceClient::with_origin(channel.clone(), origin())
+                .max_decoding_message_size(MAX_MESSAGE),
+            images: ImageServiceClient::with_origin(channel, origin())
+                .max_decoding_message_size(MAX_MESSAGE),
             answered: Cell::new(false),
         })
     }
@@ -90,16 +89,14 @@ impl Running {
 
     /// The `Status` of the daemon or runtime.
     pub async fn status(&self) -> anyhow::Result<StatusResponse> {
-        let mut runtime = self.runtime.clone();
-        let status = runtime.status(StatusRequest::default());
-        self.answer("Status", status).await
+        self.answer("Status", self.runtime().status(StatusRequest::default()))
+            .await
     }
 
     /// The `Version` of the daemon or runtime.
     pub async fn version(&self) -> anyhow::Result<VersionResponse> {
-        let mut runtime = self.runtime.clone();
-        let version = runtime.version(VersionRequest::default());
-        self.answer("Version", version).await
+        self.answer("Version", self.runtime().version(VersionRequest::default()))
+            .await
     }
 
     /// The state of the daemon; `None` if a different runtime serves on the socket.
@@ -121,9 +118,9 @@ impl Running {
     /// # Errors
     /// The call fails, or a different runtime serves on the socket.
     pub async fn state(&self) -> anyhow::Result<State> {
-        let state = self.state_if_own().await?;
-        let foreign = || NotRunning(foreign(&self.socket, "a different runtime"));
-        Ok(state.ok_or_else(foreign)?)
+        self.state_if_own()
+            .await?
+            .ok_or_else(|| NotRunning(foreign(&self.socket, "a different runtime")).into())
     }
 
     /// Every pod that the daemon lists. From the list the daemon learns the owners of pods that it did not create.
@@ -155,20 +152,20 @@ impl Running {
 
     /// The status of a container.
     pub async fn container_status(&self, id: &str) -> anyhow::Result<ContainerStatus> {
-        let mut runtime = self.runtime.clone();
-        let status = runtime.container_status(ContainerStatusRequest {
+        let request = ContainerStatusRequest {
             container_id: id.to_owned(),
             verbose: false,
-        });
-        let status = self.answer("ContainerStatus", status).await?.status;
-        Ok(status.unwrap_or_default())
+        };
+        let reply = self
+            .answer("ContainerStatus", self.runtime().container_status(request))
+            .await?;
+        Ok(reply.status.unwrap_or_default())
     }
 
     /// Makes the daemon reload its configuration.
     pub async fn reload(&self) -> anyhow::Result<ReloadResponse> {
-        let mut admin = self.admin.clone();
-        let reload = admin.reload(ReloadRequest {});
-        self.answer("Reload", reload).await
+        self.answer("Reload", self.admin.clone().reload(ReloadRequest {}))
+            .await
     }
 
     /// The changes that a reload would make now.
@@ -191,9 +188,10 @@ impl Running {
 
     /// Makes the daemon forget a backend.
     pub async fn forget(&self, backend: String) -> anyhow::Result<()> {
-        let mut admin = self.admin.clone();
-        let forget = admin.forget(ForgetRequest { backend });
-        self.answer("Forget", forget).await.map(drop)
+        let request = ForgetRequest { backend };
+        self.answer("Forget", self.admin.clone().forget(request))
+            .await
+            .map(drop)
     }
 
     /// Stops and removes a pod.
@@ -231,8 +229,9 @@ impl Running {
         rpc: &str,
         reply: impl Future<Output = Result<Response<T>, Status>>,
     ) -> anyhow::Result<T> {
-        let reply = self.reply(limit, rpc, reply).await?;
-        reply.map_err(|status| self.failed(rpc, &status))
+        self.reply(limit, rpc, reply)
+            .await?
+            .map_err(|status| self.failed(rpc, &status))
     }
 
     /// Waits for the reply for at most this time. The outer error is a timeout or a lost connection; the inner error is
@@ -270,15 +269,13 @@ impl Running {
 /// # Errors
 /// No backend has this name.
 pub fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
-    let found = state.backends.iter().find(|backend| backend.name == name);
-    found.with_context(|| {
-        let names = state
-            .backends
-            .iter()
-            .map(|backend| backend.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ");
-        format!("no backend is named {name:?}; the backends are: {names}")
+    let mut backends = state.backends.iter();
+    backends.find(|it| it.name == name).with_context(|| {
+        let names: Vec<_> = state.backends.iter().map(|it| it.name.as_str()).collect();
+        format!(
+            "no backend is named {name:?}; the backends are: {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -289,11 +286,13 @@ pub fn is_of_signal(exit_code: i32) -> bool {
 
 /// The backend of each pod, by the pod's id.
 pub fn owners(state: &State) -> HashMap<&str, &str> {
-    let owned = state.backends.iter().flat_map(|backend| {
-        let ids = backend.pod_ids.iter();
-        ids.map(|id| (id.as_str(), backend.name.as_str()))
-    });
-    owned.collect()
+    let mut owners = HashMap::new();
+    for backend in &state.backends {
+        for id in &backend.pod_ids {
+            owners.insert(id.as_str(), backend.name.as_str());
+        }
+    }
+    owners
 }
 
 /// The name of the handler of a listed pod. A pod that reports none counts for the default handler if its backend has

@@ -125,28 +125,29 @@ pub fn obeys_escapes() -> bool {
 /// The first lines of the text, which fit on a screen together with the cursor's row. If lines are omitted, the last
 /// line has their number.
 fn cut(text: &str, columns: usize, rows: usize) -> String {
-    let height = |line: &str| display_width(line).div_ceil(columns).max(1);
-    let (mut used, all) = (0, text.lines().count());
+    let (mut shown, mut used, mut more) = (String::new(), 0, 0);
+    for line in text.lines() {
+        used += display_width(line).div_ceil(columns).max(1);
+        if used + 2 <= rows {
+            shown += line;
+            shown += "\n";
+        } else {
+            more += 1;
+        }
+    }
     // The last row is for the cursor.
-    if text.lines().map(height).sum::<usize>() < rows {
+    if used < rows {
         return text.to_owned();
     }
-    let fitting: Vec<_> = text
-        .lines()
-        .take_while(|line| {
-            used += height(line);
-            used + 2 <= rows
-        })
-        .collect();
-    let more = counted(all - fitting.len(), "more line");
-    let lines = fitting.iter().map(|line| format!("{line}\n"));
-    format!("{}... {more}\n", lines.collect::<String>())
+    format!("{shown}... {}\n", counted(more, "more line"))
 }
 
 /// Lines of text. A line end in the text of a backend or a pod begins no line.
 pub fn text_of<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
-    let lines = lines.into_iter().map(|line| plain(line.as_ref()) + "\n");
-    lines.collect()
+    lines
+        .into_iter()
+        .map(|line| plain(line.as_ref()) + "\n")
+        .collect()
 }
 
 /// The width of standard output in columns; `None` if standard output is not a terminal.
@@ -160,8 +161,10 @@ fn usual(columns: usize) -> usize {
 
 /// `text` in lines of whole words. A word wider than `width` gets its own line.
 pub fn lines(text: &str, width: usize) -> Vec<String> {
-    let lines = textwrap::wrap(text, options(width));
-    lines.into_iter().map(String::from).collect()
+    textwrap::wrap(text, options(width))
+        .into_iter()
+        .map(String::from)
+        .collect()
 }
 
 /// Text for standard output: a line wider than the terminal continues on indented lines.

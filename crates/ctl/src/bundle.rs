@@ -66,8 +66,8 @@ impl BundleArguments {
         if is_file {
             self.try_to_write()?;
         }
-        let parts = block_on(self.collect())?;
-        let packed = packed(&parts).with_context(|| format!("cannot pack {shown}"))?;
+        let packed =
+            packed(&block_on(self.collect())?).with_context(|| format!("cannot pack {shown}"))?;
         let written = if is_file {
             write_new(&self.archive, MODE, &packed)
         } else {
@@ -91,48 +91,50 @@ impl BundleArguments {
             !self.archive.exists(),
             "{shown} exists; name a file that does not exist"
         );
-        let made = write_new(&self.archive, MODE, &[]);
-        let removed = made.and_then(|()| fs::remove_file(&self.archive));
-        removed.with_context(|| format!("cannot write {shown}"))
+        write_new(&self.archive, MODE, &[])
+            .and_then(|()| fs::remove_file(&self.archive))
+            .with_context(|| format!("cannot write {shown}"))
     }
 
     async fn collect(&self) -> anyhow::Result<Vec<BundleFile>> {
-        let own = std::env::current_exe().context("cannot find the program of criswitch")?;
+        let program = std::env::current_exe().context("cannot find the program of criswitch")?;
         let path = &self.daemon.file.path;
-        let command = |arguments: &str| {
-            let mut command = Command::new(&own);
-            command.args(arguments.split(' '));
-            command
-        };
-        let of_file = |arguments: &str| {
-            let mut command = command(arguments);
-            command.arg("--config").arg(path);
-            command
-        };
-        let of_daemon = |arguments: &str| {
-            let mut command = of_file(arguments);
-            let socket = self.daemon.socket.iter().map(ToString::to_string);
-            command.args(socket.flat_map(|socket| ["--socket".to_owned(), socket]));
-            command
-        };
+        let mut check = command(&program, "check --probe --node -o json");
+        check.arg("--config").arg(path);
         let mut log = Command::new("journalctl");
         log.args(LOG);
-        let metrics = async |text: &mut Vec<u8>| {
-            *text = self.daemon.connect().await?.metrics().await?.into_bytes();
-            Ok(())
-        };
         Ok(vec![
-            printed("version.json", command("version -o json")).await,
+            printed("version.json", command(&program, "version -o json")).await,
             read("config.toml", path, configuration).await,
-            printed("check.json", of_file("check --probe --node -o json")).await,
-            printed("status.json", of_daemon("status -o json")).await,
-            printed("status.txt", of_daemon("status")).await,
-            part("metrics.txt", metrics).await,
+            printed("check.json", check).await,
+            printed("status.json", self.status(&program, "status -o json")).await,
+            printed("status.txt", self.status(&program, "status")).await,
+            part("metrics.txt", async |text| {
+                *text = self.daemon.connect().await?.metrics().await?.into_bytes();
+                Ok(())
+            })
+            .await,
             read("state.txt", path, state_files).await,
             read("machine.txt", path, machine).await,
             printed("log.txt", log).await,
         ])
     }
+
+    /// A command of `program` that asks the daemon.
+    fn status(&self, program: &Path, arguments: &str) -> Command {
+        let mut command = command(program, arguments);
+        command.arg("--config").arg(&self.daemon.file.path);
+        if let Some(socket) = &self.daemon.socket {
+            command.arg("--socket").arg(socket.to_string());
+        }
+        command
+    }
+}
+
+fn command(program: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments.split(' '));
+    command
 }
 
 /// A part with the output of a program.
@@ -146,11 +148,11 @@ async fn read(
     path: &Path,
     work: fn(&Path) -> anyhow::Result<Vec<u8>>,
 ) -> BundleFile {
-    let fill = async |text: &mut Vec<u8>| {
+    part(name, async |text| {
         *text = of_files(path, work).await?;
         Ok(())
-    };
-    part(name, fill).await
+    })
+    .await
 }
 
 /// Fills a part within its time, and shows the outcome. A part that takes longer keeps the text that it has.
@@ -197,8 +199,9 @@ fn configuration(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn without_comments(toml: &str) -> String {
     let (mut kept, mut rest, mut quote) = (String::new(), toml, "");
     while let Some(char) = rest.chars().next() {
-        let mut quotes = ["\"\"\"", "'''", "\"", "'"].into_iter();
-        let found = quotes.find(|quote| rest.starts_with(quote));
+        let found = ["\"\"\"", "'''", "\"", "'"]
+            .into_iter()
+            .find(|quote| rest.starts_with(quote));
         let taken = match (quote, found) {
             ("", None) if char == '#' => {
                 rest = rest.trim_start_matches(|char| char != '\n');
@@ -212,10 +215,10 @@ fn without_comments(toml: &str) -> String {
             (open, _) if !open.is_empty() && rest.starts_with(open) => {
                 quote = "";
                 // Up to two quotes of the text may stand before the three that end it.
-                let quotes = rest
-                    .bytes()
-                    .take_while(|byte| open.as_bytes().contains(byte));
-                quotes.take(if open.len() == 1 { 1 } else { 5 }).count()
+                rest.bytes()
+                    .take_while(|byte| open.as_bytes().contains(byte))
+                    .take(if open.len() == 1 { 1 } else { 5 })
+                    .count()
             }
             ("\"" | "\"\"\"", _) if char == '\\' => rest.chars().take(2).map(char::len_utf8).sum(),
             _ => char.len_utf8(),
@@ -247,18 +250,20 @@ async fn of_files<T: Send + 'static>(
 }
 
 fn load(path: &Path) -> anyhow::Result<Config> {
-    let config = Config::load(path).ok();
-    config.context("the configuration is not valid: check.json has its problems")
+    Config::load(path)
+        .ok()
+        .context("the configuration is not valid: check.json has its problems")
 }
 
 /// The names, sizes and ages of the state files, not their contents.
 fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let places = load(config)?.state_directories(service::directories());
-    let folders = places
+    let folders: BTreeSet<_> = load(config)?
+        .state_directories(service::directories())
         .into_iter()
-        .flat_map(|place| [place.runtime, place.state]);
-    for folder in folders.collect::<BTreeSet<_>>() {
+        .flat_map(|place| [place.runtime, place.state])
+        .collect();
+    for folder in folders {
         writeln!(text, "{}", folder.display())?;
         let files = match fs::read_dir(folder) {
             Ok(files) => files,
@@ -271,11 +276,11 @@ fn state_files(config: &Path) -> anyhow::Result<Vec<u8>> {
             let file = file?;
             let about = file.metadata()?;
             let age = about.modified()?.elapsed().unwrap_or_default().as_secs();
-            let (name, bytes) = (file.file_name(), about.len());
             writeln!(
                 text,
-                "  {}  {bytes} bytes, written {age} s ago",
-                name.display()
+                "  {}  {} bytes, written {age} s ago",
+                file.file_name().display(),
+                about.len()
             )?;
         }
     }

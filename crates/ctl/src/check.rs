@@ -72,11 +72,10 @@ impl CheckArguments {
         };
         let is_asked = self.probe || self.node && self.root == Path::new("/");
         let answers = is_asked.then(|| probe::probe(&config)).transpose()?;
-        let answers = answers.as_deref();
         let node = self
             .node
-            .then(|| machine::look(&config, answers, self.probe, &self.root));
-        let probes = answers.filter(|_| self.probe);
+            .then(|| machine::look(&config, answers.as_deref(), self.probe, &self.root));
+        let probes = answers.as_deref().filter(|_| self.probe);
         print(match self.output.encoding() {
             Some(encoding) => encoding.document(json(&config, probes, node.as_ref()))?,
             None if self.output.is_names() => {
@@ -114,13 +113,14 @@ pub(super) fn text(
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        let consequences = consequences::of(&answered(&config.table, probes));
-        let consequences = consequences.iter().map(Consequence::line);
         let lines = [
             wrong(&config.table, probes),
             features::lines(&config.table, probes),
             features::unknown(&config.table, probes),
-            consequences.collect(),
+            consequences::of(&answered(&config.table, probes))
+                .iter()
+                .map(Consequence::line)
+                .collect(),
             lacking_optional(&config.table, probes),
         ];
         parts.extend(lines.map(|lines| terminal::wrapped(&output::names(lines))));
@@ -161,8 +161,9 @@ pub(super) fn problems(
     let wrong = probes
         .map(|probes| wrong(&config.table, probes))
         .unwrap_or_default();
-    let of_probes = wrong.iter().map(|wrong| output::problem(wrong));
-    of_probes
+    wrong
+        .iter()
+        .map(|wrong| output::problem(wrong))
         .chain(node.into_iter().flat_map(Node::problems))
         .collect()
 }
@@ -215,8 +216,7 @@ fn with_line(problem: &Problem) -> String {
     let text = fs::read_to_string(&place.path).unwrap_or_default();
     let line = text.lines().nth(place.line - 1).unwrap_or_default();
     let (line, before) = (line.replace('\t', " "), place.column - 1);
-    let is_shown = !place.is_file && (1..WIDEST).contains(&line.chars().count());
-    if is_shown {
+    if !place.is_file && (1..WIDEST).contains(&line.chars().count()) {
         format!("{problem}\n    {line}\n    {:before$}^\n", "")
     } else {
         format!("{problem}\n")
@@ -235,14 +235,13 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node
         .iter()
         .map(|row| handler_json(table, row, probes));
     let backends = table.backends.iter().map(|backend| {
-        let probe = probes.and_then(|probes| probe_of(table, probes, backend.id));
         let keys = KEYS
             .iter()
             .filter_map(|key| Some(key.json(key.value_of(backend)?)));
         let rest = json!({
             "name": backend.name,
             "origin": backend.origin.as_ref().map(ToString::to_string),
-            "probe": probe.map(probe_json),
+            "probe": probes.and_then(|probes| probe_of(table, probes, backend.id)).map(probe_json),
         });
         with_keys(rest, keys)
     });
@@ -276,18 +275,19 @@ fn with_keys(mut object: Value, keys: impl Iterator<Item = (String, Value)>) -> 
 
 /// The files of the configuration, in the order in which they were read.
 fn files(config: &Config) -> String {
-    let files = config.files.iter();
-    let lines = files.map(|file| format!("read {}\n", file.display()));
-    lines.collect()
+    config
+        .files
+        .iter()
+        .map(|file| format!("read {}\n", file.display()))
+        .collect()
 }
 
 fn settings(config: &Config) -> anyhow::Result<String> {
-    let keys = KEYS.iter();
-    let rows = keys.filter_map(|key| {
-        let value = key.value(config)?.to_string();
-        let is_default = value.is_empty();
-        let directory = is_default.then(|| default_directory(config, key.name));
-        let value = directory.flatten().unwrap_or(value);
+    let rows = KEYS.iter().filter_map(|key| {
+        let mut value = key.value(config)?.to_string();
+        if value.is_empty() {
+            value.extend(default_directory(config, key.name));
+        }
         Some([key.name.to_owned(), value])
     });
     columns(&["KEY", "VALUE"], rows)
@@ -311,14 +311,14 @@ fn default_directory(config: &Config, key: &str) -> Option<String> {
 
 fn handlers(table: &Table, is_wide: bool) -> anyhow::Result<String> {
     let rows = table.handlers.iter().map(|row| {
-        let called = match row.backend_handler.as_str() {
-            "" => "(its own default)",
-            name => name,
-        };
         [
             row.name.clone(),
             backend_of(table, row),
-            called.to_owned(),
+            match row.backend_handler.as_str() {
+                "" => "(its own default)",
+                name => name,
+            }
+            .to_owned(),
             origin(row.origin.as_ref()),
         ]
     });
@@ -345,14 +345,10 @@ fn origin(origin: Option<&impl ToString>) -> String {
 
 fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
     let rows = table.backends.iter().map(|backend| {
-        let handlers = table
-            .handlers
-            .iter()
-            .filter(|row| row.backend == backend.id)
-            .count();
+        let handlers = table.handlers.iter().filter(|it| it.backend == backend.id);
         [
             backend.name.clone(),
-            handlers.to_string(),
+            handlers.count().to_string(),
             duration_text(backend.list_timeout),
             duration_text(backend.stats_timeout),
             if backend.auto_register { "yes" } else { "no" }.to_owned(),
@@ -396,22 +392,20 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
 }
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
-    let found = answered(table, probes).into_iter();
-    let mut rows = found
-        .flat_map(|(backend, found)| {
-            found.conditions.iter().map(move |condition| {
-                [
-                    backend.to_owned(),
-                    condition.r#type.clone(),
-                    condition.status.to_string(),
-                    format!("{} {}", condition.reason, condition.message)
-                        .trim()
-                        .to_owned(),
-                ]
-            })
-        })
-        .peekable();
-    if rows.peek().is_none() {
+    let mut rows = Vec::new();
+    for (backend, found) in answered(table, probes) {
+        for condition in &found.conditions {
+            rows.push([
+                backend.to_owned(),
+                condition.r#type.clone(),
+                condition.status.to_string(),
+                format!("{} {}", condition.reason, condition.message)
+                    .trim()
+                    .to_owned(),
+            ]);
+        }
+    }
+    if rows.is_empty() {
         return Ok(String::new());
     }
     columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
@@ -419,34 +413,38 @@ fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
 
 /// Why backends can start no pods.
 fn backend_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let probes = table.backends.iter().zip(probes);
-    let faults = probes.flat_map(|(backend, probe)| {
-        let texts = probe::faults(probe).into_iter();
-        texts.map(|what| format!("{}: {what}", probe::place(backend)))
-    });
-    faults.collect()
+    let mut faults = Vec::new();
+    for (backend, probe) in table.backends.iter().zip(probes) {
+        for what in probe::faults(probe) {
+            faults.push(format!("{}: {what}", probe::place(backend)));
+        }
+    }
+    faults
 }
 
 /// The other RPCs that each backend lacks.
 fn lacking_optional(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let lines = answered(table, probes).into_iter().map(|(name, found)| {
-        let required = found.lacking_required();
-        let lacking = found.lacking.iter().filter(|rpc| !required.contains(rpc));
-        let rpcs = lacking.copied().collect::<Vec<_>>().join(", ");
-        (name, rpcs)
-    });
-    let lines = lines
-        .filter(|(_, rpcs)| !rpcs.is_empty())
-        .map(|(name, rpcs)| format!("backend {name:?} lacks {rpcs}"));
-    lines.collect()
+    let mut lines = Vec::new();
+    for (name, found) in answered(table, probes) {
+        let mut rpcs = found.lacking.clone();
+        for required in found.lacking_required() {
+            rpcs.remove(required);
+        }
+        if !rpcs.is_empty() {
+            let rpcs = Vec::from_iter(rpcs).join(", ");
+            lines.push(format!("backend {name:?} lacks {rpcs}"));
+        }
+    }
+    lines
 }
 
 fn missing_handlers(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let rows = table.handlers.iter();
-    let missing = rows
+    table
+        .handlers
+        .iter()
         .filter_map(|row| Some((row, probe::missing(table, row, probes)?)))
-        .map(|(row, what)| format!("handler {:?}: {what}", row.name));
-    missing.collect()
+        .map(|(row, what)| format!("handler {:?}: {what}", row.name))
+        .collect()
 }
 
 /// The rows with a `kind` that differs from the program that the backend starts. runc and crun differ in no limit that
@@ -472,16 +470,18 @@ fn other_kinds(table: &Table, probes: &[Probe]) -> Vec<String> {
 
 fn other_drivers(table: &Table, probes: &[Probe]) -> Vec<String> {
     let ours = driver_of(table, probes, table.default.backend);
-    let others = probe::other_drivers("the default backend", ours, &answered(table, probes))
+    probe::other_drivers("the default backend", ours, &answered(table, probes))
         .into_iter()
-        .map(|(name, what)| format!("backend {name:?} {what}"));
-    others.collect()
+        .map(|(name, what)| format!("backend {name:?} {what}"))
+        .collect()
 }
 
 /// The paths that the backends' runtimes share outside of the CRI.
 fn shared(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let shared = collisions::between(&answered(table, probes));
-    shared.iter().map(ToString::to_string).collect()
+    collisions::between(&answered(table, probes))
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {
@@ -493,15 +493,14 @@ fn common_pods(table: &Table, probes: &[Probe]) -> Vec<String> {
 }
 
 fn unexpected_users(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let probes = table.backends.iter().zip(probes);
-    let unexpected_users =
-        probes.filter_map(|(row, probe)| Some((row, probe.as_ref().ok()?.unexpected_user?)));
-    unexpected_users
-        .map(|(row, uid)| {
+    let mut lines = Vec::new();
+    for (backend, probe) in table.backends.iter().zip(probes) {
+        if let Some(uid) = probe.as_ref().ok().and_then(|found| found.unexpected_user) {
             let what = wording::unexpected_user(uid);
-            format!("{}: {what}", probe::place(row))
-        })
-        .collect()
+            lines.push(format!("{}: {what}", probe::place(backend)));
+        }
+    }
+    lines
 }
 
 fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value {
@@ -522,8 +521,8 @@ fn probe_json(probe: &Probe) -> Value {
 }
 
 fn backend_of(table: &Table, row: &Handler) -> String {
-    let backend = table.backend(row.backend);
-    backend
+    table
+        .backend(row.backend)
         .map(|backend| backend.name.clone())
         .unwrap_or_default()
 }

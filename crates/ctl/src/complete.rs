@@ -20,13 +20,12 @@ const PROGRAM: &str = "criswitch";
 
 /// The completion script of a shell, for criswitch or for the daemon.
 pub(super) fn script(shell: Shell, is_for_daemon: bool) -> anyhow::Result<String> {
-    let shells = Shells::builtins();
-    let shell = shells
-        .completer(&shell.to_string())
-        .context("unknown shell")?;
     let mut script = Vec::new();
     let name = if is_for_daemon { daemon::NAME } else { PROGRAM };
-    shell.write_registration(VARIABLE, name, name, PROGRAM, &mut script)?;
+    Shells::builtins()
+        .completer(&shell.to_string())
+        .context("unknown shell")?
+        .write_registration(VARIABLE, name, name, PROGRAM, &mut script)?;
     Ok(String::from_utf8(script)?)
 }
 
@@ -45,8 +44,9 @@ pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
     } else {
         command
     };
-    let completions = CompleteEnv::with_factory(command).var(VARIABLE);
-    completions.try_complete(env::args_os(), None)
+    CompleteEnv::with_factory(command)
+        .var(VARIABLE)
+        .try_complete(env::args_os(), None)
 }
 
 pub(super) fn handlers() -> Vec<CompletionCandidate> {
@@ -70,8 +70,10 @@ fn names(of: fn(Table) -> Vec<String>) -> Vec<CompletionCandidate> {
         .find_map(|word| word.to_str()?.strip_prefix("--config="));
     let variable = env::var(CONFIG_VARIABLE).ok();
     let named = next.or(joined).or(variable.as_deref());
-    let path = named.unwrap_or(DEFAULT_PATH);
-    let config = Config::load(Path::new(path));
-    let names = config.map(|config| of(config.table)).unwrap_or_default();
-    names.into_iter().map(CompletionCandidate::new).collect()
+    Config::load(Path::new(named.unwrap_or(DEFAULT_PATH)))
+        .map(|config| of(config.table))
+        .unwrap_or_default()
+        .into_iter()
+        .map(CompletionCandidate::new)
+        .collect()
 }

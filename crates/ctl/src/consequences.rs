@@ -61,21 +61,22 @@ pub(super) struct Consequence<'a> {
 pub(super) fn of<'a>(backends: &[(&'a str, &Probed)]) -> Vec<Consequence<'a>> {
     let consequences = CONSEQUENCES
         .iter()
-        .map(|(cause, what)| {
-            let causes = backends.iter().filter(|(_, found)| match cause {
-                Lacks(rpc) => found.lacking.contains(rpc),
-                Runtime(name) => found.runtime == *name,
-            });
-            let backends = causes.map(|(name, _)| *name).collect();
-            let what = Cow::Borrowed(*what);
-            Consequence { backends, what }
+        .map(|(cause, what)| Consequence {
+            backends: backends
+                .iter()
+                .filter(|(_, found)| match cause {
+                    Lacks(rpc) => found.lacking.contains(rpc),
+                    Runtime(name) => found.runtime == *name,
+                })
+                .map(|(name, _)| *name)
+                .collect(),
+            what: Cow::Borrowed(*what),
         })
         .filter(|consequence| !consequence.backends.is_empty());
     let unpinned = backends.iter().filter_map(|(name, found)| {
-        let image = found.unpinned_pause_image.as_ref()?;
         Some(Consequence {
             backends: vec![*name],
-            what: Cow::Owned(unpinned(image)),
+            what: Cow::Owned(unpinned(found.unpinned_pause_image.as_ref()?)),
         })
     });
     consequences.chain(unpinned).collect()

@@ -53,10 +53,9 @@ pub(super) fn serves() -> anyhow::Error {
 /// The sentences of the daemon about a start with the configuration at `path`: the lists that would fail, from its
 /// saved state.
 pub(super) fn check(path: &Path) -> Vec<String> {
-    let checked = run(|daemon| {
+    match run(|daemon| {
         daemon.arg("--check").arg("--config").arg(path);
-    });
-    match checked {
+    }) {
         Ok(output) => lines(&output.stderr),
         Err(error) => vec![format!(
             "not known whether a restart would make lists fail: {error:#}"
@@ -66,14 +65,13 @@ pub(super) fn check(path: &Path) -> Vec<String> {
 
 /// The difference between the versions of the two programs, as a sentence; `None` if they are the same.
 pub(super) fn difference() -> Option<String> {
-    let own = format!("criswitchd {BUILD}");
     let shown = match run(|daemon| {
         daemon.arg("--version");
     }) {
         Ok(output) => lines(&output.stdout).concat(),
         Err(error) => return Some(format!("the version of criswitchd is not known: {error:#}")),
     };
-    (shown != own).then(|| {
+    (shown != format!("criswitchd {BUILD}")).then(|| {
         format!("the daemon beside this program has another version: {shown}; install both from one release")
     })
 }
@@ -85,6 +83,8 @@ fn run(set: impl FnOnce(&mut process::Command)) -> anyhow::Result<Output> {
 }
 
 fn lines(text: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(text);
-    text.lines().map(str::to_owned).collect()
+    String::from_utf8_lossy(text)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }

@@ -171,17 +171,16 @@ fn look(
     root: &Path,
 ) -> anyhow::Result<Discovered> {
     let listen = own.cloned().unwrap_or_else(Address::default_listen);
-    let kubelet = kubelet_runtime(root);
-    let places = places::look(sockets, kubelet.as_ref(), root, &listen);
-    let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
-        .into_iter()
-        .partition(|place| matches!(place.state, PlaceState::Socket));
+    let (asked, rest): (Vec<_>, Vec<_>) =
+        places::look(sockets, kubelet_runtime(root).as_ref(), root, &listen)
+            .into_iter()
+            .partition(|place| matches!(place.state, PlaceState::Socket));
     let mut ids = BackendIds::default();
-    let mut row =
-        |place: &SocketPlace| BackendConfig::without_row(ids.issue(), &place.name, &place.socket);
-    let backends: Vec<_> = asked.iter().map(&mut row).collect();
-    let answers = probe_all(&backends, MAX_MESSAGE)?;
-    let answers = asked.into_iter().zip(answers);
+    let backends: Vec<_> = asked
+        .iter()
+        .map(|place| BackendConfig::without_row(ids.issue(), &place.name, &place.socket))
+        .collect();
+    let answers = asked.into_iter().zip(probe_all(&backends, MAX_MESSAGE)?);
     Ok(sort(own.cloned(), is_narrow, answers, rest))
 }
 
@@ -244,8 +243,8 @@ fn nothing(discovered: &Discovered) -> String {
 
 /// Parses the generated text, which must be a valid configuration.
 fn checked(text: &str) -> anyhow::Result<Config> {
-    let loaded = Config::of_texts(&[(Path::new("discovered"), text.as_bytes())]);
-    loaded.map_err(|problems| anyhow!("the result is not a valid configuration: {problems}"))
+    Config::of_texts(&[(Path::new("discovered"), text.as_bytes())])
+        .map_err(|problems| anyhow!("the result is not a valid configuration: {problems}"))
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {

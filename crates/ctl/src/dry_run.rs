@@ -29,18 +29,16 @@ pub(super) fn text(plan: &PlanReloadResponse) -> Shown {
     let Some(changes) = &plan.changes else {
         return Shown::default();
     };
-    let undo = plan.undo.iter().map(of_undo);
     let heading = (!plan.undo.is_empty()).then(|| UNDO.to_owned());
-    let next_start = &plan.next_start;
-    let next_start = (!next_start.is_empty()).then(|| {
+    let next_start = (!plan.next_start.is_empty()).then(|| {
         format!(
             "a reload ignores these keys, the next start reads them: {}",
-            next_start.join(", ")
+            plan.next_start.join(", ")
         )
     });
     Shown::parts([
         shown(of_changes(plan, changes)),
-        shown(heading.into_iter().chain(undo)),
+        shown(heading.into_iter().chain(plan.undo.iter().map(of_undo))),
         shown(next_start),
         shown(plan.restart_problems.iter().cloned()),
     ])
@@ -65,8 +63,9 @@ fn of_changes(plan: &PlanReloadResponse, changes: &Changes) -> Vec<String> {
         (false, false) => Some(REST),
         (true, false) => None,
     };
-    let heading = heading.map(str::to_owned).into_iter();
-    heading.chain(lines.iter().cloned()).collect()
+    let mut all: Vec<_> = heading.map(str::to_owned).into_iter().collect();
+    all.extend_from_slice(lines);
+    all
 }
 
 fn of_undo(undo: &Undo) -> String {
@@ -83,7 +82,9 @@ fn of_undo(undo: &Undo) -> String {
 }
 
 fn shown(lines: impl IntoIterator<Item = String>) -> Shown {
-    let lines = lines.into_iter();
-    let text: String = lines.map(|line| terminal::wrapped_first(&line)).collect();
-    text.into()
+    lines
+        .into_iter()
+        .map(|line| terminal::wrapped_first(&line))
+        .collect::<String>()
+        .into()
 }

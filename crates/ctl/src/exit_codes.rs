@@ -75,11 +75,12 @@ fn shown_on(command: Command, page: &str) -> Command {
         None => StyledStr::from(&codes),
     };
     let short = after(command.get_after_help());
-    let long = command.get_after_long_help();
-    let long = Resettable::from(long.map(|long| after(Some(long))));
-    let command = command.after_help(short).after_long_help(long);
-    command.mut_subcommands(|its| {
-        let page = format!("{page}-{}", its.get_name());
-        shown_on(its, &page)
-    })
+    let long = command.get_after_long_help().map(|it| after(Some(it)));
+    command
+        .after_help(short)
+        .after_long_help(Resettable::from(long))
+        .mut_subcommands(|its| {
+            let page = format!("{page}-{}", its.get_name());
+            shown_on(its, &page)
+        })
 }

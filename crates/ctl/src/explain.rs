@@ -21,7 +21,7 @@ use criswitch_client::probe::{self, Probe, Probed, Runtime, answered};
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::{self, print};
 use criswitch_config::wording::AUTO_REGISTERED;
-use criswitch_config::{BackendId, Config, Handler, Problems, RuntimeKind, Table};
+use criswitch_config::{Config, Handler, Problems, RuntimeKind, Table};
 use criswitch_cri::codec::admin::{Backend, Handler as Row, State};
 use criswitch_cri::codec::cri::PodSandbox;
 use criswitch_node::kubelet::allowed_sysctls;
@@ -106,16 +106,15 @@ impl ExplainArguments {
     }
 
     fn explain_handler(&self, daemon: &Answers, row: &Row) -> anyhow::Result<Verdict> {
-        let same_file = reload::same_file(&self.daemon.file.path, &daemon.state);
-        let node = same_file.and_then(|()| self.node());
+        let node =
+            reload::same_file(&self.daemon.file.path, &daemon.state).and_then(|()| self.node());
         let explained = handler::explain(daemon, row, node.as_ref().map_err(cause), self.all);
         let wrong = node.err().filter(anyhow::Error::is::<Problems>);
         print(match self.output.encoding() {
             Some(encoding) => {
                 let mut json = explained.json();
-                let problems = wrong.as_ref().map(output::failure);
                 if let (Some(fields), Some(Value::Object(problems))) =
-                    (json.as_object_mut(), problems)
+                    (json.as_object_mut(), wrong.as_ref().map(output::failure))
                 {
                     fields.extend(problems);
                 }
@@ -136,9 +135,9 @@ impl ExplainArguments {
         let pods = running.pods(&state).await;
         // Read the state after the list, because the daemon learns owners from the list.
         let state = running.state().await?;
-        let is_handler = state.handlers.iter().any(|row| row.name == subject);
         // Lists fail while a backend is down, which is also when pods are rejected.
-        let needs_no_list = is_handler || pod::rejections(&state, subject).next().is_some();
+        let needs_no_list = state.handlers.iter().any(|row| row.name == subject)
+            || pod::rejections(&state, subject).next().is_some();
         match pods {
             Err(error) if !needs_no_list => Err(error),
             pods => Ok(Answers {
@@ -184,17 +183,15 @@ impl NodeFacts {
     /// The files have no such row.
     fn row(&self, row: &Row, backend: Option<&Backend>) -> Result<Handler, String> {
         let table = &self.config.table;
-        let socket = |id: BackendId| Some(table.backend(id)?.socket.to_string());
-        let its = backend.map(|it| it.socket.clone());
-        let is_same = |found: &&Handler| {
-            socket(found.backend) == its && found.backend_handler == row.backend_handler
-        };
-        if let Some(found) = table.handler(&row.name).filter(is_same) {
+        let socket = backend.map(|it| it.socket.clone());
+        if let Some(found) = table.handler(&row.name)
+            && table.backend(found.backend).map(|it| it.socket.to_string()) == socket
+            && found.backend_handler == row.backend_handler
+        {
             return Ok(found.clone());
         }
-        let mut backends = table.backends.iter();
-        let backend = backends.find(|it| it.auto_register && socket(it.id) == its);
-        match backend {
+        let mut backends = table.backends.iter().filter(|it| it.auto_register);
+        match backends.find(|it| Some(it.socket.to_string()) == socket) {
             Some(backend) if row.origin == AUTO_REGISTERED => {
                 Ok(Handler::auto_registered(&row.name, backend.id))
             }
@@ -209,14 +206,12 @@ impl NodeFacts {
     /// The kind that the row names, else the kind of the program that the backend reports, else the kind in the
     /// handler's name.
     fn kind(&self, row: &Handler) -> Option<KnownKind> {
-        let known = |from| move |kind| KnownKind { kind, from };
-        if let Some(kind) = row.kind {
-            return Some(known("the row")(kind));
-        }
-        match self.runtime(row) {
-            Some(runtime) => runtime.kind.map(known("the backend's configuration")),
-            None => policy::kind(row).map(known("the handler's name")),
-        }
+        let (kind, from) = match (row.kind, self.runtime(row)) {
+            (Some(kind), _) => (kind, "the row"),
+            (None, Some(runtime)) => (runtime.kind?, "the backend's configuration"),
+            (None, None) => (policy::kind(row)?, "the handler's name"),
+        };
+        Some(KnownKind { kind, from })
     }
 
     /// The configuration of the row's handler, as far as the backend reports it.
@@ -241,19 +236,17 @@ impl NodeFacts {
             }
             None => return Err("the backend is unknown".to_owned()),
         };
-        let of_node = found.feature_names().into_iter().filter(|feature| {
-            let mut answers = self.probes.iter().flatten();
-            answers.all(|found| found.feature_names().contains(feature))
-        });
-        let features = found.features_of(&row.backend_handler).into_iter();
-        Ok(features.chain(of_node).collect())
+        let mut of_node = found.feature_names();
+        for answer in self.probes.iter().flatten() {
+            of_node.retain(|feature| answer.feature_names().contains(feature));
+        }
+        Ok([found.features_of(&row.backend_handler), of_node].concat())
     }
 
     /// The consequences of a row's backend.
     fn consequences(&self, row: &Row) -> Vec<Cow<'static, str>> {
-        let answered = answered(&self.config.table, &self.probes);
-        let consequences = consequences::of(&answered).into_iter();
-        consequences
+        consequences::of(&answered(&self.config.table, &self.probes))
+            .into_iter()
             .filter(|it| it.backends.contains(&row.backend.as_str()))
             .map(|it| it.what)
             .collect()
@@ -267,17 +260,13 @@ impl NodeFacts {
 
 /// Adds a row for each handler that criswitch registers automatically.
 fn add_registered(table: &mut Table, probes: &[Probe]) {
-    let answers = table
-        .backends
-        .iter()
-        .zip(probes)
-        .filter(|(backend, _)| backend.auto_register);
-    let mut rows = Vec::new();
-    for (backend, probe) in answers {
+    let mut rows: Vec<Handler> = Vec::new();
+    for (backend, probe) in table.backends.iter().zip(probes) {
         for name in probe.iter().flat_map(Probed::handler_names) {
-            let is_new =
-                table.handler(name).is_none() && rows.iter().all(|row: &Handler| row.name != name);
-            if is_new {
+            if backend.auto_register
+                && table.handler(name).is_none()
+                && rows.iter().all(|row| row.name != name)
+            {
                 rows.push(Handler::auto_registered(name, backend.id));
             }
         }

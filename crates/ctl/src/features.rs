@@ -23,18 +23,16 @@ pub(super) struct Lack<'a> {
 
 /// One line for each feature that some backends or handlers have and others lack.
 pub(super) fn lines(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let lacks = lacks(table, probes);
-    lacks.iter().map(Lack::line).collect()
+    lacks(table, probes).iter().map(Lack::line).collect()
 }
 
 /// One line for each backend with features of a later version of the CRI.
 pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
     let reported = answered(table, probes)
         .into_iter()
-        .map(|(name, found)| (name, found.unknown_feature_names()))
+        .map(|(name, found)| (name, found.unknown_feature_names().join(", ")))
         .filter(|(_, unknown)| !unknown.is_empty());
     let lines = reported.map(|(name, unknown)| {
-        let unknown = unknown.join(", ");
         format!(
             "backend {name:?} reports features that this version of criswitch does not know: {unknown}. The node has a \
              feature of RuntimeFeatures if all backends with handlers report it. A feature of RuntimeHandlerFeatures \
@@ -46,10 +44,8 @@ pub(super) fn unknown(table: &Table, probes: &[Probe]) -> Vec<String> {
 
 /// The facts of [`lines`].
 pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
-    let limits = LIMITS
-        .iter()
-        .filter_map(|limit| Some((limit, limit.feature()?)));
-    let lacks = limits.filter_map(|(limit, feature)| {
+    let lacks = LIMITS.iter().filter_map(|limit| {
+        let feature = limit.feature()?;
         // The CRI has one value for all handlers of the other features, so the node has such a feature only if all
         // backends have it.
         let (backends, handlers) = if OF_HANDLER.iter().any(|it| it.name == feature) {
@@ -57,8 +53,10 @@ pub(super) fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> 
                 found.features_of(&row.backend_handler).contains(&feature)
             })?;
             let handlers = without.iter().map(|(row, ..)| row.name.as_str()).collect();
-            let backends = without.iter().map(|(_, backend, _)| *backend);
-            (backends.collect(), Some(handlers))
+            (
+                without.into_iter().map(|(_, name, _)| name).collect(),
+                Some(handlers),
+            )
         } else {
             let (_, without) = parted(backends(table, probes), |(_, found)| {
                 found.feature_names().contains(&feature)
@@ -89,9 +87,8 @@ fn backends<'a>(
     let answered = table.backends.iter().zip(probes);
     answered.filter_map(|(backend, probe)| {
         let mut rows = table.handlers.iter();
-        let takes_pods = backend.auto_register || rows.any(|row| row.backend == backend.id);
-        let found = probe.as_ref().ok().filter(|_| takes_pods)?;
-        Some((backend.name.as_str(), found))
+        (backend.auto_register || rows.any(|row| row.backend == backend.id))
+            .then_some((backend.name.as_str(), probe.as_ref().ok()?))
     })
 }
 
@@ -102,8 +99,7 @@ fn rows<'a>(
 ) -> impl Iterator<Item = (&'a Handler, &'a str, &'a Probed)> {
     table.handlers.iter().filter_map(|row| {
         let found = probe_of(table, probes, row.backend)?.as_ref().ok()?;
-        let backend = table.backend(row.backend)?;
-        Some((row, backend.name.as_str(), found))
+        Some((row, table.backend(row.backend)?.name.as_str(), found))
     })
 }
 
@@ -120,9 +116,8 @@ impl Lack<'_> {
                 format!("for {handlers}, whose backend does not report it")
             }
         };
-        let fields: Vec<_> = limit.field_names().collect();
-        let (fields, reason, remedy) = (fields.join(", "), limit.reason, limit.remedy);
-        let id = limit.id;
+        let fields = limit.field_names().collect::<Vec<_>>().join(", ");
+        let (reason, remedy, id) = (limit.reason, limit.remedy, limit.id);
         format!("feature {feature:?} is off {cause}. Pods with {fields}: {reason} {remedy} [{id}]")
     }
 }

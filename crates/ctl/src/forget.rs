@@ -59,11 +59,10 @@ async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Re
     let table = pods::of_backend(daemon, state, &backend.name)
         .await
         .unwrap_or_else(|cause| {
-            let cause = format!(
+            terminal::wrapped_first(&format!(
                 "The pods of backend {} cannot be listed: {cause:#}",
                 backend.name
-            );
-            terminal::wrapped_first(&cause)
+            ))
         });
     let warning = format!(
         "Pods of backend {} ({}) that another backend lists pass to that backend. The kubelet will treat the other pods as \

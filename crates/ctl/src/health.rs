@@ -25,10 +25,9 @@ impl Health {
     /// Derives the health from the daemon's state, the problems in conditions, and the reason why pods cannot be
     /// listed.
     pub(super) fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> Health {
-        let restart = state.configuration.iter();
         Health {
             verdict: NodeVerdict::of(state, conditions, unlisted),
-            restart: restart.flat_map(|it| it.problems.clone()).collect(),
+            restart: state.configuration.clone().unwrap_or_default().problems,
         }
     }
 
@@ -69,23 +68,22 @@ impl Health {
 
     /// The reasons, each of them in a line of its own if together they are too long for one line.
     fn reasons(&self) -> String {
-        let (text, backends) = (self.text(), &self.verdict.backends);
-        let count = self.verdict.reasons.len() + self.restart.len();
+        let text = self.text();
         if text.len() <= LONGEST_LINE {
             return text;
         }
-        let reasons = self.verdict.reasons.iter().map(|reason| plain(reason));
-        let restart = self.restart.iter();
-        let restart = restart.map(|problem| plain(&format!("a restart would fail: {problem}")));
-        let lines: String = reasons
-            .chain(restart)
-            .map(|reason| format!("\n  {reason}"))
-            .collect();
-        let problems = counted(count, "problem");
-        if backends.is_empty() {
-            return format!("{problems}{lines}");
+        let mut lines = String::new();
+        for reason in &self.verdict.reasons {
+            lines += &format!("\n  {}", plain(reason));
         }
-        format!("{problems}, of {}{lines}", plain(&backends.join(", ")))
+        for problem in &self.restart {
+            lines += &format!("\n  {}", plain(&format!("a restart would fail: {problem}")));
+        }
+        let problems = counted(self.verdict.reasons.len() + self.restart.len(), "problem");
+        match self.verdict.backends.as_slice() {
+            [] => format!("{problems}{lines}"),
+            backends => format!("{problems}, of {}{lines}", plain(&backends.join(", "))),
+        }
     }
 
     /// The health. The first line has the level, and all reasons if they fit. On a terminal the level has a colour.
@@ -102,13 +100,12 @@ impl Health {
 
     /// The reasons why the node is degraded or its lists fail.
     pub(super) fn problems(&self) -> Vec<Json> {
-        let reasons = self
-            .verdict
+        self.verdict
             .reasons
             .iter()
             .filter(|_| self.verdict.level != Level::Serving)
-            .map(|reason| output::problem(reason));
-        let restart = self.restart.iter().map(|problem| json!(problem));
-        reasons.chain(restart).collect()
+            .map(|reason| output::problem(reason))
+            .chain(self.restart.iter().map(|problem| json!(problem)))
+            .collect()
     }
 }

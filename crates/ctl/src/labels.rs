@@ -71,14 +71,11 @@ impl LabelsArguments {
         match (&self.kubectl, &self.file, self.output.encoding()) {
             (Some(node), ..) => print(kubectl(node, &labels)).map(drop)?,
             (_, Some(file), _) => {
-                let content = feature_file(&labels.labels);
-                let written = labels_file::replace(file, &content);
-                written
+                labels_file::replace(file, &feature_file(&labels.labels))
                     .with_context(|| format!("{}: the labels cannot be written", file.display()))?;
             }
             (.., Some(encoding)) => {
-                let notes = labels.notes.iter();
-                let problems: Vec<_> = notes.map(|note| output::problem(note)).collect();
+                let problems: Vec<_> = labels.notes.iter().map(|it| output::problem(it)).collect();
                 let object = json!({ "labels": labels.labels, "problems": problems });
                 return print(encoding.document(object)?);
             }
@@ -98,21 +95,20 @@ impl Template {
             .filter(|(key, _)| key.starts_with(HANDLERS));
         match self {
             Template::ClusterAutoscaler => {
-                let labels =
-                    labels.map(|(key, value)| format!("{NODE_TEMPLATE}/label/{key}={value}\n"));
-                let taints = taints.iter().map(|taint| {
-                    let Taint { key, value, effect } = taint;
+                let taints = taints.iter().map(|Taint { key, value, effect }| {
                     format!("{NODE_TEMPLATE}/taint/{key}={value}:{effect}\n")
                 });
-                Ok(labels.chain(taints).collect())
+                Ok(labels
+                    .map(|(key, value)| format!("{NODE_TEMPLATE}/label/{key}={value}\n"))
+                    .chain(taints)
+                    .collect())
             }
             Template::Karpenter => {
                 let labels = labels.map(|(key, value)| (key.clone(), json!(value)));
                 let taints: Vec<_> = taints.iter().map(Taint::json).collect();
-                let taints = (!taints.is_empty()).then(|| json!({ "taints": taints }));
                 let mut pool = json!({ "spec": { "template": {
                     "metadata": { "labels": Map::from_iter(labels) },
-                    "spec": taints,
+                    "spec": (!taints.is_empty()).then(|| json!({ "taints": taints })),
                 } } });
                 remove_nulls(&mut pool);
                 Ok(serde_saphyr::to_string(&pool)?)
@@ -133,20 +129,22 @@ impl Taint {
 
 /// A taint in the form of `kubectl taint`.
 fn taint(text: &str) -> Result<Taint, String> {
-    let error = || {
-        let effects = EFFECTS.join(", ");
-        format!("not a taint; try KEY=VALUE:EFFECT, where EFFECT is one of {effects}")
-    };
-    let (name, effect) = text.rsplit_once(':').ok_or_else(error)?;
+    let (name, effect) = text.rsplit_once(':').ok_or_else(not_a_taint)?;
     let (key, value) = name.split_once('=').unwrap_or((name, ""));
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-    let is_valid =
-        !key.is_empty() && EFFECTS.contains(&effect) && key.bytes().chain(value.bytes()).all(inner);
-    if !is_valid {
-        return Err(error());
+    let mut bytes = key.bytes().chain(value.bytes());
+    if key.is_empty()
+        || !EFFECTS.contains(&effect)
+        || !bytes.all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+    {
+        return Err(not_a_taint());
     }
     let [key, value, effect] = [key, value, effect].map(str::to_owned);
     Ok(Taint { key, value, effect })
+}
+
+fn not_a_taint() -> String {
+    let effects = EFFECTS.join(", ");
+    format!("not a taint; try KEY=VALUE:EFFECT, where EFFECT is one of {effects}")
 }
 
 async fn ask(daemon: &Daemon) -> anyhow::Result<NodeLabels> {
@@ -163,17 +161,21 @@ async fn ask(daemon: &Daemon) -> anyhow::Result<NodeLabels> {
 /// A command for each label. A command that fails, for example because an admission rule rejects the label, does not
 /// prevent the others.
 fn kubectl(node: &str, labels: &NodeLabels) -> Shown {
-    let lines = labels.labels.iter();
-    let lines =
-        lines.map(|(key, value)| format!("kubectl label --overwrite node {node} {key}={value}\n"));
-    lines.collect::<String>().into()
+    let mut lines = String::new();
+    for (key, value) in &labels.labels {
+        lines += &format!("kubectl label --overwrite node {node} {key}={value}\n");
+    }
+    lines.into()
 }
 
 /// The name of a node is a DNS name. A shell may read the commands, so other characters are rejected.
 fn node(text: &str) -> Result<String, String> {
-    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
-    let is_valid = !text.is_empty() && !text.starts_with('-') && text.bytes().all(inner);
-    if is_valid {
+    if !text.is_empty()
+        && !text.starts_with('-')
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
+    {
         Ok(text.to_owned())
     } else {
         Err(

@@ -63,18 +63,14 @@ pub(super) fn page(command: Command) -> anyhow::Result<String> {
 /// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
 pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
     let command = complete(command);
-    let commands = command
+    let mut written = command
         .get_subcommands()
         .filter(|its| !its.is_hide_set())
         .flat_map(|its| [its].into_iter().chain(its.get_subcommands()))
-        .chain([&command]);
-    let pages = commands
+        .chain([&command])
         .map(command_page)
-        .chain([daemon_page(), configuration_page()]);
-    let mut written = pages.map(|page| {
-        let page = page?;
-        fs::write(folder.join(page.file), page.text)
-    });
+        .chain([daemon_page(), configuration_page()])
+        .map(|page| page.and_then(|page| fs::write(folder.join(page.file), page.text)));
     fs::create_dir_all(folder)
         .and_then(|()| written.try_for_each(|written| written))
         .with_context(|| format!("cannot write to {}", folder.display()))
@@ -100,14 +96,12 @@ fn command_page(command: &Command) -> io::Result<ManPage> {
     if let Some(lines) = blocks.find_map(|block| block.strip_prefix(EXAMPLES)) {
         show_examples(&mut sections, lines.lines());
     }
-    let is_main = name == command.get_name();
-    let (before, own) = if is_main {
+    let (before, own) = if name == command.get_name() {
         (SECTIONS, MAIN.to_owned())
     } else {
         ("", documented(name).unwrap_or_default())
     };
-    let description = description(command, &own, &help);
-    let command = plain(command.clone()).long_about(description);
+    let command = plain(command.clone()).long_about(description(command, &own, &help));
     page_of(command, COMMANDS, before, sections)
 }
 
@@ -206,20 +200,18 @@ fn add_key(roff: &mut Roff, key: &Key) {
 
 /// The text with the words between backticks in bold.
 fn marked(text: &str) -> Vec<Inline> {
-    let parts = text
-        .split('`')
+    text.split('`')
         .enumerate()
         .map(|(index, part)| match index % 2 {
             0 => roman(part),
             _ => bold(part),
-        });
-    parts.collect()
+        })
+        .collect()
 }
 
 /// Adds the section EXIT STATUS with these codes and the code for wrong usage.
 fn exit_status(roff: &mut Roff, codes: &ExitCodes) {
-    let usage = [(USAGE, "wrong usage")];
-    let codes: BTreeMap<_, _> = usage.iter().chain(codes).copied().collect();
+    let codes = BTreeMap::from_iter([(USAGE, "wrong usage")].iter().chain(codes).copied());
     roff.control("SH", ["EXIT STATUS"]);
     for (code, meaning) in codes {
         roff.control("TP", []).text([bold(code.to_string())]);

@@ -140,15 +140,15 @@ pub(super) fn clashes_in(config: &Config, file: &Path) -> anyhow::Result<String>
 /// # Errors
 /// If kubectl does not print the RuntimeClasses in time.
 pub(super) fn clashes_at(config: &Config, kubectl: &Path) -> anyhow::Result<String> {
-    let unknown = || {
-        let program = kubectl.display();
-        format!(
-            "the RuntimeClasses of the cluster are unknown: {program} {}",
-            GET.join(" ")
-        )
-    };
-    let text = block_on(answer(kubectl)).with_context(unknown)?;
-    clashes(config, kubectl, &text).with_context(unknown)
+    block_on(answer(kubectl))
+        .and_then(|text| clashes(config, kubectl, &text))
+        .with_context(|| {
+            format!(
+                "the RuntimeClasses of the cluster are unknown: {} {}",
+                kubectl.display(),
+                GET.join(" ")
+            )
+        })
 }
 
 /// The RuntimeClasses of the cluster, as kubectl prints them.
@@ -169,32 +169,27 @@ async fn answer(kubectl: &Path) -> anyhow::Result<String> {
 /// immutable. `text` has the objects of the cluster, and comes from `place`.
 fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> {
     let shown = place.display();
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text)
+    let mut documents: Vec<Value> = serde_saphyr::from_multiple(text)
         .map_err(|_| anyhow!("{shown} is not valid YAML or JSON"))?;
-    let mut documents = documents
-        .iter()
-        .filter(|document| !document.is_null())
-        .peekable();
-    let no_list = || {
-        anyhow!(
-            "{shown} has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml"
-        )
-    };
-    documents.peek().ok_or_else(no_list)?;
-    let is_class = |object: &Value| object["kind"] == "RuntimeClass";
+    documents.retain(|document| !document.is_null());
     let mut classes = Vec::new();
-    for document in documents {
+    let mut has_no_list = documents.is_empty();
+    for document in &documents {
         match document["items"].as_array() {
             // The items of a RuntimeClassList have no kind.
             Some(items) if document["kind"] == "RuntimeClassList" => classes.extend(items),
             Some(items) => classes.extend(items.iter().filter(|item| is_class(item))),
             None if is_class(document) => classes.push(document),
-            None => return Err(no_list()),
+            None => has_no_list = true,
         }
     }
+    ensure!(
+        !has_no_list,
+        "{shown} has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml"
+    );
     let clashes = classes.into_iter().filter_map(|object| {
-        let text = |pointer| object.pointer(pointer)?.as_str();
-        let (name, handler) = (text("/metadata/name")?, text("/handler")?);
+        let name = object.pointer("/metadata/name")?.as_str()?;
+        let handler = object.pointer("/handler")?.as_str()?;
         let mut rows = config.table.handlers.iter();
         let row = rows.find(|row| row.class() == name && row.name != handler)?;
         let own = &row.name;
@@ -206,15 +201,19 @@ fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> 
     Ok(clashes.collect())
 }
 
+fn is_class(object: &Value) -> bool {
+    object["kind"] == "RuntimeClass"
+}
+
 /// One line for each handler whose name is too long for a label.
 fn unlabelled(config: &Config) -> String {
-    let rows = config
+    let names = config
         .table
         .handlers
         .iter()
-        .filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none());
-    rows.map(|row| {
-        let name = &row.name;
+        .filter(|row| config.labels_file.is_some() && handler_key(&row.name).is_none())
+        .map(|row| &row.name);
+    names.map(|name| {
         format!(
             "criswitch: the RuntimeClass of handler {name:?} selects no label, because the name is too long for a label; use a \
              name of at most 55 characters, or node_selector\n"
@@ -225,12 +224,12 @@ fn unlabelled(config: &Config) -> String {
 
 /// One line for each backend with automatically registered handlers. The manifests omit these handlers.
 fn auto_registered(table: &Table) -> String {
-    let rows = table
+    let names = table
         .backends
         .iter()
-        .filter(|backend| backend.auto_register);
-    rows.map(|backend| {
-        let name = &backend.name;
+        .filter(|backend| backend.auto_register)
+        .map(|backend| &backend.name);
+    names.map(|name| {
         format!(
             "criswitch: the output omits automatically registered handlers of backend {name:?}; add a row under [handlers] \
              for each one that needs a RuntimeClass\n"
@@ -242,13 +241,12 @@ fn auto_registered(table: &Table) -> String {
 /// A RuntimeClass (node.k8s.io/v1) of Kubernetes 1.37.
 fn runtime_class(row: &Handler, config: &Config) -> Value {
     let overhead = &row.scheduling.overhead;
-    let overhead = (!overhead.is_empty()).then(|| json!({ "podFixed": overhead }));
     let mut class = json!({
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
         "metadata": metadata(row.class()),
         "handler": row.name,
-        "overhead": overhead,
+        "overhead": (!overhead.is_empty()).then(|| json!({ "podFixed": overhead })),
         "scheduling": scheduling(row, config),
     });
     remove_nulls(&mut class);
@@ -261,13 +259,15 @@ fn scheduling(row: &Handler, config: &Config) -> Option<Value> {
         &row.scheduling.tolerations,
     );
     // Without labels on the nodes, pods with this selector would never be scheduled.
-    let is_labelled = config.labels_file.is_some();
-    if let Some(label) = is_labelled.then(|| handler_key(&row.name)).flatten() {
+    if config.labels_file.is_some()
+        && let Some(label) = handler_key(&row.name)
+    {
         selector.entry(label).or_insert_with(|| "true".to_owned());
     }
     for (label, value) in NODE_LABELS {
-        let label = selector.entry((*label).to_owned());
-        label.or_insert_with(|| (*value).to_owned());
+        selector
+            .entry((*label).to_owned())
+            .or_insert_with(|| (*value).to_owned());
     }
     if selector.is_empty() && tolerations.is_empty() {
         return None;
@@ -280,14 +280,17 @@ fn scheduling(row: &Handler, config: &Config) -> Option<Value> {
 }
 
 fn toleration(toleration: &Toleration) -> Value {
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     json!({
-        "key": text(&toleration.key),
+        "key": non_empty(&toleration.key),
         "operator": toleration.operator.as_ref(),
-        "value": text(&toleration.value),
-        "effect": text(toleration.effect.as_ref()),
+        "value": non_empty(&toleration.value),
+        "effect": non_empty(toleration.effect.as_ref()),
         "tolerationSeconds": toleration.seconds,
     })
+}
+
+fn non_empty(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
 }
 
 #[cfg(all(test, unix))]

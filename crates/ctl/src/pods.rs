@@ -135,14 +135,16 @@ impl PodsArguments {
     }
 
     fn wants(&self, found: &OwnedPod) -> bool {
-        let is = |wanted: &Option<String>, value: &str| {
-            wanted.as_deref().is_none_or(|wanted| wanted == value)
-        };
-        is(&self.handler, &found.handler)
-            && is(&self.backend, &found.backend)
-            && is(&self.namespace, found.namespace())
-            && is(&self.pod, &found.name())
+        is_wanted(self.handler.as_deref(), &found.handler)
+            && is_wanted(self.backend.as_deref(), &found.backend)
+            && is_wanted(self.namespace.as_deref(), found.namespace())
+            && is_wanted(self.pod.as_deref(), &found.name())
     }
+}
+
+/// Whether the value passes a filter; without one, each value passes.
+fn is_wanted(filter: Option<&str>, value: &str) -> bool {
+    filter.is_none_or(|wanted| wanted == value)
 }
 
 /// The pods of one backend, as a table.
@@ -227,38 +229,33 @@ impl OwnedPod {
 
     /// The time of the pod's creation; `None` if the runtime reported no time.
     fn created(&self) -> Option<SystemTime> {
-        let nanoseconds = u64::try_from(self.pod.created_at).ok();
-        let since = nanoseconds
-            .filter(|since| *since > 0)
-            .map(Duration::from_nanos);
-        UNIX_EPOCH.checked_add(since?)
+        let nanoseconds = u64::try_from(self.pod.created_at).ok()?;
+        UNIX_EPOCH
+            .checked_add(Duration::from_nanos(nanoseconds))
+            .filter(|_| nanoseconds > 0)
     }
 
     fn created_text(&self) -> Option<String> {
-        let created = self.created()?;
-        Some(humantime::format_rfc3339_nanos(created).to_string())
+        Some(humantime::format_rfc3339_nanos(self.created()?).to_string())
     }
 
     fn row(&self, is_wide: bool) -> [String; HEADER.len()] {
         let metadata = self.pod.metadata.clone().unwrap_or_default();
         let cached = if self.cached { " (cached)" } else { "" };
-        let age = self.created().map(|created| {
-            let age = SystemTime::now().duration_since(created);
-            span(age.unwrap_or_default())
-        });
-        let id = self.pod.id.chars();
-        let handler = if self.pod.runtime_handler.is_empty() && !self.handler.is_empty() {
-            DEFAULT.to_owned()
-        } else {
-            self.handler.clone()
-        };
+        let age = self
+            .created()
+            .map(|created| span(created.elapsed().unwrap_or_default()));
+        let id_length = if is_wide { usize::MAX } else { ID_LENGTH };
         [
-            handler,
+            if self.pod.runtime_handler.is_empty() && !self.handler.is_empty() {
+                DEFAULT.to_owned()
+            } else {
+                self.handler.clone()
+            },
             self.backend.clone(),
             format!("{}{cached}", self.state()),
             age.unwrap_or_default(),
-            id.take(if is_wide { usize::MAX } else { ID_LENGTH })
-                .collect(),
+            self.pod.id.chars().take(id_length).collect(),
             self.name(),
             metadata.uid,
             metadata.attempt.to_string(),

@@ -1,9 +1,9 @@
 //! `criswitch reload`: makes the daemon read its configuration again, and shows the changes or the problems.
 
 use std::fs;
-use std::path::{self, Path};
+use std::path::{self, Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::Args;
 use criswitch_client::arguments::Daemon;
 use criswitch_client::exit::Verdict;
@@ -48,8 +48,9 @@ impl ReloadArguments {
             return Ok(Verdict::Fine);
         };
         let problems = lines(problems);
-        let lines = format!("{problems}\ncriswitch: not reloaded: nothing has changed\n");
-        terminal::complain(&lines);
+        terminal::complain(&format!(
+            "{problems}\ncriswitch: not reloaded: nothing has changed\n"
+        ));
         Ok(Verdict::WrongConfiguration)
     }
 
@@ -72,8 +73,8 @@ async fn ask<T>(
     failed: &str,
     request: impl AsyncFnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let running = daemon.connect().await;
-    let running = running.map_err(|error| match daemon.socket {
+    let connected = daemon.connect().await;
+    let running = connected.map_err(|error| match daemon.socket {
         // Problems of the files need no context.
         _ if error.is::<criswitch_config::Problems>() => error,
         Some(_) => error.context(failed.to_owned()),
@@ -91,16 +92,19 @@ async fn ask<T>(
 /// It is a different file.
 pub(super) fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     let its = state.configuration.clone().unwrap_or_default().path;
-    // A missing file has no canonical path. The daemon reports that the file is missing.
-    let full = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| full(path));
-    if real(path) == real(Path::new(&its)) {
-        return Ok(());
-    }
-    bail!(
+    ensure!(
+        real(path) == real(Path::new(&its)),
         "the configuration file of the running criswitch is {its}, not {}; try --config {its}",
         path.display()
-    )
+    );
+    Ok(())
+}
+
+/// The canonical path. A missing file has none, and the daemon reports that the file is missing.
+fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path)
+        .or_else(|_| path::absolute(path))
+        .unwrap_or_else(|_| path.to_owned())
 }
 
 /// The problems for which the daemon rejected the configuration; `None` if it was applied.
@@ -114,8 +118,10 @@ fn problems(response: &ReloadResponse) -> Option<&[Problem]> {
 fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
     let mut json = serde_json::to_value(&response.reload)?;
     if let Some(json) = json.as_object_mut() {
-        let problems = problems(response).unwrap_or_default();
-        json.insert("problems".to_owned(), json!(problems));
+        json.insert(
+            "problems".to_owned(),
+            json!(problems(response).unwrap_or_default()),
+        );
         json.entry("changes").or_insert(Json::Null);
         json.insert(
             "restartProblems".to_owned(),
@@ -126,15 +132,13 @@ fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
 }
 
 fn show(response: &ReloadResponse) -> anyhow::Result<()> {
-    let result = response
-        .reload
-        .as_ref()
-        .and_then(|reload| reload.result.as_ref());
-    let lines = match result {
+    let changes = match response.reload.as_ref().and_then(|it| it.result.as_ref()) {
         Some(reload::Result::Changes(changes)) => changes.lines.as_slice(),
         _ => &[],
     };
-    let lines = lines.iter().chain(&response.restart_problems);
-    let text: String = lines.map(|line| terminal::wrapped_first(line)).collect();
+    let mut text = String::new();
+    for line in changes.iter().chain(&response.restart_problems) {
+        text += &terminal::wrapped_first(line);
+    }
     print(text).map(drop)
 }

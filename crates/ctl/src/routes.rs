@@ -1,7 +1,5 @@
 //! `criswitch routes`: prints the RPC table in words.
 
-use std::iter;
-
 use criswitch_cri::rpc::ROWS;
 
 use serde_json::{Value as Json, json};
@@ -59,13 +57,17 @@ fn json([rpc, goes_to, key, unknown_id, optional, reply]: [String; 6]) -> Json {
 fn below_each_other(row: &[String; 6], width: usize) -> String {
     let label = HEADER.map(str::len).into_iter().max().unwrap_or_default() + INDENT.len();
     let room = width.saturating_sub(INDENT.len() + label);
-    let mut cells = HEADER.iter().zip(row);
-    let name = cells.next().map(|(_, name)| format!("{name}\n"));
-    let said = cells.filter(|(_, cell)| !cell.is_empty());
-    let lines = said.flat_map(|(what, cell)| {
-        let what = iter::once(what.to_lowercase()).chain(iter::repeat(String::new()));
-        let lines = what.zip(terminal::lines(cell, room));
-        lines.map(|(what, line)| format!("{INDENT}{what:label$}{line}\n"))
-    });
-    name.into_iter().chain(lines).collect()
+    let [name, ..] = row;
+    let mut text = format!("{name}\n");
+    for (title, cell) in HEADER.iter().zip(row).skip(1) {
+        let mut what = title.to_lowercase();
+        for line in terminal::lines(cell, room)
+            .iter()
+            .filter(|_| !cell.is_empty())
+        {
+            text += &format!("{INDENT}{what:label$}{line}\n");
+            what.clear();
+        }
+    }
+    text
 }

@@ -28,6 +28,22 @@ use serde_json::{Map, Value as Json, json};
 use super::health::Health;
 use super::watch::watch;
 
+/// The columns of the table of backends.
+const HEADER: [&str; 13] = [
+    "BACKEND",
+    "STATE",
+    "FOR",
+    "PODS",
+    "CONTAINERS",
+    "LIST AGE",
+    "STATS LATE",
+    "IMAGE LIST AGE",
+    "CGROUPS",
+    "TRANSITIONS",
+    "LISTS FROM CACHE",
+    "REPLIES OMITTED",
+    "ITEMS DROPPED",
+];
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
 /// The most lines of the last reload without `-o wide`.
@@ -145,8 +161,9 @@ fn is_problem(kind: &str) -> bool {
 }
 
 fn unmet(status: &StatusResponse) -> impl Iterator<Item = (&str, &str)> {
-    let unmet = conditions(status).filter(|condition| !condition.status);
-    unmet.map(|condition| (condition.r#type.as_str(), condition.message.as_str()))
+    conditions(status)
+        .filter(|condition| !condition.status)
+        .map(|condition| (condition.r#type.as_str(), condition.message.as_str()))
 }
 
 fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition> {
@@ -192,11 +209,7 @@ fn configuration(state: &State, is_wide: bool) -> String {
     if changed && problems.is_empty() {
         text += "the files have changed since criswitch loaded them; to apply the changes: criswitch reload\n";
     }
-    let last = match state
-        .reloads
-        .as_ref()
-        .and_then(|reloads| reloads.last.as_ref())
-    {
+    let last = match state.reloads.as_ref().and_then(|it| it.last.as_ref()) {
         Some(last) => last_reload(last, is_wide),
         None => "no reload since the start\n".to_owned(),
     };
@@ -208,11 +221,9 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match &last.result {
         Some(reload::Result::Problems(problems)) => {
-            let rejected = ["rejected, the previous configuration stays in use"].into_iter();
-            rejected
-                .map(str::to_owned)
-                .chain(problems.problems.iter().map(ToString::to_string))
-                .collect()
+            let mut lines = vec!["rejected, the previous configuration stays in use".to_owned()];
+            lines.extend(problems.problems.iter().map(ToString::to_string));
+            lines
         }
         Some(reload::Result::Changes(changes)) => changes.lines.clone(),
         None => vec!["no outcome".to_owned()],
@@ -232,10 +243,6 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
 
 fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
     let rows = state.backends.iter().map(|backend| {
-        let seconds = |seconds: Option<u64>| {
-            let time = seconds.map(Duration::from_secs);
-            time.map(span).unwrap_or_default()
-        };
         [
             backend.name.clone(),
             state_of(backend),
@@ -252,30 +259,24 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
             backend.dropped_items.to_string(),
         ]
     });
-    let paint = |column: usize, cell: &str| match (column, cell) {
-        (1, "ready") => Some(Paint::Good),
-        (1, cell) if cell.starts_with("ready") => Some(Paint::Odd),
-        (1, _) => Some(Paint::Bad),
-        (5..=7, cell) if cell != "-" => Some(Paint::Bad),
-        _ => None,
-    };
-    let header = [
-        "BACKEND",
-        "STATE",
-        "FOR",
-        "PODS",
-        "CONTAINERS",
-        "LIST AGE",
-        "STATS LATE",
-        "IMAGE LIST AGE",
-        "CGROUPS",
-        "TRANSITIONS",
-        "LISTS FROM CACHE",
-        "REPLIES OMITTED",
-        "ITEMS DROPPED",
-    ];
-    let width = if is_wide { header.len() } else { NARROW };
-    painted(header.split_at(width).0, rows, paint)
+    let width = if is_wide { HEADER.len() } else { NARROW };
+    painted(
+        HEADER.split_at(width).0,
+        rows,
+        |column, cell| match column {
+            1 if cell == "ready" => Some(Paint::Good),
+            1 if cell.starts_with("ready") => Some(Paint::Odd),
+            1 => Some(Paint::Bad),
+            5..=7 if cell != "-" => Some(Paint::Bad),
+            _ => None,
+        },
+    )
+}
+
+/// The number of seconds as text; empty if the number is unknown.
+fn seconds(seconds: Option<u64>) -> String {
+    let time = seconds.map(Duration::from_secs);
+    time.map(span).unwrap_or_default()
 }
 
 /// The number as text; empty if the number is unknown.
@@ -297,10 +298,11 @@ fn state_of(backend: &Backend) -> String {
 /// The runtime and the socket of each backend.
 fn places(state: &State) -> anyhow::Result<String> {
     let rows = state.backends.iter().map(|backend| {
-        let runtime = format!("{} {}", backend.runtime, backend.version);
         [
             backend.name.clone(),
-            runtime.trim().to_owned(),
+            format!("{} {}", backend.runtime, backend.version)
+                .trim()
+                .to_owned(),
             backend.socket.clone(),
         ]
     });
@@ -311,13 +313,12 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
     let state = &daemon.state;
     let owners = owners(state);
     let rows = state.handlers.iter().map(|row| {
-        let name = if row.name == state.default_handler {
-            format!("{} (default)", row.name)
-        } else {
-            row.name.clone()
-        };
         [
-            name,
+            if row.name == state.default_handler {
+                format!("{} (default)", row.name)
+            } else {
+                row.name.clone()
+            },
             place(&row.backend, &row.name, &row.backend_handler),
             number(pods_of(row, &owners, daemon)),
             features(&daemon.status, &row.name, is_wide),
@@ -333,8 +334,7 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
 
 /// The number of a handler's pods on its current backend. Older pods may be on other backends.
 fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -> Option<u64> {
-    let pods = daemon.pods.as_ref().ok()?.iter();
-    let own = pods.filter(|pod| {
+    let own = daemon.pods.as_ref().ok()?.iter().filter(|pod| {
         handler_of(&daemon.state, owners, pod) == row.name
             && owners.get(pod.id.as_str()) == Some(&row.backend.as_str())
     });
@@ -352,14 +352,16 @@ fn short_origin(origin: &str) -> String {
 }
 
 fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
-    let all = features_of(&status.runtime_handlers, handler);
-    let short = all.into_iter().map(|feature| match feature {
-        "recursive_read_only_mounts" if !is_wide => "rro",
-        "user_namespaces" if !is_wide => "userns",
-        "cgroup_namespaces" if !is_wide => "cgroupns",
-        other => other,
-    });
-    short.collect::<Vec<_>>().join(" ")
+    let mut features = features_of(&status.runtime_handlers, handler);
+    for feature in &mut features {
+        *feature = match *feature {
+            "recursive_read_only_mounts" if !is_wide => "rro",
+            "user_namespaces" if !is_wide => "userns",
+            "cgroup_namespaces" if !is_wide => "cgroupns",
+            other => other,
+        };
+    }
+    features.join(" ")
 }
 
 /// A table of pods that were not created, the newest failure first; empty if there are none.
@@ -395,17 +397,16 @@ pub(super) fn failures<'a>(
 
 /// The handler that a pod asked for, else the row that the pod got.
 pub(super) fn asked(pod: &Rejection) -> Option<&str> {
-    let asked = pod.asked_handler.as_deref();
-    asked.or(pod.handler.as_deref())
+    pod.asked_handler.as_deref().or(pod.handler.as_deref())
 }
 
 /// Lines for the conditions that are false, and for the reason why pods cannot be listed.
 fn faults(daemon: &DaemonStatus) -> String {
-    let lines = unmet(&daemon.status).map(|(kind, message)| {
+    let mut text = String::new();
+    for (kind, message) in unmet(&daemon.status) {
         let note = if is_problem(kind) { "" } else { "note: " };
-        plain(&format!("{note}{kind} is false: {message}")) + "\n"
-    });
-    let mut text: String = lines.collect();
+        text += &(plain(&format!("{note}{kind} is false: {message}")) + "\n");
+    }
     // The first line of the output already shows problems of lists.
     if let Err(error) = &daemon.pods
         && list_problems(&daemon.state).is_empty()
@@ -418,29 +419,34 @@ fn faults(daemon: &DaemonStatus) -> String {
 /// Lines about the removal of backends that no file names, about lists that would fail after a restart, and about
 /// labels that cannot be written.
 fn outlook(state: &State) -> String {
-    let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
-    let removals = unnamed.map(|backend| { if is_ready(backend) { removal(&backend.name) } else { format!(
-            "{}; if its runtime is gone for good or now serves another socket: criswitch forget {}",
-            removal(&backend.name),
-            backend.name
-        ) } });
-    let costs = state
-        .backends
-        .iter()
-        .filter_map(|backend| backend.restart_problem.clone());
-    let labels = state.node_labels.iter().filter_map(|labels| {
-        let cause = labels.file_problem.as_ref()?;
-        Some(format!(
+    let backends = state.backends.iter();
+    let mut lines = Vec::new();
+    for backend in backends.clone().filter(|backend| backend.unnamed) {
+        lines.push(if is_ready(backend) {
+            removal(&backend.name)
+        } else {
+            format!(
+                "{}; if its runtime is gone for good or now serves another socket: criswitch forget {}",
+                removal(&backend.name),
+                backend.name
+            )
+        });
+    }
+    lines.extend(backends.clone().filter_map(|it| it.restart_problem.clone()));
+    if let Some(labels) = &state.node_labels
+        && let Some(cause) = &labels.file_problem
+    {
+        lines.push(format!(
             "the labels of the node cannot be written to {}: {cause}",
             labels.file.as_deref().unwrap_or_default()
-        ))
-    });
-    let lines = removals
-        .chain(costs)
-        .chain(labels)
-        .chain(state.backends.iter().filter_map(orphans))
-        .chain(state.backends.iter().filter_map(lacking));
-    lines.map(|line| terminal::wrapped_first(&line)).collect()
+        ));
+    }
+    lines.extend(backends.clone().filter_map(orphans));
+    lines.extend(backends.filter_map(lacking));
+    lines
+        .iter()
+        .map(|line| terminal::wrapped_first(line))
+        .collect()
 }
 
 /// A line about the containers of a backend whose pods it does not list, with the first of them.
@@ -459,27 +465,23 @@ fn lacking(backend: &Backend) -> Option<String> {
 }
 
 fn foreign(other: &Foreign) -> anyhow::Result<String> {
-    let Foreign {
-        socket,
-        status,
-        version,
-    } = other;
-    let rows = conditions(status).map(|condition| {
-        let RuntimeCondition {
-            r#type, message, ..
-        } = condition.clone();
-        [r#type, condition.status.to_string(), message]
+    let rows = conditions(&other.status).map(|condition| {
+        [
+            condition.r#type.clone(),
+            condition.status.to_string(),
+            condition.message.clone(),
+        ]
     });
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
     let name = plain(&format!(
         "{} {}",
-        version.runtime_name, version.runtime_version
+        other.version.runtime_name, other.version.runtime_version
     ));
     let who = match name.trim() {
         "" => "another runtime",
         name => name,
     };
-    let head = terminal::wrapped_first(&running::foreign(socket, who));
+    let head = terminal::wrapped_first(&running::foreign(&other.socket, who));
     Ok(format!("{head}\n{conditions}"))
 }
 
@@ -517,8 +519,7 @@ fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
         row.remove("defaultPodIds");
     }
     for (row, handler) in objects(&mut json, "handlers").zip(&daemon.state.handlers) {
-        let pods = pods_of(handler, &owners, daemon);
-        row.insert("pods".to_owned(), json!(pods));
+        row.insert("pods".to_owned(), json!(pods_of(handler, &owners, daemon)));
         let features = features_of(&daemon.status.runtime_handlers, &handler.name);
         row.insert("features".to_owned(), json!(features));
     }

@@ -193,8 +193,7 @@ impl TryArguments {
             Ok(handlers) => handlers,
             Err(unknown) => return self.reject(&unknown),
         };
-        let machine = self.measure.then(|| Machine::at(&self.root)).transpose();
-        let machine = match machine {
+        let machine = match self.measure.then(|| Machine::at(&self.root)).transpose() {
             Ok(machine) => machine,
             Err(error) => return self.reject(&format!("pods cannot be measured: {error}")),
         };
@@ -212,10 +211,9 @@ impl TryArguments {
         };
         let mut tried = Vec::new();
         for handler in handlers {
-            let row = config
+            let kind = config
                 .as_ref()
-                .and_then(|it| it.table.handler(&handler.name));
-            let kind = row.and_then(|row| row.kind);
+                .and_then(|it| it.table.handler(&handler.name)?.kind);
             let mut one = Tried::new(&state, handler, kind, self.output.encoding().is_none());
             let is_interrupted = self.try_one(&mut session, &mut one).await;
             one.conclude();
@@ -235,17 +233,14 @@ impl TryArguments {
         let Some(wanted) = &self.handler else {
             return Ok(state.handlers.iter().collect());
         };
-        let mut rows = state.handlers.iter();
-        let row = rows.find(|row| row.name == *wanted);
-        row.map(|row| vec![row]).ok_or_else(|| {
-            let names = state
-                .handlers
-                .iter()
-                .map(|row| row.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ");
-            format!("no handler is named {wanted:?}; the handlers are: {names}")
-        })
+        if let Some(row) = state.handlers.iter().find(|row| row.name == *wanted) {
+            return Ok(vec![row]);
+        }
+        let names: Vec<_> = state.handlers.iter().map(|it| it.name.as_str()).collect();
+        Err(format!(
+            "no handler is named {wanted:?}; the handlers are: {}",
+            names.join(", ")
+        ))
     }
 
     fn reject(&self, problem: &str) -> anyhow::Result<Verdict> {
@@ -345,10 +340,7 @@ impl TryArguments {
         }
         let costs: Vec<_> = tried
             .iter()
-            .filter_map(|tried| {
-                let cost = tried.cost.as_ref()?;
-                Some(cost.rows(&tried.handler.name))
-            })
+            .filter_map(|tried| Some(tried.cost.as_ref()?.rows(&tried.handler.name)))
             .flatten()
             .collect();
         if !costs.is_empty() {
@@ -385,8 +377,9 @@ impl PodSteps<'_> {
         let candidates = self.candidates(steps).await?;
         steps.run(CREATE_POD, pod.create()).await?;
         let image = start_container(pod, steps, candidates).await?;
-        let executed = pod.execute(kernel::look());
-        let output = steps.run("execute command", executed).await?;
+        let output = steps
+            .run("execute command", pod.execute(kernel::look()))
+            .await?;
         steps.run("read log", pod.read_log()).await?;
         pod.end_container(steps).await?;
         pod.end(steps).await?;
@@ -396,13 +389,15 @@ impl PodSteps<'_> {
     async fn candidates(&self, steps: &mut Steps) -> Result<Vec<Candidate>, TryFailure> {
         let (daemon, handler) = (self.daemon, self.handler);
         let Some(name) = self.image else {
-            let present = images::present(daemon, handler);
-            return steps.run("find image", present).await;
+            return steps
+                .run("find image", images::present(daemon, handler))
+                .await;
         };
         let has = images::has(daemon, handler, name);
         if !steps.run("find image", has).await? {
-            let pull = images::pull(daemon, handler, name);
-            steps.run("pull image", pull).await?;
+            steps
+                .run("pull image", images::pull(daemon, handler, name))
+                .await?;
         }
         Ok(vec![images::named(name)])
     }
@@ -415,8 +410,7 @@ async fn cgroup_driver(backend: &Backend) -> Option<String> {
         return Some(driver.clone());
     }
     let socket = Address::parse(&backend.socket).ok()?;
-    let driver = probe::cgroup_driver_at(&socket).await;
-    driver.map(str::to_owned)
+    probe::cgroup_driver_at(&socket).await.map(str::to_owned)
 }
 
 fn idle(text: &str) -> Result<Duration, String> {
@@ -483,10 +477,9 @@ impl<'a> Tried<'a> {
     }
 
     fn runtime(&self) -> String {
-        let Backend {
-            runtime, version, ..
-        } = &self.backend;
-        format!("{runtime} {version}").trim().to_owned()
+        format!("{} {}", self.backend.runtime, self.backend.version)
+            .trim()
+            .to_owned()
     }
 
     fn result(&self) -> &'static str {
@@ -547,35 +540,33 @@ impl<'a> Tried<'a> {
     }
 
     fn is_fine(&self) -> bool {
-        let is_written = self.written.as_ref().is_none_or(Result::is_ok);
-        self.failure.is_none() && is_written && self.leftovers.is_empty()
+        self.failure.is_none()
+            && self.written.as_ref().is_none_or(Result::is_ok)
+            && self.leftovers.is_empty()
     }
 
     fn problems(&self) -> Vec<Json> {
         let name = &self.handler.name;
-        let problems = self
-            .failure
+        self.failure
             .iter()
             .chain(self.complaints())
-            .map(|problem| format!("handler {name}: {problem}"));
-        problems.map(|problem| output::problem(&problem)).collect()
+            .map(|problem| output::problem(&format!("handler {name}: {problem}")))
+            .collect()
     }
 
     fn row(&self) -> [String; HEADER.len()] {
-        let isolation = self.observed.as_ref();
-        let isolation = isolation.map_or("", |observed| observed.isolation.words());
+        let observed = self.observed.as_ref();
         [
             self.handler.name.clone(),
             self.handler.backend.clone(),
             self.runtime(),
             self.result().to_owned(),
-            isolation.to_owned(),
+            observed.map_or("", |it| it.isolation.words()).to_owned(),
             short(self.steps.time()),
         ]
     }
 
     fn json(&self) -> Json {
-        let observed = self.observed.as_ref();
         json!({
             "handler": self.handler.name,
             "backend": self.handler.backend,
@@ -589,7 +580,7 @@ impl<'a> Tried<'a> {
             "attempts": self.attempts,
             "steps": self.steps.done,
             "milliseconds": milliseconds(self.steps.time()),
-            "isolation": observed.map(Observed::json),
+            "isolation": self.observed.as_ref().map(Observed::json),
             "warning": self.warning,
             "cost": self.cost.as_ref().map(Cost::json),
             "written": self.written.as_ref().and_then(|it| Some(it.as_ref().ok()?.json())),

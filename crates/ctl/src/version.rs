@@ -28,13 +28,10 @@ pub(super) fn text() -> &'static str {
 pub(super) fn shown(output: &Output) -> anyhow::Result<Shown> {
     let difference = daemon::difference();
     match output.encoding() {
-        Some(encoding) => {
-            let problems = difference.iter().map(|it| output::problem(it)).collect();
-            encoding.document(json!(ThisProgram {
-                build: BUILD,
-                problems
-            }))
-        }
+        Some(encoding) => encoding.document(json!(ThisProgram {
+            build: BUILD,
+            problems: difference.iter().map(|it| output::problem(it)).collect(),
+        })),
         None => {
             terminal::complain(&output::names(difference));
             Ok(format!("criswitch {}\n", text()).into())

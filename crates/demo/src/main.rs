@@ -78,12 +78,11 @@ const fn row(
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments == ["--help"] || arguments == ["-h"] {
-        println!("{HELP}\n\n{USAGE}");
-        return ExitCode::SUCCESS;
-    }
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match arguments[..] {
+    let done = match *arguments.iter().map(String::as_str).collect::<Vec<_>>() {
+        ["--help" | "-h"] => {
+            println!("{HELP}\n\n{USAGE}");
+            return ExitCode::SUCCESS;
+        }
         [] => demo(false).await,
         ["--once"] => demo(true).await,
         ["status", directory] => status_of(directory).await,
@@ -150,17 +149,15 @@ gvisor = {{ socket = "{directory}/gvisor.sock", handler = "runsc" }}
 async fn run_everything(rig: &Rig) -> Result<Vec<Ran>> {
     let mut ran = Vec::new();
     for row in &ROWS {
-        let what = || format!("asked for the handler \"{}\"", row.asked);
-        let one = run(rig, row).await.with_context(what)?;
-        for sim in &rig.sims {
-            check_place(sim, &one).with_context(what)?;
-        }
-        ran.push(one);
+        let created = run(rig, row).await;
+        ran.push(created.with_context(|| format!("asked for the handler \"{}\"", row.asked))?);
     }
     Ok(ran)
 }
 
-async fn run(client: &Client, row: &'static Row) -> Result<Ran> {
+/// Creates the pod and the container of a row, and checks which runtimes have them.
+async fn run(rig: &Rig, row: &'static Row) -> Result<Ran> {
+    let client: &Client = rig;
     let name = match row.asked {
         "" => "plain",
         handler => handler,
@@ -169,11 +166,13 @@ async fn run(client: &Client, row: &'static Row) -> Result<Ran> {
     let config = container_in(&pod_config(name).labels, name, IMAGE);
     let container = client.create_from(&pod, config).await?;
     client.start(&container).await?;
-    Ok(Ran {
+    let ran = Ran {
         row,
         pod,
         container,
-    })
+    };
+    rig.sims.iter().try_for_each(|sim| check_place(sim, &ran))?;
+    Ok(ran)
 }
 
 fn check_place(sim: &Sim, ran: &Ran) -> Result<()> {
@@ -185,8 +184,7 @@ fn check_place(sim: &Sim, ran: &Ran) -> Result<()> {
         let found = if is_there { "is" } else { "is not" };
         ensure!(is_there == belongs, "the {what} {found} in {name}");
     }
-    if let Some(pod) = pod {
-        let asked = pod.runtime_handler;
+    if let Some(asked) = pod.map(|pod| pod.runtime_handler) {
         ensure!(asked == row.known_as, "{name} was asked for \"{asked}\"");
     }
     Ok(())
@@ -203,16 +201,20 @@ async fn merged_lists(rig: &Rig, ran: &[Ran]) -> Result<()> {
         "the list of pods has the handlers {handlers:?}"
     );
     for Ran { row, pod, .. } in ran {
-        let listed = pods.iter().find(|listed| listed.id == *pod);
-        let handler = listed.map(|listed| &*listed.runtime_handler);
+        let handler = pods
+            .iter()
+            .find(|listed| listed.id == *pod)
+            .map(|listed| &*listed.runtime_handler);
         ensure!(
             handler == Some(row.handler),
             "pod {pod} is listed under {handler:?}"
         );
     }
     for Ran { pod, container, .. } in ran {
-        let listed = containers.iter().find(|listed| listed.id == *container);
-        let of = listed.map(|listed| &listed.pod_sandbox_id);
+        let of = containers
+            .iter()
+            .find(|listed| listed.id == *container)
+            .map(|listed| &listed.pod_sandbox_id);
         ensure!(
             of == Some(pod),
             "container {container} is listed under {of:?}"
@@ -228,9 +230,9 @@ async fn unknown_handler(rig: &Rig) -> Result<()> {
         bail!("a pod with an unknown handler was run")
     };
     show::rejection(&rejection);
-    let (code, text) = (rejection.code(), rejection.message());
     ensure!(
-        code == tonic::Code::InvalidArgument && text.contains("\"firecracker\""),
+        rejection.code() == tonic::Code::InvalidArgument
+            && rejection.message().contains("\"firecracker\""),
         "the rejection should be InvalidArgument and name the handler"
     );
     let pods: usize = rig.sims.iter().map(|sim| sim.pods().len()).sum();
@@ -247,8 +249,10 @@ async fn stopped_runtime(rig: &Rig) -> Result<()> {
     let pods = client.pods().await.context("the list without kata")?;
     show::stopped(&verdict_until(rig, |_| true).await?, &pods);
     ensure!(pods.len() == before.len(), "the list lost a pod: {pods:?}");
-    let pod = client.run_pod("gvisor", "meanwhile").await;
-    let pod = pod.context("a pod of gvisor while kata is down")?;
+    let pod = client
+        .run_pod("gvisor", "meanwhile")
+        .await
+        .context("a pod of gvisor while kata is down")?;
     let Err(why) = client.run_pod("kata", "later").await else {
         bail!("a pod of kata started while kata is down")
     };
@@ -282,8 +286,7 @@ async fn verdict(client: &Client) -> Result<NodeVerdict> {
 /// Shows the verdict and the pods of a demo that runs in this directory.
 async fn status_of(directory: &str) -> Result<()> {
     let client = Client::new(&Path::new(directory).join("criswitch.sock"));
-    let verdict = verdict(&client).await.context("no demo runs there")?;
-    show::status(&verdict);
+    show::status(&verdict(&client).await.context("no demo runs there")?);
     show::pods(&client.pods().await?);
     Ok(())
 }
@@ -291,11 +294,12 @@ async fn status_of(directory: &str) -> Result<()> {
 /// Checks that a reload, such as that of `criswitch reload`, is answered.
 async fn check_reload(rig: &Rig) -> Result<()> {
     let mut admin = rig.admin();
-    let reloaded = tokio::select! {
-        reloaded = admin.reload(ReloadRequest {}) => reloaded?.into_inner().reload,
+    let result = tokio::select! {
+        reloaded = admin.reload(ReloadRequest {}) => {
+            reloaded?.into_inner().reload.and_then(|reload| reload.result)
+        }
         () = rig.answer_reloads() => None,
     };
-    let result = reloaded.and_then(|reload| reload.result);
     ensure!(
         matches!(result, Some(reload::Result::Changes(_))),
         "a reload ends with {result:?}"
@@ -305,9 +309,9 @@ async fn check_reload(rig: &Rig) -> Result<()> {
 
 /// Writes the files for `crictl runp` and `crictl create`.
 fn write_configs(directory: &Path) -> Result<()> {
-    let pod = pod_config("mine").metadata.unwrap_or_default();
+    let metadata = pod_config("mine").metadata.unwrap_or_default();
     let pod = serde_json::json!({
-        "metadata": { "name": pod.name, "uid": pod.uid, "namespace": pod.namespace }
+        "metadata": { "name": metadata.name, "uid": metadata.uid, "namespace": metadata.namespace }
     });
     let container = serde_json::json!({
         "metadata": { "name": "mine" },

@@ -23,22 +23,16 @@ pub(super) fn opening(rig: &Rig, table: &str) {
 pub(super) fn who_ran_what(ran: &[Ran]) {
     heading("A pod and a container on each handler, and the runtime of each");
     line(["ASKED FOR", "POD", "CONTAINER", "RUN BY", "AS"]);
-    for Ran {
-        row,
-        pod,
-        container,
-    } in ran
-    {
-        let asked = match row.asked {
-            "" => "(nothing)",
-            handler => handler,
-        };
+    for one in ran {
         line([
-            asked,
-            short(pod),
-            short(container),
-            row.runtime,
-            row.known_as,
+            match one.row.asked {
+                "" => "(nothing)",
+                handler => handler,
+            },
+            short(&one.pod),
+            short(&one.container),
+            one.row.runtime,
+            one.row.known_as,
         ]);
     }
 }
@@ -49,11 +43,16 @@ pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
     heading("The containers, in one list through criswitch");
     line(["CONTAINER", "NAME", "STATE", "POD", ""]);
     for container in containers {
-        let name = container.metadata.as_ref().map_or("", |m| &m.name);
-        let state = container.state().as_str_name();
-        let state = state.trim_start_matches("CONTAINER_");
-        let pod = short(&container.pod_sandbox_id);
-        line([short(&container.id), name, state, pod, ""]);
+        line([
+            short(&container.id),
+            container.metadata.as_ref().map_or("", |m| &m.name),
+            container
+                .state()
+                .as_str_name()
+                .trim_start_matches("CONTAINER_"),
+            short(&container.pod_sandbox_id),
+            "",
+        ]);
     }
 }
 
@@ -125,9 +124,13 @@ pub(super) fn commands(rig: &Rig) {
 pub(super) fn pods(pods: &[cri::PodSandbox]) {
     line(["POD", "NAME", "STATE", "HANDLER", ""]);
     for pod in pods {
-        let name = pod.metadata.as_ref().map_or("", |m| &m.name);
-        let state = pod.state().as_str_name().trim_start_matches("SANDBOX_");
-        line([short(&pod.id), name, state, &pod.runtime_handler, ""]);
+        line([
+            short(&pod.id),
+            pod.metadata.as_ref().map_or("", |m| &m.name),
+            pod.state().as_str_name().trim_start_matches("SANDBOX_"),
+            &pod.runtime_handler,
+            "",
+        ]);
     }
 }
 

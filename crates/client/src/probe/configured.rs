@@ -45,15 +45,14 @@ pub(super) fn configured(status: &StatusResponse) -> Option<Configured> {
     let config = facts::configuration(&status.info)?;
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
     let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
-    let runtimes = config
-        .pointer("/containerd/runtimes")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten();
     Some(Configured {
         cgroup_driver: facts::configured_cgroup_driver(&config).map(facts::cgroup_driver_name),
         default: default.filter(|name| !name.is_empty()).map(str::to_owned),
-        runtimes: runtimes
+        runtimes: config
+            .pointer("/containerd/runtimes")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
             .map(|(name, it)| (name.clone(), runtime(it)))
             .collect(),
         selinux: match config.get("crio") {
@@ -67,19 +66,21 @@ pub(super) fn configured(status: &StatusResponse) -> Option<Configured> {
 /// A handler in containerd's configuration.
 fn runtime(handler: &Value) -> Runtime {
     let text = |pointer| {
-        let text = handler.pointer(pointer).and_then(Value::as_str);
-        text.filter(|text| !text.is_empty())
+        handler
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
     };
     let binary = text("/options/BinaryName").or_else(|| text("/runtimeEngine"));
-    let kind = RuntimeKind::of_program(Program {
-        path: text("/runtimePath").unwrap_or_default(),
-        runtime_type: text("/runtimeType").unwrap_or_default(),
-        binary: binary.unwrap_or_default(),
-    });
-    let without = handler.get("privileged_without_host_devices");
     Runtime {
-        kind,
-        privileged_without_host_devices: without.and_then(Value::as_bool),
+        kind: RuntimeKind::of_program(Program {
+            path: text("/runtimePath").unwrap_or_default(),
+            runtime_type: text("/runtimeType").unwrap_or_default(),
+            binary: binary.unwrap_or_default(),
+        }),
+        privileged_without_host_devices: handler
+            .get("privileged_without_host_devices")
+            .and_then(Value::as_bool),
         config_path: text("/options/ConfigPath").map(str::to_owned),
         shim: text("/runtimeType").unwrap_or_default().to_owned(),
         hypervisor: handler

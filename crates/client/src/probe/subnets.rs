@@ -15,20 +15,19 @@ pub struct Subnet {
 
 /// The subnets in the CNI configuration that containerd reports in its verbose Status.
 pub fn of_cni(cni: &Value) -> Vec<Subnet> {
-    let networks = cni["Networks"].as_array().into_iter().flatten();
-    let subnets = networks.flat_map(|network| {
+    let mut subnets = Vec::new();
+    for network in cni["Networks"].as_array().into_iter().flatten() {
         let config = &network["Config"];
-        let source = config["Source"].as_str().unwrap_or_default();
-        let source = serde_json::from_str(source).unwrap_or_default();
         let mut found = BTreeSet::new();
-        find_subnets(&source, &mut found);
-        let network = config["Name"].as_str().unwrap_or_default();
-        found.into_iter().map(|subnet| Subnet {
-            network: network.to_owned(),
+        if let Ok(source) = serde_json::from_str(config["Source"].as_str().unwrap_or_default()) {
+            find_subnets(&source, &mut found);
+        }
+        subnets.extend(found.into_iter().map(|subnet| Subnet {
+            network: config["Name"].as_str().unwrap_or_default().to_owned(),
             subnet,
-        })
-    });
-    subnets.collect()
+        }));
+    }
+    subnets
 }
 
 /// Adds the subnets of host-local, which stand at several depths of a CNI configuration.

@@ -8,18 +8,18 @@ const PEM: (&str, &str) = ("-----BEGIN ", "-----END ");
 
 /// The text without the values of secrets, credentials of URLs, and PEM blocks.
 pub(super) fn removed(text: &str) -> String {
-    let mut in_block = false;
-    let lines = text.lines().map(|line| {
-        let begins = line.contains(PEM.0);
-        let hidden = in_block || begins;
+    let (mut clean, mut in_block) = (String::new(), false);
+    for line in text.lines() {
+        let hidden = in_block || line.contains(PEM.0);
         in_block = hidden && !line.contains(PEM.1);
         if hidden {
-            format!("{REMOVED}\n")
+            clean += REMOVED;
         } else {
-            without_credentials(line).into_owned() + "\n"
+            clean += &without_credentials(line);
         }
-    });
-    lines.collect()
+        clean += "\n";
+    }
+    clean
 }
 
 #[cfg(test)]

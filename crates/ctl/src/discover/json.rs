@@ -15,9 +15,10 @@ pub(super) fn json(
     text: &str,
 ) -> Value {
     let plan = &discovered.plan;
-    let silent = discovered.silent.iter();
-    let silent =
-        silent.map(|(place, cause)| json!({ "socket": place.socket.to_string(), "cause": cause }));
+    let silent = discovered
+        .silent
+        .iter()
+        .map(|(place, cause)| json!({ "socket": place.socket.to_string(), "cause": cause }));
     let own = discovered.own.iter().map(|place| place.socket.to_string());
     json!({
         "listen": config.listen.to_string(),

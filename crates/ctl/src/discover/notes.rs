@@ -10,18 +10,19 @@ use criswitch_node::collisions;
 
 use super::Discovered;
 use super::plan::ConfigPlan;
-use crate::consequences::{self, Consequence};
+use crate::consequences;
 
 /// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let plan = &discovered.plan;
-    let found = plan.backends.iter();
-    let found: Vec<_> = found
+    let found: Vec<_> = plan
+        .backends
+        .iter()
         .map(|backend| (backend.place.name.as_str(), &backend.found))
         .collect();
-    let consequences = consequences::of(&found);
-    let shared = collisions::between(&found);
-    let notes = [
+    let shared = collisions::between(&found).into_iter();
+    let consequences = consequences::of(&found).into_iter();
+    [
         others(discovered),
         other_drivers(&found),
         not_ready(&found),
@@ -29,12 +30,14 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
         conflicts(plan),
         silent(discovered),
         own(discovered),
-        shared.iter().map(ToString::to_string).collect(),
+        shared.map(|it| it.to_string()).collect(),
         lost_features(&found),
-        consequences.iter().map(Consequence::line).collect(),
+        consequences.map(|it| it.line()).collect(),
     ]
-    .concat();
-    notes.iter().map(|note| terminal::plain(note)).collect()
+    .iter()
+    .flatten()
+    .map(|note| terminal::plain(note))
+    .collect()
 }
 
 fn others(discovered: &Discovered) -> Vec<String> {
@@ -53,23 +56,24 @@ fn other_drivers(found: &[(&str, &Probed)]) -> Vec<String> {
     let Some((first, default)) = found.first() else {
         return Vec::new();
     };
-    let others = probe::other_drivers(first, default.cgroup_driver, found).into_iter();
-    others
+    probe::other_drivers(first, default.cgroup_driver, found)
+        .into_iter()
         .map(|(name, what)| format!("{name} {what}."))
         .collect()
 }
 
 fn not_ready(found: &[(&str, &Probed)]) -> Vec<String> {
-    let texts = found.iter().flat_map(|(name, found)| {
+    let mut notes = Vec::new();
+    for (name, found) in found {
         let texts = found.not_ready(&NEEDED).into_iter();
-        texts.map(move |what| format!("{name}: {what}"))
-    });
-    texts.collect()
+        notes.extend(texts.map(|what| format!("{name}: {what}")));
+    }
+    notes
 }
 
 fn unexpected_users(found: &[(&str, &Probed)]) -> Vec<String> {
-    let users = found.iter();
-    users
+    found
+        .iter()
         .filter_map(|(name, found)| Some((name, found.unexpected_user?)))
         .map(|(name, uid)| format!("{name}: {}.", wording::unexpected_user(uid)))
         .collect()
@@ -80,8 +84,9 @@ fn conflicts(plan: &ConfigPlan) -> Vec<String> {
     let mut rows: BTreeMap<(usize, &str), Vec<String>> = BTreeMap::new();
     for row in &plan.rows {
         if let Some(reason) = &row.conflict {
-            let same = rows.entry((row.backend, reason)).or_default();
-            same.push(row.shown_name());
+            rows.entry((row.backend, reason))
+                .or_default()
+                .push(row.shown_name());
         }
     }
     rows.iter()
@@ -96,21 +101,18 @@ fn conflicts(plan: &ConfigPlan) -> Vec<String> {
 }
 
 fn silent(discovered: &Discovered) -> Vec<String> {
-    let silent = discovered.silent.iter();
-    silent
+    discovered
+        .silent
+        .iter()
         .map(|(place, cause)| format!("No backend at {}: {cause}.", place.socket))
         .collect()
 }
 
 fn own(discovered: &Discovered) -> Vec<String> {
-    let own = discovered.own.iter();
-    own.map(|place| {
-        format!(
-            "{} is a socket of criswitch, not of a backend.",
-            place.socket
-        )
-    })
-    .collect()
+    let sockets = discovered.own.iter().map(|place| &place.socket);
+    sockets
+        .map(|socket| format!("{socket} is a socket of criswitch, not of a backend."))
+        .collect()
 }
 
 /// Notes about features of the default backend that other backends lack. The node has a feature only if all backends
@@ -119,23 +121,23 @@ fn lost_features(found: &[(&str, &Probed)]) -> Vec<String> {
     let Some((_, first)) = found.first() else {
         return Vec::new();
     };
-    let lacking = |feature: &str| -> String {
-        let lacks = |found: &Probed| !found.feature_names().contains(&feature);
-        let without = found.iter().filter(|(_, found)| lacks(found));
-        let names: Vec<&str> = without.map(|(name, _)| *name).collect();
-        names.join(", ")
-    };
     let mut lost: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for feature in first.feature_names() {
-        lost.entry(lacking(feature)).or_default().push(feature);
+        let lacking: Vec<_> = found
+            .iter()
+            .filter(|(_, found)| !found.feature_names().contains(&feature))
+            .map(|(name, _)| *name)
+            .collect();
+        let features = lost.entry(lacking.join(", ")).or_default();
+        features.push(feature);
     }
     lost.remove("");
-    let lost = lost.iter();
-    lost.map(|(lacking, features)| {
-        let features = features.join(", ");
-        format!(
-            "The node only has features that all backends have. Missing in {lacking}: {features}."
-        )
-    })
-    .collect()
+    lost.iter()
+        .map(|(lacking, features)| {
+            let features = features.join(", ");
+            format!(
+                "The node only has features that all backends have. Missing in {lacking}: {features}."
+            )
+        })
+        .collect()
 }

@@ -41,43 +41,45 @@ pub(super) fn look(
     root: &Path,
     listen: &Address,
 ) -> Vec<SocketPlace> {
-    let named = given.len();
-    let given = given.iter().map(|socket| (None, socket.clone()));
     let kubelet = kubelet.and_then(|kubelet| {
         let path = paths::below(root, kubelet.path().to_str()?);
         let socket = Address::parse(path.to_str()?).ok()?;
-        let mut known = well_known(root).filter(|(_, known)| *known == socket);
-        let known_as = known.next().and_then(|(name, _)| name);
+        let known_as = well_known(root)
+            .find(|(_, known)| *known == socket)
+            .and_then(|(name, _)| name);
         socket_at(&path).is_ok().then_some((known_as, socket))
     });
-    let given = given.chain(kubelet);
+    let expected = given
+        .iter()
+        .map(|socket| (None, socket.clone()))
+        .chain(kubelet)
+        .chain(well_known(root));
     let own = socket_at(listen.path()).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
-    for (number, (known_as, socket)) in given.chain(well_known(root)).enumerate() {
+    for (number, (known_as, socket)) in expected.enumerate() {
         let found = socket_at(socket.path());
         // A node has one or two of the well-known sockets, so a missing file there is not reported.
         if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
             continue;
         }
         let file = found.as_ref().ok().copied();
-        let same = places
+        if let Some(place) = places
             .iter_mut()
-            .find(|place| place.socket == socket || (file.is_some() && place.file == file));
-        if let Some(place) = same {
+            .find(|place| place.socket == socket || (file.is_some() && place.file == file))
+        {
             place.is_also(socket, known_as);
             continue;
         }
-        let state = match found {
-            _ if socket == *listen || (file.is_some() && file == own) => PlaceState::Own,
-            Ok(_) => PlaceState::Socket,
-            Err(error) => PlaceState::Wrong(error.to_string()),
-        };
         places.push(SocketPlace {
             name: String::new(),
+            state: match found {
+                _ if socket == *listen || (file.is_some() && file == own) => PlaceState::Own,
+                Ok(_) => PlaceState::Socket,
+                Err(error) => PlaceState::Wrong(error.to_string()),
+            },
             socket,
-            is_named: number < named,
+            is_named: number < given.len(),
             also: Vec::new(),
-            state,
             file,
             known_as,
         });
@@ -89,8 +91,8 @@ pub(super) fn look(
 impl SocketPlace {
     /// Whether the configuration can contain the path: a socket exists there, and the path has no control characters.
     pub(super) fn is_writable(&self) -> bool {
-        let path = self.socket.to_string();
-        matches!(self.state, PlaceState::Socket) && !path.contains(char::is_control)
+        matches!(self.state, PlaceState::Socket)
+            && !self.socket.to_string().contains(char::is_control)
     }
 
     fn is_also(&mut self, socket: Address, known_as: Option<&'static str>) {
@@ -112,8 +114,11 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
 /// Sets the names of all places. A well-known path has its name in [`paths::WELL_KNOWN`]. Any other path is named after
 /// its file or directory, or gets a number.
 fn name_all(places: &mut [SocketPlace]) {
-    let known = places.iter().filter_map(|place| place.known_as);
-    let mut taken: Vec<String> = known.map(str::to_owned).collect();
+    let mut taken: Vec<String> = places
+        .iter()
+        .filter_map(|place| place.known_as)
+        .map(str::to_owned)
+        .collect();
     for place in places {
         place.name = place
             .known_as
@@ -123,25 +128,25 @@ fn name_all(places: &mut [SocketPlace]) {
 }
 
 fn free_name(socket: &Address, taken: &[String]) -> String {
-    let path = socket.path();
-    let directory = path.parent().and_then(Path::file_name);
-    let of_path = [path.file_stem(), directory]
+    let directory = socket.path().parent().and_then(Path::file_name);
+    [socket.path().file_stem(), directory]
         .into_iter()
         .flatten()
-        .filter_map(|name| label_of(&name.to_string_lossy()));
-    let numbered = (1..).map(|number| format!("backend-{number}"));
-    let mut free = of_path.chain(numbered).filter(|name| !taken.contains(name));
-    free.next().unwrap_or_default()
+        .filter_map(|name| label_of(&name.to_string_lossy()))
+        .chain((1..).map(|number| format!("backend-{number}")))
+        .find(|name| !taken.contains(name))
+        .unwrap_or_default()
 }
 
 /// Turns the text into a DNS label (RFC 1123). A dash replaces each character that a label cannot have. `None` if only
 /// dashes are left.
 fn label_of(text: &str) -> Option<String> {
-    let lower = text.to_ascii_lowercase();
-    let kept = lower
+    let kept: String = text
+        .to_ascii_lowercase()
         .chars()
         .take(MAX_LABEL)
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
-    let label = kept.collect::<String>().trim_matches('-').to_owned();
-    (!label.is_empty()).then_some(label)
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    let label = kept.trim_matches('-');
+    (!label.is_empty()).then(|| label.to_owned())
 }

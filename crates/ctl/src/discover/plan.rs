@@ -38,8 +38,8 @@ pub(super) fn plan(backends: Vec<PlannedBackend>) -> ConfigPlan {
     let mut rows: Vec<PlannedRow> = Vec::new();
     for (id, backend) in backends.iter().enumerate() {
         let mut offered = offered(&backend.found);
-        let needs_default = id == 0 && !offered.contains(&default.as_str());
-        let own = (needs_default || offered.is_empty()).then_some(backend.place.name.as_str());
+        let own = (offered.is_empty() || id == 0 && !offered.contains(&default.as_str()))
+            .then_some(backend.place.name.as_str());
         offered.extend(own);
         for name in offered {
             rows.push(PlannedRow {
@@ -62,8 +62,7 @@ pub(super) fn plan(backends: Vec<PlannedBackend>) -> ConfigPlan {
 fn offered(found: &Probed) -> Vec<&str> {
     let mut names = found.handler_names();
     if names.is_empty() {
-        let configured = found.configured.runtimes.keys();
-        names = configured.map(String::as_str).collect();
+        names.extend(found.configured.runtimes.keys().map(String::as_str));
     }
     names.sort_unstable();
     names.dedup();
@@ -74,13 +73,14 @@ fn offered(found: &Probed) -> Vec<&str> {
 /// neither is known, a row with the backend's name, which leaves the choice to the backend.
 fn default(backend: &PlannedBackend) -> String {
     let offered = offered(&backend.found);
-    let reported = match (&backend.found.configured.default, offered.as_slice()) {
+    match (&backend.found.configured.default, offered.as_slice()) {
         (Some(reported), _) => Some(reported.as_str()),
         (None, [only]) => Some(*only),
         (None, _) => None,
-    };
-    let known = reported.filter(|name| offered.contains(name) && is_label(name));
-    known.unwrap_or(&backend.place.name).to_owned()
+    }
+    .filter(|name| offered.contains(name) && is_label(name))
+    .unwrap_or(&backend.place.name)
+    .to_owned()
 }
 
 /// Why a further row cannot have the name `name`; `None` if the name is valid and free.
@@ -96,10 +96,11 @@ fn conflict(rows: &[PlannedRow], backends: &[PlannedBackend], name: &str) -> Opt
 impl PlannedRow {
     /// The kind of runtime of the row's handler, by the backend's configuration or else by the handler's name.
     pub(super) fn kind(&self, backend: &PlannedBackend) -> Option<RuntimeKind> {
-        let names = [self.handler.as_str(), self.name.as_str()];
         match backend.found.runtime(&self.handler) {
             Some(runtime) => runtime.kind,
-            None => names.into_iter().find_map(RuntimeKind::of_name),
+            None => {
+                RuntimeKind::of_name(&self.handler).or_else(|| RuntimeKind::of_name(&self.name))
+            }
         }
     }
 

@@ -17,14 +17,14 @@ const ASK_FOR_KIND: &str = "unknown kind of runtime: set kind";
 const WIDTH: usize = 80;
 
 pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
-    let parts = [
+    [
         head(notes),
         listen(discovered.listen.as_ref()),
         default(&discovered.plan),
         handlers(&discovered.plan),
         backends(discovered),
-    ];
-    parts.join("\n")
+    ]
+    .join("\n")
 }
 
 fn head(notes: &[String]) -> String {
@@ -51,9 +51,7 @@ fn listen(listen: Option<&Address>) -> String {
 
 fn default(plan: &ConfigPlan) -> String {
     let first = plan.backends.first();
-    let name = first
-        .map(|backend| backend.place.name.as_str())
-        .unwrap_or_default();
+    let name = first.map_or("", |backend| backend.place.name.as_str());
     let about = format!("The row for pods without a RuntimeClass: {name}'s own default.");
     format!(
         "{}default_handler = {}\n",
@@ -93,12 +91,11 @@ fn about_rows(backend: &PlannedBackend) -> String {
 /// conflict, the line is commented out and has the reason for the conflict instead.
 fn line(backend: &PlannedBackend, row: &PlannedRow, width: usize) -> String {
     let (key, to) = (key(row), target(backend, row));
-    let remarks = || {
-        let features = backend.found.features_of(&row.handler).into_iter();
-        let kind = row.kind(backend).is_none().then_some(ASK_FOR_KIND);
-        features.chain(kind).collect::<Vec<_>>().join(", ")
-    };
-    let remark = row.conflict.clone().unwrap_or_else(remarks);
+    let remark = row.conflict.clone().unwrap_or_else(|| {
+        let mut remarks = backend.found.features_of(&row.handler);
+        remarks.extend(row.kind(backend).is_none().then_some(ASK_FOR_KIND));
+        remarks.join(", ")
+    });
     if remark.is_empty() {
         format!("{key:width$} = {to}\n")
     } else {
@@ -128,26 +125,30 @@ fn backends(discovered: &Discovered) -> String {
     );
     text += "[backends]\n";
     for backend in &discovered.plan.backends {
-        let (place, socket) = (&backend.place, quoted(&backend.place.socket));
         text += &comment(&about_backend(backend));
-        text += &format!("{} = {socket}\n", place.name);
+        text += &format!(
+            "{} = {}\n",
+            backend.place.name,
+            quoted(&backend.place.socket)
+        );
     }
-    let silent = discovered.silent.iter().map(|(place, _)| place);
-    for place in silent.filter(|place| place.is_writable()) {
-        text += "# Does not respond.\n";
-        text += &format!("#{} = {}\n", place.name, quoted(&place.socket));
+    for (place, _) in &discovered.silent {
+        if place.is_writable() {
+            text += "# Does not respond.\n";
+            text += &format!("#{} = {}\n", place.name, quoted(&place.socket));
+        }
     }
     text
 }
 
 fn about_backend(backend: &PlannedBackend) -> String {
     let found = &backend.found;
-    let mut parts = vec![format!("{} {}", found.runtime, found.version)];
-    let driver = found.cgroup_driver.unwrap_or("unknown");
-    parts.push(format!("cgroup driver {driver}"));
+    let mut parts = vec![
+        format!("{} {}", found.runtime, found.version),
+        format!("cgroup driver {}", found.cgroup_driver.unwrap_or("unknown")),
+    ];
     parts.extend(found.feature_names().into_iter().map(str::to_owned));
-    let also = backend.place.also.iter();
-    parts.extend(also.map(|other| format!("also at {other}")));
+    parts.extend(backend.place.also.iter().map(|it| format!("also at {it}")));
     parts.join(", ")
 }
 

@@ -56,24 +56,26 @@ const WITH_SHARE: [&str; 5] = ["clh", "cloud", "dragonball", "qemu", "stratovirt
 impl NodeFacts {
     /// The known facts for a handler. `features` are those of the handler and the node.
     pub(super) fn facts(&self, row: &Handler, features: Option<Vec<&'static str>>) -> Facts {
-        let mut known = vec![(Fact::ThisNode, true)];
-        let mut learn = |fact, value: Option<bool>| known.extend(value.map(|value| (fact, value)));
-        learn(Fact::Selinux, self.selinux(row));
         let runtime = self.runtime(row);
-        learn(Fact::SharedFileSystem, self.shared_files(row, runtime));
-        learn(Fact::HypervisorIsolation, hypervisor(row, runtime));
+        let mut facts = vec![
+            (Fact::ThisNode, Some(true)),
+            (Fact::Selinux, self.selinux(row)),
+            (Fact::SharedFileSystem, self.shared_files(row, runtime)),
+            (Fact::HypervisorIsolation, hypervisor(row, runtime)),
+        ];
         if let Some(runtime) = runtime {
             let without = runtime.privileged_without_host_devices;
-            learn(Fact::PrivilegedWithoutHostDevices, without);
+            facts.push((Fact::PrivilegedWithoutHostDevices, without));
             for (fact, flag, values) in RUNSC_FLAGS {
                 let value = self.runsc_flag(runtime, flag, values);
-                learn(Fact::RunscFlag(fact), value);
+                facts.push((Fact::RunscFlag(fact), value));
             }
         }
+        let known = facts.into_iter().filter_map(|(fact, it)| Some((fact, it?)));
         Facts {
             features,
             allowed_sysctls: self.allowed_sysctls.clone(),
-            known,
+            known: known.collect(),
         }
     }
 
@@ -94,8 +96,7 @@ impl NodeFacts {
         let config = self.toml(path)?;
         let has = |flag: &str, values: &[&str]| {
             let value = config.get("runsc_config").and_then(|it| it.get(flag));
-            let value = value.map(|it| it.to_string().trim_matches(['"', '\'']).to_owned());
-            value.is_some_and(|value| values.contains(&value.as_str()))
+            value.is_some_and(|it| values.contains(&it.to_string().trim_matches(['"', '\''])))
         };
         Some(has(flag, values) || flag == "host-uds" && has(OLD_HOST_UDS, &TRUE))
     }
@@ -107,7 +108,7 @@ impl NodeFacts {
         let shim = runtime.map_or("", |runtime| runtime.shim.as_str());
         let is_default = path.is_none() && shim == "io.containerd.kata.v2";
         let mut defaults = KATA_FILES.into_iter().filter(|_| is_default);
-        let read = path.or_else(|| defaults.find(|path| self.toml(path).is_some()));
+        let read = path.or_else(|| defaults.find(|it| self.toml(it).is_some()));
         if read.is_some_and(|path| self.may_drop_ins_share(path)) {
             return None;
         }
@@ -116,23 +117,28 @@ impl NodeFacts {
             .as_ref()
             .and_then(|it| it.get("hypervisor")?.as_table());
         let by_file = hypervisors.into_iter().flatten().find_map(|(name, keys)| {
-            let shared = keys.get("shared_fs").and_then(toml::Value::as_str);
-            let shared = shared.map(|shared| shared != "none");
-            shared.or_else(|| by_words(&[name]))
+            match keys.get("shared_fs").and_then(toml::Value::as_str) {
+                Some(shared) => Some(shared != "none"),
+                None => by_words(&[name]),
+            }
         });
         by_file.or_else(|| {
-            let file = Path::new(path.unwrap_or_default()).file_name();
-            let file = file.and_then(|file| file.to_str()).unwrap_or_default();
+            let file = Path::new(path.unwrap_or_default())
+                .file_name()
+                .and_then(|file| file.to_str())
+                .unwrap_or_default();
             by_words(&[file, shim, &row.backend_handler, &row.name])
         })
     }
 
     /// Whether a file of the folder `config.d` beside Kata's configuration may set `shared_fs`.
     fn may_drop_ins_share(&self, path: &str) -> bool {
-        let folder = Path::new(path).with_file_name("config.d");
-        let files = fs::read_dir(self.path(&folder)).into_iter().flatten();
-        let mut texts = files.map(|file| fs::read_to_string(file?.path()));
-        texts.any(|text| text.map_or(true, |text| text.contains("shared_fs")))
+        let folder = self.path(&Path::new(path).with_file_name("config.d"));
+        fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .map(|file| fs::read_to_string(file?.path()))
+            .any(|text| text.map_or(true, |text| text.contains("shared_fs")))
     }
 
     /// A TOML file of the node; `None` if it cannot be read.
@@ -149,16 +155,15 @@ impl NodeFacts {
 
 /// The words of these names decide.
 fn by_words(names: &[&str]) -> Option<bool> {
-    let has = |words: &[&str]| {
-        let mut all = names
-            .iter()
-            .flat_map(|name| name.split(|c: char| !c.is_alphanumeric()));
-        all.any(|word| words.contains(&word))
-    };
-    if has(&WITHOUT_SHARE) {
+    let words: Vec<_> = names
+        .iter()
+        .flat_map(|name| name.split(|c: char| !c.is_alphanumeric()))
+        .collect();
+    if words.iter().any(|word| WITHOUT_SHARE.contains(word)) {
         Some(false)
     } else {
-        (has(&WITH_SHARE) && !has(&["gpu"])).then_some(true)
+        (words.iter().any(|word| WITH_SHARE.contains(word)) && !words.contains(&"gpu"))
+            .then_some(true)
     }
 }
 

@@ -68,20 +68,21 @@ impl FileFits {
             .iter()
             .map(PodFits::text)
             .collect::<Result<_, _>>()?;
-        let (without, rest): (Vec<_>, Vec<_>) = self.skipped.iter().partition(|it| it.has_no_pods);
-        let without: Vec<_> = without.iter().map(|skipped| skipped.title()).collect();
-        let without =
-            Some(format!("without pods: {}", without.join(", "))).filter(|_| !without.is_empty());
-        let problems = self
-            .problems
-            .iter()
-            .map(|problem| format!("problem: {problem}"));
-        let lines = problems
-            .chain(rest.iter().map(|skipped| skipped.line()))
-            .chain(without)
-            .chain([NOT_CHECKED.to_owned()]);
-        let lines = terminal::wrapped(&terminal::text_of(lines));
-        parts.push(lines);
+        let mut lines = Vec::new();
+        lines.extend(self.problems.iter().map(|it| format!("problem: {it}")));
+        let mut without = Vec::new();
+        for skipped in &self.skipped {
+            if skipped.has_no_pods {
+                without.push(skipped.title());
+            } else {
+                lines.push(skipped.line());
+            }
+        }
+        if !without.is_empty() {
+            lines.push(format!("without pods: {}", without.join(", ")));
+        }
+        lines.push(NOT_CHECKED.to_owned());
+        parts.push(terminal::wrapped(&terminal::text_of(lines)));
         Ok(parts.join("\n"))
     }
 
@@ -211,8 +212,7 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
         .or(row.map(|row| &row.name))
         .cloned();
     let conflicts = of_file.map_or_else(Vec::new, |class| select(&mut pod.pod, class));
-    let default = table.default.name.clone();
-    let own = own_handler(&class, mapped.as_ref(), &default);
+    let own = own_handler(&class, mapped.as_ref(), &table.default.name);
     let mut fits: Vec<_> = table
         .handlers
         .iter()
@@ -230,7 +230,7 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
         pod,
         class,
         mapped,
-        default,
+        default: table.default.name.clone(),
         conflicts,
         fits,
     }
@@ -239,8 +239,7 @@ fn of_pod(node: &NodeFacts, mut pod: Manifest, classes: &BTreeMap<String, Class>
 /// Adds the labels that the class selects to those of the pod, as the API server does. Returns those that the pod
 /// selects with another value.
 fn select(pod: &mut Value, class: &Class) -> Vec<String> {
-    let spec = pod.get_mut("spec").and_then(Value::as_object_mut);
-    let Some(spec) = spec else {
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return Vec::new();
     };
     let selector = spec.entry("nodeSelector").or_insert(Value::Null);
@@ -264,7 +263,6 @@ fn select(pod: &mut Value, class: &Class) -> Vec<String> {
 
 fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
     let (kind, features) = (node.kind(row), node.features(row));
-    let backend = node.backend(row);
     let mut unknown = Vec::new();
     if kind.is_none() {
         unknown.push(format!(
@@ -276,7 +274,7 @@ fn fit(node: &NodeFacts, row: &Handler, pod: &Manifest) -> HandlerFit {
     let facts = node.facts(row, features.ok());
     HandlerFit {
         handler: row.name.clone(),
-        backend: backend.to_owned(),
+        backend: node.backend(row).to_owned(),
         kind,
         judgement: criswitch_advice::judge(&pod.pod, kind.map(|it| it.kind), &facts),
         missing: missing(&node.config.table, row, &node.probes),
@@ -301,12 +299,13 @@ impl PodFits {
                 fit.why(),
             ]
         });
-        let table = columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?;
-        let reasons: Vec<_> = self.fits.iter().map(|fit| self.reasons(fit)).collect();
         let title = std::iter::once(self.title()).chain(self.warnings());
-        let title = terminal::wrapped(&terminal::text_of(title));
-        let mut parts = vec![title, table];
-        parts.extend(reasons.into_iter().filter(|it| !it.is_empty()));
+        let mut parts = vec![
+            terminal::wrapped(&terminal::text_of(title)),
+            columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?,
+        ];
+        parts.extend(self.fits.iter().map(|fit| self.reasons(fit)));
+        parts.retain(|part| !part.is_empty());
         Ok(parts.join("\n"))
     }
 
@@ -360,44 +359,36 @@ impl PodFits {
 
     /// The reasons of one handler, one on each line.
     fn reasons(&self, fit: &HandlerFit) -> String {
-        let found = fit.judgement.findings.iter().map(|found| {
+        let mut lines = Vec::new();
+        lines.extend(fit.missing.iter().map(|it| format!("does not run: {it}")));
+        for found in &fit.judgement.findings {
             let what = match found.limit.effect {
                 Effect::Fails => "cannot do its work",
                 Effect::Weakens => "runs with less",
                 Effect::Note => "note",
             };
-            format!("{what}: {}", self.reason(found))
-        });
-        let undecided = fit.judgement.undecided.iter().map(|found| {
+            lines.push(format!("{what}: {}", self.reason(found)));
+        }
+        for found in &fit.judgement.undecided {
             let fact = found.limit.only_if.map(|(fact, value)| fact.words(value));
-            format!(
+            lines.push(format!(
                 "unknown, applies if {}: {}",
                 fact.unwrap_or_default(),
                 self.reason(found)
-            )
-        });
-        let not_judged = fit
-            .judgement
-            .not_judged
-            .iter()
-            .map(|field| format!("not judged: {}", self.pod.field(field)));
-        let missing = fit.missing.iter().map(|it| format!("does not run: {it}"));
-        let unknown = fit.unknown.iter().map(|it| format!("unknown: {it}"));
-        let lines = missing
-            .chain(found)
-            .chain(undecided)
-            .chain(not_judged)
-            .chain(unknown)
-            .map(|line| format!("{}: {line}", fit.handler));
-        terminal::wrapped(&terminal::text_of(lines))
+            ));
+        }
+        for field in &fit.judgement.not_judged {
+            lines.push(format!("not judged: {}", self.pod.field(field)));
+        }
+        lines.extend(fit.unknown.iter().map(|it| format!("unknown: {it}")));
+        let lines_of_handler = lines.iter().map(|it| format!("{}: {it}", fit.handler));
+        terminal::wrapped(&terminal::text_of(lines_of_handler))
     }
 
     /// The fields, the reason and the remedy of a finding.
     fn reason(&self, found: &LimitFinding) -> String {
-        let (limit, fields) = (
-            found.limit,
-            self.fields(found).collect::<Vec<_>>().join(", "),
-        );
+        let limit = found.limit;
+        let fields = self.fields(found).collect::<Vec<_>>().join(", ");
         let (reason, remedy) = (limit.reason, limit.remedy);
         format!(
             "{fields}: {reason} {remedy} [{}] {}",
@@ -411,12 +402,15 @@ impl PodFits {
         found.fields.iter().map(|field| self.pod.field(field))
     }
 
+    fn reasons_json(&self, findings: &[LimitFinding]) -> Value {
+        findings
+            .iter()
+            .map(|it| it.limit.json(self.fields(it)))
+            .collect()
+    }
+
     fn json(&self) -> Value {
         let handlers = self.fits.iter().map(|fit| {
-            let all = |found: &[LimitFinding]| -> Value {
-                let found = found.iter();
-                found.map(|it| it.limit.json(self.fields(it))).collect()
-            };
             let not_judged = fit
                 .judgement
                 .not_judged
@@ -431,8 +425,8 @@ impl PodFits {
                 "why": fit.why(),
                 "missing": fit.missing,
                 "unknown": fit.unknown,
-                "reasons": all(&fit.judgement.findings),
-                "undecided": all(&fit.judgement.undecided),
+                "reasons": self.reasons_json(&fit.judgement.findings),
+                "undecided": self.reasons_json(&fit.judgement.undecided),
                 "notJudged": not_judged.collect::<Vec<_>>(),
             })
         });

@@ -61,14 +61,17 @@ pub(super) fn explain(
     let state = &daemon.state;
     let backend = state.backends.iter().find(|it| it.name == row.backend);
     let known = node.and_then(|node| Ok((node, node.row(row, backend)?)));
-    let features = known.as_ref().map_err(String::clone);
-    let features = features.and_then(|(node, known)| node.features(known));
-    let kind = known.as_ref().map_err(String::clone);
-    let kind = kind.and_then(|(node, known)| match (node.kind(known), &features) {
-        (Some(kind), _) => Ok(kind),
-        (None, Ok(_)) => Err(NO_KIND.to_owned()),
-        (None, Err(cause)) => Err(format!("{cause}; set `kind` in the row")),
-    });
+    let features = known
+        .as_ref()
+        .map_err(String::clone)
+        .and_then(|(node, known)| node.features(known));
+    let kind = match (known.as_ref(), &features) {
+        (Err(cause), _) => Err(cause.clone()),
+        (Ok((node, known)), features) => node.kind(known).ok_or_else(|| match features {
+            Ok(_) => NO_KIND.to_owned(),
+            Err(cause) => format!("{cause}; set `kind` in the row"),
+        }),
+    };
     let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
         let owners = owners(state);
         let its = pods
@@ -79,25 +82,24 @@ pub(super) fn explain(
             .filter(|pod| pod.state() == PodSandboxState::SandboxReady);
         (its.count(), ready.count())
     });
-    let limits = limits(&kind, known.as_ref().ok(), features.as_ref().ok(), all);
     let answered = known.as_ref().ok().filter(|_| features.is_ok());
-    let consequences = answered.map(|(node, _)| node.consequences(row));
     let change = last_change(state, row);
-    let rejections = state
-        .rejections
-        .iter()
-        .filter(|pod| asked(pod) == Some(row.name.as_str()));
     ExplainedHandler {
         backend: backend.cloned(),
         is_default: state.default_handler == row.name,
         changed: changed(state, row, change.as_ref()),
         change,
+        limits: limits(&kind, known.as_ref().ok(), features.as_ref().ok(), all),
+        consequences: answered.map(|(node, _)| node.consequences(row)),
         kind,
         features,
         pods,
-        limits,
-        consequences,
-        rejections: rejections.cloned().collect(),
+        rejections: state
+            .rejections
+            .iter()
+            .filter(|pod| asked(pod) == Some(row.name.as_str()))
+            .cloned()
+            .collect(),
         row: row.clone(),
     }
 }
@@ -135,11 +137,9 @@ fn last_change(state: &State, row: &Row) -> Option<RowChange> {
         let Some(reload::Result::Changes(changes)) = &outcome.result else {
             return None;
         };
-        let is_added = changes.handlers_added.contains(&row.name);
-        let mut moved = changes.handlers_moved.iter();
-        let moved = moved.find(|moved| moved.name == row.name);
-        let is_changed = is_added || moved.is_some();
-        is_changed.then(|| RowChange {
+        let mut moves = changes.handlers_moved.iter();
+        let moved = moves.find(|moved| moved.name == row.name);
+        (moved.is_some() || changes.handlers_added.contains(&row.name)).then(|| RowChange {
             reload: outcome.number,
             at: outcome.at.clone(),
             from: moved.map(|moved| moved.from.clone()),
@@ -193,16 +193,16 @@ impl ExplainedHandler {
             Ok((pods, ready)) => format!("  pods: {pods} ({ready} ready)"),
             Err(cause) => format!("  pods: unknown: {cause}"),
         });
-        let consequences = self.consequences.iter().flatten();
-        lines.extend(consequences.map(|what| format!("  backend {}: {what}", self.row.backend)));
-        let parts = [
+        for what in self.consequences.iter().flatten() {
+            lines.push(format!("  backend {}: {what}", self.row.backend));
+        }
+        let mut parts = vec![
             terminal::wrapped(&terminal::text_of(lines)),
             failures(self.rejections.iter())?,
             self.limits_text()?,
-        ]
-        .into_iter()
-        .filter(|part| !part.is_empty());
-        Ok(parts.collect::<Vec<_>>().join("\n"))
+        ];
+        parts.retain(|part| !part.is_empty());
+        Ok(parts.join("\n"))
     }
 
     /// The known limits of the handler; empty if it has none.
@@ -211,11 +211,10 @@ impl ExplainedHandler {
             return Ok(String::new());
         }
         let rows = self.limits.iter().map(|limit| {
-            let fields: Vec<_> = limit.field_names().collect();
             [
                 limit.id.to_owned(),
                 limit.effect.as_ref().to_owned(),
-                fields.join(" "),
+                limit.field_names().collect::<Vec<_>>().join(" "),
             ]
         });
         let table = columns(&["LIMIT", "EFFECT", "FIELDS"], rows)?;

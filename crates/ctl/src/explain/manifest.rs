@@ -11,7 +11,7 @@ use criswitch_config::problem::near;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::object::{Object, at, misplaced};
+use super::object::{Object, at, misplaced, prefix};
 
 /// The largest file that is read, in bytes.
 const MOST: u64 = 16 << 20;
@@ -177,13 +177,13 @@ pub(crate) fn text(path: &Path) -> anyhow::Result<String> {
     } else {
         fs::File::open(path).and_then(|file| file.take(most).read_to_string(&mut text))
     };
-    let read = read.map_err(|error| match error.kind() {
+    read.map_err(|error| match error.kind() {
         ErrorKind::InvalidData => io::Error::other(
             "it is not UTF-8 text; if it is UTF-16, as PowerShell's `>` writes it, save it as UTF-8",
         ),
         _ => error,
-    });
-    read.with_context(|| format!("cannot read {name}"))?;
+    })
+    .with_context(|| format!("cannot read {name}"))?;
     ensure!(
         text.len() as u64 <= MOST,
         "{name} is larger than 16 MiB; split it"
@@ -219,15 +219,14 @@ impl Manifests {
     /// Adds a file. Other files and objects are added whatever is wrong with one.
     fn add_file(&mut self, path: &Path) {
         let name = name_of(path);
-        let read = text(path).and_then(|text| documents(&name, &text));
-        let documents = read.unwrap_or_else(|error| {
-            self.problems.push(format!("{error:#}"));
-            Vec::new()
-        });
+        let documents = match text(path).and_then(|text| documents(&name, &text)) {
+            Ok(documents) => documents,
+            Err(error) => return self.problems.push(format!("{error:#}")),
+        };
         for (index, document) in documents.iter().enumerate() {
             if let Err(error) = self.add(&name, document, None) {
-                let problem = format!("{name}: document {}: {error:#}", index + 1);
-                self.problems.push(problem);
+                self.problems
+                    .push(format!("{name}: document {}: {error:#}", index + 1));
             }
         }
     }
@@ -237,8 +236,7 @@ impl Manifests {
         if value.is_null() {
             return Ok(());
         }
-        let text = |field: &str| value.get(field).and_then(Value::as_str);
-        let Some(kind) = text("kind").or(listed) else {
+        let Some(kind) = value["kind"].as_str().or(listed) else {
             bail!(
                 "the object has no `kind`, so it is none of Kubernetes; try the output of helm template or kubectl kustomize \
                  for a chart or a kustomization"
@@ -251,14 +249,16 @@ impl Manifests {
                 ["a list", "null"].contains(&found),
                 "items of the {kind} is {found}, not a list"
             );
-            let mut items = items.as_array().into_iter().flatten();
-            return items.try_for_each(|item| self.add(file, item, listed));
+            for item in items.as_array().into_iter().flatten() {
+                self.add(file, item, listed)?;
+            }
+            return Ok(());
         }
         let object = Object {
             file,
             value,
             kind,
-            api_version: text("apiVersion").unwrap_or_default(),
+            api_version: value["apiVersion"].as_str().unwrap_or_default(),
         };
         if near(kind, &["runtimeclass"]).is_some() && object.is_built_in() {
             return self.add_class(&object);
@@ -313,21 +313,20 @@ impl Class {
             "the API has no RuntimeClass in {version}; try apiVersion: node.k8s.io/v1"
         );
         let (fields, handler) = if version == OLD_CLASS {
-            ("/spec", "runtimeHandler")
+            (&object.value["spec"], "runtimeHandler")
         } else {
-            ("", "handler")
-        };
-        let fields = object.value.pointer(fields).unwrap_or(&Value::Null);
-        let handler = fields.get(handler).and_then(Value::as_str);
-        let handler = handler.with_context(|| format!("RuntimeClass {name:?} has no handler"))?;
-        let selector = match fields.pointer("/scheduling/nodeSelector") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(labels)) => labels.clone(),
-            Some(_) => bail!("RuntimeClass {name:?}: scheduling.nodeSelector is not a map"),
+            (object.value, "handler")
         };
         Ok(Class {
-            handler: handler.to_owned(),
-            selector,
+            handler: fields[handler]
+                .as_str()
+                .with_context(|| format!("RuntimeClass {name:?} has no handler"))?
+                .to_owned(),
+            selector: match fields.pointer("/scheduling/nodeSelector") {
+                None | Some(Value::Null) => Map::new(),
+                Some(Value::Object(labels)) => labels.clone(),
+                Some(_) => bail!("RuntimeClass {name:?}: scheduling.nodeSelector is not a map"),
+            },
             file: object.file.to_owned(),
         })
     }
@@ -358,11 +357,8 @@ fn unknown_class_fields(object: &Object<'_>) -> Vec<String> {
 impl Manifest {
     fn of(object: &Object<'_>, path: &str) -> anyhow::Result<Manifest> {
         let (kind, name) = (object.kind, object.name());
-        let dot = if path.is_empty() { "" } else { "." };
-        let prefix = format!("{path}{dot}");
-        let pod =
-            at(object.value, path).filter(|pod| pod.get("spec").is_some_and(Value::is_object));
-        let Some(pod) = pod else {
+        let prefix = prefix(path);
+        let Some(pod) = at(object.value, path).filter(|pod| pod["spec"].is_object()) else {
             bail!("{kind} {name:?} has no {prefix}spec");
         };
         let is_template = check(pod, &prefix)? || name.contains("{{");
@@ -412,8 +408,10 @@ impl Manifest {
 
 /// Adds volumes for these claims to the pod. Returns the number of volumes before.
 fn add_claims(pod: &mut Value, claims: &[Value]) -> usize {
-    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
-    let mut volumes = volumes.cloned().unwrap_or_default();
+    let mut volumes = match pod.pointer("/spec/volumes") {
+        Some(Value::Array(volumes)) => volumes.clone(),
+        _ => Vec::new(),
+    };
     let before = volumes.len();
     volumes.extend(claims.iter().map(|claim| {
         let name = claim.pointer("/metadata/name");
@@ -480,9 +478,8 @@ fn check(pod: &Value, prefix: &str) -> anyhow::Result<bool> {
     }
     for test in &tests {
         let fields = Test { is, ..*test }.fields(pod).into_iter();
-        let needed = needed(test.is).into_iter();
-        let wrong = fields.zip(needed.cycle()).chain(test.misfit(pod));
-        for (field, needed) in wrong {
+        let needed = needed(test.is).into_iter().cycle();
+        for (field, needed) in fields.zip(needed).chain(test.misfit(pod)) {
             let (name, found) = (&field.name, type_of(field.value));
             ensure!(found == needed, "{prefix}{name} is {found}, not {needed}");
         }

@@ -114,11 +114,10 @@ impl<'o> Object<'o> {
 
     /// The claims that a StatefulSet makes for each of its pods, which mount them as volumes.
     pub(super) fn claims(&self) -> &'o [Value] {
-        let claims = self.value.pointer("/spec/volumeClaimTemplates");
-        let claims = claims.and_then(Value::as_array).map(Vec::as_slice);
-        claims
-            .filter(|_| self.kind == "StatefulSet")
-            .unwrap_or_default()
+        match self.value.pointer("/spec/volumeClaimTemplates") {
+            Some(Value::Array(claims)) if self.kind == "StatefulSet" => claims,
+            _ => &[],
+        }
     }
 
     /// Whether the object is of Kubernetes' own API.
@@ -132,14 +131,16 @@ impl<'o> Object<'o> {
     /// Whether the object is of another group, and its controller makes no pods.
     fn is_without_pods(&self) -> bool {
         let group = self.api_version.split_once('/').map(|(group, _)| group);
-        let known = WITHOUT_PODS.iter().find(|(name, _)| Some(*name) == group);
-        known.is_some_and(|(_, kinds)| kinds.contains(&"*") || kinds.contains(&self.kind))
+        WITHOUT_PODS.iter().any(|(name, kinds)| {
+            Some(*name) == group && (kinds.contains(&"*") || kinds.contains(&self.kind))
+        })
     }
 
     /// The row of the object in [`TEMPLATES`].
     fn workload(&self) -> Option<(&'static str, &'static str, &'static str)> {
-        let mut workloads = TEMPLATES.into_iter();
-        workloads.find(|(kind, ..)| *kind == self.kind && self.is_built_in())
+        TEMPLATES
+            .into_iter()
+            .find(|(kind, ..)| *kind == self.kind && self.is_built_in())
     }
 
     /// The version of the API that the object must have, if it has a different one. Items of a list have none.
@@ -175,13 +176,14 @@ impl<'o> Object<'o> {
         if self.is_built_in() {
             // A ControllerRevision has a former pod template of a DaemonSet or StatefulSet.
             let is_workload = self.kind != "ControllerRevision" && self.shapes().next().is_some();
-            let kinds = TEMPLATES.map(|(kind, ..)| kind);
-            let near = kinds
+            let near = TEMPLATES
                 .into_iter()
-                .find(|kind| near(self.kind, &[&kind.to_lowercase()]).is_some());
-            let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
-            let why = format!("Kubernetes has no such kind with pods{near}");
-            return (templates.is_empty() && is_workload).then_some(why);
+                .find(|(kind, ..)| near(self.kind, &[&kind.to_lowercase()]).is_some())
+                .map_or(String::new(), |(near, ..)| {
+                    format!("; did you mean {near}?")
+                });
+            return (templates.is_empty() && is_workload)
+                .then(|| format!("Kubernetes has no such kind with pods{near}"));
         }
         match templates.is_empty() {
             true if self.is_without_pods() => None,
@@ -194,35 +196,42 @@ impl<'o> Object<'o> {
 
 /// A field by which a part of the object reaches out of its pods, outside of the pod templates.
 fn reaching(value: &Value) -> Option<&'static str> {
-    let is_template = value
-        .pointer("/spec/containers")
-        .is_some_and(Value::is_array);
-    let own = REACHING
+    if has_containers(value) {
+        return None;
+    }
+    REACHING
         .into_iter()
-        .find(|field| value.get(field).is_some());
-    let (map, list) = (value.as_object(), value.as_array());
-    let mut below = map
-        .into_iter()
-        .flat_map(|map| map.values())
-        .chain(list.into_iter().flatten());
-    if is_template {
-        None
-    } else {
-        own.or_else(|| below.find_map(reaching))
+        .find(|field| value.get(field).is_some())
+        .or_else(|| match value {
+            Value::Object(map) => map.values().find_map(reaching),
+            Value::Array(items) => items.iter().find_map(reaching),
+            _ => None,
+        })
+}
+
+/// Whether the value has the shape of a pod template.
+fn has_containers(value: &Value) -> bool {
+    let containers = value.pointer("/spec/containers");
+    containers.is_some_and(Value::is_array)
+}
+
+/// The path with a dot, for the names of the fields below it.
+pub(super) fn prefix(path: &str) -> String {
+    match path {
+        "" => String::new(),
+        path => format!("{path}."),
     }
 }
 
 /// Adds the paths below `value` of everything in the shape of a pod template: a `spec` with a list of containers.
 fn shapes(value: &Value, at: &str, found: &mut Vec<String>) {
-    let containers = value.pointer("/spec/containers");
-    if containers.is_some_and(Value::is_array) {
+    if has_containers(value) {
         found.push(at.to_owned());
     }
-    let dot = if at.is_empty() { "" } else { "." };
     match value {
         Value::Object(map) => map
             .iter()
-            .for_each(|(name, value)| shapes(value, &format!("{at}{dot}{name}"), found)),
+            .for_each(|(name, value)| shapes(value, &(prefix(at) + name), found)),
         Value::Array(items) => items
             .iter()
             .enumerate()
@@ -245,27 +254,22 @@ pub(super) fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
 pub(super) fn misplaced(object: &Value, path: &str) -> Vec<UnknownField> {
     let mut places = vec![String::new(), "metadata".to_owned()];
     for (end, _) in path.match_indices('.').chain([(path.len(), "")]) {
-        let place = path.get(..end).filter(|place| !place.is_empty());
-        places.extend(
-            place
-                .into_iter()
-                .flat_map(|place| [place.to_owned(), format!("{place}.metadata")]),
-        );
+        if let Some(place) = path.get(..end).filter(|place| !place.is_empty()) {
+            places.extend([place.to_owned(), format!("{place}.metadata")]);
+        }
     }
-    let dot = |path: &str| if path.is_empty() { "" } else { "." };
-    let fields = places.iter().flat_map(|place| {
-        let keys = at(object, place)
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten()
-            .map(|(key, _)| key);
-        // A Job has a field of this name too.
-        let keys = keys
-            .filter(|key| criswitch_advice::is_pod_field(key) && *key != "activeDeadlineSeconds");
-        keys.map(move |key| UnknownField {
-            name: format!("{place}{}{key}", dot(place)),
-            near: Some(format!("{path}{}spec.{key}", dot(path))),
-        })
-    });
-    fields.collect()
+    let mut fields = Vec::new();
+    for place in &places {
+        let object = at(object, place).and_then(Value::as_object);
+        for (key, _) in object.into_iter().flatten() {
+            // A Job has a field of this name too.
+            if criswitch_advice::is_pod_field(key) && key != "activeDeadlineSeconds" {
+                fields.push(UnknownField {
+                    name: prefix(place) + key,
+                    near: Some(format!("{}spec.{key}", prefix(path))),
+                });
+            }
+        }
+    }
+    fields
 }

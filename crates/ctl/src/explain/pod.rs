@@ -37,23 +37,17 @@ struct ListedPod {
 
 pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<ExplainedPod> {
     let state = &daemon.state;
-    let names = |metadata: &PodSandboxMetadata| format!("{}/{}", metadata.namespace, metadata.name);
-    let is_name = subject.contains('/');
-    let is_meant = |pod: &&PodSandbox| {
-        if is_name {
-            pod.metadata.as_ref().is_some_and(|it| names(it) == subject)
-        } else {
-            subject.len() >= SHORTEST && pod.id.starts_with(subject)
-        }
+    let pods = match &daemon.pods {
+        Ok(pods) => Ok(pods
+            .iter()
+            .filter(|pod| is_meant(pod, subject))
+            .map(|pod| found(state, pod))
+            .collect()),
+        Err(cause) => Err(cause.clone()),
     };
-    let found = |pods: &Vec<PodSandbox>| -> Vec<_> {
-        let pods = pods.iter().filter(is_meant);
-        pods.map(|pod| found(state, pod)).collect()
-    };
-    let pods = daemon.pods.as_ref().map(found).map_err(String::clone);
     let rejections: Vec<_> = rejections(state, subject).cloned().collect();
     let count = pods.as_ref().map_or(0, Vec::len);
-    if !is_name && count > 1 {
+    if !subject.contains('/') && count > 1 {
         bail!("{subject:?} is the beginning of the ids of {count} pods; give more of the id");
     }
     if count == 0 && rejections.is_empty() {
@@ -62,20 +56,29 @@ pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<Explain
     Ok(ExplainedPod { pods, rejections })
 }
 
+/// Whether the subject is the NAMESPACE/NAME of the pod, or the beginning of its id.
+fn is_meant(pod: &PodSandbox, subject: &str) -> bool {
+    if subject.contains('/') {
+        let metadata = pod.metadata.as_ref();
+        metadata.is_some_and(|it| format!("{}/{}", it.namespace, it.name) == subject)
+    } else {
+        subject.len() >= SHORTEST && pod.id.starts_with(subject)
+    }
+}
+
 /// The remembered rejections of the pod with this uid or NAMESPACE/NAME, or of the pods that asked for this handler.
 pub(super) fn rejections<'a>(
     state: &'a State,
     subject: &'a str,
 ) -> impl Iterator<Item = &'a Rejection> {
-    let is_meant = move |pod: &&Rejection| {
+    state.rejections.iter().filter(move |pod| {
         if subject.contains('/') {
             format!("{}/{}", pod.namespace, pod.name) == subject
         } else {
             !subject.is_empty()
                 && (pod.uid == subject || pod.asked_handler.as_deref() == Some(subject))
         }
-    };
-    state.rejections.iter().filter(is_meant)
+    })
 }
 
 fn found(state: &State, pod: &PodSandbox) -> ListedPod {
@@ -117,31 +120,26 @@ fn unknown(state: &State, subject: &str) -> anyhow::Error {
 
 impl ExplainedPod {
     pub(super) fn text(&self) -> String {
-        let pods = self.pods.iter().flatten().map(ListedPod::text);
-        let rejections = self.rejections.iter().map(rejected);
-        let missing = self
-            .pods
-            .as_ref()
-            .err()
-            .into_iter()
-            .map(|cause| terminal::text_of([format!("{NO_LIST}: {cause}")]));
-        let parts: Vec<_> = pods.chain(rejections).chain(missing).collect();
+        let mut parts: Vec<_> = self.pods.iter().flatten().map(ListedPod::text).collect();
+        parts.extend(self.rejections.iter().map(rejected));
+        if let Err(cause) = &self.pods {
+            parts.push(terminal::text_of([format!("{NO_LIST}: {cause}")]));
+        }
         terminal::wrapped(&parts.join("\n"))
     }
 
     pub(super) fn json(&self) -> Value {
-        let pods = self.pods.as_ref().ok();
-        let pods = pods.map(|pods| pods.iter().map(ListedPod::json).collect::<Vec<_>>());
-        let problems = self
-            .pods
-            .as_ref()
-            .err()
-            .into_iter()
-            .map(|cause| output::problem(&format!("{NO_LIST}: {cause}")));
+        let (pods, problems) = match &self.pods {
+            Ok(pods) => (pods.iter().map(ListedPod::json).collect(), json!([])),
+            Err(cause) => (
+                Value::Null,
+                json!([output::problem(&format!("{NO_LIST}: {cause}"))]),
+            ),
+        };
         json!({
             "pods": pods,
             "rejections": self.rejections,
-            "problems": problems.collect::<Vec<_>>(),
+            "problems": problems,
         })
     }
 }

@@ -1,7 +1,5 @@
 //! `criswitch manifests --policy`: ValidatingAdmissionPolicies from the table of known limits. Calls no backend.
 
-use std::iter;
-
 use criswitch_advice::{Effect, LIMITS, Limit, VARIABLES};
 use criswitch_config::{Handler, RuntimeKind, Table};
 use serde_json::{Value, json};
@@ -69,9 +67,9 @@ pub(super) fn omitted(table: &Table) -> String {
 
 /// The kind that the row names, else the kind in the names of the handler.
 pub(crate) fn kind(row: &Handler) -> Option<RuntimeKind> {
-    let names = [row.backend_handler.as_str(), row.name.as_str()];
     row.kind
-        .or_else(|| names.into_iter().find_map(RuntimeKind::of_name))
+        .or_else(|| RuntimeKind::of_name(&row.backend_handler))
+        .or_else(|| RuntimeKind::of_name(&row.name))
 }
 
 impl Policy {
@@ -85,18 +83,17 @@ impl Policy {
             return Vec::new();
         }
         let name = format!("criswitch-{class}{}", self.suffix);
-        let is_used = |name: &str| {
-            let expression = |it: &Value| it["expression"].as_str().unwrap_or_default().to_owned();
-            let used = validations
-                .iter()
-                .map(expression)
-                .chain(VARIABLES.map(|(_, expression)| expression.to_owned()));
-            used.into_iter()
-                .any(|it| it.contains(&format!("variables.{name}")))
-        };
+        let expressions: Vec<_> = validations
+            .iter()
+            .filter_map(|it| it["expression"].as_str())
+            .chain(VARIABLES.map(|(_, expression)| expression))
+            .collect();
         let variables = VARIABLES
             .into_iter()
-            .filter(|(name, _)| is_used(name))
+            .filter(|(name, _)| {
+                let reference = format!("variables.{name}");
+                expressions.iter().any(|it| it.contains(&reference))
+            })
             .map(|(name, it)| json!({ "name": name, "expression": it }));
         let policy = json!({
             "apiVersion": API,
@@ -125,15 +122,17 @@ impl Policy {
             "metadata": metadata(&name),
             "spec": { "policyName": name, "validationActions": self.actions },
         });
-        iter::once(policy).chain([binding]).collect()
+        vec![policy, binding]
     }
 }
 
 /// Whether users of this kind can meet the limit. The users of runc and crun do not meet the limits of runtimes in
 /// general, such as those of annotations for another runtime.
 fn is_met(limit: &Limit, kind: RuntimeKind) -> bool {
-    let is_plain = |kind: &RuntimeKind| [RuntimeKind::Runc, RuntimeKind::Crun].contains(kind);
-    !is_plain(&kind) || limit.is_of_kubelet() || limit.kinds.iter().all(is_plain)
+    let plain = [RuntimeKind::Runc, RuntimeKind::Crun];
+    !plain.contains(&kind)
+        || limit.is_of_kubelet()
+        || limit.kinds.iter().all(|it| plain.contains(it))
 }
 
 fn validations(limit: &Limit, class: &str, kind: RuntimeKind) -> Vec<Value> {

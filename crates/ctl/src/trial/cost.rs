@@ -70,19 +70,29 @@ impl Cost {
     /// The overhead of a pod, by the rules in the help of the command.
     pub(super) fn overhead(&self) -> Quantities {
         let runs = self.container.iter();
-        let largest = runs.clone().map(Run::most_memory_bytes).max();
-        let memory = largest.unwrap_or_default().div_ceil(MIB);
-        let idle: Duration = runs.clone().map(|run| run.idle.cpu).sum();
-        let windows: Duration = runs.map(|run| run.idle.window).sum();
+        let idle = runs.clone().map(|run| run.idle.cpu).sum();
+        let windows = runs.clone().map(|run| run.idle.window).sum();
+        let mut overhead = Quantities::new();
         let cpu = millicores(idle, windows).round();
-        let cpu = (cpu >= 1.0).then(|| ("cpu".to_owned(), format!("{cpu:.0}m")));
-        let memory = ("memory".to_owned(), format!("{memory}Mi"));
-        cpu.into_iter().chain([memory]).collect()
+        if cpu >= 1.0 {
+            overhead.insert("cpu".to_owned(), format!("{cpu:.0}m"));
+        }
+        let most = runs.map(Run::most_memory_bytes).max().unwrap_or_default();
+        overhead.insert("memory".to_owned(), format!("{}Mi", most.div_ceil(MIB)));
+        overhead
     }
 
     /// The rows of the comparison: an empty pod, and a pod with a container.
     pub(super) fn rows(&self, handler: &str) -> [[String; HEADER.len()]; 2] {
-        let row = |pod: &str, runs: &[Run], overhead: String| {
+        [
+            ("empty", &self.empty, String::new()),
+            (
+                "1 container",
+                &self.container,
+                row::braces(&self.overhead()),
+            ),
+        ]
+        .map(|(pod, runs, overhead)| {
             [
                 handler.to_owned(),
                 pod.to_owned(),
@@ -94,12 +104,7 @@ impl Cost {
                 Figure::of(runs, |run| milliseconds(run.stop)).text(0),
                 overhead,
             ]
-        };
-        let overhead = row::braces(&self.overhead());
-        [
-            row("empty", &self.empty, String::new()),
-            row("1 container", &self.container, overhead),
-        ]
+        })
     }
 
     pub(super) fn json(&self) -> Json {
@@ -122,64 +127,62 @@ impl Cost {
             return Vec::new();
         };
         let text = |bytes: u64| format!("{:.1} MiB", mebibytes(bytes));
+        let mut notes = Vec::new();
         let outside = run.idle.usage.outside().memory_bytes;
-        let outside = (outside > 0).then(|| {
-            format!(
+        if outside > 0 {
+            notes.push(format!(
                 "Kubernetes adds the overhead to the limits of the pod's cgroup; {} of the {} are outside of it, and no \
                  limit bounds them",
                 text(outside),
                 text(run.memory_bytes())
-            )
-        });
-        let guest = run.free_in_guest_bytes.map(|free| {
-            format!(
+            ));
+        }
+        if let Some(free) = run.free_in_guest_bytes {
+            notes.push(format!(
                 "the pod uses {} while idle, and its virtual machine may use {} more; the overhead has both. If the \
                  runtime has sandbox_cgroup_only = true, the kernel ends a virtual machine that needs more than the \
                  overhead and the limits of its containers",
                 text(run.memory_bytes()),
                 text(free)
-            )
-        });
+            ));
+        }
         let elsewhere = run.idle.usage.charged_elsewhere_bytes();
-        let elsewhere = (elsewhere > 0).then(|| {
-            format!(
+        if elsewhere > 0 {
+            notes.push(format!(
                 "the pod also uses at least {} of file pages that the cgroups of other pods are charged for; the \
                  overhead does not have them",
                 text(elsewhere)
-            )
-        });
-        let restless = self.container.iter().find(|run| !run.idle.has_settled).map(|_| {
-            "the processor time still changed after a minute, so the pod was perhaps not idle; try a longer --idle"
-                .to_owned()
-        });
-        [outside, guest, elsewhere, restless]
-            .into_iter()
-            .flatten()
-            .collect()
+            ));
+        }
+        if self.container.iter().any(|run| !run.idle.has_settled) {
+            notes.push(
+                "the processor time still changed after a minute, so the pod was perhaps not idle; try a longer --idle"
+                    .to_owned(),
+            );
+        }
+        notes
     }
 }
 
 /// The figures of all pods of a kind. Whole numbers of bytes are exact.
 fn pods(runs: &[Run]) -> Json {
-    let bytes = |bytes: fn(&Run) -> u64| Figure::of(runs, |run| bytes(run) as f64);
-    let time = |time: fn(&Run) -> Duration| Figure::of(runs, |run| milliseconds(time(run)));
     let processes: BTreeSet<&str> = runs
         .iter()
         .flat_map(|run| &run.idle.usage.processes)
         .map(|process| &*process.name)
         .collect();
     json!({
-        "memoryBytes": bytes(|run| run.memory_bytes()),
-        "cgroupMemoryBytes": bytes(|run| run.idle.usage.in_cgroups.memory_bytes),
-        "outsideMemoryBytes": bytes(|run| run.idle.usage.outside().memory_bytes),
+        "memoryBytes": Figure::of(runs, |run| run.memory_bytes() as f64),
+        "cgroupMemoryBytes": Figure::of(runs, |run| run.idle.usage.in_cgroups.memory_bytes as f64),
+        "outsideMemoryBytes": Figure::of(runs, |run| run.idle.usage.outside().memory_bytes as f64),
         "outsideProcesses": processes,
-        "chargedElsewhereBytes": bytes(|run| run.idle.usage.charged_elsewhere_bytes()),
+        "chargedElsewhereBytes": Figure::of(runs, |run| run.idle.usage.charged_elsewhere_bytes() as f64),
         "freeInGuestBytes": runs.iter().filter_map(|run| run.free_in_guest_bytes).max(),
-        "startCpuMilliseconds": time(|run| run.idle.start_cpu),
+        "startCpuMilliseconds": Figure::of(runs, |run| milliseconds(run.idle.start_cpu)),
         "idleCpuMillicores": Figure::of(runs, Run::idle_millicores),
-        "settlingMilliseconds": time(|run| run.idle.settling),
-        "startMilliseconds": time(|run| run.start),
-        "stopMilliseconds": time(|run| run.stop),
+        "settlingMilliseconds": Figure::of(runs, |run| milliseconds(run.idle.settling)),
+        "startMilliseconds": Figure::of(runs, |run| milliseconds(run.start)),
+        "stopMilliseconds": Figure::of(runs, |run| milliseconds(run.stop)),
     })
 }
 

@@ -35,14 +35,12 @@ pub(super) struct Candidate {
 /// # Errors
 /// The list fails, or the backend has no image that may have a shell.
 pub(super) async fn present(daemon: &Running, handler: &str) -> Result<Vec<Candidate>, TryFailure> {
-    let filter = ImageFilter {
-        image: Some(spec(String::new(), handler)),
-    };
     let request = ListImagesRequest {
-        filter: Some(filter),
+        filter: Some(ImageFilter {
+            image: Some(spec(String::new(), handler)),
+        }),
     };
-    let mut images = daemon.images();
-    let listed = reply(LIMIT, "ListImages", images.list_images(request)).await?;
+    let listed = reply(LIMIT, "ListImages", daemon.images().list_images(request)).await?;
     let candidates = chosen(listed.images);
     if candidates.is_empty() {
         return Err(TryFailure::needs_image(
@@ -58,8 +56,7 @@ pub(super) async fn has(daemon: &Running, handler: &str, name: &str) -> Result<b
         image: Some(spec(name.to_owned(), handler)),
         verbose: false,
     };
-    let mut images = daemon.images();
-    let status = reply(LIMIT, "ImageStatus", images.image_status(request)).await?;
+    let status = reply(LIMIT, "ImageStatus", daemon.images().image_status(request)).await?;
     Ok(status.image.is_some())
 }
 
@@ -69,9 +66,9 @@ pub(super) async fn pull(daemon: &Running, handler: &str, name: &str) -> Result<
         image: Some(spec(name.to_owned(), handler)),
         ..PullImageRequest::default()
     };
-    let mut images = daemon.images();
-    let pulled = reply(PULL_LIMIT, "PullImage", images.pull_image(request)).await;
-    pulled.map(drop)
+    reply(PULL_LIMIT, "PullImage", daemon.images().pull_image(request))
+        .await
+        .map(drop)
 }
 
 /// The image of this name, as a candidate.
@@ -92,24 +89,19 @@ fn spec(image: String, handler: &str) -> ImageSpec {
 
 /// Sorts images by the place of their name in [`WITH_SHELL`], then by size, and drops those without a name or shell.
 fn chosen(images: Vec<Image>) -> Vec<Candidate> {
-    let images = images.into_iter().filter(|image| !image.pinned);
-    let named = images.filter_map(|image| {
-        let name = image.repo_tags.first().or(image.repo_digests.first())?;
-        let short = short_name(name).to_owned();
-        (short != PAUSE).then(|| {
+    let mut sorted = Vec::new();
+    for image in images.iter().filter(|image| !image.pinned) {
+        if let Some(name) = image.repo_tags.first().or(image.repo_digests.first())
+            && short_name(name) != PAUSE
+        {
             let mut known = WITH_SHELL.iter();
-            let place = known.position(|known| short == *known);
-            let candidate = Candidate {
-                name: name.clone(),
-                spec: spec(name.clone(), ""),
-            };
-            ((place.unwrap_or(WITH_SHELL.len()), image.size), candidate)
-        })
-    });
-    let mut sorted: Vec<_> = named.collect();
-    sorted.sort_by_key(|(place, _)| *place);
-    let best = sorted.into_iter().map(|(_, candidate)| candidate);
-    best.take(MOST).collect()
+            let place = known.position(|known| short_name(name) == *known);
+            sorted.push((place.unwrap_or(WITH_SHELL.len()), image.size, name));
+        }
+    }
+    sorted.sort_by_key(|(place, size, _)| (*place, *size));
+    sorted.truncate(MOST);
+    sorted.into_iter().map(|(.., name)| named(name)).collect()
 }
 
 /// The last part of an image's name, without tag and digest: `busybox` of `docker.io/library/busybox:1.36`.

@@ -77,32 +77,34 @@ fn conclude(report: &KernelReport, host: &Kernel) -> (Isolation, Vec<String>) {
         return (Isolation::UserspaceKernel, vec![named]);
     }
     match (&seen.boot_id, &host.boot_id) {
-        (Some(its), Some(own)) if its == own => {
-            let evidence = "its boot id is that of this machine".to_owned();
-            (Isolation::HostKernel, vec![evidence])
-        }
+        (Some(its), Some(own)) if its == own => (
+            Isolation::HostKernel,
+            vec!["its boot id is that of this machine".to_owned()],
+        ),
         (Some(_), Some(_)) => (Isolation::VirtualMachine, of_machine(report)),
-        _ if seen.version.is_some() && seen.version == host.version => {
-            let evidence = "its kernel's version is that of this machine".to_owned();
-            (Isolation::HostKernel, vec![evidence])
-        }
+        _ if seen.version.is_some() && seen.version == host.version => (
+            Isolation::HostKernel,
+            vec!["its kernel's version is that of this machine".to_owned()],
+        ),
         _ if seen.release.is_some() && report.has_hypervisor => {
             (Isolation::VirtualMachine, of_machine(report))
         }
-        _ => {
-            let evidence = "the container's boot id cannot be read".to_owned();
-            (Isolation::Unknown, vec![evidence])
-        }
+        _ => (
+            Isolation::Unknown,
+            vec!["the container's boot id cannot be read".to_owned()],
+        ),
     }
 }
 
 fn of_machine(report: &KernelReport) -> Vec<String> {
-    let boot = report.kernel.boot_id.is_some();
-    let boot = boot.then_some("its boot id differs from this machine's");
-    let hypervisor = "its processors are those of a virtual machine";
-    let hypervisor = report.has_hypervisor.then_some(hypervisor);
-    let evidence = boot.into_iter().chain(hypervisor);
-    evidence.map(str::to_owned).collect()
+    let mut evidence = Vec::new();
+    if report.kernel.boot_id.is_some() {
+        evidence.push("its boot id differs from this machine's".to_owned());
+    }
+    if report.has_hypervisor {
+        evidence.push("its processors are those of a virtual machine".to_owned());
+    }
+    evidence
 }
 
 /// The text with which a userspace kernel names itself.
@@ -115,11 +117,10 @@ fn names_userspace(report: &KernelReport) -> Option<String> {
         ("its kernel's version", version),
         ("its kernel's log", &report.log),
     ];
-    let mut named = texts.into_iter().filter_map(|(what, text)| {
+    texts.into_iter().find_map(|(what, text)| {
         let text = text.as_ref()?;
         names(text).then(|| format!("{what} is {text:?}"))
-    });
-    named.next()
+    })
 }
 
 fn is_userspace(host: &Kernel) -> bool {
@@ -166,8 +167,10 @@ pub(super) fn broken_promise(
         let what = format!("`kind` {:?} of the row", kind.as_ref());
         Some((what, of_kind(kind)?))
     });
-    let of_name = |name| Some((format!("the name {name:?}"), promised(name)?));
-    let (what, promised) = of_row.or_else(|| names.into_iter().find_map(of_name))?;
+    let mut of_names = names
+        .into_iter()
+        .filter_map(|name| Some((format!("the name {name:?}"), promised(name)?)));
+    let (what, promised) = of_row.or_else(|| of_names.next())?;
     let seen = observed.isolation;
     if seen == promised || seen == Isolation::Unknown {
         return None;

@@ -99,11 +99,12 @@ impl Measurement<'_> {
     }
 
     async fn idle(&self, pod: &TrialPod<'_>, parent: Option<&str>) -> Result<Idle, TryFailure> {
-        let read = || {
-            let usage = self.machine.usage_of(&pod.ids(), parent);
-            usage.map_err(|error| TryFailure::new(error.to_string()))
-        };
-        let idle = idle(self.window, read).await?;
+        let idle = idle(self.window, || {
+            self.machine
+                .usage_of(&pod.ids(), parent)
+                .map_err(|error| TryFailure::new(error.to_string()))
+        })
+        .await?;
         // Figures of a pod that has ended are too low.
         if pod.was_stopped().await {
             Err(TryFailure::new("the pod has ended".to_owned()))

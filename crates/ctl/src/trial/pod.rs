@@ -177,36 +177,32 @@ impl<'a> TrialPod<'a> {
         steps: &mut Steps,
         image: &ImageSpec,
     ) -> Result<Started, TryFailure> {
-        let created = self.create_container(image);
-        steps.run("create container", created).await?;
+        steps
+            .run("create container", self.create_container(image))
+            .await?;
         steps.run("start container", self.start_container()).await
     }
 
     async fn create_container(&mut self, image: &ImageSpec) -> Result<(), TryFailure> {
-        let config = ContainerConfig {
-            metadata: Some(ContainerMetadata {
-                name: CONTAINER.to_owned(),
-                attempt: 0,
-            }),
-            image: Some(image.clone()),
-            command: kernel::keep(self.uid()),
-            log_path: LOG.to_owned(),
-            labels: self.config.labels.clone(),
-            linux: self
-                .config
-                .linux
-                .as_ref()
-                .map(|_| LinuxContainerConfig::default()),
-            ..ContainerConfig::default()
-        };
+        let linux = self.config.linux.as_ref();
         let request = CreateContainerRequest {
             pod_sandbox_id: self.pod_id(),
-            config: Some(config),
+            config: Some(ContainerConfig {
+                metadata: Some(ContainerMetadata {
+                    name: CONTAINER.to_owned(),
+                    attempt: 0,
+                }),
+                image: Some(image.clone()),
+                command: kernel::keep(self.uid()),
+                log_path: LOG.to_owned(),
+                labels: self.config.labels.clone(),
+                linux: linux.map(|_| LinuxContainerConfig::default()),
+                ..ContainerConfig::default()
+            }),
             sandbox_config: Some(self.config.clone()),
         };
         let mut runtime = self.daemon.runtime();
-        let created = runtime.create_container(request);
-        let created = reply(LIMIT, "CreateContainer", created).await?;
+        let created = reply(LIMIT, "CreateContainer", runtime.create_container(request)).await?;
         self.container = Some(created.container_id);
         Ok(())
     }
@@ -216,8 +212,7 @@ impl<'a> TrialPod<'a> {
             container_id: self.container_id(),
         };
         let mut runtime = self.daemon.runtime();
-        let started = runtime.start_container(request);
-        match reply(LIMIT, "StartContainer", started).await {
+        match reply(LIMIT, "StartContainer", runtime.start_container(request)).await {
             Err(failure) if lacks_shell(&failure.text) => {
                 self.remove_container().await?;
                 Ok(Started::NoShell)
@@ -235,32 +230,30 @@ impl<'a> TrialPod<'a> {
         };
         let mut runtime = self.daemon.runtime();
         let executed = reply(LIMIT, "ExecSync", runtime.exec_sync(request)).await?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if executed.exit_code != 0 {
             return Err(TryFailure::new(format!(
                 "the command ended with exit code {}: {}",
                 executed.exit_code,
-                text(&executed.stderr)
+                String::from_utf8_lossy(&executed.stderr).trim()
             )));
         }
-        match text(&executed.stdout) {
-            output if output.is_empty() => Err(TryFailure::new(
+        match String::from_utf8_lossy(&executed.stdout).trim() {
+            "" => Err(TryFailure::new(
                 "the command ended with exit code 0, but its output is missing".to_owned(),
             )),
-            output => Ok(output),
+            output => Ok(output.to_owned()),
         }
     }
 
     /// Waits until the log has the line that the container wrote.
     pub(super) async fn read_log(&self) -> Result<(), TryFailure> {
         let path = self.logs.0.join(LOG);
-        let found = async {
+        let line = async {
             while !has_line(&fs::read(&path).unwrap_or_default(), self.uid()) {
                 tokio::time::sleep(LOG_PERIOD).await;
             }
         };
-        let found = tokio::time::timeout(LOG_LIMIT, found).await;
-        found.map_err(|_| {
+        tokio::time::timeout(LOG_LIMIT, line).await.map_err(|_| {
             let (path, what) = (
                 path.display(),
                 if path.exists() { "has no line of the container" } else { "does not exist; if the runtime has a /tmp of its own, set TMPDIR to a directory that both see" },
@@ -277,8 +270,9 @@ impl<'a> TrialPod<'a> {
             timeout: 0,
         };
         let mut runtime = self.daemon.runtime();
-        let stopped = runtime.stop_container(request);
-        reply(LIMIT, "StopContainer", stopped).await.map(drop)
+        reply(LIMIT, "StopContainer", runtime.stop_container(request))
+            .await
+            .map(drop)
     }
 
     async fn remove_container(&mut self) -> Result<(), TryFailure> {
@@ -286,8 +280,7 @@ impl<'a> TrialPod<'a> {
             container_id: self.container_id(),
         };
         let mut runtime = self.daemon.runtime();
-        let removed = runtime.remove_container(request);
-        reply(LIMIT, "RemoveContainer", removed).await?;
+        reply(LIMIT, "RemoveContainer", runtime.remove_container(request)).await?;
         self.container = None;
         Ok(())
     }
@@ -300,10 +293,8 @@ impl<'a> TrialPod<'a> {
 
     /// Stops and removes the container, in two steps.
     pub(super) async fn end_container(&mut self, steps: &mut Steps) -> Result<(), TryFailure> {
-        let stopped = self.stop_container();
-        steps.run("stop container", stopped).await?;
-        let removed = self.remove_container();
-        steps.run("remove container", removed).await
+        steps.run("stop container", self.stop_container()).await?;
+        steps.run("remove container", self.remove_container()).await
     }
 
     /// Stops and removes the pod, in two steps.
@@ -345,8 +336,7 @@ impl<'a> TrialPod<'a> {
             container_id: container.clone(),
             verbose: false,
         };
-        let status = reply(LIMIT, "ContainerStatus", runtime.container_status(request)).await;
-        match status {
+        match reply(LIMIT, "ContainerStatus", runtime.container_status(request)).await {
             Err(failure) => failure.code == Some(Code::NotFound),
             Ok(reply) => reply.status.is_some_and(|status| {
                 status.state() == ContainerState::ContainerExited && is_of_signal(status.exit_code)
@@ -371,14 +361,10 @@ impl<'a> TrialPod<'a> {
 
     /// Removes the pod and its container after a failure. The error says what may be left, and how to remove it.
     pub(super) async fn clean_up(mut self) -> Result<(), String> {
-        let removed = tokio::time::timeout(REMOVAL_LIMIT, self.remove_all()).await;
-        let late = || {
-            Err(TryFailure::new(format!(
-                "no answer within {REMOVAL_LIMIT:?}"
-            )))
-        };
-        let Err(failure) = removed.unwrap_or_else(|_| late()) else {
-            return Ok(());
+        let failure = match tokio::time::timeout(REMOVAL_LIMIT, self.remove_all()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(failure)) => failure,
+            Err(_) => TryFailure::new(format!("no answer within {REMOVAL_LIMIT:?}")),
         };
         let endpoint = self.daemon.socket.endpoint();
         Err(match &self.id {
@@ -438,25 +424,23 @@ impl<'a> TrialPod<'a> {
 
     /// The id of the pod in a list.
     async fn list(&self) -> Result<Option<String>, TryFailure> {
-        let filter = PodSandboxFilter {
-            label_selector: self.config.labels.clone(),
-            ..PodSandboxFilter::default()
-        };
         let request = ListPodSandboxRequest {
-            filter: Some(filter),
+            filter: Some(PodSandboxFilter {
+                label_selector: self.config.labels.clone(),
+                ..PodSandboxFilter::default()
+            }),
         };
         let mut runtime = self.daemon.runtime();
-        let pods = runtime.list_pod_sandbox(request);
-        let pods = reply(LIMIT, "ListPodSandbox", pods).await?;
-        Ok(pods.items.into_iter().next().map(|pod| pod.id))
+        let listed = reply(LIMIT, "ListPodSandbox", runtime.list_pod_sandbox(request)).await?;
+        Ok(listed.items.into_iter().next().map(|pod| pod.id))
     }
 
     /// Whether the daemon's last list of the backend came from the backend.
     async fn backend_answers(&self) -> bool {
-        let state = self.daemon.state().await;
-        let backends = state.map(|state| state.backends).unwrap_or_default();
-        let mut own = backends.iter().filter(|it| it.name == self.backend);
-        own.any(|backend| is_ready(backend) && !backend.pods_from_cache)
+        self.daemon.state().await.is_ok_and(|state| {
+            let mut backends = state.backends.iter().filter(|it| it.name == self.backend);
+            backends.any(|backend| is_ready(backend) && !backend.pods_from_cache)
+        })
     }
 
     fn pod_id(&self) -> String {
@@ -471,8 +455,9 @@ impl<'a> TrialPod<'a> {
 async fn stop(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
     let request = StopPodSandboxRequest { pod_sandbox_id };
     let mut runtime = daemon.runtime();
-    let stopped = runtime.stop_pod_sandbox(request);
-    reply(LIMIT, "StopPodSandbox", stopped).await.map(drop)
+    reply(LIMIT, "StopPodSandbox", runtime.stop_pod_sandbox(request))
+        .await
+        .map(drop)
 }
 
 async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailure> {
@@ -483,12 +468,11 @@ async fn remove(daemon: &Running, pod_sandbox_id: String) -> Result<(), TryFailu
 }
 
 fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSandboxConfig {
-    let network = if settings.host_network {
-        NamespaceMode::Node
+    let (network, hostname) = if settings.host_network {
+        (NamespaceMode::Node, "")
     } else {
-        NamespaceMode::Pod
+        (NamespaceMode::Pod, TRY_NAMESPACE)
     };
-    let hostname = (!settings.host_network).then(|| TRY_NAMESPACE.to_owned());
     PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: format!("try-{}", settings.handler),
@@ -496,7 +480,7 @@ fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSan
             namespace: TRY_NAMESPACE.to_owned(),
             attempt: 0,
         }),
-        hostname: hostname.unwrap_or_default(),
+        hostname: hostname.to_owned(),
         log_directory: logs.0.display().to_string(),
         labels: HashMap::from([(LABEL.to_owned(), uid.to_owned())]),
         linux: kernel::IS_LINUX.then(|| LinuxPodSandboxConfig {
@@ -517,7 +501,6 @@ fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSan
 
 /// A random id in the form of a UUID.
 fn new_uid() -> String {
-    let random = || RandomState::new().hash_one(std::process::id());
     let digits = format!("{:016x}{:016x}", random(), random());
     let mut rest = digits.as_str();
     let parts = [8, 4, 4, 4, 12].map(|length| {
@@ -526,6 +509,10 @@ fn new_uid() -> String {
         part
     });
     parts.join("-")
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 /// Whether a log has a line of standard output that ends with this text.

@@ -110,8 +110,7 @@ impl TryPods<'_> {
     /// Checks that the backend is ready. Otherwise the creation of a pod would fail late, and its failure would not say
     /// whether the backend got the call.
     async fn check_backend(&self) -> Result<(), String> {
-        let state = self.daemon.state().await;
-        let state = state.map_err(|error| format!("{error:#}"))?;
+        let state = self.daemon.state().await.map_err(|it| format!("{it:#}"))?;
         let backend =
             running::backend(&state, self.settings.backend).map_err(|error| error.to_string())?;
         if verdict::is_ready(backend) {

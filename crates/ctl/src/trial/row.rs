@@ -94,15 +94,17 @@ pub(super) fn write(
             Ok((path.as_path(), text))
         })
         .collect::<anyhow::Result<_>>()?;
-    let own = texts.iter_mut().find(|(path, _)| **path == *origin.path);
-    let (_, text) = own.with_context(|| format!("{origin} is in no file"))?;
+    let (_, text) = texts
+        .iter_mut()
+        .find(|(path, _)| **path == *origin.path)
+        .with_context(|| format!("{origin} is in no file"))?;
     *text = edited(text, handler, overhead).with_context(|| origin.to_string())?;
     let text = text.clone();
     check(&texts, handler, overhead).with_context(|| {
         format!("{origin}: the row cannot be changed automatically, so the file is unchanged")
     })?;
-    let shown = origin.path.display();
-    store(&origin.path, &text).with_context(|| format!("cannot write {shown}"))?;
+    store(&origin.path, &text)
+        .with_context(|| format!("cannot write {}", origin.path.display()))?;
     let before = config.table.handler(handler);
     Ok(WrittenRow {
         before: before.map_or_else(Quantities::new, |row| row.scheduling.overhead.clone()),
@@ -135,11 +137,11 @@ fn store(path: &Path, text: &str) -> anyhow::Result<()> {
 /// The text of a file with this overhead in the row of the handler.
 fn edited(text: &str, handler: &str, overhead: &Quantities) -> anyhow::Result<String> {
     let mut document: DocumentMut = text.parse()?;
-    let handlers = document
+    let row = document
         .get_mut("handlers")
-        .and_then(Item::as_table_like_mut);
-    let row = handlers.and_then(|handlers| handlers.get_mut(handler));
-    let row = row.with_context(|| format!("the file has no row for handler {handler:?}"))?;
+        .and_then(Item::as_table_like_mut)
+        .and_then(|handlers| handlers.get_mut(handler))
+        .with_context(|| format!("the file has no row for handler {handler:?}"))?;
     if let Item::Value(value @ Value::String(_)) = row {
         *value = in_braces(value);
     }
@@ -250,11 +252,10 @@ fn add(table: &mut dyn TableLike, line: &str, key: &str, value: Value) {
 }
 
 fn inline(overhead: &Quantities) -> InlineTable {
-    let quantities = RESOURCES.iter().filter_map(|resource| {
-        let quantity = overhead.get(*resource)?;
-        Some((*resource, quantity.as_str()))
-    });
-    quantities.collect()
+    RESOURCES
+        .into_iter()
+        .filter_map(|resource| Some((resource, overhead.get(resource)?.as_str())))
+        .collect()
 }
 
 #[cfg(test)]
