@@ -32,57 +32,7 @@ type ReadItem = fn(&[u8]) -> Result<Option<&'static str>, DecodeError>;
 /// that clients can use. [`Owners::learn`](crate::ownership::Owners::learn) checks the number of pods and of
 /// containers of a list that is not one of stats.
 pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
-    let (read, maps, lists): (ReadItem, _, &[Path]) = match list {
-        List::Pods => (
-            |it| {
-                let pod = cri::PodSandbox::decode(it)?;
-                let has_id = !pod.id.is_empty();
-                Ok(missing(&[
-                    ("id", has_id),
-                    ("metadata", pod.metadata.is_some()),
-                ]))
-            },
-            maps::POD,
-            &[],
-        ),
-        List::Containers => (
-            |it| {
-                let cri::Container { id, metadata, .. } = cri::Container::decode(it)?;
-                let has_id = !id.is_empty();
-                Ok(missing(&[("id", has_id), ("metadata", metadata.is_some())]))
-            },
-            maps::CONTAINER,
-            &[],
-        ),
-        List::ContainerStats => (
-            |it| {
-                let stats = cri::ContainerStats::decode(it)?;
-                Ok(of_attributes(stats.attributes.as_ref()))
-            },
-            maps::CONTAINER_STATS,
-            &[],
-        ),
-        List::PodStats => (
-            |it| Ok(of_pod_stats(&cri::PodSandboxStats::decode(it)?)),
-            maps::POD_STATS,
-            lists::POD_STATS,
-        ),
-        List::Images => (
-            |it| cri::Image::decode(it).map(|_| None),
-            maps::IMAGE,
-            lists::IMAGE,
-        ),
-        List::PodMetrics => (
-            |it| cri::PodSandboxMetrics::decode(it).map(|_| None),
-            &[],
-            lists::POD_METRICS,
-        ),
-        List::MetricDescriptors => (
-            |it| cri::MetricDescriptor::decode(it).map(|_| None),
-            &[],
-            lists::METRIC_DESCRIPTOR,
-        ),
-    };
+    let (read, maps, lists) = reading(list);
     let most = match list {
         List::MetricDescriptors => MOST_DESCRIPTORS,
         _ => MOST,
@@ -137,6 +87,61 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
         return Some(format!("its reply is malformed: {fault}"));
     }
     None
+}
+
+/// How an item of the list is decoded, and the paths of its maps and lists.
+fn reading(list: List) -> (ReadItem, &'static [Path], &'static [Path]) {
+    match list {
+        List::Pods => (
+            |it| {
+                let pod = cri::PodSandbox::decode(it)?;
+                let has_id = !pod.id.is_empty();
+                Ok(missing(&[
+                    ("id", has_id),
+                    ("metadata", pod.metadata.is_some()),
+                ]))
+            },
+            maps::POD,
+            &[],
+        ),
+        List::Containers => (
+            |it| {
+                let cri::Container { id, metadata, .. } = cri::Container::decode(it)?;
+                let has_id = !id.is_empty();
+                Ok(missing(&[("id", has_id), ("metadata", metadata.is_some())]))
+            },
+            maps::CONTAINER,
+            &[],
+        ),
+        List::ContainerStats => (
+            |it| {
+                let stats = cri::ContainerStats::decode(it)?;
+                Ok(of_attributes(stats.attributes.as_ref()))
+            },
+            maps::CONTAINER_STATS,
+            &[],
+        ),
+        List::PodStats => (
+            |it| Ok(of_pod_stats(&cri::PodSandboxStats::decode(it)?)),
+            maps::POD_STATS,
+            lists::POD_STATS,
+        ),
+        List::Images => (
+            |it| cri::Image::decode(it).map(|_| None),
+            maps::IMAGE,
+            lists::IMAGE,
+        ),
+        List::PodMetrics => (
+            |it| cri::PodSandboxMetrics::decode(it).map(|_| None),
+            &[],
+            lists::POD_METRICS,
+        ),
+        List::MetricDescriptors => (
+            |it| cri::MetricDescriptor::decode(it).map(|_| None),
+            &[],
+            lists::METRIC_DESCRIPTOR,
+        ),
+    }
 }
 
 /// The first field that the kubelet reads of the attributes of a container's stats, and that they lack.
