@@ -4,6 +4,8 @@
 //! The key of a request is the name of the pod, container, handler or image in it. A request with a malformed key has
 //! no target: criswitch rejects the request and does not guess.
 
+use std::collections::HashSet;
+
 use criswitch_config::{BackendId, Handler, Table};
 use criswitch_cri::codec::protobuf::{self, Malformed, Path};
 use criswitch_cri::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
@@ -267,10 +269,15 @@ impl Knowledge<'_> {
     }
 
     fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
-        self.owners.pods.named(has_name, |handler, backend| {
-            let mut rows = self.table.handlers.iter();
-            rows.any(|row| row.backend == backend && row.backend_handler == handler)
-        })
+        // A backend chooses how many pods have the name.
+        let rows: HashSet<_> = self
+            .table
+            .handlers
+            .iter()
+            .map(|row| (row.backend, row.backend_handler.as_str()))
+            .collect();
+        let routes = |handler: &str, backend| rows.contains(&(backend, handler));
+        self.owners.pods.named(has_name, routes)
     }
 
     /// The stores that an unknown pod with these annotations may use. The pod has a ready sandbox, because the kubelet

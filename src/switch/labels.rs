@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::limits::budget;
 use crate::topology::Live;
 
 use fit::{Fits, Fitted, Labels, Misfit, fits, fitted};
@@ -118,9 +119,12 @@ impl KnownFits {
             Some(self.of(live, given, backend, all))
         };
         let Some(fits) = fits else { return Ok(None) };
-        // A part that was within the share of its backend stays within it.
-        let share = backend.max_message / live.joined().len().max(1);
-        let limit = share.max(metrics.as_ref().len());
+        // Only a streamed list is larger than `max_message`.
+        let limit = if metrics.as_ref().len() > backend.max_message {
+            budget::most_streamed(backend.max_message)
+        } else {
+            backend.max_message
+        };
         let fitted = fitted(metrics, &fits, limit);
         let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
         for (metric, misfit) in omitted {

@@ -515,6 +515,9 @@ pub(crate) fn learn_names(owners: &mut Owners, request: &Request, target: &Targe
     }
 }
 
+/// The most containers that a backend may create in one call.
+const MOST_CREATED: usize = 4096;
+
 /// Reads the id of the pod or container that a backend has created.
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match protobuf::string(reply, path) {
@@ -530,10 +533,15 @@ fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a s
     }
 }
 
-/// Reads the ids of all items that a backend has created in one call.
+/// Reads the ids of all items that a backend has created in one call, at most [`MOST_CREATED`].
 fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
     let (items, id) = path.split_at(path.len().saturating_sub(1));
-    let items = protobuf::all_bytes(reply, items).map_err(|fault| backend.malformed(&fault))?;
+    let malformed = |fault| backend.malformed(&fault);
+    if protobuf::count(reply, items).map_err(malformed)? > MOST_CREATED {
+        let cause = format!("it returned more than {MOST_CREATED} new containers");
+        return Err(backend.bad_reply(&cause));
+    }
+    let items = protobuf::all_bytes(reply, items).map_err(malformed)?;
     let ids = items.into_iter().map(|item| created(backend, item, id));
     ids.collect()
 }

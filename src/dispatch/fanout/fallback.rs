@@ -176,11 +176,13 @@ impl Part<'_> {
                 let Some(message) = self.renamed_list(listing) else {
                     return Err(why);
                 };
+                let message = self.counted(listing.list, message)?;
                 note(Replaced::CachedList, &why);
                 Ok(Share::Replaced(Some(message), why))
             }
             (Silent::LastKnownOrOmitted, Some(listing)) => {
                 if let Some(message) = self.last_stats(listing) {
+                    let message = self.counted(listing.list, message)?;
                     note(Replaced::CachedStats, &why);
                     return Ok(Share::Replaced(Some(message), why));
                 }
@@ -204,6 +206,23 @@ impl Part<'_> {
             }
             _ => Err(why),
         }
+    }
+
+    /// `message`, which replaces the backend's answer. If it is a copy of the cached list, its memory is counted,
+    /// because the call may wait for other backends.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the backend's memory for replies is full.
+    fn counted(self, list: List, message: Readable) -> Result<Readable, Status> {
+        let Part { call, backend, .. } = self;
+        let cached = backend.record.known().lists.message(list);
+        if cached.is_some_and(|cached| cached.as_ptr() == message.as_ptr()) {
+            return Ok(message);
+        }
+        let mut held = backend.memory.of(call.user, call.row).held();
+        let grown = held.grow(message.len());
+        grown.map_err(|unread| backend.unread(&unread))?;
+        Ok(message.holding(held))
     }
 
     /// Whether clients act on the code of this failure, so that nothing replaces it: a client that gets `Unimplemented`

@@ -29,13 +29,13 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
         .flat_map(|(place, message)| protobuf::fields(message).map(move |field| (place, field)))
     {
         let field = field?;
-        if place == 0 && !of_first.contains(&field.number) {
-            of_first.push(field.number);
-        }
         let key = keys.iter().find_map(|key| match key.split_first() {
             Some((number, rest)) if *number == field.number => Some(rest),
             _ => None,
         });
+        if place == 0 && key.is_some() && !of_first.contains(&field.number) {
+            of_first.push(field.number);
+        }
         let first = match key {
             Some(path) => {
                 let key = (field.number, protobuf::string(field.bytes()?, path)?);

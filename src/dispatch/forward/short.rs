@@ -23,6 +23,7 @@ use crate::backend::known::Known;
 use crate::backend::statuses::ItemStatus;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
+use crate::limits::places::User;
 use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::view::View;
@@ -136,7 +137,11 @@ pub(crate) fn keep(
         && switch.owners().find(kind, id) == Some(backend.id)
         && let Ok(message) = backend.message(answer)
         && let Ok(state) = protobuf::varint(&message, state)
+        && let mut held = backend.memory.of(User::Own, row).held()
+        && held.grow(message.len()).is_ok()
     {
+        // A part of the buffer of the connection would keep the whole buffer.
+        let message = held.with(Bytes::copy_from_slice(&message));
         let status = ItemStatus { message, state };
         backend.statuses.lock().keep(kind, id, status, changes);
     }

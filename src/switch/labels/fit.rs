@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 
@@ -246,12 +247,14 @@ impl Fitting<'_> {
     /// Returns the names of metrics of a pod or container that would have several samples with the same label values
     /// after the rewrite, because the samples differ only in lost labels.
     fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
+        let hasher = RandomState::new();
         let (mut seen, mut same) = (HashSet::new(), HashSet::new());
         for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
             let name = protobuf::string(metric, &[metric::NAME])?;
             let fit = self.fits.get(name).filter(|fit| fit.lost().is_some());
+            // Only the hash of the values is kept: a backend chooses the number of samples.
             if let Some(Ok(values)) = fit.map(|fit| fit.values(metric)).transpose()?
-                && !seen.insert((name, values))
+                && !seen.insert(hasher.hash_one((name, values)))
             {
                 same.insert(name);
             }
