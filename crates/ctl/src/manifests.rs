@@ -173,18 +173,18 @@ fn clashes(config: &Config, place: &Path, text: &str) -> anyhow::Result<String> 
         .map_err(|_| anyhow!("{shown} is not valid YAML or JSON"))?;
     documents.retain(|document| !document.is_null());
     let mut classes = Vec::new();
-    let mut has_no_list = documents.is_empty();
+    let mut is_list = !documents.is_empty();
     for document in &documents {
         match document["items"].as_array() {
             // The items of a RuntimeClassList have no kind.
             Some(items) if document["kind"] == "RuntimeClassList" => classes.extend(items),
             Some(items) => classes.extend(items.iter().filter(|item| is_class(item))),
             None if is_class(document) => classes.push(document),
-            None => has_no_list = true,
+            None => is_list = false,
         }
     }
     ensure!(
-        !has_no_list,
+        is_list,
         "{shown} has no list of RuntimeClasses; try the output of kubectl get runtimeclasses -o yaml"
     );
     let clashes = classes.into_iter().filter_map(|object| {

@@ -229,10 +229,9 @@ impl OwnedPod {
 
     /// The time of the pod's creation; `None` if the runtime reported no time.
     fn created(&self) -> Option<SystemTime> {
-        let nanoseconds = u64::try_from(self.pod.created_at).ok()?;
-        UNIX_EPOCH
-            .checked_add(Duration::from_nanos(nanoseconds))
-            .filter(|_| nanoseconds > 0)
+        let nanoseconds = u64::try_from(self.pod.created_at).ok();
+        let since_epoch = Duration::from_nanos(nanoseconds.filter(|it| *it > 0)?);
+        UNIX_EPOCH.checked_add(since_epoch)
     }
 
     fn created_text(&self) -> Option<String> {

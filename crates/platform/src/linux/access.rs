@@ -159,9 +159,10 @@ fn decode(acl: &[u8]) -> Vec<AclEntry> {
     let (entries, _) = entries.as_chunks::<8>();
     entries
         .iter()
-        .map(|&[t0, t1, p0, p1, ref id @ ..]| {
-            let [tag, permissions] = [[t0, t1], [p0, p1]].map(u16::from_le_bytes);
-            (tag, permissions, u32::from_le_bytes(*id))
+        .map(|entry| {
+            let [t0, t1, p0, p1, id @ ..] = *entry;
+            let (tag, permissions) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
+            (tag, permissions, u32::from_le_bytes(id))
         })
         .collect()
 }
