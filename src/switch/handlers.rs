@@ -16,7 +16,7 @@ use criswitch_cri::codec::protobuf::{self, Edit, Editable, Edited, Malformed};
 use criswitch_cri::rpc::fields::{
     LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
 };
-use criswitch_cri::rpc::{self, HandlerPaths, Kind, List};
+use criswitch_cri::rpc::{self, HandlerPaths, Kind, List, MOST_RENAMED};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -74,6 +74,7 @@ fn pods_renamed<M: Editable>(
     message: &M,
     (pod, handler): (&u32, &u32),
 ) -> Result<Option<M>, Status> {
+    let mut count = 0;
     let renamed = protobuf::edited(message, &[*pod], &mut |pod| {
         let (id, listed) = (
             protobuf::string(pod, LISTED_ID)?,
@@ -81,7 +82,8 @@ fn pods_renamed<M: Editable>(
         );
         let started_with = owners.pods.started_with(id, backend.id);
         let name = name(|it| names.name_for(it), started_with, listed);
-        Ok(if name == listed {
+        count += usize::from(name != listed);
+        Ok(if name == listed || count > MOST_RENAMED {
             Edit::Same
         } else {
             Edit::Other(Edited::with_string(pod, &[*handler], name))
