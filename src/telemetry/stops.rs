@@ -4,19 +4,18 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use crate::ownership::LONGEST_ID;
-
 /// The most containers that are remembered.
 const MOST: usize = 1024;
+/// The longest id that is remembered, in bytes. A client may send a longer one, but no container has it.
+const LONGEST: usize = 1024;
 
 /// The ids of containers for which a client called `StopContainer`.
 #[derive(Debug, Default)]
 pub struct Stops(Mutex<VecDeque<String>>);
 
 impl Stops {
-    /// Remembers the id, unless it is longer than the id of any container.
     pub(crate) fn note(&self, id: &str) {
-        if id.len() > LONGEST_ID {
+        if id.len() > LONGEST {
             return;
         }
         let mut all = self.0.lock();
@@ -39,7 +38,7 @@ mod tests {
     #[test]
     fn ids_of_clients_take_limited_memory() {
         let stops = Stops::default();
-        stops.note(&"x".repeat(LONGEST_ID + 1));
+        stops.note(&"x".repeat(LONGEST + 1));
         assert!(stops.all().is_empty());
         for number in 0..2 * MOST {
             stops.note(&number.to_string());

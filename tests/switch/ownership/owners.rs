@@ -2,6 +2,7 @@
 //! unknown id.
 
 use criswitch_cri::codec::cri;
+use prost::Message;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
@@ -104,6 +105,41 @@ async fn a_restored_pod_and_its_containers_are_known_at_once() {
     let container = &restored.restored_containers[0].container_id;
     assert_reached(&rig, &restored.pod_sandbox_id, container).await;
     assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+/// Each container that a backend names takes memory.
+#[tokio::test]
+async fn a_restored_pod_with_too_many_containers_is_an_error() {
+    let rig = runc_and_kata().await;
+    let container = |number| cri::RestoredContainer {
+        container_id: format!("container-{number}"),
+        ..Default::default()
+    };
+    let reply = cri::RestorePodResponse {
+        pod_sandbox_id: "restored".to_owned(),
+        restored_containers: (0..=4096).map(container).collect(),
+    };
+    let kata = rig.sim("kata");
+    kata.append_raw("RestorePod", reply.encode_to_vec());
+    let (pod, _) = rig.run("kata", "web").await;
+    let checkpoint = cri::CheckpointPodRequest {
+        pod_sandbox_id: pod.clone(),
+        output_path: "/checkpoints/web".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    let restore = cri::RestorePodRequest {
+        checkpoint_path: "/checkpoints/web".to_owned(),
+        runtime_handler: "kata".to_owned(),
+        ..Default::default()
+    };
+    let failed = rig.runtime().restore_pod(restore).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Internal, "{failed}");
+    assert!(
+        failed.message().contains("more than 4096 new containers"),
+        "{failed}"
+    );
 }
 
 #[tokio::test]
