@@ -115,3 +115,19 @@ pub(crate) fn named(backend: &Backend, mut answer: Answer) -> Failed {
     answer.set_text(text);
     Failed::Answer(Box::new(answer))
 }
+
+#[cfg(test)]
+mod tests {
+    use criswitch_config::address::Address;
+
+    use super::*;
+
+    #[test]
+    fn a_full_memory_is_neither_silence_nor_an_error_of_the_backend() {
+        let socket = Address::default_listen();
+        let full = Failed::from(errors::no_memory_for_reply("kata", &socket, 1));
+        assert!(full.is_no_memory() && !full.is_silence());
+        let too_large = errors::backend_reply_too_large("kata", &socket, 1);
+        assert!(!Failed::from(too_large).is_no_memory());
+    }
+}

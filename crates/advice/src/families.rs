@@ -12,11 +12,11 @@ use super::paths::{
     CONTAINER_DEVICES, EVERYTHING, PLAIN_DIRECTORIES, PLAIN_FILES, PRIVILEGED_TUN, SHARED,
 };
 use super::table::{
-    ANY, ARCHITECTURE, ARCHITECTURE_LABELS, BEYOND_GVISOR, FILE_DRIVERS, FOR_LINUX, FOR_WINDOWS,
-    HUGE_PAGES, KATA, LINUX, LOCAL_APPARMOR, NAMESPACED, OS_LABELS, OWN_TO_GVISOR, PLAIN,
-    PROC_FILES, SANDBOXES, SECCOMP_ANNOTATIONS, WINDOWS,
+    ANY, ARCHITECTURE, ARCHITECTURE_LABELS, FOR_LINUX, FOR_WINDOWS, HUGE_PAGES, KATA, LINUX,
+    LOCAL_APPARMOR, OS_LABELS, PLAIN, SANDBOXES, SECCOMP_ANNOTATIONS, WINDOWS,
 };
 use super::test::{About, Is, Test, on};
+use super::values::{BEYOND_GVISOR, FILE_DRIVERS, NAMESPACED, OWN_TO_GVISOR, PROC_FILES};
 
 /// Fields of one sort.
 #[derive(Debug)]
@@ -305,6 +305,12 @@ mod tests {
                 container(json!({ "volumeMounts": [{ "name": "v", "mountPath": "/proc/x" }] })),
             ),
             (
+                "mount on fips file",
+                container(
+                    json!({ "volumeMounts": [{ "name": "v", "mountPath": "/proc/sys/crypto/fips_enabled" }] }),
+                ),
+            ),
+            (
                 "CSI volume",
                 volume(json!({ "name": "v", "csi": { "driver": "x.example" } })),
             ),
@@ -333,6 +339,7 @@ mod tests {
             ("sysctl of the node", sysctl("vm.swappiness")),
             ("unsafe sysctl", sysctl("net.core.somaxconn")),
             ("safe sysctl", sysctl("net.ipv4.tcp_syncookies")),
+            ("safe since 1.37", sysctl("net.ipv4.tcp_notsent_lowat")),
             (
                 "os windows",
                 json!({ "spec": { "os": { "name": "windows" } } }),
@@ -449,6 +456,7 @@ mod tests {
             path of X11          works    works    depends  no       unknown  unknown  unknown
             mount on /proc/stat  works    unknown  unknown  unknown  unknown  unknown  unknown
             mount on /proc/x     no       unknown  unknown  no       unknown  unknown  unknown
+            mount on fips file   unknown  unknown  unknown  no       unknown  unknown  unknown
             CSI volume           works    works    unknown  depends  unknown  unknown  unknown
             image volume         unknown  unknown  unknown  unknown  unknown  unknown  unknown
             volumeDevices        works    works    no       works    no       unknown  unknown
@@ -460,6 +468,7 @@ mod tests {
             sysctl of the node   no       no       no       no       no       no       no
             unsafe sysctl        depends  depends  depends  depends  depends  depends  depends
             safe sysctl          works    works    less     works    less     unknown  unknown
+            safe since 1.37      depends  depends  depends  depends  depends  depends  depends
             os windows           no       no       no       no       works    unknown  unknown
             affinity to linux    works    works    works    works    no       unknown  unknown
             selector of s390     unknown  unknown  unknown  unknown  unknown  unknown  unknown

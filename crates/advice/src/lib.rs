@@ -17,6 +17,7 @@ mod schema;
 mod sources;
 mod table;
 mod test;
+mod values;
 pub mod verdict;
 
 use criswitch_config::RuntimeKind;

@@ -20,6 +20,10 @@ use super::sources::{
     SEEN_IN_KATA, USER_NAMESPACES, WINDOWS_API, source,
 };
 use super::test::{About, Is, Test, on};
+use super::values::{
+    BEYOND_GUEST, BEYOND_GVISOR, FILE_DRIVERS, KATA_PROC_FILES, NAMESPACED, NEW_PROC_FILES,
+    OWN_TO_GVISOR, PROC_FILES, SAFE, SAFE_SINCE_1_37,
+};
 use super::{DEVICE_POLICY, Fact, Limit, Source};
 
 /// All kinds: the kubelet decides before it calls a runtime.
@@ -46,83 +50,6 @@ const OTHER_ARCHITECTURES: &[&str] = match ARCHITECTURE.as_bytes() {
     b"arm64" => &["amd64", "arm", "ppc64le", "riscv64", "s390x"],
     _ => &["amd64", "arm64"],
 };
-/// Sysctls with a namespace. The kubelet can allow them, and no others.
-pub(super) const NAMESPACED: &[&str] = &[
-    "kernel.shm",
-    "kernel.msg",
-    "kernel.sem",
-    "fs.mqueue.",
-    "net.",
-];
-/// The sysctls that each kubelet allows.
-const SAFE: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_notsent_lowat",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_slow_start_after_idle",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
-/// The sysctls of `SAFE` that only a kubelet of Kubernetes 1.37 or later allows.
-const SAFE_SINCE_1_37: &[&str] = &[
-    "net.ipv4.tcp_notsent_lowat",
-    "net.ipv4.tcp_slow_start_after_idle",
-];
-/// Capabilities for which gVisor has nothing: kernel modules, eBPF, hardware and the clock.
-pub(super) const BEYOND_GVISOR: &[&str] =
-    &["BPF", "PERFMON", "SYS_MODULE", "SYS_RAWIO", "SYS_TIME"];
-/// Capabilities that a kernel of the pod's own grants for itself only, although they are meant for the node.
-const BEYOND_GUEST: &[&str] = &[
-    "ALL",
-    "BPF",
-    "PERFMON",
-    "SYSLOG",
-    "SYS_BOOT",
-    "SYS_MODULE",
-    "SYS_RAWIO",
-    "SYS_TIME",
-];
-/// Capabilities that the kernel of gVisor grants for itself only.
-pub(super) const OWN_TO_GVISOR: &[&str] = &[
-    "ALL",
-    "AUDIT_CONTROL",
-    "AUDIT_READ",
-    "BLOCK_SUSPEND",
-    "CHECKPOINT_RESTORE",
-    "DAC_READ_SEARCH",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "LEASE",
-    "LINUX_IMMUTABLE",
-    "MAC_ADMIN",
-    "MAC_OVERRIDE",
-    "NET_ADMIN",
-    "NET_BROADCAST",
-    "SYSLOG",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_NICE",
-    "SYS_PACCT",
-    "SYS_PTRACE",
-    "SYS_RESOURCE",
-    "SYS_TTY_CONFIG",
-    "WAKE_ALARM",
-];
-
-/// CSI drivers that write ordinary files.
-pub(super) const FILE_DRIVERS: &[&str] = &[
-    "csi.cert-manager.io",
-    "csi.spiffe.io.files",
-    "secrets-store.csi.k8s.io",
-];
 /// Volumes that outlive the pod, besides directories of the node.
 const LASTING_VOLUMES: &[Test] = &[
     on(
@@ -149,33 +76,6 @@ const LASTING_VOLUMES: &[Test] = &[
     on(HOST_PATH, Is::HostPath(&DIRECTORIES)),
     on(HOST_PATH, Is::HostPath(&OTHER_FILES)),
 ];
-/// The files of /proc that a mount may replace in runc.
-pub(super) const PROC_FILES: &[&str] = &[
-    "/proc/cpuinfo",
-    "/proc/diskstats",
-    "/proc/loadavg",
-    "/proc/meminfo",
-    "/proc/net/dev",
-    "/proc/slabinfo",
-    "/proc/stat",
-    "/proc/swaps",
-    "/proc/sys/kernel/ns_last_pid",
-    "/proc/uptime",
-];
-/// The files of /proc that a mount may replace in a newer runc only.
-const NEW_PROC_FILES: &[&str] = &["/proc/sys/crypto/fips_enabled"];
-/// The files of /proc that a mount may replace in Kata Containers.
-const KATA_PROC_FILES: &[&str] = &[
-    "/proc/cpuinfo",
-    "/proc/diskstats",
-    "/proc/loadavg",
-    "/proc/meminfo",
-    "/proc/net/dev",
-    "/proc/stat",
-    "/proc/swaps",
-    "/proc/uptime",
-];
-
 pub(super) const HUGE_PAGES: &[Test] = &[
     on(RESOURCES, Is::Entry(&["hugepages-**"], &[])),
     on(
@@ -306,7 +206,8 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "host-users", &[], &[on(&["spec.hostUsers"], Is::False)],
         "The runtime does not report user namespaces to the kubelet, so the kubelet rejects the pod.",
         "Remove `hostUsers: false`, or use a RuntimeClass whose handler has the feature user_namespaces.",
-        source("kubernetes/kubernetes#123216: KEP-127: require userns support from the CRI runtime before using it", "https://github.com/kubernetes/kubernetes/pull/123216")).without("user_namespaces"),
+        source("kubernetes/kubernetes#123216: KEP-127: require userns support from the CRI runtime before using it", "https://github.com/kubernetes/kubernetes/pull/123216"))
+        .without("user_namespaces"),
     limit(Fails, "recursive-read-only", &[Gvisor, Runhcs], &[on(&["spec.containers[*].volumeMounts[*].recursiveReadOnly"], Is::OneOf(&["Enabled"]))],
         "The runtime does not report recursive read-only mounts, so the kubelet does not start the container.",
         "Use `recursiveReadOnly: IfPossible`, or a RuntimeClass whose handler has the feature recursive_read_only_mounts.",
@@ -320,7 +221,8 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "host-users-host-network", &[], &[on(&["spec.hostUsers"], Is::False)],
         "A backend of this node does not report user namespaces with the host's network, so the API server or the kubelet rejects the pod.",
         "Remove `hostUsers: false` or `hostNetwork: true`.",
-        source("kubernetes/kubernetes#135828: Kubelet: Add alpha-2 stage implementation for UserNamespacesHostNetworkSupport feature gate", "https://github.com/kubernetes/kubernetes/pull/135828")).and(&[on(&["spec.hostNetwork"], Is::True)]).without("user_namespaces_host_network"),
+        source("kubernetes/kubernetes#135828: Kubelet: Add alpha-2 stage implementation for UserNamespacesHostNetworkSupport feature gate", "https://github.com/kubernetes/kubernetes/pull/135828"))
+        .and(&[on(&["spec.hostNetwork"], Is::True)]).without("user_namespaces_host_network"),
     limit(Fails, "host-users-nfs", PLAIN, &[on(NFS, Is::Present)],
         "NFS has no mounts with mapped ids, which a container in a user namespace needs: the container does not start.",
         "Remove `hostUsers: false`, or use a volume with another file system.", USER_NAMESPACES).and(&[on(&["spec.hostUsers"], Is::False)]),

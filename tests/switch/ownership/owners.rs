@@ -78,9 +78,8 @@ async fn pods_and_containers_created_through_criswitch_are_known_at_once() {
     assert_eq!(since.asked(&rig), [0, 0]);
 }
 
-#[tokio::test]
-async fn a_restored_pod_and_its_containers_are_known_at_once() {
-    let rig = runc_and_kata().await;
+/// Checkpoints a pod of kata, removes it, and restores it.
+async fn restored(rig: &Rig) -> Result<cri::RestorePodResponse, Status> {
     let (pod, _) = rig.run("kata", "web").await;
     let checkpoint = cri::CheckpointPodRequest {
         pod_sandbox_id: pod.clone(),
@@ -89,18 +88,19 @@ async fn a_restored_pod_and_its_containers_are_known_at_once() {
     };
     rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
     rig.remove_pod(&pod).await.unwrap();
-    let since = Since::now(&rig).await;
     let restore = cri::RestorePodRequest {
         checkpoint_path: "/checkpoints/web".to_owned(),
         runtime_handler: "kata".to_owned(),
         ..Default::default()
     };
-    let restored = rig
-        .runtime()
-        .restore_pod(restore)
-        .await
-        .unwrap()
-        .into_inner();
+    Ok(rig.runtime().restore_pod(restore).await?.into_inner())
+}
+
+#[tokio::test]
+async fn a_restored_pod_and_its_containers_are_known_at_once() {
+    let rig = runc_and_kata().await;
+    let since = Since::now(&rig).await;
+    let restored = restored(&rig).await.unwrap();
     assert!(rig.sim("runc").calls("RestorePod").is_empty());
     let container = &restored.restored_containers[0].container_id;
     assert_reached(&rig, &restored.pod_sandbox_id, container).await;
@@ -116,25 +116,12 @@ async fn a_restored_pod_with_too_many_containers_is_an_error() {
         ..Default::default()
     };
     let reply = cri::RestorePodResponse {
-        pod_sandbox_id: "restored".to_owned(),
         restored_containers: (0..=4096).map(container).collect(),
-    };
-    let kata = rig.sim("kata");
-    kata.append_raw("RestorePod", reply.encode_to_vec());
-    let (pod, _) = rig.run("kata", "web").await;
-    let checkpoint = cri::CheckpointPodRequest {
-        pod_sandbox_id: pod.clone(),
-        output_path: "/checkpoints/web".to_owned(),
         ..Default::default()
     };
-    rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
-    rig.remove_pod(&pod).await.unwrap();
-    let restore = cri::RestorePodRequest {
-        checkpoint_path: "/checkpoints/web".to_owned(),
-        runtime_handler: "kata".to_owned(),
-        ..Default::default()
-    };
-    let failed = rig.runtime().restore_pod(restore).await.unwrap_err();
+    rig.sim("kata")
+        .append_raw("RestorePod", reply.encode_to_vec());
+    let failed = restored(&rig).await.unwrap_err();
     assert_eq!(failed.code(), Code::Internal, "{failed}");
     assert!(
         failed.message().contains("more than 4096 new containers"),
