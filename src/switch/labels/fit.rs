@@ -212,17 +212,16 @@ impl Fitting<'_> {
             let Some(fit) = self.fits.get(name) else {
                 return Ok(Edit::Same);
             };
-            // A backend chooses the number of samples and the length of a key.
-            let is_new = fit.lost().is_some() && !self.omitted.contains_key(name);
-            let new = || fit.lost().map(|key| Misfit::New(key.clone()));
             let (values, misfit) = match fit.values(metric)? {
                 Ok(values) if !self.takes(metric, &values) => {
                     (None, Some(Misfit::NoRoom(self.limit)))
                 }
-                Ok(values) => (
-                    Some(values).filter(|_| !same.contains(name)),
-                    is_new.then(new).flatten(),
-                ),
+                Ok(values) => {
+                    // Once for each metric: a backend chooses the number of samples and the length of a key.
+                    let lost = fit.lost().filter(|_| !self.omitted.contains_key(name));
+                    let misfit = lost.map(|key| Misfit::New(key.clone()));
+                    (Some(values).filter(|_| !same.contains(name)), misfit)
+                }
                 Err(misfit) => (None, Some(misfit)),
             };
             if let Some(misfit) = misfit {
