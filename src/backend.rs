@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use criswitch_config::BackendConfig;
 use criswitch_config::address::Address;
 use criswitch_config::wording::span;
@@ -45,11 +46,12 @@ use crate::backend::connection::Connection;
 use crate::backend::known::{Known, Report};
 use crate::backend::settings::Settings;
 use crate::backend::state::{Failing, Link, State};
-use crate::backend::statuses::Statuses;
+use crate::backend::statuses::{ItemStatus, Statuses};
 use crate::backend::unsaved::Saving;
 use crate::backend::wire::{Driver, Wire};
 use crate::errors;
 use crate::limits::budget::{Budget, Replies};
+use crate::limits::places::User;
 use crate::telemetry::counters::Ended;
 
 /// How long criswitch waits for the first report of handlers by a backend with `auto_register`. Meanwhile no backend
@@ -375,6 +377,20 @@ impl Backend {
         match self.record.answered() {
             Some(at) => self.unavailable(&format!("{cause}; no answer for {}", span(at.elapsed()))),
             None => self.unavailable(cause),
+        }
+    }
+
+    /// Keeps the status in a reply of `row`, which is for the item with this id, unless an item may have changed since
+    /// [`Backend::status_changes`] was `changes`, or there is no memory for it.
+    pub(crate) fn keep_status(&self, row: &Row, id: &str, reply: &Bytes, changes: u64) {
+        if let Some((kind, state)) = row.status()
+            && let Ok(status) = ItemStatus::of(reply, state)
+            && let mut held = self.memory.of(User::Own, row).held()
+            && held.grow(status.message.len()).is_ok()
+        {
+            let message = held.with(status.message);
+            let status = ItemStatus { message, ..status };
+            self.statuses.lock().keep(kind, id, status, changes);
         }
     }
 

@@ -84,19 +84,29 @@ pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Sta
     let mut status = Status::resource_exhausted(format!(
         "backend {backend:?} ({socket}): its replies use all memory for such replies of one backend ({limit} bytes); try again later"
     ));
-    status.set_source(Arc::new(NoMemory));
+    status.set_source(Arc::new(OfClients::Memory));
     status
 }
 
-/// The source of a status of [`no_memory_for_reply`].
-#[derive(Debug, thiserror::Error)]
-#[error("no memory for the reply")]
-struct NoMemory;
+/// The status of a call for whose answer criswitch did not wait longer, because the client's deadline is near.
+pub(crate) fn of_deadline(mut status: Status) -> Status {
+    status.set_source(Arc::new(OfClients::Deadline));
+    status
+}
 
-/// Whether criswitch has no memory for a reply, perhaps because clients leave other replies unread. This says nothing
-/// about the backend.
-pub(crate) fn is_no_memory(status: &Status) -> bool {
-    source(status).is_some_and(|source| source.is::<NoMemory>())
+/// The source of a status that clients may have caused, so that it says nothing about the backend.
+#[derive(Debug, thiserror::Error)]
+enum OfClients {
+    /// Clients may leave other replies unread.
+    #[error("no memory for the reply")]
+    Memory,
+    #[error("the client's deadline")]
+    Deadline,
+}
+
+/// Whether clients may have caused this status of a call to a backend.
+pub(crate) fn is_of_clients(status: &Status) -> bool {
+    source(status).is_some_and(|source| source.is::<OfClients>())
 }
 
 fn source(status: &Status) -> Option<&(dyn std::error::Error + 'static)> {
@@ -251,7 +261,7 @@ pub(crate) fn broken_off(backend: &str, socket: &Address, status: &Status) -> St
 
 /// Whether the backend gave no answer: it cannot be reached, or it broke off the call, with whatever code.
 pub(crate) fn is_silence(status: &Status) -> bool {
-    status.code() == Code::Unavailable || source(status).is_some() && !is_no_memory(status)
+    status.code() == Code::Unavailable || source(status).is_some() && !is_of_clients(status)
 }
 
 /// A pod with this handler was not created. The text has the handler, then the backend and the cause.

@@ -35,6 +35,8 @@ use crate::telemetry::counters::Reason;
 
 /// The shortest wait after a failed connection. Each further failure doubles the wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// How long calls wait for a connection to become ready.
+const FIRST_CALLS_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait before a reconnect, as in the kubelet's grpc-go.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How often the session checks the socket's file. Also how long a backend may answer nothing before the session probes
@@ -166,7 +168,7 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
     loop {
         tokio::select! {
             biased;
-            made_ready = until_answered(|| sync::make_ready(own)) => match made_ready {
+            made_ready = make_ready(own, wire) => match made_ready {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
                     backend.set(State::Ready(wire.clone()));
@@ -195,6 +197,26 @@ async fn life(own: OwnCalls<'_>, wire: &Wire, ready: &mut Option<Instant>) -> St
         backend.set(State::Unresponsive(wire.clone(), cause.into()));
         sign_of_life(backend, wire).await;
     }
+}
+
+/// Makes the connection ready. If that takes long, for example because the first list hangs, the backend counts as
+/// unresponsive meanwhile: calls no longer wait for it, and an operator may forget it.
+async fn make_ready(own: OwnCalls<'_>, wire: &Wire) -> Result<(), Status> {
+    let mut made_ready = std::pin::pin!(until_answered(|| sync::make_ready(own)));
+    if let Ok(result) = tokio::time::timeout(FIRST_CALLS_LIMIT, &mut made_ready).await {
+        return result;
+    }
+    let backend = own.backend;
+    if matches!(
+        backend.connection.link().state,
+        State::Connecting | State::Down(_)
+    ) {
+        let cause = format!(
+            "it accepts connections, but did not answer criswitch's first calls within {FIRST_CALLS_LIMIT:?}"
+        );
+        backend.set(State::Unresponsive(wire.clone(), cause.into()));
+    }
+    made_ready.await
 }
 
 /// Waits until a hung backend answers a client's call or a probe. An error is an answer, too.

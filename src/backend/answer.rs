@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use criswitch_cri::codec::frames;
-use criswitch_cri::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
+use criswitch_cri::codec::grpc::{GRPC_DETAILS, GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use criswitch_cri::error_text::reported;
 use criswitch_cri::facts;
 use criswitch_cri::rpc::Row;
@@ -124,13 +124,13 @@ impl Answer {
         (self.code() == Code::Unimplemented).then(|| self.code_and_text())
     }
 
-    /// Replaces the `grpc-message`.
+    /// Replaces the `grpc-message`. Removes the details, which have the old text.
     pub fn set_text(&mut self, text: HeaderValue) {
-        match &mut self.trailers {
-            Some(trailers) if trailers.contains_key(GRPC_STATUS) => {
-                trailers.insert(GRPC_MESSAGE, text)
-            }
-            _ => self.head.headers.insert(GRPC_MESSAGE, text),
+        let fields = match &mut self.trailers {
+            Some(trailers) if trailers.contains_key(GRPC_STATUS) => trailers,
+            _ => &mut self.head.headers,
         };
+        fields.remove(GRPC_DETAILS);
+        fields.insert(GRPC_MESSAGE, text);
     }
 }

@@ -32,9 +32,9 @@ impl Failed {
         matches!(self, Failed::Status(status) if errors::is_silence(status))
     }
 
-    /// Whether criswitch has no memory for the answer; see [`errors::is_no_memory`].
-    pub(crate) fn is_no_memory(&self) -> bool {
-        matches!(self, Failed::Status(status) if errors::is_no_memory(status))
+    /// Whether clients may have caused the failure; see [`errors::is_of_clients`].
+    pub(crate) fn is_of_clients(&self) -> bool {
+        matches!(self, Failed::Status(status) if errors::is_of_clients(status))
     }
 
     /// Whether the backend gave no complete answer, or answered `Unavailable`.
@@ -126,8 +126,8 @@ mod tests {
     fn a_full_memory_is_neither_silence_nor_an_error_of_the_backend() {
         let socket = Address::default_listen();
         let full = Failed::from(errors::no_memory_for_reply("kata", &socket, 1));
-        assert!(full.is_no_memory() && !full.is_silence());
+        assert!(full.is_of_clients() && !full.is_silence());
         let too_large = errors::backend_reply_too_large("kata", &socket, 1);
-        assert!(!Failed::from(too_large).is_no_memory());
+        assert!(!Failed::from(too_large).is_of_clients());
     }
 }

@@ -10,8 +10,11 @@ use criswitch_cri::rpc::Row;
 const MOST_REPEATED: usize = 16;
 /// The most unanswered requests of one RPC that wait to be repeated, with those that are being repeated.
 const MOST_LATE: usize = 256;
-/// The longest request that criswitch repeats, in bytes. A request for one item has about 70.
-const LONGEST: usize = 4 << 10;
+/// The longest request that criswitch repeats, in bytes. A request for one item has about 70, and `ImageStatus` has the
+/// annotations of the pod, of which Kubernetes allows 256 KiB.
+const LONGEST: usize = 512 << 10;
+/// The limit on the unanswered requests of one RPC, in bytes.
+const MOST_BYTES: usize = 1 << 20;
 
 /// The short reads that a backend has not answered in time.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +35,13 @@ pub(crate) struct LateRpc {
     unanswered: Vec<Bytes>,
 }
 
+impl LateRpc {
+    fn has_room(&self, request: &Bytes) -> bool {
+        let bytes: usize = self.unanswered.iter().map(Bytes::len).sum();
+        self.unanswered.len() < MOST_LATE && bytes + request.len() <= MOST_BYTES
+    }
+}
+
 impl LateReads {
     /// Whether the backend is late with `request`, and since when. If so, and if the answer to another request made the
     /// RPC late, criswitch asks this one too, in the background: its answer shows that only the other one is late. Then
@@ -47,7 +57,7 @@ impl LateReads {
         if !late.is_for_all {
             return None;
         }
-        let is_repeated = request.len() <= LONGEST && late.unanswered.len() < MOST_LATE;
+        let is_repeated = request.len() <= LONGEST && late.has_room(request);
         if is_repeated {
             late.unanswered.push(request.clone());
         }
@@ -72,7 +82,7 @@ impl LateReads {
         };
         if !late.unanswered.contains(request) {
             late.is_for_all = true;
-            if late.unanswered.len() < MOST_LATE {
+            if late.has_room(request) {
                 late.unanswered.push(request.clone());
             }
         }
@@ -127,7 +137,7 @@ impl LateReads {
 
 #[cfg(test)]
 mod tests {
-    use criswitch_cri::rpc::{CONTAINER_STATUS, POD_STATUS};
+    use criswitch_cri::rpc::{CONTAINER_STATUS, IMAGE_STATUS, POD_STATUS};
 
     use super::*;
 
@@ -170,6 +180,12 @@ mod tests {
             late.note(&CONTAINER_STATUS, &Bytes::from(format!("{request}")));
         }
         assert_eq!(late.rpcs[0].unanswered.len(), MOST_LATE);
+        let long = Bytes::from(vec![0; LONGEST]);
+        let mut of_images = LateReads::default();
+        assert!(of_images.note(&IMAGE_STATUS, &long));
+        of_images.note(&IMAGE_STATUS, &Bytes::from(vec![1; LONGEST]));
+        of_images.note(&IMAGE_STATUS, &A);
+        assert_eq!(of_images.unanswered().len(), 2, "no room for a third one");
         late.answered(&CONTAINER_STATUS, &B);
         assert!(!is_late(&mut late, &B));
         late.note(&CONTAINER_STATUS, &Bytes::from_static(b"c"));

@@ -31,8 +31,8 @@ pub enum State {
     Connecting,
     /// The pods are listed and the backend answers.
     Ready(Wire),
-    /// The backend accepts connections, but a probe got no answer. No other call goes to it. Probes go on, and the pods
-    /// are listed before the backend is ready again.
+    /// The backend accepts connections, but a probe or one of criswitch's first calls got no answer. No call of a
+    /// client goes to it. Probes go on, and the pods are listed before the backend is ready again.
     Unresponsive(Wire, Arc<str>),
     /// Connecting failed, or the last connection ended. The session retries after a pause, or when a call needs a
     /// connection.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use lru::LruCache;
 
-use criswitch_cri::codec::protobuf;
+use criswitch_cri::codec::protobuf::{self, Malformed};
 use criswitch_cri::rpc::fields::{ITEMS, LISTED_ID, container, pod_sandbox};
 use criswitch_cri::rpc::{Kind, List};
 
@@ -36,6 +36,22 @@ pub(crate) struct ItemStatus {
     pub(crate) message: Bytes,
     /// The state in the reply.
     pub(crate) state: u64,
+}
+
+impl ItemStatus {
+    /// The status in this reply, which has its state at the path `state`. A copy, because a part of a connection's
+    /// buffer, or of a file, would keep the whole one. The statuses of a pod's containers are omitted, because a later
+    /// list may show other states of these: without them, the kubelet asks for each container.
+    ///
+    /// # Errors
+    /// If the reply is malformed.
+    pub(crate) fn of(reply: &Bytes, state: &[u32]) -> Result<ItemStatus, Malformed> {
+        let status = state.first().copied().unwrap_or_default();
+        Ok(ItemStatus {
+            message: protobuf::only(reply, status, |_| Ok(true))?,
+            state: protobuf::varint(reply, state)?,
+        })
+    }
 }
 
 impl Statuses {

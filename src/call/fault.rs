@@ -130,7 +130,7 @@ impl PassedCall {
 
     /// Like [`PassedCall::note`], for a call that failed without an answer that can be used.
     pub(crate) fn note_failed(self, backend: &Backend, why: &Failed) {
-        if why.is_no_memory() {
+        if why.is_of_clients() {
             backend.record.doubt(self.row);
         } else {
             self.note_code(backend, why.code(), Some(&why.code_and_text()));

@@ -44,6 +44,8 @@ use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
 /// The wait before criswitch requests a failed list again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long criswitch waits for the state of a pod when it asks for it again.
+const STATE_LIMIT: Duration = Duration::from_secs(30);
 /// How long criswitch still sends the events of a removed backend. The deletion event of its last pod may come after
 /// the reply that led to the removal.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -253,12 +255,15 @@ async fn hold(
     Ok(event.holding(held))
 }
 
-/// Sends an event that criswitch made itself. Drops the event if it is too large or does not fit into memory. Later
-/// events are still sent.
-async fn send_made(subscribers: &Subscribers, backend: &Backend, event: Bytes) {
+/// Sends an event that criswitch made itself, unless it is about the pod of another backend. Drops the event if it is
+/// too large or does not fit into memory. Later events are still sent.
+async fn send_made(switch: &Switch, backend: &Backend, event: Bytes) {
+    if is_about_another(&mut switch.owners(), backend.id, &event) {
+        return;
+    }
     let sent = match Readable::event(&event) {
         _ if event.len() > backend.max_message => Err(backend.unread(&Unread::TooLarge)),
-        Ok(event) => send(subscribers, backend, event).await,
+        Ok(event) => send(&switch.subscribers, backend, event).await,
         Err(fault) => Err(backend.bad_reply(&fault)),
     };
     if let Err(status) = sent {
@@ -282,10 +287,7 @@ async fn send_deletions(own: OwnCalls<'_>, before: &Baseline, now: &BTreeSet<Str
     }
     let gone = before.gone(&switch.owners(), backend.id, now);
     for (id, status) in gone {
-        let event = event(&id, DELETED, &status, &[]);
-        if !is_about_another(&mut switch.owners(), backend.id, &event) {
-            send_made(&switch.subscribers, backend, event).await;
-        }
+        send_made(switch, backend, event(&id, DELETED, &status, &[])).await;
     }
 }
 
@@ -302,12 +304,22 @@ async fn send_state(own: OwnCalls<'_>, before: &Baseline, asked: &Inquiry) {
     let now: BTreeSet<String> = known_pods(&View::of(switch), backend).into_keys().collect();
     send_deletions(own, before, &now).await;
     let known = KnownContainers::new();
-    for id in now {
-        asked.begin(&id);
-        let event = steadily(backend, || state_of(own, &id, &known)).await;
-        if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
-            send_made(&switch.subscribers, backend, event).await;
+    let (mut pods, mut limit) = (now, backend.list_timeout());
+    // A pod without an answer does not delay the others: criswitch asks for it again after them.
+    while !pods.is_empty() {
+        let mut late = BTreeSet::new();
+        for id in pods {
+            asked.begin(&id);
+            let state = steadily(backend, || state_of(own, &id, &known));
+            match tokio::time::timeout(limit, state).await {
+                Ok(Some(event)) if !asked.is_overtaken() => {
+                    send_made(switch, backend, event).await;
+                }
+                Ok(_) => {}
+                Err(_) => _ = late.insert(id),
+            }
         }
+        (pods, limit) = (late, STATE_LIMIT);
     }
 }
 

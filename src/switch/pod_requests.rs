@@ -44,7 +44,7 @@ pub(crate) struct PodRequests {
 
 /// A pod that got the answer that its image is present. The next call asks for the image's user, and does not name the
 /// pod.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asking {
     /// The pod's annotation `kubernetes.io/config.seen`.
     pub seen: String,
@@ -54,6 +54,8 @@ pub(crate) struct Asking {
     pub id: String,
     /// The backends whose image stores the pod may use.
     pub stores: Vec<BackendId>,
+    /// Whether the pod's container is being created: the pod does not ask for the image's user any more.
+    is_creating: bool,
     /// The time at which criswitch forgets the pod.
     until: Instant,
 }
@@ -65,6 +67,7 @@ impl Asking {
             reference: with_tag(reference),
             id: id.to_owned(),
             stores,
+            is_creating: false,
             until: Instant::now() + ASKING,
         }
     }
@@ -131,14 +134,25 @@ impl PodRequests {
     }
 
     /// Records that a pod creates a container of `image`, which the pod's manifest calls `name`. Returns the last
-    /// answer to the pod, if any.
+    /// answer to the pod, if any. The pod awaits its image until [`PodRequests::created`].
     pub(crate) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
         self.forget_old();
         let (image, name) = (AskedImage::of(image), AskedImage::of(name));
-        let is_its = |asking: &mut Asking| {
-            asking.seen == seen && (asking.asks_for(&image) || asking.asks_for(&name))
-        };
-        self.asking.extract_if(.., is_its).last()
+        let mut last = None;
+        for asking in &mut self.asking {
+            if asking.seen == seen && (asking.asks_for(&image) || asking.asks_for(&name)) {
+                asking.is_creating = true;
+                last = Some(asking);
+            }
+        }
+        last.cloned()
+    }
+
+    /// Records that the call which creates a container of the pod has an answer. The kubelet creates the containers of
+    /// a pod one after the other.
+    pub(crate) fn created(&mut self, seen: &str) {
+        self.asking
+            .retain(|asking| !asking.is_creating || asking.seen != seen);
     }
 
     /// Returns the stores that pods with this image may use, each store once. Ignores pods that already have a
@@ -146,7 +160,10 @@ impl PodRequests {
     pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
         self.forget_old();
         let image = AskedImage::of(image);
-        let asking = self.asking.iter().filter(|pod| pod.asks_for(&image));
+        let asking = self
+            .asking
+            .iter()
+            .filter(|pod| !pod.is_creating && pod.asks_for(&image));
         let mut stores: Vec<_> = asking.flat_map(|pod| pod.stores.clone()).collect();
         stores.sort_unstable();
         stores.dedup();
@@ -231,6 +248,9 @@ mod tests {
             (created.stores, requests.stores_of("app")),
             (vec![C], vec![B])
         );
+        assert!(requests.asking.iter().any(|pod| pod.is_creating));
+        requests.created("b");
+        assert!(!requests.asking.iter().any(|pod| pod.is_creating));
         tokio::time::advance(ASKING).await;
         assert!(requests.stores_of("app").is_empty());
         assert!(requests.asking.is_empty());

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
-use crate::backend::statuses::ItemStatus;
 use crate::backend::unsaved::{SaveResult, Unsaved};
 use crate::gate::Readable;
 use crate::ownership::Owners;
@@ -357,16 +356,9 @@ impl Restored<'_> {
 
     /// Restores the kept statuses that the replies of `row` show.
     fn restore_statuses(self, row: &Row, saved: Vec<SavedStatus>) {
-        let mut statuses = self.backend.statuses.lock();
-        let changes = statuses.changes();
+        let changes = self.backend.status_changes();
         for SavedStatus { id, message } in saved {
-            if let Some((kind, state)) = row.status()
-                && let Ok(state) = protobuf::varint(&message, state)
-            {
-                // A part of the file would keep the whole file in memory.
-                let message = Bytes::copy_from_slice(&message);
-                statuses.keep(kind, &id, ItemStatus { message, state }, changes);
-            }
+            self.backend.keep_status(row, &id, &message, changes);
         }
     }
 

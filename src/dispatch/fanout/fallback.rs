@@ -14,6 +14,7 @@ use crate::backend::lists::Snapshot;
 use crate::backend::{Backend, Replaced};
 use crate::call::{Call, Failed, Listing};
 use crate::dispatch::fanout::Share;
+use crate::errors;
 use crate::gate::Readable;
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
@@ -82,7 +83,7 @@ impl Part<'_> {
             Ok(Share::Own(_)) => note(None),
             Ok(Share::Replaced(_, why)) if why.is_silence() => {}
             Err(why) if self.is_acted_on(why) => {}
-            Ok(Share::Replaced(_, why)) | Err(why) if why.is_no_memory() => {
+            Ok(Share::Replaced(_, why)) | Err(why) if why.is_of_clients() => {
                 backend.record.doubt(call.row)
             }
             Ok(Share::Replaced(_, why)) | Err(why) => note(Some(why)),
@@ -117,7 +118,12 @@ impl Part<'_> {
         let answered = match call.within(backend.timeout(call.row), &mut own).await {
             Ok(answered) => answered,
             Err(late) => {
-                let share = replaced(backend.timed_out(call.row).into());
+                let why = backend.timed_out(call.row);
+                let share = replaced(if late.is_fault_of_backend {
+                    why.into()
+                } else {
+                    errors::of_deadline(why).into()
+                });
                 // Ask again in the background, so that the next call may find a newer list in the cache.
                 if late.is_fault_of_backend && (share.is_ok() || is_list || is_short) {
                     backend.record.note_late(call.contribution())
@@ -163,7 +169,7 @@ impl Part<'_> {
         let mut contribution = call.contribution();
         if !why.is_silence() {
             // Only the next good answer to a call for all items shows that the answers can be used again.
-            contribution.is_of_all = call.asks_for_all() && !why.is_no_memory();
+            contribution.is_of_all = call.asks_for_all() && !why.is_of_clients();
         }
         let note = |by, why: &Failed| backend.record.note_replaced(contribution, by, why);
         let omitted = |why: Failed| {

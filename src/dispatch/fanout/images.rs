@@ -79,14 +79,19 @@ pub(crate) async fn create_container(
     call: &Call,
     owner: &Arc<Backend>,
 ) -> Result<Unsent, Failed> {
-    match own_image(&switch.pod_requests, call, owner).await {
+    let requests = &switch.pod_requests;
+    let sent = match own_image(requests, call, owner).await {
         Ok(Some(id)) => {
             let call = call.with_string(CONTAINER_IMAGE, &id);
             forward::send(switch, &call, owner).await
         }
         // The owner then rejects the call with a better error.
         Ok(None) | Err(_) => forward::send(switch, call, owner).await,
+    };
+    if let Some(seen) = pod_requests::seen_by(call, &call.message()) {
+        requests.lock().created(seen);
     }
+    sent
 }
 
 /// The owner's own id of the image, if the owner does not know the id in the call.

@@ -27,7 +27,7 @@ use tonic::Status;
 
 use crate::backend::answer::Answer;
 use crate::backend::known::Known;
-use crate::backend::state::Failing;
+use crate::backend::state::{Failing, State};
 use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
@@ -293,9 +293,10 @@ fn last_known(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
 }
 
 fn late(backend: &Backend) -> Status {
-    match backend.connection.link().state.cause() {
-        Some(cause) => backend.unavailable(cause),
-        None => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
+    match backend.connection.link().state {
+        State::Unresponsive(_, cause) | State::Down(cause) => backend.unavailable(&cause),
+        State::Connecting => backend.unavailable("criswitch is connecting to it"),
+        State::Ready(_) => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
     }
 }
 

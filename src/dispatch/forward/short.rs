@@ -20,10 +20,8 @@ use tonic::{Code, Status};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::backend::known::Known;
-use crate::backend::statuses::ItemStatus;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
-use crate::limits::places::User;
 use crate::ownership::Owners;
 use crate::switch::Switch;
 use crate::switch::view::View;
@@ -130,20 +128,13 @@ pub(crate) fn keep(
     changes: u64,
 ) {
     let request = request.slice(frames::FRAME_HEADER..);
-    if let Some((_, state)) = row.status()
-        && answer.code() == Code::Ok
+    if answer.code() == Code::Ok
         && let Some((kind, id)) = item(row, &request)
         // A short id is not a key, because lists have the whole one.
         && switch.owners().find(kind, id) == Some(backend.id)
         && let Ok(message) = backend.message(answer)
-        && let Ok(state) = protobuf::varint(&message, state)
-        && let mut held = backend.memory.of(User::Own, row).held()
-        && held.grow(message.len()).is_ok()
     {
-        // A part of the buffer of the connection would keep the whole buffer.
-        let message = held.with(Bytes::copy_from_slice(&message));
-        let status = ItemStatus { message, state };
-        backend.statuses.lock().keep(kind, id, status, changes);
+        backend.keep_status(row, id, &message, changes);
     }
 }
 

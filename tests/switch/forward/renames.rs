@@ -434,7 +434,8 @@ async fn cached_items_and_kept_statuses_have_the_routing_tables_handlers_of_imag
     stopped(&rig, "kata").await;
     for (rpc, body, paths) in replies {
         let messages = ask(&rig, rpc, &body).await;
-        for path in paths {
+        // The kept status of a pod has no images, because it has no statuses of containers.
+        for path in paths.iter().filter(|_| rpc != "PodSandboxStatus") {
             assert_eq!(
                 protobuf::string(&messages[0], path),
                 Ok("sandboxed"),

@@ -307,7 +307,16 @@ async fn an_image_stays_in_the_store_of_each_pod_that_is_about_to_start() {
         for word in [name, "\"kata\"", "10 minutes"] {
             assert!(spared.message().contains(word), "{spared}");
         }
-        let container = kubelet.create((&pod, "vm"), &whole, APP).await.unwrap();
+        let kata = rig.sim("kata");
+        kata.hold("CreateContainer");
+        let meanwhile = async {
+            kata.until_held("CreateContainer").await;
+            let spared = remove(&rig, name).await.unwrap_err();
+            assert!(spared.message().contains("10 minutes"), "{spared}");
+            kata.release("CreateContainer");
+        };
+        let create = kubelet.create((&pod, "vm"), &whole, APP);
+        let container = tokio::join!(create, meanwhile).0.unwrap();
         let in_use = remove(&rig, name).await.unwrap_err();
         assert!(in_use.message().contains(&container), "{in_use}");
         rig.remove(&container).await.unwrap();

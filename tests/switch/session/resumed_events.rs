@@ -207,3 +207,37 @@ async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     let shown = of_pods(&mut events, 3).await;
     assert_eq!(state(&shown["late"]), PodSandboxState::SandboxReady);
 }
+
+#[tokio::test]
+async fn a_pod_whose_status_hangs_delays_no_event_of_another_pod() {
+    let (rig, mut events) = subscribed().await;
+    let kata = rig.sim("kata");
+    let first = kata.pods().into_iter().map(|pod| pod.id).min().unwrap();
+    stopped(&rig, "kata").await;
+    kata.hold_of("PodSandboxStatus", &first);
+    kata.start();
+    assert_ne!(next(&mut events).await.unwrap().container_id, first);
+}
+
+#[tokio::test]
+async fn no_event_has_the_state_of_a_sandbox_whose_pod_another_backend_has_now() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    let direct = Client::new(&kata.socket());
+    let old = direct.run_pod("kata", "web").await.unwrap();
+    rig.run_pod("kata", "safe").await;
+    rig.pods().await.unwrap();
+    rig.run_pod("runc", "web").await;
+    let mut events = listening(&rig).await;
+    stopped(&rig, "kata").await;
+    kata.forget_calls();
+    kata.start();
+    kata.until(|journal| journal.calls_of("PodSandboxStatus").count() == 2)
+        .await;
+    let later = rig.run_pod("kata", "later").await;
+    let mut shown = Vec::new();
+    while shown.last() != Some(&later) {
+        shown.push(next(&mut events).await.unwrap().container_id);
+    }
+    assert!(!shown.contains(&old), "{shown:?}");
+}

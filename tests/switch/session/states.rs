@@ -10,6 +10,7 @@ use crate::calls::{send, stopped, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, state_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame_raw};
+use crate::switch::forget::forget;
 
 const LISTS: [&str; 4] = [
     "ListPodSandbox",
@@ -35,6 +36,26 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     kata.until_held("ListPodSandbox").await;
     assert_eq!(state_of(&rig, "kata").await["state"], "connecting");
     kata.release("ListPodSandbox");
+    until_state(&rig, "kata", "ready").await;
+}
+
+#[tokio::test]
+async fn a_backend_whose_first_list_hangs_holds_no_call_and_can_be_forgotten() {
+    let kata = Sim::new("kata");
+    kata.hold_all("ListPodSandbox");
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    let shown = until_state(&rig, "kata", "unresponsive").await;
+    let cause = shown["cause"].as_str().unwrap();
+    assert!(cause.contains("first calls within 10s"), "{shown}");
+    let begun = Instant::now();
+    let failed = rig.try_run("kata", "boxed").await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("first calls"), "{failed}");
+    assert_eq!(rig.pods().await.unwrap_err().code(), Code::Unavailable);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    forget(&rig, "kata").await.unwrap();
+    assert!(rig.pods().await.unwrap().is_empty());
+    rig.sim("kata").release("ListPodSandbox");
     until_state(&rig, "kata", "ready").await;
 }
 

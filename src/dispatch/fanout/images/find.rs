@@ -128,9 +128,9 @@ pub(crate) async fn find_for_some_pod(
 }
 
 /// Asks `backends` for the image that `call` names. If the name is a whole id, asks again for the other form of the id,
-/// with or without `sha256:`. Asks all stores again if none has the image. Otherwise asks only the stores that returned
-/// an error, because CRI-O treats containerd's form of an id as a name without a registry, and returns an error if no
-/// registries are configured for such names.
+/// with or without `sha256:`. Asks all stores again that are not late, if none has the image. Otherwise asks only the
+/// stores that returned an error, because CRI-O treats containerd's form of an id as a name without a registry, and
+/// returns an error if no registries are configured for such names.
 pub(super) async fn ask_in_any_form(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -143,7 +143,7 @@ pub(super) async fn ask_in_any_form(
         return said;
     };
     let is_found = has_any(&said);
-    let is_enough = |said: &StoreAnswer| is_found && !said.has_rejected();
+    let is_enough = |said: &StoreAnswer| said.is_late || is_found && !said.has_rejected();
     let (mut said, first): (Vec<_>, Vec<_>) = said.into_iter().partition(is_enough);
     let again: Vec<_> = first.iter().map(|said| Arc::clone(&said.backend)).collect();
     let call = call.with_string(IMAGE_REFERENCE, &other);
