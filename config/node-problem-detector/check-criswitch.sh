@@ -31,6 +31,7 @@ printf '%s\n' "$status" | awk -v check="$1" '
   }
   function add(text) { found = found (found == "" ? "" : "; ") text }
   /^  "/ { part = $1 }
+  part == "\"problems\":" && /^      "what": / && cause == "" { cause = value($0) }
   part == "\"criswitch\":" && $2 ~ /true/ { is_known = 1 }
   part == "\"health\":" && /^    "state": / { health = value($0) }
   part == "\"backends\":" && /^      "name": / { name = value($0) }
@@ -49,7 +50,7 @@ printf '%s\n' "$status" | awk -v check="$1" '
   part == "\"lostNriSockets\":" && /^    "/ && check == "nri" { add(value($0)) }
   END {
     if (!is_known) {
-      print "unknown, the socket does not belong to criswitch"
+      print "unknown, " (cause == "" ? "the socket does not belong to criswitch" : cause)
       exit 2
     }
     if (check == "nri" && !knows_nri) {

@@ -48,10 +48,7 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 nodeSelector:
-  kubernetes.io/os: linux
-  {{- with $pool.nodeSelector }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- merge (dict "kubernetes.io/os" "linux") ($pool.nodeSelector | default dict) | toYaml | nindent 2 }}
 {{- if $pool.affinity }}
 affinity:
   {{- toYaml $pool.affinity | nindent 2 }}
@@ -66,7 +63,7 @@ affinity:
               operator: DoesNotExist
 {{- end }}
 tolerations:
-  {{- toYaml ($pool.tolerations | default (list (dict "operator" "Exists"))) | nindent 2 }}
+  {{- hasKey $pool "tolerations" | ternary $pool.tolerations (list (dict "operator" "Exists")) | toYaml | nindent 2 }}
 {{- end }}
 
 {{- /* The pods need no privileges: the user 0 may connect to the sockets of systemd and of criswitch. */ -}}
