@@ -157,12 +157,23 @@ fn a_drop_in_of_kubeadm_may_set_a_flag() {
     );
 }
 
+/// A drop-in that gives the kubelet another endpoint.
+const FLAG: &str =
+    "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=/run/x.sock";
+
 #[test]
 fn a_masked_drop_in_and_a_drop_in_in_a_later_directory_do_not_count() {
-    let flag = "ExecStart=\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=/run/x.sock";
     let folder = "/systemd/system/kubelet.service.d/20-x.conf";
-    let files = format!("{KUBEADM}>>> /usr/lib{folder}\n{flag}\n>>> /run{folder}\n\n");
+    let files = format!("{KUBEADM}>>> /usr/lib{folder}\n{FLAG}\n>>> /run{folder}\n\n");
     is_valid(&files);
+}
+
+#[test]
+fn a_hidden_drop_in_and_one_in_a_subfolder_do_not_count() {
+    for name in [".20-x.conf", "old/20-x.conf"] {
+        let folder = "/etc/systemd/system/kubelet.service.d";
+        is_valid(&format!("{KUBEADM}>>> {folder}/{name}\n{FLAG}\n"));
+    }
 }
 
 #[test]

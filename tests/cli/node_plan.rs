@@ -312,6 +312,15 @@ async fn a_kubelet_that_does_not_run_is_named() {
 }
 
 #[tokio::test]
+async fn a_kubelet_that_uses_criswitch_already_is_named() {
+    let machine = running(&containerd())
+        .await
+        .with("/var/lib/kubelet/config.yaml", KUBELET);
+    let node = UNKNOWN.replace("['d", "['current-runtime', 'kubelet-files', 'd");
+    finds(&machine, &node, expect![[r#""#]]).await;
+}
+
+#[tokio::test]
 async fn a_unit_beside_the_program_that_runs_the_kubelet_is_named() {
     let machine = running(&containerd())
         .await
@@ -337,6 +346,30 @@ async fn a_drop_in_of_somebody_else_is_not_replaced() {
     finds(&machine, UNKNOWN, expect![[r#"
         refused existing-file: /etc/kubelet.d/90-criswitch.conf: the file exists, differs, and would be replaced; try moving it
     "#]]).await;
+}
+
+#[tokio::test]
+async fn the_labels_of_somebody_else_are_not_replaced() {
+    let file = "/etc/features.d/node";
+    let files = main_file(&format!("labels_file = '{file}'\n{TABLE}"));
+    let containerd = containerd();
+    for (labels, is_refused) in [
+        ("mine=1\n", true),
+        (
+            "# Written by criswitch, which replaces this file when its labels change.\n",
+            false,
+        ),
+    ] {
+        let machine = running(&containerd).await.with(file, labels);
+        let outcome = run_beside(&line(&machine, &files.main(), &[])).await;
+        let refused = format!("refused existing-file: {file}: ");
+        assert_eq!(
+            outcome.stdout.contains(&refused),
+            is_refused,
+            "{}",
+            outcome.stdout
+        );
+    }
 }
 
 #[tokio::test]

@@ -261,6 +261,18 @@ fn a_kubelet_in_a_container_is_ignored() {
 }
 
 #[test]
+fn the_process_of_another_user_is_not_the_kubelet() {
+    let machine = |uid| {
+        Machine::good()
+            .running("500", &["kubelet", "--config=/home/user.yaml"])
+            .with("/home/user.yaml", "")
+            .with("/proc/500/status", &format!("Uid:\t{uid}\t0\t0\t0\n"))
+    };
+    assert_eq!(machine(1000).check(TABLE, &[]).code, 0);
+    assert_eq!(machine(0).check(TABLE, &[]).code, 1);
+}
+
+#[test]
 fn other_commands_of_k3s_are_no_kubelet() {
     let machine = machine().with("/proc/812/cmdline", "/usr/local/bin/k3s\0kubectl\0get\0");
     machine.lacks(TABLE, expect![[r#"

@@ -12,6 +12,8 @@ pub enum Verdict {
     NotFine = FAILED,
     /// A reload or a plan would change something.
     WouldChange = WOULD_CHANGE,
+    /// The command line of a command that ran on the node is wrong.
+    WrongCommandLine = USAGE,
     /// A runtime other than criswitch serves on the socket.
     NotRunning = NOT_RUNNING,
     /// The command printed every problem of the configuration.

@@ -33,6 +33,8 @@ const MAX_MESSAGE: usize = 1 << 30;
 const FIRST_SIGNAL: i32 = 129;
 /// The namespace of the pods of `criswitch try`.
 pub const TRY_NAMESPACE: &str = "criswitch-try";
+/// The label of these pods; the value is the pod's uid.
+pub const TRY_LABEL: &str = "io.criswitch.try";
 /// The limit on a call that ends a pod: that of the kubelet.
 const END_LIMIT: Duration = Duration::from_secs(120);
 /// The operating system's error text for a user that may not connect.

@@ -1,6 +1,5 @@
 //! The output of `criswitch check`: the settings with their defaults, and what the backends report.
 
-use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,7 @@ use criswitch_client::probe::{
 };
 use criswitch_client::terminal;
 use criswitch_client::terminal::print;
+use criswitch_config::disk;
 use criswitch_config::wording::{self, counted};
 use criswitch_config::{
     Config, Handler, KEYS, Problem, Problems, RuntimeKind, Table, UNIT_DIRECTORIES, duration_text,
@@ -213,10 +213,15 @@ pub(super) fn problems_text(problems: &Problems) -> String {
 /// omitted.
 fn with_line(problem: &Problem) -> String {
     let place = &problem.place;
-    let text = fs::read_to_string(&place.path).unwrap_or_default();
+    let bytes = if place.is_file {
+        Vec::new()
+    } else {
+        disk::bytes(&place.path).unwrap_or_default()
+    };
+    let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().nth(place.line - 1).unwrap_or_default();
     let (line, before) = (line.replace('\t', " "), place.column - 1);
-    if !place.is_file && (1..WIDEST).contains(&line.chars().count()) {
+    if (1..WIDEST).contains(&line.chars().count()) {
         format!("{problem}\n    {line}\n    {:before$}^\n", "")
     } else {
         format!("{problem}\n")

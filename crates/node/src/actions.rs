@@ -92,6 +92,9 @@ pub(super) enum Work {
         within: Duration,
         settle: Duration,
     },
+    /// Check that no kubelet uses this endpoint of criswitch, before criswitch stops. An undo does not go on without
+    /// it.
+    Release { endpoint: String },
     /// Remove the state of criswitch.
     Forget,
     /// Remove the labels of the node, which criswitch leaves when it stops.
@@ -103,6 +106,10 @@ pub(super) struct Runner<'a> {
     root: &'a Root<'a>,
     /// Whether the machine boots: the kubelet has not started, and waits for this process.
     pub(super) is_boot: bool,
+    /// Whether the actions are those of an undo, which goes on after failures.
+    pub(super) is_undo: bool,
+    /// Whether the kubelet's restart has failed, so that its process may still use its previous endpoint.
+    is_restart_failed: bool,
     /// The pods and containers of the kubelet before its restart.
     before: Option<Workloads>,
     /// Whether the kubelet did not run, so that there is nothing to restart and to verify.
@@ -114,6 +121,8 @@ impl<'a> Runner<'a> {
         Runner {
             root,
             is_boot,
+            is_undo: false,
+            is_restart_failed: false,
             before: None,
             is_kubelet_stopped: false,
         }
@@ -153,6 +162,7 @@ impl<'a> Runner<'a> {
             | Work::Try { .. }
             | Work::RemoveTried { .. }
             | Work::Verify { .. }
+            | Work::Release { .. }
                 if self.is_boot =>
             {
                 Ok(())
@@ -165,6 +175,7 @@ impl<'a> Runner<'a> {
                 within,
             } => wait(*within, Duration::ZERO, || lists(endpoint, backends)),
             Work::Restart { unit, pods_of, ran } => self.restart(unit, pods_of, *ran),
+            Work::Release { endpoint } => self.release(endpoint),
             Work::Verify { .. } if self.is_kubelet_stopped => Ok(()),
             Work::Verify {
                 unit,
@@ -180,8 +191,28 @@ impl<'a> Runner<'a> {
         if self.is_kubelet_stopped {
             return Ok(());
         }
-        self.before = workloads::at(pods_of).ok();
-        systemctl(&[RESTART.to_owned(), unit.to_owned()])
+        let before = workloads::at(pods_of);
+        if !self.is_undo
+            && let Err(error) = before
+        {
+            return Err(error.context("the pods before the restart are not known"));
+        }
+        self.before = before.ok();
+        let restarted = systemctl(&[RESTART.to_owned(), unit.to_owned()]);
+        self.is_restart_failed = restarted.is_err();
+        restarted
+    }
+
+    /// Checks that no kubelet uses an endpoint of criswitch.
+    fn release(&self, endpoint: &str) -> anyhow::Result<()> {
+        let kubelet = Kubelet::read(self.root, &mut Vec::new());
+        let is_used = kubelet.endpoint().is_some_and(|used| same(used, endpoint));
+        ensure!(
+            !is_used && !(self.is_restart_failed && kubelet.pid.is_some()),
+            "the kubelet may still use criswitch, which goes on serving; try restarting the kubelet with its own runtime \
+             endpoint, then undo again"
+        );
+        Ok(())
     }
 
     /// Checks that the kubelet serves with an endpoint and has kept its pods. Returns its main process.
@@ -208,6 +239,7 @@ impl Work {
             Work::Verify { unit, endpoint, .. } => {
                 format!("{unit} serves with {endpoint} and has kept its pods")
             }
+            Work::Release { endpoint } => format!("no kubelet uses {endpoint}"),
             Work::Forget => "remove the state of criswitch".to_owned(),
             Work::RemoveLabels(file) => format!("remove {}", file.display()),
         }

@@ -26,7 +26,7 @@ const START: &[&str] = &["start", "endpoint"];
 const RESTART: &[&str] = &["restart"];
 
 #[rustfmt::skip]
-pub(super) const CHECKS: [Check; 26] = [
+pub(super) const CHECKS: [Check; 27] = [
     Check { name: "machine", may_accept: false, needed_for: ALWAYS, look: files::machine },
     Check { name: "version", may_accept: false, needed_for: ALWAYS, look: files::version },
     Check { name: "generation", may_accept: false, needed_for: ALWAYS, look: files::generation },
@@ -47,6 +47,7 @@ pub(super) const CHECKS: [Check; 26] = [
     Check { name: "unknown-pod", may_accept: true, needed_for: START, look: pods::unknown_to_kubelet },
     Check { name: "image-endpoint", may_accept: true, needed_for: START, look: kubelet::image_endpoint },
     Check { name: "kubelet-version", may_accept: true, needed_for: START, look: kubelet::version },
+    Check { name: "kubelet-endpoint", may_accept: true, needed_for: START, look: kubelet::endpoint },
     Check { name: "kubelet-stopped", may_accept: true, needed_for: &["endpoint"], look: kubelet::stopped },
     Check { name: "kubelet-program", may_accept: true, needed_for: RESTART, look: kubelet::program },
     Check { name: "kubelet-files", may_accept: true, needed_for: RESTART, look: kubelet::files },

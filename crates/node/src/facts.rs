@@ -1,19 +1,20 @@
 //! The state of a machine, as far as a plan needs it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use criswitch_client::probe::{Probe, probe_all};
 use criswitch_config::address::Address;
 use criswitch_config::specification::Specification;
-use criswitch_config::{BackendConfig, Config, DEFAULT_PATH, Problems};
+use criswitch_config::{BackendConfig, Config, DEFAULT_PATH, Problems, disk};
 
 use super::finding::Finding;
 use super::journal::Journal;
 use super::kubelet::Kubelet;
 use super::layout::Layout;
 use super::root::{self, Root};
-use super::settings::last;
+use super::settings::{last, same};
 
 /// The directory of the configuration's drop-ins, and the one of the kubelet.
 const DROP_INS: &str = "/etc/criswitch/conf.d";
@@ -44,6 +45,8 @@ pub(super) struct MachineFacts<'a> {
     pub(super) programs: [(&'static str, Vec<u8>); 2],
     /// The files that are as an earlier `apply` has made them.
     pub(super) own: Vec<PathBuf>,
+    /// Whether an earlier `apply` has set the kubelet's endpoint.
+    pub(super) has_set_endpoint: bool,
     /// The number of the specification that was applied last.
     pub(super) number: u64,
     /// The uids of the pods that the kubelet has, or why they are unknown.
@@ -84,6 +87,7 @@ impl<'a> MachineFacts<'a> {
             pods: pods(&kubelet, &root),
             programs,
             own: own(&journal)?,
+            has_set_endpoint: journal.changes().any(|it| it.step == "endpoint"),
             number: journal.number(),
             root,
             specification,
@@ -93,6 +97,12 @@ impl<'a> MachineFacts<'a> {
             kubelet_findings,
             probes,
         })
+    }
+
+    /// Whether the kubelet's files have the endpoint of criswitch.
+    pub(super) fn uses_criswitch(&self) -> bool {
+        let endpoint = self.next_kubelet.endpoint();
+        endpoint.is_some_and(|endpoint| same(endpoint, &self.endpoint))
     }
 }
 
@@ -152,14 +162,13 @@ impl Wanted {
             return Ok(Wanted { config, text: None });
         }
         let text = Wanted::text(specification, root, discovered).map_err(|found| vec![found])?;
-        let drop_ins: Vec<_> = root
-            .files_in(Path::new(DROP_INS), &["toml"])
-            .into_iter()
-            .filter_map(|path| Some((root.text(&path).ok()??, path)))
-            .collect();
+        let drop_ins = drop_ins(root).map_err(|error| {
+            let what = format!("cannot be read: {error}");
+            vec![Finding::new([DROP_INS], what, "")]
+        })?;
         let mut texts = vec![(path, text.as_bytes())];
-        for (text, path) in &drop_ins {
-            texts.push((path, text.as_bytes()));
+        for (path, bytes) in &drop_ins {
+            texts.push((path, bytes));
         }
         Ok(Wanted {
             config: Config::of_texts(&texts).map_err(findings_of)?,
@@ -183,6 +192,19 @@ impl Wanted {
         let hint = "[handlers] in the specification";
         Err(Finding::new([DEFAULT_PATH], undiscovered, hint))
     }
+}
+
+/// The paths and the bytes of the configuration's drop-ins.
+fn drop_ins(root: &Root<'_>) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    let folder = Path::new(DROP_INS);
+    disk::drop_ins(&root.real(folder))?
+        .into_iter()
+        .map(|path| {
+            let path = folder.join(path.file_name().unwrap_or_default());
+            let bytes = disk::bytes(&root.real(&path))?;
+            Ok((path, bytes))
+        })
+        .collect()
 }
 
 fn findings_of(problems: Problems) -> Vec<Finding> {

@@ -110,10 +110,17 @@ pub(super) struct Journal<'a> {
 pub(super) struct Left {
     /// Files that somebody else has changed so that they stay as they are; then the generation is not undone.
     pub(super) files: Vec<PathBuf>,
+    /// Whether a kubelet may still use criswitch, which therefore stays; then the generation is not undone.
+    is_needed: bool,
     pub(super) problems: Vec<String>,
 }
 
 impl Left {
+    /// Whether the generation is not undone.
+    fn ends_undo(&self) -> bool {
+        self.is_needed || !self.files.is_empty()
+    }
+
     /// A line for each of them.
     pub(super) fn lines(&self) -> String {
         let mut lines = String::new();
@@ -445,6 +452,7 @@ impl<'a> Journal<'a> {
 
     /// Undoes the last generation, or nothing if somebody else has changed one of its files.
     pub(super) fn undo(&mut self, runner: &mut Runner<'_>) -> anyhow::Result<Left> {
+        runner.is_undo = true;
         let mut left = Left::default();
         let Some(generation) = self.generations.last().cloned() else {
             return Ok(left);
@@ -468,7 +476,7 @@ impl<'a> Journal<'a> {
         }
         self.write(JournalRecord::Undo)?;
         self.undo_stages(&generation, runner, &mut left)?;
-        if !left.files.is_empty() {
+        if left.ends_undo() {
             return Ok(left);
         }
         boundary("the end of the undo");
@@ -484,7 +492,8 @@ impl<'a> Journal<'a> {
         Ok(left)
     }
 
-    /// Undoes the stages of a generation from its last, until somebody else has changed a file.
+    /// Undoes the stages of a generation from its last, until somebody else has changed a file, or the kubelet may
+    /// still use criswitch.
     fn undo_stages(
         &self,
         generation: &Generation,
@@ -497,6 +506,9 @@ impl<'a> Journal<'a> {
             let has_begun = runner.is_boot || generation.begun.contains(&number);
             if has_begun {
                 undo_actions(&stage.actions.before_undo, runner, left);
+            }
+            if left.is_needed {
+                return Ok(());
             }
             boundary("the files of a stage");
             left.files = self.undo_files(stage)?;
@@ -607,13 +619,17 @@ impl Generation {
     }
 }
 
-/// Runs actions of an undo. It goes on after those that fail.
+/// Runs actions of an undo. It goes on after those that fail, unless the kubelet may still use criswitch.
 fn undo_actions(actions: &[Action], runner: &mut Runner<'_>, left: &mut Left) {
     for action in actions {
         moment();
         boundary(&action.work.words());
         if let Err(error) = runner.run(action) {
             left.problems.push(format!("{}: {error:#}", action.step));
+            left.is_needed = matches!(action.work, Work::Release { .. });
+        }
+        if left.is_needed {
+            return;
         }
     }
 }

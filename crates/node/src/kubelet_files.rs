@@ -33,7 +33,7 @@ pub(super) fn files_of(
         paths.push(PathBuf::from(&file.value));
     }
     if let Some(folder) = last(flags, &["config-dir"]) {
-        paths.extend(root.files_in(Path::new(&folder.value), &["conf"]));
+        paths.extend(root.kubelet_drop_ins(Path::new(&folder.value)));
     }
     paths
 }

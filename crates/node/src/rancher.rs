@@ -89,7 +89,7 @@ impl Rancher {
     /// of `kubelet-arg`.
     pub(super) fn settings(&self, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<Setting> {
         let (written, others): (Vec<_>, Vec<_>) = root
-            .files_in(&self.drop_ins(), &["conf"])
+            .kubelet_drop_ins(&self.drop_ins())
             .into_iter()
             .partition(|path| self.writes(path));
         let mut settings = file_settings(written, root, findings);

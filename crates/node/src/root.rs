@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
+use criswitch_config::disk;
 use serde_json::Value;
 
 use super::finding::{Finding, report};
@@ -94,8 +95,9 @@ impl Root<'_> {
         self.planned.is_none() && processes.is_ok_and(|mut found| found.next().is_some())
     }
 
-    /// The ids of the processes in ascending order, with their command lines as the kernel shows them. Without the
-    /// processes in containers, which have a PID namespace of their own: a kubelet of kind or k3d is not the machine's.
+    /// The ids of root's processes in ascending order, with their command lines as the kernel shows them. Without those
+    /// of other users, who can give a process any command line, and without those in containers, which have a PID
+    /// namespace of their own: a kubelet of kind or k3d is not the machine's.
     pub(super) fn processes(&self) -> Vec<(u32, String)> {
         if !self.runs() {
             return Vec::new();
@@ -109,11 +111,10 @@ impl Root<'_> {
         if let Some(of_init) = self.pid_namespace(1) {
             pids.retain(|pid| self.pid_namespace(*pid).is_none_or(|it| it == of_init));
         }
+        let file = |pid, name| self.text(Path::new(&format!("/proc/{pid}/{name}"))).ok()?;
         pids.into_iter()
-            .filter_map(|pid| {
-                let path = format!("/proc/{pid}/cmdline");
-                Some((pid, self.text(Path::new(&path)).ok()??))
-            })
+            .filter(|pid| file(*pid, "status").is_none_or(|status| is_of_root(&status)))
+            .filter_map(|pid| Some((pid, file(pid, "cmdline")?)))
             .collect()
     }
 
@@ -134,12 +135,13 @@ impl Root<'_> {
         Ok(names)
     }
 
-    /// The text of a file; `None` if the file does not exist.
+    /// The text of a file; `None` if the file does not exist. An error if it is not a regular file, or is larger than
+    /// 1 MiB.
     pub(super) fn text(&self, path: &Path) -> io::Result<Option<String>> {
         if let Some(text) = self.planned.and_then(|planned| planned.get(path)) {
             return Ok(Some(text.clone()));
         }
-        match std::fs::read(self.real(path)) {
+        match disk::bytes(&self.real(path)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
         }
@@ -150,8 +152,32 @@ impl Root<'_> {
         self.planned.is_none() && self.directory == Path::new("/")
     }
 
-    /// The files with one of these extensions in a directory and its subdirectories, in the order of their names.
+    /// The files with one of these extensions in a directory, in the order of their names.
     pub(super) fn files_in(&self, folder: &Path, ends: &[&str]) -> Vec<PathBuf> {
+        let mut paths = self.paths_in(folder);
+        paths.retain(|path| {
+            ends.iter()
+                .any(|end| path.extension() == Some(end.as_ref()))
+                && !self.real(path).is_dir()
+        });
+        paths
+    }
+
+    /// The drop-ins of the kubelet in a directory and its subdirectories, in the order of their names.
+    pub(super) fn kubelet_drop_ins(&self, folder: &Path) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for path in self.paths_in(folder) {
+            if self.real(&path).is_dir() {
+                files.extend(self.kubelet_drop_ins(&path));
+            } else if path.extension() == Some("conf".as_ref()) {
+                files.push(path);
+            }
+        }
+        files
+    }
+
+    /// The files and directories in a directory, in the order of their names.
+    fn paths_in(&self, folder: &Path) -> Vec<PathBuf> {
         let planned = self.planned.into_iter().flat_map(BTreeMap::keys);
         let mut paths: Vec<PathBuf> = std::fs::read_dir(self.real(folder))
             .into_iter()
@@ -165,18 +191,7 @@ impl Root<'_> {
             .collect();
         paths.sort();
         paths.dedup();
-        let mut files = Vec::new();
-        for path in paths {
-            if self.real(&path).is_dir() {
-                files.extend(self.files_in(&path, ends));
-            } else if ends
-                .iter()
-                .any(|end| path.extension() == Some(end.as_ref()))
-            {
-                files.push(path);
-            }
-        }
-        files
+        paths
     }
 
     /// The value of the first document in a YAML file; `None` if the file is missing or unreadable. An unreadable file
@@ -196,6 +211,15 @@ impl Root<'_> {
         report(findings, path.display(), what, hint);
         None
     }
+}
+
+/// Whether root has started a process with this `/proc/PID/status`: its real user is 0. A setuid program has the real
+/// user who has started it.
+fn is_of_root(status: &str) -> bool {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .is_some_and(|uids| uids.split_whitespace().next() == Some("0"))
 }
 
 /// The text of an error in a YAML file, with a hint.

@@ -10,8 +10,9 @@ use clap::Args;
 use criswitch_client::arguments::directory;
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
-use criswitch_platform::{kernel, remove};
+use criswitch_platform::{create_new, kernel, remove};
 
+use super::changes::PRIVATE;
 use super::follow::PROGRAM;
 use super::journal::DIRECTORY;
 use super::root::Root;
@@ -72,7 +73,9 @@ impl RunArguments {
     }
 
     fn run_unit(&self, root: &Root<'_>) -> anyhow::Result<Verdict> {
-        let mut file = File::create(root.at(Path::new(INPUT)))
+        let input = root.at(Path::new(INPUT));
+        let mut file = remove(&input)
+            .and_then(|()| create_new(&input, PRIVATE))
             .with_context(|| format!("cannot write {INPUT}"))?;
         if self.stdin {
             let size = io::copy(&mut io::stdin().lock().take(MAX_INPUT), &mut file)?;

@@ -61,15 +61,23 @@ fn of_containerd(
 ) -> Result<RuntimeSettings, String> {
     const NRI: &str = "io.containerd.nri.v1.nri";
     let file = option(arguments, ["-c", "--config"]).unwrap_or("/etc/containerd/config.toml");
-    let main = toml(root, Path::new(file))?;
     // A relative import is relative to the folder of the file.
     let folder = Path::new(file).parent().unwrap_or(Path::new("/"));
-    let imports: Vec<_> = strings(&main, "imports")
+    let mut tables = vec![toml(root, Path::new(file))?];
+    let imports: Vec<_> = tables
+        .iter()
+        .flat_map(|main| strings(main, "imports"))
         .map(|import| folder.join(import))
         .collect();
-    let mut tables = vec![main];
     for import in &imports {
         tables.extend(tomls(root, import)?);
+    }
+    if tables
+        .iter()
+        .skip(1)
+        .any(|table| strings(table, "imports").next().is_some())
+    {
+        return Err("a file that containerd imports has imports of its own".to_owned());
     }
     let is_disabled = tables
         .iter()
@@ -179,6 +187,11 @@ fn toml(root: &Root<'_>, file: &Path) -> Result<toml::Table, String> {
 
 /// The tables in the files of a path whose last part may have one `*`, in the order of their names.
 fn tomls(root: &Root<'_>, pattern: &Path) -> Result<Vec<toml::Table>, String> {
+    let text = pattern.to_string_lossy();
+    let (folder, name) = text.rsplit_once('/').unwrap_or(("", &text));
+    if folder.contains('*') || name.matches('*').count() > 1 || text.contains(['?', '[']) {
+        return Err(format!("cannot read the files of the pattern {text}"));
+    }
     if let Some(name) = pattern.file_name().and_then(OsStr::to_str)
         && let Some((start, end)) = name.split_once('*')
         && let Some(folder) = pattern.parent()

@@ -94,6 +94,12 @@ fn start_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Actions 
         None => return Actions::default(),
     };
     let mut actions = systemctl_actions(verb, planned);
+    // A kubelet that criswitch was given with this endpoint has no other one to go back to.
+    if !actions.before_undo.is_empty() && !facts.uses_criswitch() {
+        let endpoint = facts.endpoint.clone();
+        let release = action("start", Work::Release { endpoint });
+        actions.before_undo.insert(0, release);
+    }
     let wanted = facts.wanted.as_ref().ok();
     let old = facts.labels_file.as_deref();
     let new = wanted.and_then(|wanted| wanted.config.labels_file.as_deref());

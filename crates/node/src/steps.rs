@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::changes::New;
 use super::facts::{MachineFacts, Wanted};
 use super::root::Root;
+use super::settings::same;
 use super::unit::Unit;
 
 /// The directory with a directory for each version of criswitch.
@@ -210,8 +211,11 @@ fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Change> {
 
 fn restart(facts: &MachineFacts<'_>, before: &[PlannedStep]) -> Vec<Change> {
     let unit = facts.layout.as_ref().map(|layout| layout.unit.as_str());
-    match (unit, facts.kubelet.pid, has(before, "endpoint")) {
-        (Ok(unit), Some(pid), true) => {
+    // Somebody may have changed the files without a restart.
+    let endpoint = facts.kubelet.endpoint();
+    let is_other = endpoint.is_some_and(|endpoint| !same(endpoint, &facts.endpoint));
+    match (unit, facts.kubelet.pid) {
+        (Ok(unit), Some(pid)) if is_other || has(before, "endpoint") => {
             let what = format!("restart the kubelet (process {pid}); containers keep running");
             action(facts, unit, what)
         }

@@ -6,14 +6,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use criswitch_client::exit::Verdict;
 use criswitch_client::program::block_on;
 use criswitch_client::terminal::print;
-use criswitch_platform::remove;
+use criswitch_platform::{create_new, remove};
 use tokio::time::sleep;
 
-use super::changes::{make_directories, missing};
+use super::changes::{PRIVATE, make_directories, missing};
 use super::journal::DIRECTORY;
 use super::root::Root;
 use super::stages::RECOVER_PROGRAM;
@@ -68,7 +68,11 @@ const PROGRESS: &str = "/var/lib/criswitch/node/apply.err";
 /// output for programs has no progress in it.
 pub(super) fn run(is_for_programs: bool) -> anyhow::Result<Verdict> {
     let program = std::env::current_exe()?;
-    let words: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.into_string())
+        .collect::<Result<_, _>>()
+        .map_err(|word| anyhow!("the argument {} is not UTF-8", word.display()))?;
     let mut arguments: Vec<_> = words.iter().map(String::as_str).collect();
     arguments.push("--here");
     make_directories(&missing(Path::new(DIRECTORY)))?;
@@ -103,7 +107,7 @@ impl TransientUnit {
             remove(&root.at(Path::new(errors)))?;
         }
         // Opened before the start: the end of an uninstall removes the file.
-        let output = File::create_new(&output).and_then(|_| File::open(&output))?;
+        let output = create_new(&output, PRIVATE).and_then(|_| File::open(&output))?;
         let program = program
             .to_str()
             .context("the program's path is not UTF-8")?;

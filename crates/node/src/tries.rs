@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use criswitch_client::program::block_on;
 use criswitch_client::program::within;
-use criswitch_client::running::{Running, TRY_NAMESPACE};
+use criswitch_client::running::{Running, TRY_LABEL, TRY_NAMESPACE};
 use criswitch_client::terminal::progress;
 use criswitch_config::address::Address;
 use criswitch_config::specification::Tries;
@@ -65,10 +65,11 @@ async fn remove_at(socket: &Address) -> anyhow::Result<()> {
     };
     let (pods, _) = runtime.workloads().await?;
     for pod in pods {
-        if pod
+        let is_of_namespace = pod
             .metadata
-            .is_some_and(|names| names.namespace == TRY_NAMESPACE)
-        {
+            .is_some_and(|names| names.namespace == TRY_NAMESPACE);
+        // A namespace of the cluster may have this name, too.
+        if is_of_namespace && pod.labels.contains_key(TRY_LABEL) {
             runtime.end_pod(&pod.id).await?;
         }
     }
@@ -114,6 +115,7 @@ mod tests {
         };
         let pod = PodSandbox {
             metadata: Some(metadata),
+            labels: [(TRY_LABEL.to_owned(), String::new())].into(),
             ..PodSandbox::default()
         };
         ListPodSandboxResponse { items: vec![pod] }.encode_to_vec()

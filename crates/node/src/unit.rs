@@ -278,6 +278,7 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         .iter()
         .flat_map(|owner| DIRECTORIES.map(|directory| format!("{directory}/{owner}.d")))
         .flat_map(|directory| root.files_in(Path::new(&directory), &["conf"]))
+        .filter(|path| !is_hidden(path))
         .collect();
     drop_ins.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
     drop_ins.dedup_by(|later, first| later.file_name() == first.file_name());
@@ -285,6 +286,12 @@ fn files(root: &Root<'_>, name: &str) -> Vec<PathBuf> {
         .into_iter()
         .chain(drop_ins)
         .collect()
+}
+
+/// Whether systemd ignores a drop-in because of its name.
+fn is_hidden(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// The files of a unit of this machine, as systemd reports them; `None` if no systemd answers.

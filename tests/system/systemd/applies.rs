@@ -387,6 +387,31 @@ async fn a_kubelet_that_starts_after_an_apply_is_restarted_by_the_undo() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
+async fn criswitch_goes_on_serving_while_the_kubelet_may_still_use_it() {
+    let machine = node().await;
+    let before = Before::of(&machine);
+    succeeds(&machine, &APPLY).await;
+    let drop_in = machine.at("etc/systemd/system/kubelet.service.d/20-test.conf");
+    fs::write(&drop_in, "[Unit]\nRefuseManualStart=yes\n").unwrap();
+    machine.systemctl(&["daemon-reload"]);
+    for command in ["undo", "uninstall"] {
+        let output = call(&machine, &[command]).await;
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(
+            said(&output).contains("which goes on serving"),
+            "{}",
+            said(&output)
+        );
+        assert_eq!(machine.show("criswitch", "ActiveState"), "active");
+    }
+    fs::remove_file(drop_in).unwrap();
+    machine.systemctl(&["daemon-reload"]);
+    succeeds(&machine, &["undo"]).await;
+    before.is_back(&machine, "undo");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn an_apply_waits_for_young_pods() {
     let machine = node().await;
     let spec = format!("{CONFIG}{NODE}").replace("'young-pod'", "");

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use criswitch_advice::verdict::is_ready;
-use criswitch_client::running::{Running, TRY_NAMESPACE, is_of_signal};
+use criswitch_client::running::{Running, TRY_LABEL, TRY_NAMESPACE, is_of_signal};
 use criswitch_cri::codec::cri::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxContainerConfig,
@@ -27,7 +27,6 @@ use super::call::{LIMIT, TryFailure, reply};
 use super::steps::Steps;
 
 /// The label of the pods. Its value is the uid of the pod.
-pub(super) const LABEL: &str = "io.criswitch.try";
 /// The limit on all calls that remove a pod after a failure.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
 /// The number of removals of one pod, and the time between two of them.
@@ -372,7 +371,7 @@ impl<'a> TrialPod<'a> {
                 "pod {id} was not removed: {failure}; remove it: crictl -r {endpoint} rmp -f {id}"
             ),
             None => format!(
-                "a pod may be left: {failure}; look for it: crictl -r {endpoint} pods --label {LABEL}={}",
+                "a pod may be left: {failure}; look for it: crictl -r {endpoint} pods --label {TRY_LABEL}={}",
                 self.uid()
             ),
         })
@@ -482,7 +481,7 @@ fn pod_config(uid: &str, settings: &PodSettings<'_>, logs: &LogFolder) -> PodSan
         }),
         hostname: hostname.to_owned(),
         log_directory: logs.0.display().to_string(),
-        labels: HashMap::from([(LABEL.to_owned(), uid.to_owned())]),
+        labels: HashMap::from([(TRY_LABEL.to_owned(), uid.to_owned())]),
         linux: kernel::IS_LINUX.then(|| LinuxPodSandboxConfig {
             cgroup_parent: settings.cgroup_parent().unwrap_or_default().to_owned(),
             security_context: Some(LinuxSandboxSecurityContext {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use criswitch_config::labels_file::HEAD;
 use criswitch_platform::WriteTarget;
 
 use crate::facts::MachineFacts;
@@ -199,7 +200,17 @@ pub(super) fn existing(facts: &MachineFacts<'_>, planned: &[PlannedStep]) -> Vec
             && !facts.own.iter().any(|own| own == path)
             && !layout.is_ok_and(|layout| layout.read.contains_key(path))
     });
-    let places = in_the_way.map(|(change, _)| &change.place);
+    let places = in_the_way
+        .map(|(change, _)| change.place.clone())
+        .chain(foreign_labels(facts));
     let what = "the file exists, differs, and would be replaced";
     vec![Finding::new(places, what, "moving it")]
+}
+
+/// The file of the labels, if somebody else has written it. criswitch would replace it, and an undo removes it.
+fn foreign_labels(facts: &MachineFacts<'_>) -> Option<String> {
+    let file = facts.wanted.as_ref().ok()?.config.labels_file.as_ref()?;
+    let text = facts.root.text(file).ok()??;
+    let is_foreign = facts.labels_file.as_ref() != Some(file) && !text.starts_with(HEAD);
+    is_foreign.then(|| file.display().to_string())
 }

@@ -69,6 +69,16 @@ pub(super) fn version(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Findin
     }
 }
 
+/// A kubelet whose previous endpoint no journal has: an undo could only take criswitch away from it.
+pub(super) fn endpoint(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
+    if facts.has_set_endpoint || !facts.uses_criswitch() {
+        return Vec::new();
+    }
+    let what = "the kubelet uses criswitch already, so an undo would leave it without a runtime";
+    let hint = "setting the endpoint of its own runtime and restarting it, then again";
+    vec![Finding::new(["kubelet"], what, hint)]
+}
+
 pub(super) fn stopped(facts: &MachineFacts<'_>, _: &[PlannedStep]) -> Vec<Finding> {
     if !facts.root.runs() || facts.kubelet.pid.is_some() {
         return Vec::new();
