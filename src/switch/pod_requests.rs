@@ -78,8 +78,9 @@ impl Asking {
     }
 
     fn is_remembered(&self) -> bool {
-        let names = [&self.seen, &self.reference, &self.id];
-        names.iter().all(|name| name.len() <= LONGEST_NAME)
+        [&self.seen, &self.reference, &self.id]
+            .iter()
+            .all(|name| name.len() <= LONGEST_NAME)
     }
 }
 
@@ -92,10 +93,9 @@ struct AskedImage<'a> {
 
 impl AskedImage<'_> {
     fn of(image: &str) -> AskedImage<'_> {
-        let reference = with_tag(image);
         AskedImage {
             id: image,
-            reference,
+            reference: with_tag(image),
         }
     }
 }
@@ -135,10 +135,11 @@ impl PodRequests {
     pub(crate) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
         self.forget_old();
         let (image, name) = (AskedImage::of(image), AskedImage::of(name));
-        let is_its = |asking: &mut Asking| {
-            asking.seen == seen && (asking.asks_for(&image) || asking.asks_for(&name))
-        };
-        self.asking.extract_if(.., is_its).last()
+        self.asking
+            .extract_if(.., |asking| {
+                asking.seen == seen && (asking.asks_for(&image) || asking.asks_for(&name))
+            })
+            .last()
     }
 
     /// Returns the stores that pods with this image may use, each store once. Ignores pods that already have a
@@ -200,8 +201,7 @@ pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
     if call.user.is_other() {
         return None;
     }
-    let annotations = call.row.pod_annotations()?;
-    let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION);
+    let seen = protobuf::entry(message, call.row.pod_annotations()?, SEEN_ANNOTATION);
     seen.ok().flatten().filter(|seen| !seen.is_empty())
 }
 
