@@ -435,11 +435,10 @@ impl Backend {
     /// for `limit`. Makes the session probe the backend each `list_timeout` of the call.
     async fn given_up(&self, limit: Duration, taken: Duration) -> Status {
         let mut link = self.connection.changes();
-        let is_unresponsive = |now: &Link| matches!(now.state, State::Unresponsive(..));
         let mut wait = self.list_timeout().saturating_sub(taken);
         loop {
-            let unresponsive = tokio::time::timeout(wait, link.wait_for(is_unresponsive));
-            if unresponsive.await.is_err() {
+            let unresponsive = link.wait_for(|now| matches!(now.state, State::Unresponsive(..)));
+            if tokio::time::timeout(wait, unresponsive).await.is_err() {
                 self.nudges.suspected.notify_one();
                 wait = self.list_timeout();
                 continue;
@@ -452,8 +451,8 @@ impl Backend {
         }
     }
 
-    /// Completes when the backend is forgotten: no later list or call would find what the call creates. Meanwhile makes
-    /// the session probe the backend.
+    /// Completes when the backend is forgotten: no later list or call would find the item that the call creates.
+    /// Meanwhile makes the session probe the backend.
     async fn forgotten(&self) -> Status {
         let mut forgotten = std::pin::pin!(self.is_forgotten());
         loop {

@@ -105,8 +105,8 @@ impl Call {
         }
     }
 
-    /// Waits until a reply to this call that shows the changes of these backends may be sent: no reply shows what is
-    /// not saved, except replies whose content criswitch does not serve after a restart.
+    /// Waits until the changes of these backends, which the reply to this call shows, are saved. A reply does not wait
+    /// if criswitch does not serve its content after a restart.
     ///
     /// # Errors
     /// `Unavailable` if a change cannot be saved.

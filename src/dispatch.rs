@@ -41,8 +41,9 @@ pub(crate) async fn serve(
     memory: ClientMemory,
     log: Arc<CallLog>,
 ) -> Reply {
-    let answered = answer(&switch, row, request, &memory, &log).await;
-    answered.unwrap_or_else(reply::of_failed)
+    answer(&switch, row, request, &memory, &log)
+        .await
+        .unwrap_or_else(reply::of_failed)
 }
 
 async fn answer(
@@ -65,8 +66,9 @@ async fn answer(
     let is_alone =
         plan::may_go_to_all(request.row) && fanout::is_alone(&request, &View::of(switch));
     let (call, plan) = plan::plan(request, target, is_alone)?;
-    let ran = run(switch, &call, plan).await;
-    let Unsent { reply, shows } = ran.map_err(|failed| with_handler(switch, log, failed))?;
+    let Unsent { reply, shows } = run(switch, &call, plan)
+        .await
+        .map_err(|failed| with_handler(switch, log, failed))?;
     call.may_show(&shows).await?;
     Ok(reply)
 }
@@ -112,11 +114,11 @@ async fn run(switch: &Arc<Switch>, call: &Call, plan: Plan) -> Result<Unsent, Fa
 /// Adds the handler of the call's pod to criswitch's own status: users know the handler, and not the backend.
 fn with_handler(switch: &Switch, log: &CallLog, failed: Failed) -> Failed {
     let (handler, item) = log.target();
-    let of_item = || {
+    let known = handler.map(ToString::to_string).or_else(|| {
         let (kind, id) = item?;
         handlers::of_item(&switch.live().table, &switch.owners(), *kind, id)
-    };
-    match handler.map(ToString::to_string).or_else(of_item) {
+    });
+    match known {
         Some(handler) => failed.of_handler(&handler),
         None => failed,
     }

@@ -142,8 +142,9 @@ pub fn reply_too_large(row: &Row, limit: usize, sizes: &[(Arc<str>, usize)]) -> 
         "max_message"
     };
     let total: usize = sizes.iter().map(|(_, size)| size).sum();
-    let largest = sizes.iter().max_by_key(|(_, size)| size);
-    let largest = largest
+    let largest = sizes
+        .iter()
+        .max_by_key(|(_, size)| size)
         .map(|(backend, size)| {
             format!("; the largest part is that of backend {backend:?}, {size} bytes")
         })
@@ -348,8 +349,10 @@ pub fn image_awaited(reference: &str, backend: &str) -> Status {
 /// The pod is unknown, and the backends that may have it have different images with this name. `images` has each of
 /// these backends, with the id and user of its image.
 pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {
-    let has = |(backend, image): &(Arc<str>, String)| format!("backend {backend:?} has {image}");
-    let images: Vec<_> = images.iter().map(has).collect();
+    let images: Vec<_> = images
+        .iter()
+        .map(|(backend, image)| format!("backend {backend:?} has {image}"))
+        .collect();
     Status::failed_precondition(format!(
         "image {0:?}: the backends have different images of this name, and it is unknown which backend the container runs \
          on: {1}; try again, use a digest, or pull the image again on every backend (crictl pull {0})",
@@ -502,6 +505,6 @@ pub fn named(message: &[u8], backend: &str, socket: &Address) -> http::HeaderVal
 
 fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     let text = utf8_percent_encode(text, MESSAGE).to_string();
-    let text = [message, text.as_bytes()].concat();
-    http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
+    http::HeaderValue::from_bytes(&[message, text.as_bytes()].concat())
+        .unwrap_or_else(|_| http::HeaderValue::from_static(""))
 }

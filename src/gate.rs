@@ -71,9 +71,10 @@ impl Form {
             Form::Event => (event, maps::EVENT, lists::EVENT),
         };
         // Numbers come first, because many values take long to decode, and much memory.
-        let counted = items::count_fault(message, maps, lists);
-        let counted = counted.map(|fault| format!("its reply {fault}"));
-        counted.or_else(|| read(message).err())
+        match items::count_fault(message, maps, lists) {
+            Some(fault) => Some(format!("its reply {fault}")),
+            None => read(message).err(),
+        }
     }
 
     fn read(self, message: &Bytes) -> Result<Readable, String> {
@@ -221,8 +222,11 @@ impl Readable {
 impl Editable for Readable {
     fn with(&self, edited: EditedMessage) -> Readable {
         let message = Bytes::from(edited);
-        let fault = || self.form.and_then(|form| form.fault(&message));
-        debug_assert_eq!(fault(), None, "a change that clients cannot decode");
+        debug_assert_eq!(
+            self.form.and_then(|form| form.fault(&message)),
+            None,
+            "a change that clients cannot decode"
+        );
         Readable::new(message, self.form)
     }
 }

@@ -216,8 +216,11 @@ fn again<F: Future<Output = ()> + Send + 'static>(
 ) -> impl Future<Output = ()> + Send + 'static {
     let (switch, backend) = (Arc::clone(switch), Arc::clone(backend));
     async move {
-        let run = || AssertUnwindSafe(task(Arc::clone(&switch), Arc::clone(&backend)));
-        while run().catch_unwind().await.is_err() {
+        while AssertUnwindSafe(task(Arc::clone(&switch), Arc::clone(&backend)))
+            .catch_unwind()
+            .await
+            .is_err()
+        {
             tracing::error!(backend = %backend.name(), "the task that serves a backend panicked, and criswitch restarts it; this is a bug, please report it");
             tokio::time::sleep(PANIC_PAUSE).await;
         }

@@ -58,8 +58,9 @@ fn main() -> ExitCode {
 /// shows it to users in other directories.
 fn wish() -> Result<(Wish, PathBuf), lexopt::Error> {
     let mut arguments = lexopt::Parser::from_env();
-    let set = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty());
-    let mut path = set.unwrap_or_else(|| OsString::from(DEFAULT_PATH));
+    let mut path = std::env::var_os(CONFIG_VARIABLE)
+        .filter(|path| !path.is_empty())
+        .unwrap_or_else(|| OsString::from(DEFAULT_PATH));
     let mut wish = Wish::Serve;
     while let Some(argument) = arguments.next()? {
         match argument {
@@ -71,8 +72,7 @@ fn wish() -> Result<(Wish, PathBuf), lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    let path = std::path::absolute(&path).unwrap_or(path.into());
-    Ok((wish, path))
+    Ok((wish, std::path::absolute(&path).unwrap_or(path.into())))
 }
 
 fn help() -> String {
@@ -96,8 +96,9 @@ fn option(name: &str, value: &str, help: &str) -> String {
 }
 
 fn print(text: String) -> Result<(), NotServed> {
-    let written = io::stdout().write_all(text.as_bytes());
-    written.map_err(|error| NotServed::Start(error.into()))
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| NotServed::Start(error.into()))
 }
 
 /// Prints a line to standard error, and returns the exit code.

@@ -106,8 +106,9 @@ impl Owners {
     /// now owns the pod, unless the pod was removed since `asked`. If another backend created the pod, or may have had
     /// it before `asked`, that backend stays the owner.
     pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) -> Owned {
-        let whole = |owner| self.whole.get(&(Kind::Pod, owner)).copied();
-        let claim = claim(&self.pods.by_id, id, backend, asked, whole);
+        let claim = claim(&self.pods.by_id, id, backend, asked, |owner| {
+            self.whole.get(&(Kind::Pod, owner)).copied()
+        });
         let mut changed = Changed::new();
         if claim.is_none() && !self.removals.since(asked).contains_key(id) {
             let entry = self.created(backend, names.created(self.mark()));
@@ -127,13 +128,13 @@ impl Owners {
         (pod, label): (&str, Option<&str>),
         asked: Mark,
     ) -> Owned {
-        let whole = |owner| self.whole.get(&(Kind::Container, owner)).copied();
-        let claim = claim(&self.containers.by_id, id, backend, asked, whole);
+        let claim = claim(&self.containers.by_id, id, backend, asked, |owner| {
+            self.whole.get(&(Kind::Container, owner)).copied()
+        });
         let mut changed = Changed::new();
         let removed = self.removals.since(asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
-            let more = InPod::of(pod, label, &self.pods.by_id);
-            let entry = self.created(backend, more);
+            let entry = self.created(backend, InPod::of(pod, label, &self.pods.by_id));
             let before = self.containers.by_id.insert(id.to_owned(), entry);
             changed.insert(backend);
             changed.extend(before.map(|before| before.backend));
@@ -167,8 +168,8 @@ impl Owners {
                 let pod = self.pods.by_id.remove(id);
                 let uid = pod.as_ref().map(|pod| pod.more.uid.clone());
                 removed.push(Removed::by_us(id.to_owned(), at, pod.as_ref(), uid));
-                let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
-                let containers = self.containers.by_id.extract_if(its);
+                let by_id = &mut self.containers.by_id;
+                let containers = by_id.extract_if(|_, container| container.more.pod == id);
                 removed.extend(containers.map(|(id, it)| Removed::by_us(id, at, Some(&it), None)));
             }
             Kind::Container => {
@@ -202,17 +203,14 @@ impl Owners {
         let pods = &mut self.pods.by_id;
         let learned = match kind {
             Kind::Pod => learn(pods, backend, now, list, &removed, &PodShape),
-            Kind::Container => {
-                let shape = ContainerShape::new(pods, &self.creations, backend);
-                learn(
-                    &mut self.containers.by_id,
-                    backend,
-                    now,
-                    list,
-                    &removed,
-                    &shape,
-                )
-            }
+            Kind::Container => learn(
+                &mut self.containers.by_id,
+                backend,
+                now,
+                list,
+                &removed,
+                &ContainerShape::new(pods, &self.creations, backend),
+            ),
         }?;
         self.changes += u64::from(learned.changes);
         Ok(learned)
@@ -247,11 +245,10 @@ impl Owners {
     /// changed.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) -> Changed {
         self.clock += 1;
-        let first = WholeLists {
+        let whole = self.whole.entry((kind, backend)).or_insert(WholeLists {
             first: self.clock,
             last: asked.0,
-        };
-        let whole = self.whole.entry((kind, backend)).or_insert(first);
+        });
         whole.last = whole.last.max(asked.0);
         let mut changed = Changed::new();
         let changes = &mut self.changes;
@@ -261,9 +258,10 @@ impl Owners {
                 let gone = settle(&mut self.pods.by_id, backend, asked, noted, |_| true);
                 if !gone.is_empty() {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
-                    let of_them = |container: &InPod| pods.contains(container.pod.as_str());
                     let noted = (&mut *changes, &mut changed);
-                    settle(&mut self.containers.by_id, backend, asked, noted, of_them);
+                    settle(&mut self.containers.by_id, backend, asked, noted, |it| {
+                        pods.contains(it.pod.as_str())
+                    });
                 }
                 for (id, pod) in gone {
                     self.removals.add(Removed {
@@ -311,18 +309,18 @@ impl Owners {
 
     /// Whether `id` of `backend` may also be a short id: another backend has a longer id that begins with `id`.
     pub fn is_short_for_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
-        let is_longer = |full: &&str| full.len() > id.len();
         may_be_short(id)
             && self
                 .with_prefix(kind, id)
                 .into_iter()
-                .any(|(full, owner)| is_longer(&full) && owner != backend)
+                .any(|(full, owner)| full.len() > id.len() && owner != backend)
     }
 
     /// The number of pods and containers that `backend` lists although they belong to another backend.
     pub fn claims(&self, backend: BackendId) -> usize {
-        let claimed = self.shared().filter(|(_, lister)| *lister == backend);
-        claimed.count()
+        self.shared()
+            .filter(|(_, lister)| *lister == backend)
+            .count()
     }
 
     /// The number of containers in this list of `backend` that have the uid label of another backend's pod, and that
@@ -369,26 +367,25 @@ impl Owners {
         let mut its = self.without_pod(backend);
         // A pod can pass from one backend to another later than its containers. Until then, the first backend's lists
         // have the pod.
-        let is_known = |pod| self.pods.by_id.contains_key(pod);
-        its.any(|(_, container)| !is_known(&container.more.pod) && !self.is_orphan(container))
+        its.any(|(_, it)| !self.pods.by_id.contains_key(&it.more.pod) && !self.is_orphan(it))
     }
 
     /// The containers of `backend` whose pod its last list of pods lacked, although the containers were known when that
     /// list was requested.
     pub fn orphans(&self, backend: BackendId) -> Vec<&str> {
         let its = self.without_pod(backend);
-        let orphans = its.filter(|(_, container)| self.is_orphan(container));
-        orphans.map(|(id, _)| id.as_str()).collect()
+        its.filter(|(_, container)| self.is_orphan(container))
+            .map(|(id, _)| id.as_str())
+            .collect()
     }
 
     fn without_pod(&self, backend: BackendId) -> impl Iterator<Item = (&String, &Entry<InPod>)> {
         let pods = of(&self.pods.by_id, backend);
-        let its = self
-            .containers
+        self.containers
             .by_id
             .iter()
-            .filter(move |(_, it)| is_of(it, backend));
-        its.filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
+            .filter(move |(_, it)| is_of(it, backend))
+            .filter(move |(_, it)| !pods.contains(it.more.pod.as_str()))
     }
 
     /// Whether no later list of pods will have the pod of this container, which is not known. An earlier run of
@@ -434,8 +431,8 @@ impl Owners {
 
     /// The number of pods and containers that `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
-        let count = |kind| self.count_of(kind, backend);
-        (count(Kind::Pod), count(Kind::Container))
+        let pods = self.count_of(Kind::Pod, backend);
+        (pods, self.count_of(Kind::Container, backend))
     }
 
     /// The number of items of this kind that `backend` owns.

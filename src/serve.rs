@@ -46,14 +46,14 @@ pub(super) fn serve(path: &Path) -> Result<(), NotServed> {
     let _writing = log
         .write()
         .map_err(|error| NotServed::Start(error.into()))?;
-    let served = passed
+    passed
         .map_err(anyhow::Error::from)
-        .and_then(|passed| serve_on(passed, config, loaded, &log));
-    served.map_err(|error| {
-        // Queue the error, because a direct write to standard error could block the exit.
-        log.queue.add(format!("criswitchd: {error:#}\n").as_bytes());
-        NotServed::Logged
-    })
+        .and_then(|passed| serve_on(passed, config, loaded, &log))
+        .map_err(|error| {
+            // Queue the error, because a direct write to standard error could block the exit.
+            log.queue.add(format!("criswitchd: {error:#}\n").as_bytes());
+            NotServed::Logged
+        })
 }
 
 fn serve_on(passed: Passed, config: Config, loaded: Fingerprint, log: &Log) -> anyhow::Result<()> {
@@ -117,13 +117,13 @@ fn log_start(config: &Config, socket_activated: bool) {
 /// that a hanging disk does not delay a shutdown.
 async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result<Listener> {
     let (listen, uids) = (config.listen.clone(), config.allow_uids.clone());
-    let listen = move || {
+    let listening = tokio::task::spawn_blocking(move || {
         Ok(match passed {
             Some(socket) => Listener::on(socket, &listen, &uids)?,
             None => Listener::bind(&listen, &uids)?,
         })
-    };
-    tokio::task::spawn_blocking(listen).await?
+    });
+    listening.await?
 }
 
 /// The [`Switch`] with the saved state, and the lock on the directories of the state. If the kernel's boot id cannot be
@@ -142,8 +142,7 @@ fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     for problem in &found.problems {
         tracing::error!("{problem}");
     }
-    let switch = saved::resume(config, &Dialer::Socket, store, found);
-    Ok((switch, lock))
+    Ok((saved::resume(config, &Dialer::Socket, store, found), lock))
 }
 
 /// Runs reloads, one at a time. The causes of a reload are SIGHUP, a request to the admin service, and, with `watch`,

@@ -266,7 +266,11 @@ pub async fn connection<I: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), h2::Error> {
     let closing = switch.ending.begun.clone().cancelled_owned();
     let client = Arc::new(Client::new(switch, user, unread));
-    // Boxed, because the start of a task copies its future several times.
-    let answer = |request| Box::pin(layers::answer(Arc::clone(&client), request));
-    connection::serve(stream, answer, closing).await
+    let served = connection::serve(
+        stream,
+        // Boxed, because the start of a task copies its future several times.
+        |request| Box::pin(layers::answer(Arc::clone(&client), request)),
+        closing,
+    );
+    served.await
 }

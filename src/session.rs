@@ -85,8 +85,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
 /// Returns the wait after this many failures in a row. A hash of the name shortens the wait by up to a half, so that
 /// backends do not all retry at once.
 fn pause(name: &str, failures: u32) -> Duration {
-    let doubled = FIRST_PAUSE.saturating_mul(2 << failures.min(10));
-    let longest = LONGEST_PAUSE.min(doubled);
+    let longest = LONGEST_PAUSE.min(FIRST_PAUSE.saturating_mul(2 << failures.min(10)));
     let mut hasher = DefaultHasher::new();
     (name, failures).hash(&mut hasher);
     longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 2000.0)
@@ -265,8 +264,9 @@ async fn hang(backend: &Backend, wire: &Wire) {
 /// begins when a stream is free for the probe.
 async fn answers_probe(backend: &Backend, wire: &Wire) -> bool {
     wire.for_probes().free().await;
-    let probed = tokio::time::timeout(PROBE_LIMIT, probe(backend, wire));
-    probed.await.is_ok()
+    tokio::time::timeout(PROBE_LIMIT, probe(backend, wire))
+        .await
+        .is_ok()
 }
 
 async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
@@ -363,8 +363,7 @@ async fn repeated(
         wire,
     } = own;
     let changes = backend.status_changes();
-    let asked = backend.ask_own(wire, row, request.clone());
-    match tokio::time::timeout(ASK_AGAIN, asked).await {
+    match tokio::time::timeout(ASK_AGAIN, backend.ask_own(wire, row, request.clone())).await {
         Ok(Ok(answer)) => {
             short::keep(switch, backend, (row, &request), &answer, changes);
             return (row, request, true);
@@ -375,14 +374,15 @@ async fn repeated(
     (row, request, false)
 }
 
-/// Asks again for what the backend's last answer could not be used for, because clients may not ask again: only a good
-/// answer ends a failure. Also shows whether a client was the cause.
+/// Repeats each call whose last answer from the backend cannot be used. Only a good answer ends a failure, and clients
+/// may not repeat the call. The answer also shows whether a client was the cause.
 async fn ask_failing(own: OwnCalls<'_>) -> Infallible {
     loop {
         tokio::time::sleep(ASK_AGAIN).await;
         for row in own.backend.record.learn(Known::take_unusable) {
-            let asked = sync::answers(own, row);
-            tokio::time::timeout(ASK_AGAIN, asked).await.ok();
+            tokio::time::timeout(ASK_AGAIN, sync::answers(own, row))
+                .await
+                .ok();
         }
     }
 }
@@ -407,8 +407,9 @@ async fn resend_runtime_config(
     loop {
         backend.nudges.owed.notified().await;
         let mut failures = 0;
-        let replay = || sync::replay_runtime_config(config, backend, Some(wire));
-        while let Err(failed) = until_answered(replay).await {
+        while let Err(failed) =
+            until_answered(|| sync::replay_runtime_config(config, backend, Some(wire))).await
+        {
             if failures == 0 {
                 let (name, cause) = (backend.name(), failed.code_and_text());
                 tracing::warn!(backend = %name, cause, "backend did not accept the runtime configuration; criswitch tries again");
@@ -422,8 +423,9 @@ async fn resend_runtime_config(
 /// Learns whether the backend has `PodSandboxStats`, for which the kubelet asks once, at its start. Any answer shows
 /// that.
 async fn know_lacking(backend: &Backend, wire: &Wire) -> Infallible {
-    let ask = || backend.ask_own(Some(wire), &rpc::POD_SANDBOX_STATS, frames::frame(&[]));
-    until_answered(ask).await.ok();
+    let row = &rpc::POD_SANDBOX_STATS;
+    let asked = until_answered(|| backend.ask_own(Some(wire), row, frames::frame(&[])));
+    asked.await.ok();
     std::future::pending().await
 }
 

@@ -212,8 +212,9 @@ impl Store {
         let directory = &self.directories.runtime;
         let mut files = fs::read_dir(directory)
             .and_then(|files| {
-                let paths = files.map(|file| Ok(file?.path()));
-                paths.collect::<io::Result<Vec<_>>>()
+                files
+                    .map(|file| Ok(file?.path()))
+                    .collect::<io::Result<Vec<_>>>()
             })
             .unwrap_or_else(|error| {
                 problems.push(format!("{} cannot be read: {error}", directory.display()));
@@ -382,8 +383,9 @@ impl Found {
         if !files::is_own(&fs::metadata(&directories.state).ok()?) {
             return None;
         }
-        let files = fs::read_dir(&directories.runtime).into_iter().flatten();
-        let paths: Vec<_> = files
+        let paths: Vec<_> = fs::read_dir(&directories.runtime)
+            .into_iter()
+            .flatten()
             .flatten()
             .map(|file| file.path())
             .filter(|path| is_of_backend(path))
@@ -430,12 +432,11 @@ impl Found {
 
     /// A fact about the whole node, from the file of the backend that answered last, because each file has such facts.
     pub fn of_node<T>(&self, of: impl Fn(&Saved) -> Option<T>) -> Option<T> {
-        let facts = self
-            .saved
+        self.saved
             .values()
-            .filter_map(|(saved, answered)| Some((of(saved)?, answered)));
-        let newest = facts.max_by_key(|(_, answered)| *answered);
-        newest.map(|(fact, _)| fact)
+            .filter_map(|(saved, answered)| Some((of(saved)?, answered)))
+            .max_by_key(|(_, answered)| *answered)
+            .map(|(fact, _)| fact)
     }
 
     /// The sockets of saved or registered backends whose state [`Found::take`] has not returned yet.
@@ -554,11 +555,13 @@ fn older_register(path: &Path) -> String {
 fn read_backend(path: &Path, boot: &Boot, run: u64) -> Result<Option<(Saved, SystemTime)>, Fault> {
     let (content, answered) = file::read(path)?;
     let saved = Saved::decode(content).map_err(|_| Fault::Damaged)?;
-    match saved.boot == boot.id {
-        true if saved.run < run => Err(Fault::Old),
-        true => Ok(Some((saved, answered))),
-        false => Ok(None),
+    if saved.boot != boot.id {
+        return Ok(None);
     }
+    if saved.run < run {
+        return Err(Fault::Old);
+    }
+    Ok(Some((saved, answered)))
 }
 
 /// Renames a file, so that no start reads it, but an administrator still can. Returns the problem as a sentence.

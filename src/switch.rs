@@ -110,8 +110,7 @@ impl Switch {
     /// longer names and that may still have pods.
     pub(crate) fn not_started(config: Config, kept: Vec<BackendConfig>, dialer: &Dialer) -> Switch {
         let max_message = config.max_message;
-        let rows = config.table.backends.iter().chain(&kept);
-        let ids = BackendIds::except(rows.map(|row| row.id));
+        let ids = BackendIds::except(config.table.backends.iter().chain(&kept).map(|row| row.id));
         Switch {
             max_message,
             start_by: Instant::now() + config.start_wait,
@@ -156,13 +155,12 @@ impl Switch {
     pub(crate) fn set_live(&self, live: Live) {
         let before = self.live.send_replace(live.into());
         let live = self.live();
-        let differs = |id| {
-            !before
-                .auto_registered_by(id)
-                .eq(live.auto_registered_by(id))
-        };
-        let changed = live.backends.iter().filter(|it| differs(it.id));
-        changed.for_each(|backend| backend.saving.note_change());
+        for backend in &live.backends {
+            let registered = live.auto_registered_by(backend.id);
+            if before.auto_registered_by(backend.id).ne(registered) {
+                backend.saving.note_change();
+            }
+        }
     }
 
     /// Returns a receiver that is notified of each new routing table.

@@ -46,11 +46,11 @@ pub(crate) struct Next {
 impl Next {
     /// The name that a backend has when the reload is applied.
     pub(crate) fn name_of(&self, backend: &Backend) -> String {
-        let row = self.live.config.table.backend(backend.id);
-        let row = row.map(|row| &row.name);
-        let renamed = || self.renamed.iter().find(|(id, _)| *id == backend.id);
-        let name = row.or_else(|| renamed().map(|(_, name)| name));
-        name.map_or_else(|| backend.name().to_string(), String::clone)
+        if let Some(row) = self.live.config.table.backend(backend.id) {
+            return row.name.clone();
+        }
+        let renamed = self.renamed.iter().find(|(id, _)| *id == backend.id);
+        renamed.map_or_else(|| backend.name().to_string(), |(_, name)| name.clone())
     }
 
     /// Applies the new names and settings to the backends, and returns the table.
@@ -97,8 +97,8 @@ impl Live {
         held: &[AutoRegisteredHandler],
     ) -> Live {
         let rows = config.table.backends.iter().filter(|row| row.auto_register);
-        let found = rows.filter_map(|row| backends.iter().find(|it| it.id == row.id));
-        let reports: Vec<_> = found
+        let reports: Vec<_> = rows
+            .filter_map(|row| backends.iter().find(|it| it.id == row.id))
             .map(|backend| (backend.id, backend.report()))
             .collect();
         let (table, disputed) = auto_register::extended(&config.table, &reports, held);
@@ -124,12 +124,13 @@ impl Live {
     }
 
     fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<AutoRegisteredHandler> {
-        let held = self.auto_registered().map(|row| AutoRegisteredHandler {
-            name: row.name.clone(),
-            backend: row.backend,
-            runs_pods: runs_pods(row.backend),
-        });
-        held.collect()
+        self.auto_registered()
+            .map(|row| AutoRegisteredHandler {
+                name: row.name.clone(),
+                backend: row.backend,
+                runs_pods: runs_pods(row.backend),
+            })
+            .collect()
     }
 
     fn auto_registered(&self) -> impl Iterator<Item = &Handler> {
@@ -139,17 +140,18 @@ impl Live {
 
     /// The names of the automatically registered handlers of this backend.
     pub(crate) fn auto_registered_by(&self, id: BackendId) -> impl Iterator<Item = &str> {
-        let rows = self.auto_registered().filter(move |row| row.backend == id);
-        rows.map(|row| row.name.as_str())
+        self.auto_registered()
+            .filter(move |row| row.backend == id)
+            .map(|row| row.name.as_str())
     }
 
     /// When the next backend with `auto_register` counts as absent because it has not reported its handlers. `None` if
     /// criswitch waits for no report.
     pub(crate) fn next_absence(&self) -> Option<Instant> {
-        let rows = self
-            .auto_registering()
-            .filter_map(|row| self.backend(row.id).ok());
-        rows.filter_map(|backend| backend.awaited_until()).min()
+        self.auto_registering()
+            .filter_map(|row| self.backend(row.id).ok())
+            .filter_map(|backend| backend.awaited_until())
+            .min()
     }
 
     /// The table after a reload, which is not applied yet. A backend whose socket is already known keeps its id. A
@@ -175,8 +177,7 @@ impl Live {
             .collect();
         let mut renamed = Vec::new();
         for backend in &self.backends {
-            let named = backends.iter().any(|named| named.id == backend.id);
-            if !named && keep(backend) {
+            if !backends.iter().any(|named| named.id == backend.id) && keep(backend) {
                 let name = backend.name();
                 let free = free_name(&name, &taken);
                 taken.push(free.as_deref().unwrap_or(&name).into());
@@ -198,13 +199,13 @@ impl Live {
         for row in &mut table.backends {
             // If two backends now resolve to one path because a link changed, the first keeps the id.
             let mut here = self.backends.iter();
-            let known = here.find(|known| identities.are_one(&known.socket, &row.socket));
-            let known = known.filter(|known| kept.insert(known.id));
-            let id = known.map_or_else(|| ids.issue(), |known| known.id);
+            let id = here
+                .find(|known| identities.are_one(&known.socket, &row.socket))
+                .filter(|known| kept.insert(known.id))
+                .map_or_else(|| ids.issue(), |known| known.id);
             changed.insert(std::mem::replace(&mut row.id, id), id);
         }
-        let handlers = table.handlers.iter_mut();
-        for handler in handlers.chain([&mut table.default]) {
+        for handler in table.handlers.iter_mut().chain([&mut table.default]) {
             if let Some(id) = changed.get(&handler.backend) {
                 handler.backend = *id;
             }
@@ -217,10 +218,11 @@ impl Live {
         left: &HashSet<BackendId>,
         runs_pods: impl Fn(BackendId) -> bool,
     ) -> Live {
-        let stays = |backend: &&Arc<Backend>| left.contains(&backend.id);
+        let mut backends = self.backends.clone();
+        backends.retain(|backend| left.contains(&backend.id));
         Live::of(
             self.config.clone(),
-            self.backends.iter().filter(stays).cloned().collect(),
+            backends,
             self.before.filter(|id| left.contains(id)),
             &self.held(runs_pods),
         )
@@ -318,8 +320,9 @@ impl Live {
 
     /// The backends that the configuration does not name.
     pub(crate) fn unnamed(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        let unnamed = |backend: &&Arc<Backend>| !self.names(backend.id);
-        self.backends.iter().filter(unnamed)
+        self.backends
+            .iter()
+            .filter(|backend| !self.names(backend.id))
     }
 }
 

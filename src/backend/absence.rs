@@ -92,8 +92,7 @@ impl Record {
     /// Counts an event that was dropped because it is about another backend's pod or container. Logs the first one.
     pub(crate) fn drops_event(&self) {
         self.drops(1);
-        let is_first = !std::mem::replace(&mut self.known.lock().drops_events, true);
-        if is_first {
+        if !std::mem::replace(&mut self.known.lock().drops_events, true) {
             tracing::warn!(
                 backend = %self.settings.name(),
                 "backend sends events about a pod or container of another backend; criswitch drops these events. If \
@@ -212,10 +211,6 @@ impl Record {
 
     fn recover(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock();
-        let missed = |known: &Known| {
-            let late = known.late.iter().any(|late| late.row.is_list());
-            (late || known.is_stale(), known.lacks_more_than_lists())
-        };
         let before = missed(&known);
         change(&mut known);
         known.clear_absences();
@@ -232,14 +227,14 @@ impl Record {
     /// Logs the first failure, then one failure a minute, then the recovery.
     pub(crate) fn note_answer(&self, row: &'static Row, failed: Option<&str>) {
         let mut known = self.known.lock();
-        let is_same = |other: &Row| other.has_content_of(row);
-        let at = known.failures.iter().position(|it| is_same(it.row));
+        let mut failures = known.failures.iter();
+        let at = failures.position(|it| it.row.has_content_of(row));
         let name = self.settings.name();
         match (failed, at) {
             (None, None) => {}
             (None, Some(at)) => {
                 let first = known.failures.remove(at).row;
-                known.absent.retain(|absence| !is_same(absence.row));
+                known.absent.retain(|it| !it.row.has_content_of(row));
                 let mut failing = self.failing.lock();
                 let recovery = failing.entry(first.name).or_default().succeeded();
                 if let Some(Recovery { after, failed }) = recovery {
@@ -318,8 +313,8 @@ impl Record {
         });
     }
 
-    /// Records what a merged reply had in place of the backend's answer, because of `why`. Logs silence once until the
-    /// backend answers again.
+    /// Records how a merged reply replaced the backend's answer, because of `why`. Logs silence once until the backend
+    /// answers again.
     pub(crate) fn note_replaced(&self, contribution: Contribution, by: Replaced, why: &Failed) {
         let mut known = self.known.lock();
         let (count, is_known, text) = match by {
@@ -359,6 +354,12 @@ impl Record {
     }
 }
 
+/// Whether the backend has missed lists, and whether it has missed other calls.
+fn missed(known: &Known) -> (bool, bool) {
+    let late = known.late.iter().any(|late| late.row.is_list());
+    (late || known.is_stale(), known.lacks_more_than_lists())
+}
+
 /// Adds `row` to `absences`, or updates `omitted` if the row is already there. Returns whether the row was added.
 fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
     let noted = absences.iter_mut().find(|noted| noted.row.name == row.name);
@@ -366,10 +367,9 @@ fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
         noted.omitted = omitted;
         return false;
     }
-    let since = Instant::now();
     absences.push(Absence {
         row,
-        since,
+        since: Instant::now(),
         omitted,
     });
     true

@@ -27,8 +27,8 @@ pub enum Data {
 pub struct Answer {
     /// Status line and headers.
     pub head: http::response::Parts,
-    /// The body. Without the gRPC frame header, the body has at most `max_message` bytes, or those of a
-    /// streamed list.
+    /// The body. Without the gRPC frame header, the body has at most as many bytes as `max_message`, or as a streamed
+    /// list may have.
     pub body: Data,
     /// The trailers. `None` if the reply had no trailers.
     pub trailers: Option<HeaderMap>,

@@ -26,9 +26,11 @@ use crate::telemetry::counters::code_name;
 
 /// The URI of each RPC, by the name of the RPC. No two RPCs have the same name.
 static URIS: LazyLock<HashMap<&str, Uri>> = LazyLock::new(|| {
-    let uri = |row: &Row| format!("http://localhost{}", row.path()).parse().ok();
     ROWS.iter()
-        .filter_map(|row| Some((row.name, uri(row)?)))
+        .filter_map(|row| {
+            let uri = format!("http://localhost{}", row.path());
+            Some((row.name, uri.parse().ok()?))
+        })
         .collect()
 });
 /// A list of up to about this many bytes arrives in one DATA frame, and is never copied.
@@ -71,10 +73,7 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<IncomingBody>, Status> {
-        let called = pin!(async {
-            let wire = self.wire().await?;
-            self.call_over(wire, row, headers, body).await
-        });
+        let called = pin!(async { self.call_over(self.wire().await?, row, headers, body).await });
         let response = self.patiently(row, called).await?;
         self.nudges.answered.notify_waiters();
         Ok(response)
@@ -129,8 +128,8 @@ impl Backend {
         body: Bytes,
     ) -> Result<Answer, Status> {
         let asked = pin!(async {
-            let wire = self.wire().await?;
-            self.ask_over(wire, user, row, headers, body).await
+            self.ask_over(self.wire().await?, user, row, headers, body)
+                .await
         });
         let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
@@ -149,8 +148,8 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
-        let memory = self.memory.of(user, row);
-        self.read_over(wire, row, headers, body, memory).await
+        self.read_over(wire, row, headers, body, self.memory.of(user, row))
+            .await
     }
 
     /// Sends a call that criswitch makes itself. The call goes over `wire` if `wire` is given, even before the backend
@@ -166,13 +165,12 @@ impl Backend {
     ) -> Result<Answer, Status> {
         let headers = own_headers();
         let memory = self.own.of(User::Own, row);
-        if let Some(wire) = wire {
-            let wire = wire.clone();
+        if let Some(wire) = wire.cloned() {
             return self.read_over(wire, row, &headers, body, memory).await;
         }
         let asked = pin!(async {
-            let wire = self.wire().await?;
-            self.read_over(wire, row, &headers, body, memory).await
+            self.read_over(self.wire().await?, row, &headers, body, memory)
+                .await
         });
         let answer = self.patiently(row, asked).await?;
         self.nudges.answered.notify_waiters();
@@ -257,12 +255,11 @@ impl Backend {
     /// gRPC message.
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
         if answer.code() != Code::Ok {
-            let cause = format!(
+            return Err(self.unavailable(&format!(
                 "it returned {}: {}",
                 code_name(answer.code()),
                 answer.plain_text()
-            );
-            return Err(self.unavailable(&cause));
+            )));
         }
         let message = match &answer.body {
             Data::Raw(body) => frames::unframe(body),

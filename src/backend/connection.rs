@@ -114,11 +114,12 @@ impl Connection {
     /// Waits until the session has noticed that its connection takes no further calls.
     pub(super) async fn replaced(&self) {
         let mut link = self.link.subscribe();
-        let is_replaced = |now: &Link| match &now.state {
+        link.wait_for(|now| match &now.state {
             State::Ready(wire) | State::Unresponsive(wire, _) => !wire.is_over(),
             State::Connecting | State::Down(_) => true,
-        };
-        link.wait_for(is_replaced).await.ok();
+        })
+        .await
+        .ok();
     }
 
     /// Waits until the backend is ready or removed.

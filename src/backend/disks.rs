@@ -128,8 +128,8 @@ impl Disks {
 
 /// Measures the size and free space of file systems. This may block the thread.
 pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace>)> {
-    let rooms = mountpoints.into_iter();
-    rooms
+    mountpoints
+        .into_iter()
         .map(|mountpoint| {
             let room = FreeSpace::of(Path::new(&mountpoint));
             (mountpoint, room)
@@ -140,8 +140,7 @@ pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace
 impl Backend {
     /// Records the file systems in a reply to `ImageFsInfo`. Ignores a reply that cannot be decoded.
     pub(crate) fn report_disks(&self, reply: &Readable) {
-        let reported = self.record.learn(|known| known.disks.report(reply));
-        if reported.is_ok() {
+        if self.record.learn(|known| known.disks.report(reply)).is_ok() {
             self.nudges.disks.notify_one();
         }
     }

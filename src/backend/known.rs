@@ -136,8 +136,9 @@ impl Known {
 
     /// Whether the cgroup driver differs from that of another backend. A driver that is not known does not.
     pub(crate) fn has_other_cgroup_driver(&self, other: &Known) -> bool {
-        let drivers = self.cgroup_driver.zip(other.cgroup_driver);
-        drivers.is_some_and(|(own, other)| own != other)
+        self.cgroup_driver
+            .zip(other.cgroup_driver)
+            .is_some_and(|(own, other)| own != other)
     }
 
     /// Records that a client may be the cause of a failed call of `row`.
@@ -188,8 +189,9 @@ impl Known {
     /// Whether the backend has reported its metric descriptors since criswitch last began to set up a connection.
     pub(crate) fn has_described(&self) -> bool {
         let descriptors = self.lists.get(List::MetricDescriptors);
-        let taken = descriptors.map(|descriptors| descriptors.taken);
-        let described = taken.max(self.described);
+        let described = descriptors
+            .map(|descriptors| descriptors.taken)
+            .max(self.described);
         described.is_some() && described >= self.connected
     }
 
@@ -241,32 +243,24 @@ impl Known {
     /// The RPCs whose last answer cannot be used: those of merged calls, those that every runtime must have and that
     /// the backend lacks, and the short reads and the runtime configuration that it has not answered.
     pub(crate) fn failing_rpcs(&self) -> Vec<Failure> {
-        let is_new = |lack: &&Failure| {
+        let required = self.lacking.iter().filter(|lack| {
             let mut failures = self.failures.iter();
-            !failures.any(|failure| failure.row.has_content_of(lack.row))
-        };
-        let required = self
-            .lacking
-            .iter()
-            .filter(|lack| !lack.row.may_lack)
-            .filter(is_new)
-            .cloned();
-        let late = self.late_reads.rpcs().iter();
-        let late = late.filter(|late| {
-            !self
-                .lacking
-                .iter()
-                .any(|lack| lack.row.name == late.row.name)
+            !lack.row.may_lack && failures.all(|it| !it.row.has_content_of(lack.row))
         });
-        let late = late.map(|late| (late.row, late.since));
-        let config = self.config_late;
-        let config = config.map(|since| (&rpc::UPDATE_RUNTIME_CONFIG, since));
-        let late = late.chain(config).map(|(row, since)| Failure {
-            since,
-            ..Failure::of(row)
+        let late_reads = self.late_reads.rpcs().iter().filter(|late| {
+            let mut lacking = self.lacking.iter();
+            lacking.all(|lack| lack.row.name != late.row.name)
         });
-        let failures = self.failures.iter().cloned();
-        failures.chain(required).chain(late).collect()
+        let late_config = self.config_late;
+        let late = late_reads
+            .map(|late| (late.row, late.since))
+            .chain(late_config.map(|since| (&rpc::UPDATE_RUNTIME_CONFIG, since)))
+            .map(|(row, since)| Failure {
+                since,
+                ..Failure::of(row)
+            });
+        let failures = self.failures.iter().chain(required);
+        failures.cloned().chain(late).collect()
     }
 
     /// The names of the RPCs that the backend lacks, sorted.
@@ -287,10 +281,11 @@ impl Known {
     fn oldest(&self, is_wanted: impl Fn(List) -> bool) -> Option<Duration> {
         let served = self.absent.iter().filter(|absence| !absence.omitted);
         let lists = served.filter_map(|absence| absence.row.list());
-        let cached = lists
+        lists
             .filter(|list| is_wanted(*list))
-            .filter_map(|list| self.lists.get(list));
-        cached.map(Snapshot::age).max()
+            .filter_map(|list| self.lists.get(list))
+            .map(Snapshot::age)
+            .max()
     }
 
     /// How long replies to calls for stats have lacked current stats of the backend. `None` if the replies have them.

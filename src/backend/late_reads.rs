@@ -124,12 +124,12 @@ impl LateReads {
 
     /// The unanswered requests that criswitch repeats now.
     pub(crate) fn unanswered(&self) -> Vec<(&'static Row, Bytes)> {
-        let rpcs = self.rpcs.iter();
-        let requests = rpcs.flat_map(|late| {
-            let first = late.unanswered.iter().take(MOST_REPEATED);
-            first.map(|it| (late.row, it))
-        });
-        requests
+        self.rpcs
+            .iter()
+            .flat_map(|late| {
+                let first = late.unanswered.iter().take(MOST_REPEATED);
+                first.map(|it| (late.row, it))
+            })
             .map(|(row, request)| (row, request.clone()))
             .collect()
     }

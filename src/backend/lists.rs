@@ -223,13 +223,14 @@ impl Lists {
     /// cached stats of this kind, because they are outdated. Returns whether the content changed.
     pub fn keep_stats(&mut self, list: List, snapshot: Snapshot, limit: usize) -> bool {
         let before = self.content(list).cloned();
-        let others = self
+        let taken: usize = self
             .kept
             .iter()
             .filter(|(other, _)| **other != list)
             .filter(|(other, _)| other.is_stats())
-            .filter_map(|(_, kept)| kept.last.as_ref());
-        let taken: usize = others.map(|other| other.message.len()).sum();
+            .filter_map(|(_, kept)| kept.last.as_ref())
+            .map(|other| other.message.len())
+            .sum();
         if snapshot.message.len() <= limit.saturating_sub(taken) {
             self.keep(list, snapshot);
         } else {
@@ -249,8 +250,9 @@ impl Lists {
             outdated: Some(Instant::now()),
             ..Kept::default()
         };
-        let before = self.kept.insert(list, outdated);
-        before.is_some_and(|kept| kept.last.is_some() || !kept.created.is_empty())
+        self.kept
+            .insert(list, outdated)
+            .is_some_and(|kept| kept.last.is_some() || !kept.created.is_empty())
     }
 }
 

@@ -10,8 +10,9 @@ impl Backend {
     /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,
     /// criswitch's own user or the configured user, or if the user is unknown.
     pub fn unexpected_user(&self) -> Option<UserId> {
-        let server = self.record.learn(|known| known.server)?;
-        server.unexpected_user(self.user())
+        self.record
+            .learn(|known| known.server)?
+            .unexpected_user(self.user())
     }
 
     /// Logs the process that serves the socket, once for each process.

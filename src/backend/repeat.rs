@@ -54,8 +54,7 @@ impl<B> Repeat<B> {
         self.differs = true;
         let (in_header, in_message) = self.compared();
         let header = frames::frame_header(self.cached.len()).slice(..in_header);
-        let message = self.cached.slice(..in_message);
-        Frame::data([header, message].concat().into())
+        Frame::data([header, self.cached.slice(..in_message)].concat().into())
     }
 
     /// How many bytes of the frame's header and of the message have arrived.

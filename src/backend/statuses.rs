@@ -126,8 +126,8 @@ impl Statuses {
             Kind::Pod => pod_sandbox::STATE,
             Kind::Container => container::STATE,
         };
-        let items = protobuf::all_bytes(message, &[ITEMS]).unwrap_or_default();
-        let states: HashMap<_, _> = items
+        let states: HashMap<_, _> = protobuf::all_bytes(message, &[ITEMS])
+            .unwrap_or_default()
             .into_iter()
             .filter_map(|item| {
                 let id = protobuf::string(item, LISTED_ID).ok()?;
@@ -148,8 +148,7 @@ impl Statuses {
             .map(|(key, _)| key.clone())
             .collect();
         for key in &outdated {
-            let dropped = self.kept.pop(key);
-            self.size -= dropped.as_ref().map_or(0, size);
+            self.size -= self.kept.pop(key).as_ref().map_or(0, size);
         }
         !outdated.is_empty()
     }

@@ -75,15 +75,14 @@ impl Messages {
             };
             count += 1;
             if count > MOST {
-                let cause = format!("its stream has more than {MOST} messages");
-                return Err(backend.bad_reply(&cause));
+                return Err(backend.bad_reply(&format!("its stream has more than {MOST} messages")));
             }
             if list.len() + message.len() > limit {
                 let (name, socket) = (backend.name(), &backend.socket);
                 return Err(errors::backend_list_too_large(&name, socket, limit));
             }
-            let grown = held.grow(message.len());
-            grown.map_err(|unread| backend.unread(&unread))?;
+            held.grow(message.len())
+                .map_err(|unread| backend.unread(&unread))?;
             list.extend_from_slice(&message);
         }
         // The list may be cached for long, so its spare capacity is released.
@@ -112,8 +111,9 @@ impl Messages {
     }
 
     fn add(&mut self, backend: &Backend, data: &[u8]) -> Result<(), Status> {
-        let held = self.held.grow(data.len());
-        held.map_err(|unread| backend.unread(&unread))?;
+        self.held
+            .grow(data.len())
+            .map_err(|unread| backend.unread(&unread))?;
         self.buffer.extend_from_slice(data);
         Ok(())
     }

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::Backend;
-use crate::backend::known::Known;
 use crate::backend::lists::Snapshot;
 use crate::gate::Readable;
 
@@ -92,8 +91,9 @@ impl Saving {
     /// Waits for a change with a number above `number`. Returns the number of the last change.
     pub(crate) async fn changed_after(&self, number: u64) -> u64 {
         let mut made = self.made.subscribe();
-        let made = made.wait_for(|made| *made > number).await;
-        made.map_or(number, |made| *made)
+        made.wait_for(|made| *made > number)
+            .await
+            .map_or(number, |made| *made)
     }
 
     /// Records the result of saving all changes up to `change`. Returns the cause if this is the first failure.
@@ -130,8 +130,8 @@ impl Saving {
             return Ok(());
         }
         let mut done = self.done.subscribe();
-        let done = done.wait_for(|done| done.saved >= made || done.tried >= made);
-        match done.await {
+        let tried = done.wait_for(|done| done.saved >= made || done.tried >= made);
+        match tried.await {
             Ok(done) if done.saved < made => Err(done.failure()),
             _ => Ok(()),
         }
@@ -150,8 +150,10 @@ impl Saving {
 impl Backend {
     /// The last complete list of this kind, without the items created since; empty if there is none.
     pub(crate) fn last_list(&self, list: List) -> Readable {
-        let last = |known: &mut Known| known.lists.get(list).map(|last| last.message.clone());
-        self.record.learn(last).unwrap_or_default()
+        self.record.learn(|known| {
+            let last = known.lists.get(list);
+            last.map(|last| last.message.clone()).unwrap_or_default()
+        })
     }
 
     /// Caches a complete list. Drops the kept statuses that contradict it.

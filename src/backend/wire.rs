@@ -155,10 +155,9 @@ impl Wire {
 
     /// Closes the further connections on which no call was sent since the last look.
     pub(crate) fn close_unused(&self) {
-        let is_used = |connection: &Arc<HttpConnection>| {
+        self.shared.further.lock().retain(|connection| {
             connection.was_used.swap(false, Ordering::Relaxed) || !connection.streams.is_unused()
-        };
-        self.shared.further.lock().retain(is_used);
+        });
     }
 
     /// Takes a free stream of the first connection that has one. `None` if there is none, or if other calls wait.
@@ -192,8 +191,7 @@ impl Wire {
         }
         let waits = async {
             let over = &self.shared.first.over;
-            let waiting = queue.join(self.is_probe);
-            over.run_until_cancelled(waiting.until(|| self.take()))
+            over.run_until_cancelled(queue.join(self.is_probe).until(|| self.take()))
                 .await
         };
         // Calls rarely wait, so the future of a call has no room for the wait.
@@ -260,8 +258,8 @@ async fn drive<I: AsyncRead + AsyncWrite + Unpin>(
 impl HttpConnection {
     /// Whether the connection takes no further calls.
     fn is_over(&self) -> bool {
-        let is_ready = || self.requests.clone().ready().now_or_never();
-        self.over.is_cancelled() || !matches!(is_ready(), Some(Ok(_)))
+        self.over.is_cancelled()
+            || !matches!(self.requests.clone().ready().now_or_never(), Some(Ok(_)))
     }
 
     /// Like [`Wire::try_send`]. The error has the value of [`SendFailure::is_unprocessed`].
@@ -270,17 +268,16 @@ impl HttpConnection {
         request: http::Request<Bytes>,
     ) -> Result<http::Response<RecvStream>, (h2::Error, bool)> {
         let (head, body) = request.into_parts();
-        let ready = self.requests.clone().ready().await;
-        let mut requests = ready.map_err(|error| {
+        let mut requests = self.requests.clone().ready().await.map_err(|error| {
             self.over.cancel();
             (error, true)
         })?;
-        let head = http::Request::from_parts(head, ());
-        let sent = requests.send_request(head, body.is_empty());
+        let sent = requests.send_request(http::Request::from_parts(head, ()), body.is_empty());
         let (response, mut stream) = sent.map_err(|error| (error, true))?;
         if !body.is_empty() {
-            let sent = stream.send_data(body, true);
-            sent.map_err(|error| (error, false))?;
+            stream
+                .send_data(body, true)
+                .map_err(|error| (error, false))?;
         }
         response.await.map_err(|error| {
             // h2 gives this error only to the calls after the last one that the GOAWAY names. An earlier call goes on,

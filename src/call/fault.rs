@@ -54,8 +54,7 @@ impl Request {
             .deadline
             .map(|at| at.saturating_duration_since(Instant::now()));
         let wait = left.map_or(limit, |left| limit.min(left - REPLY_MARGIN.min(left / 4)));
-        let answered = tokio::time::timeout(wait, asked).await;
-        answered.map_err(|_| Late {
+        tokio::time::timeout(wait, asked).await.map_err(|_| Late {
             is_fault_of_backend: wait == limit,
         })
     }
@@ -124,8 +123,7 @@ impl PassedCall {
     /// Records whether the backend's `answer` can be used. If not, and if the client may be the cause, criswitch asks
     /// again itself, and records that answer.
     pub(crate) fn note(self, backend: &Backend, answer: &Answer) {
-        let failed = answer.failure(self.row);
-        self.note_code(backend, answer.code(), failed.as_deref());
+        self.note_code(backend, answer.code(), answer.failure(self.row).as_deref());
     }
 
     /// Like [`PassedCall::note`], for a call that failed without an answer that can be used.

@@ -174,22 +174,22 @@ pub(super) fn started_with(request: &Request, target: &Target) -> StartedWith {
 pub(crate) fn pod_names(request: &Request, config: Path) -> PodNames {
     let message = request.message();
     let config = protobuf::submessage(&message, config);
-    let names = config.and_then(|config| PodNames::of_config(&config));
-    names.unwrap_or_default()
+    config
+        .and_then(|config| PodNames::of_config(&config))
+        .unwrap_or_default()
 }
 
 /// Whether the request of a list asks for all items: it has no fields except empty filters. If a filter is split into
 /// several fields, each of them must be empty. An unknown field may be a filter of a later CRI.
 fn asks_for_all(list: List, request: &[u8]) -> bool {
     all_fields(request, |field| {
-        let filter = field.bytes().ok();
-        let is_empty = |filter: &[u8]| match list {
+        let is_empty = field.bytes().is_ok_and(|filter| match list {
             // A filter for pods or containers must have no fields: even an empty state in it selects the state with
             // number 0.
             List::Images => names_no_image(filter),
             _ => filter.is_empty(),
-        };
-        field.number == FILTER && filter.is_some_and(is_empty)
+        });
+        field.number == FILTER && is_empty
     })
 }
 

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use criswitch_config::BackendId;
 use criswitch_cri::codec::grpc::{self, GRPC_MESSAGE, GRPC_STATUS};
 use criswitch_cri::rpc::{self, Kind, LogRule, Row};
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 use percent_encoding::percent_decode;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -22,7 +21,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
 use crate::backend::Backend;
-use crate::call::route::Target;
+use crate::call::route::{Stores, Target};
 use crate::errors;
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
@@ -142,15 +141,15 @@ impl CallLog {
 
     /// Records the backend, handler and id of the target for the log lines and counters.
     pub(crate) fn goes_to(&self, target: &Target, live: &Live) {
-        let only = |all: &[BackendId]| match all {
-            [only] => Some(*only),
-            _ => None,
-        };
         let to = match target {
             Target::Owner(to, ..) | Target::Backend(to) => Some(*to),
             Target::Handler(handler) => Some(handler.backend),
-            Target::Backends(all) | Target::Probe(all) => only(all),
-            Target::SomePod(stores) => only(&stores.all),
+            Target::Backends(all) | Target::Probe(all) | Target::SomePod(Stores { all, .. }) => {
+                match all.as_slice() {
+                    [only] => Some(*only),
+                    _ => None,
+                }
+            }
             Target::Miss(..) | Target::UnknownPod(_) => None,
         };
         if let Some(backend) = to.and_then(|to| live.backend(to).ok()) {
@@ -218,11 +217,11 @@ impl CallLog {
 
     /// Records that the call has ended with the status in these headers or trailers.
     pub fn end(&self, headers: &HeaderMap) {
-        let of = |name: HeaderName| headers.get(name).map(http::HeaderValue::as_bytes);
-        let error = of(GRPC_MESSAGE).map(|text| percent_decode(text).decode_utf8_lossy());
+        let code = headers.get(GRPC_STATUS).map(http::HeaderValue::as_bytes);
+        let text = headers.get(GRPC_MESSAGE);
         self.end_once(&CallEnd {
-            code: Code::from_bytes(of(GRPC_STATUS).unwrap_or_default()),
-            error,
+            code: Code::from_bytes(code.unwrap_or_default()),
+            error: text.map(|text| percent_decode(text.as_bytes()).decode_utf8_lossy()),
             is_given_up: false,
         });
     }
@@ -298,11 +297,8 @@ impl CallLog {
         if end.code == Code::NotFound && self.row.removes() {
             return tracing::info!(%code, error, elapsed_ms, "call had nothing to remove");
         }
-        let listed = || {
-            let (kind, id) = self.id.get()?;
-            PodName::listed(self.backend.get()?, *kind, id)
-        };
-        let listed = self.pod.get().is_none().then(listed).flatten();
+        let item = self.id.get().filter(|_| self.pod.get().is_none());
+        let listed = item.and_then(|(kind, id)| PodName::listed(self.backend.get()?, *kind, id));
         let pod = self.pod.get().or(listed.as_ref());
         tracing::warn!(
             namespace = pod.map(|pod| pod.namespace.as_str()),
@@ -349,14 +345,13 @@ impl CallLog {
             return rejections.created(&pod.namespace, &pod.name, &pod.uid);
         }
         let now = SystemTime::now();
-        let backend = self.backend.get().map(|backend| backend.name().to_string());
         rejections.note(Rejection {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             asked_handler: pod.handler.clone(),
             handler: self.handler.get().map(ToString::to_string),
-            backend,
+            backend: self.backend.get().map(|backend| backend.name().to_string()),
             code: code_name(end.code),
             error: end.shown().unwrap_or_default(),
             first: now,

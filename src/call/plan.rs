@@ -181,8 +181,9 @@ impl Planner<'_> {
 
     /// The backends with these ids. A backend missing from the call's table is an error, never an empty list.
     fn backends(&self, ids: &[BackendId]) -> Result<Vec<Arc<Backend>>, Status> {
-        let backends = ids.iter().map(|id| self.call.live.backend(*id).cloned());
-        backends.collect()
+        ids.iter()
+            .map(|id| self.call.live.backend(*id).cloned())
+            .collect()
     }
 
     fn to_several(&self, ids: &[BackendId]) -> Result<Plan, Status> {
@@ -224,12 +225,11 @@ fn with_backends_names_of_images(request: &mut Request, backend: BackendId) {
         (_, Then::OwnRestored(..)) => &RESTORED_SPECS,
         _ => return,
     };
-    let backends_name = |name: &str| {
+    let renamed = rpc::specs_renamed(&request.message(), specs, |name| {
         let row = request.live.table.handler(name)?;
         (row.backend == backend).then_some(row.backend_handler.as_str())
-    };
-    let message = request.message();
-    if let Some(renamed) = rpc::specs_renamed(&message, specs, backends_name) {
+    });
+    if let Some(renamed) = renamed {
         request.body = frames::frame(&renamed);
     }
 }

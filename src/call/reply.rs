@@ -83,9 +83,8 @@ pub fn not_grpc() -> Reply {
 pub fn of_message(chunks: Vec<Bytes>) -> Reply {
     let length = chunks.iter().map(Bytes::len).sum();
     // Omit empty chunks: a client may count empty frames as a flood and close the connection.
-    let chunks = chunks.into_iter().filter(|chunk| !chunk.is_empty());
     let frames = std::iter::once(frames::frame_header(length))
-        .chain(chunks)
+        .chain(chunks.into_iter().filter(|chunk| !chunk.is_empty()))
         .map(Frame::data)
         .chain(std::iter::once(Frame::trailers(ok_trailers())));
     with_body(WholeBody(frames.collect()).boxed_unsync())
@@ -93,10 +92,12 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
 
 /// A successful stream of these messages, none of which is empty.
 pub fn of_messages(messages: Vec<Bytes>) -> Reply {
-    let framed = |message: Bytes| [frames::frame_header(message.len()), message];
-    let frames = messages.into_iter().flat_map(framed).map(Frame::data);
-    let end = std::iter::once(Frame::trailers(ok_trailers()));
-    with_body(WholeBody(frames.chain(end).collect()).boxed_unsync())
+    let frames = messages
+        .into_iter()
+        .flat_map(|message| [frames::frame_header(message.len()), message])
+        .map(Frame::data)
+        .chain(std::iter::once(Frame::trailers(ok_trailers())));
+    with_body(WholeBody(frames.collect()).boxed_unsync())
 }
 
 /// A backend's answer, sent unchanged.
@@ -105,8 +106,9 @@ pub fn of_answer(answer: Answer) -> Reply {
         Data::Raw(body) => [body, Bytes::new()],
         Data::Message(message) => [frames::frame_header(message.len()), message],
     };
-    let data = data.into_iter().filter(|data| !data.is_empty());
     let frames: VecDeque<_> = data
+        .into_iter()
+        .filter(|data| !data.is_empty())
         .map(Frame::data)
         .chain(answer.trailers.map(Frame::trailers))
         .collect();
@@ -232,13 +234,15 @@ pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
         return reply;
     }
     let mut held = Some(held);
-    let held_by_end = move |mut frame: Frame<Bytes>| {
-        if let Some(trailers) = frame.trailers_mut() {
-            hold_until_sent(trailers, held.take());
-        }
-        frame
-    };
-    reply.map(|body| body.map_frame(held_by_end).boxed_unsync())
+    reply.map(|body| {
+        body.map_frame(move |mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                hold_until_sent(trailers, held.take());
+            }
+            frame
+        })
+        .boxed_unsync()
+    })
 }
 
 #[cfg(test)]

@@ -177,8 +177,8 @@ impl Knowledge<'_> {
     /// The backends that may get new pods. No pod needs an image on another backend. If none of these backends has
     /// joined yet, returns the default backend.
     fn taking_pods(&self) -> Vec<BackendId> {
-        let takes = |id: &BackendId| self.table.handlers.iter().any(|row| row.backend == *id);
-        let taking: Vec<_> = self.all.iter().copied().filter(takes).collect();
+        let mut taking = self.all();
+        taking.retain(|id| self.table.handlers.iter().any(|row| row.backend == *id));
         if taking.is_empty() {
             return vec![self.table.default.backend];
         }
@@ -189,8 +189,8 @@ impl Knowledge<'_> {
     /// never listed.
     fn getting_pods(&self) -> Vec<BackendId> {
         let rows = self.table.handlers.iter().map(|row| row.backend);
-        let has_pods = |id: &BackendId| self.owners.count(*id) != (0, 0);
-        let having = self.all.iter().copied().filter(has_pods);
+        let mut having = self.all();
+        having.retain(|id| self.owners.count(*id) != (0, 0));
         let mut getting = vec![self.table.default.backend];
         for id in rows.chain(having) {
             if !getting.contains(&id) {
@@ -276,8 +276,9 @@ impl Knowledge<'_> {
             .iter()
             .map(|row| (row.backend, row.backend_handler.as_str()))
             .collect();
-        let routes = |handler: &str, backend| rows.contains(&(backend, handler));
-        self.owners.pods.named(has_name, routes)
+        self.owners.pods.named(has_name, |handler, backend| {
+            rows.contains(&(backend, handler))
+        })
     }
 
     /// The stores that an unknown pod with these annotations may use. The pod has a ready sandbox, because the kubelet
@@ -288,18 +289,20 @@ impl Knowledge<'_> {
         } else {
             Default::default()
         };
-        let of = |backends: &[BackendId]| -> Vec<BackendId> {
-            let all = self.all.iter().copied();
-            all.filter(|id| backends.contains(id)).collect()
-        };
-        let all = match of(&ready) {
+        let all = match self.among(&ready) {
             none if none.is_empty() => self.all(),
             ready => ready,
         };
-        let likely = match of(&likely) {
+        let likely = match self.among(&likely) {
             none if none.is_empty() => all.clone(),
             likely => likely,
         };
         Stores { likely, all }
+    }
+
+    /// The backends of `all` that are in `backends`, in the order of `all`.
+    fn among(&self, backends: &[BackendId]) -> Vec<BackendId> {
+        let all = self.all.iter().copied();
+        all.filter(|id| backends.contains(id)).collect()
     }
 }

@@ -158,8 +158,7 @@ pub(crate) async fn send_alone(
         None
     };
     let mut unsent = forward::send(switch, call, only).await?;
-    let list = call.listing().map(|listing| listing.list);
-    if list == Some(List::MetricDescriptors)
+    if call.listing().map(|listing| listing.list) == Some(List::MetricDescriptors)
         && let Some(own) = labels::descriptors(only)
     {
         // A later reload may add backends. Their metric samples must then fit the descriptors that the client receives
@@ -195,9 +194,8 @@ async fn ask_descriptors(switch: &Switch, request: &Request, backend: &Arc<Backe
     if known.has_described() || known.is_late_with(row) {
         return;
     }
-    let own = OwnCalls::new(switch, backend, Some(&wire));
-    let asked = own.ask_stats(row, List::MetricDescriptors);
-    let asked = pin!(async { unless_silent(asked.await) });
+    let stats = OwnCalls::new(switch, backend, Some(&wire)).ask_stats(row, List::MetricDescriptors);
+    let asked = pin!(async { unless_silent(stats.await) });
     match request.within(backend.stats_timeout(), asked).await {
         Ok(Ok(())) => backend.record.learn(|known| known.describe()),
         Err(late) if late.is_fault_of_backend => backend.record.miss(row),
@@ -346,8 +344,7 @@ async fn shares(
             how,
             backend,
         };
-        let own = own_share(part, equal_share);
-        let share = fallback::with_replacement(part, own).await?;
+        let share = fallback::with_replacement(part, own_share(part, equal_share)).await?;
         Ok::<_, Failed>(Answered { part, share })
     });
     let mut answered = join_all(answered)
@@ -404,8 +401,11 @@ impl MergeStart {
         message: &Readable,
     ) -> Result<Option<Readable>, Status> {
         let view = View::of(switch);
-        let new = |kind| ownership::new_elsewhere(&view.owners, kind, backend.id, self.mark);
-        let Some(ids) = list.kind().map(new).filter(|ids| !ids.is_empty()) else {
+        let Some(ids) = list
+            .kind()
+            .map(|kind| ownership::new_elsewhere(&view.owners, kind, backend.id, self.mark))
+            .filter(|ids| !ids.is_empty())
+        else {
             return Ok(None);
         };
         let items = filter(list, message, &[], |id| ids.contains(id))
@@ -484,8 +484,9 @@ fn learned_share(part: Part<'_>, message: &Bytes, asked: Asked) -> Result<Share,
     let mut learned = Learner::new(switch, backend, asked).learn_share(call, message);
     let readable = learned.readable.take();
     act(switch, backend, learned)?;
-    let readable = readable.ok_or_else(|| backend.bad_reply(UNREADABLE))?;
-    Ok(Share::Own(readable))
+    Ok(Share::Own(
+        readable.ok_or_else(|| backend.bad_reply(UNREADABLE))?,
+    ))
 }
 
 /// Whether a merged reply may omit a backend that returns `Unimplemented`.
@@ -507,8 +508,8 @@ fn one_message(
         .iter()
         .map(|(backend, message)| (backend.name(), message.len()))
         .collect();
-    let joined = joined(join, messages.into_iter().map(|(_, message)| message));
-    let merged = joined.map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
+    let merged = joined(join, messages.into_iter().map(|(_, message)| message))
+        .map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
     let limit = most(switch, call.row);
     if merged.iter().map(Bytes::len).sum::<usize>() > limit {
         return Err(errors::reply_too_large(call.row, limit, &sizes).into());
@@ -517,9 +518,10 @@ fn one_message(
         labels::give_descriptors(&switch.given, &switch.live(), union);
     }
     if call.row.streams() {
-        let cut = |list| merge::pieces(list, STREAM_WINDOW as usize);
-        let messages = merged.iter().flat_map(cut).collect();
-        return Ok(reply::of_messages(messages));
+        let pieces = merged
+            .iter()
+            .flat_map(|list| merge::pieces(list, STREAM_WINDOW as usize));
+        return Ok(reply::of_messages(pieces.collect()));
     }
     Ok(reply::of_message(merged))
 }

@@ -35,8 +35,7 @@ pub(crate) async fn create(
         Asked::now(&switch.owners(), backend),
         call.reading_headers(),
     );
-    let sent = backend.ask_over(wire, call.user, call.row, &headers, call.body.clone());
-    let sent = pin!(sent);
+    let sent = pin!(backend.ask_over(wire, call.user, call.row, &headers, call.body.clone()));
     let answer = backend.patiently(call.row, sent).await?;
     backend.nudges.answered.notify_waiters();
     let made = answer.code() == Code::Ok;

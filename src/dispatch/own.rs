@@ -149,8 +149,7 @@ impl<'a> OwnCalls<'a> {
         let message = self.backend.message(&answer)?;
         give_way(&message).await;
         let has_room = has_room(&self.switch.live(), list, self.backend, message.len());
-        let learner = Learner::new(self.switch, self.backend, asked);
-        let learned = learner.learn_whole(list, &message);
+        let learned = Learner::new(self.switch, self.backend, asked).learn_whole(list, &message);
         act(self.switch, self.backend, learned)?;
         Ok(has_room)
     }
@@ -164,8 +163,8 @@ impl<'a> OwnCalls<'a> {
         if answer.code() == Code::Ok {
             let message = self.backend.message(&answer)?;
             give_way(&message).await;
-            let live = self.switch.live();
-            if let Some(stats) = readable(&live, Some(list), self.backend, &message)? {
+            if let Some(stats) = readable(&self.switch.live(), Some(list), self.backend, &message)?
+            {
                 keep_stats(list, self.backend, stats, asked);
             }
         }

@@ -41,10 +41,10 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
 async fn connects(request: &Request, owner: &Backend) -> bool {
     let connected = pin!(owner.wire());
     match request.row.patience {
-        Patience::Short => {
-            let connected = request.within(owner.list_timeout(), connected).await;
-            connected.is_ok_and(|wire| wire.is_ok())
-        }
+        Patience::Short => request
+            .within(owner.list_timeout(), connected)
+            .await
+            .is_ok_and(|wire| wire.is_ok()),
         Patience::Read | Patience::Change | Patience::Create => connected.await.is_ok(),
     }
 }
@@ -69,8 +69,9 @@ impl Search<'_> {
     /// Asks all backends for the pod of a pull, and returns the target of the pull. Fails if a backend does not answer,
     /// because this backend may have the pod.
     async fn after_unknown_pod(&self, uid: &str) -> Result<Target, Status> {
-        let answered = self.ask_all().await;
-        answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
+        self.ask_all()
+            .await
+            .map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
         self.with_known(|known| known.after_unknown_pod(uid))
     }
 
@@ -85,8 +86,6 @@ impl Search<'_> {
         }
         let answered = self.ask_all().await;
         let target = self.with_known(|known| known.after_miss(kind, &id))?;
-        let are_whole =
-            || fallback::lists_are_whole(&switch.live(), &switch.owners(), &switch.question);
         match (&target, answered) {
             // The request has the complete id, so the answer of a silent backend cannot change the target.
             (Target::Owner(_, _, full), _) if *full == id => Ok(target),
@@ -97,7 +96,7 @@ impl Search<'_> {
             }
             // Clients get complete merged lists, and only one id in these lists begins with this text. So the short id
             // is unambiguous.
-            (Target::Owner(..), Err(_)) if are_whole() => Ok(target),
+            (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
             (Target::Owner(..), Err(unanswered)) => {
                 Err(errors::short_id_unknown(kind, &id, &unanswered))
             }

@@ -74,14 +74,16 @@ pub(super) fn fault(list: List, message: &[u8], last: &[u8]) -> Option<String> {
             continue;
         }
         // Numbers come first, because many values take long to decode, and much memory.
-        let id = || id(list, item);
         let fault = size_fault(list, item).or_else(|| count_fault(item, maps, lists));
         let fault = match fault {
-            Some(fault) => format!("the item {:?} {fault}", id()),
+            Some(fault) => format!("the item {:?} {fault}", id(list, item)),
             None => match read(item) {
                 Ok(None) => continue,
-                Ok(Some(field)) => format!("the item {:?} has no {field}", id()),
-                Err(fault) => format!("clients cannot decode the item {:?}: {fault}", id()),
+                Ok(Some(field)) => format!("the item {:?} has no {field}", id(list, item)),
+                Err(fault) => format!(
+                    "clients cannot decode the item {:?}: {fault}",
+                    id(list, item)
+                ),
             },
         };
         return Some(format!("its reply is malformed: {fault}"));
@@ -95,9 +97,8 @@ fn reading(list: List) -> (ReadItem, &'static [Path], &'static [Path]) {
         List::Pods => (
             |it| {
                 let pod = cri::PodSandbox::decode(it)?;
-                let has_id = !pod.id.is_empty();
                 Ok(missing(&[
-                    ("id", has_id),
+                    ("id", !pod.id.is_empty()),
                     ("metadata", pod.metadata.is_some()),
                 ]))
             },
@@ -185,24 +186,23 @@ fn size_fault(list: List, item: &[u8]) -> Option<String> {
 /// The fault of the maps and lists at these paths of a message, as the end of a sentence. prost reads a map of a wrong
 /// wire type, and Go does not.
 pub(super) fn count_fault(message: &[u8], maps: &[Path], lists: &[Path]) -> Option<String> {
-    let of_map = maps
-        .iter()
+    maps.iter()
         .find_map(|path| match protobuf::count(message, path) {
             Ok(pairs) if pairs <= MOST_PAIRS => None,
             Ok(pairs) => Some(format!(
                 "has maps with {pairs} pairs; the limit is {MOST_PAIRS}"
             )),
             Err(fault) => Some(format!("has a map that clients cannot decode: {fault}")),
-        });
-    let of_list = || {
-        // The decoder says what is malformed.
-        let counts = lists
-            .iter()
-            .map(|path| protobuf::count(message, path).unwrap_or_default());
-        let most = counts.max().filter(|count| *count > MOST)?;
-        Some(format!("has lists with {most} values; the limit is {MOST}"))
-    };
-    of_map.or_else(of_list)
+        })
+        .or_else(|| {
+            // The decoder says what is malformed.
+            let most = lists
+                .iter()
+                .map(|path| protobuf::count(message, path).unwrap_or_default())
+                .max()
+                .filter(|count| *count > MOST)?;
+            Some(format!("has lists with {most} values; the limit is {MOST}"))
+        })
 }
 
 /// The id of an item, for an error text; empty if it cannot be read.

@@ -139,9 +139,8 @@ impl Budget {
     }
 
     fn new(limit: usize, whole: Whole, large: Option<Budget>) -> Budget {
-        let used = AtomicUsize::new(0);
         Budget(Arc::new(Pool {
-            used,
+            used: AtomicUsize::new(0),
             limit,
             whole,
             large,
@@ -181,9 +180,12 @@ impl Budget {
 
     fn add(&self, bytes: usize) -> Result<(), Unread> {
         let limit = self.limit();
-        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        let added = (self.0.used).fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        added.map(drop).map_err(|_| Unread::NoMemory(limit))
+        let used = &self.0.used;
+        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= limit)
+        })
+        .map(drop)
+        .map_err(|_| Unread::NoMemory(limit))
     }
 
     fn subtract(&self, bytes: usize) {

@@ -1,6 +1,6 @@
-//! The body of a message that criswitch receives over HTTP/2. Both sides use h2 directly. hyper's client
-//! would add a task and two channels to each call. hyper's server would begin all calls that a client has sent before
-//! the tasks of the backends run.
+//! The body of a message that criswitch receives over HTTP/2. Both sides use h2 directly. hyper's client would add a
+//! task and two channels to each call. hyper's server would begin all calls that a client has sent before the tasks of
+//! the backends run.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -53,12 +53,14 @@ impl CountLimit {
 pub(crate) fn take<'l>(
     limits: impl IntoIterator<Item = &'l CountLimit>,
 ) -> Result<Places, &'l CountLimit> {
-    let place = |limit: &'l CountLimit| {
-        let free = Arc::clone(&limit.free);
-        free.try_acquire_owned().map_err(|_| limit)
-    };
-    let permits = limits.into_iter().map(place).collect::<Result<_, _>>()?;
-    Ok(Places { permits })
+    let permits = limits.into_iter().map(|limit| {
+        Arc::clone(&limit.free)
+            .try_acquire_owned()
+            .map_err(|_| limit)
+    });
+    Ok(Places {
+        permits: permits.collect::<Result<_, _>>()?,
+    })
 }
 
 /// The user of a client. The limits are stricter for [`User::Other`].
@@ -99,10 +101,11 @@ impl OthersLimits {
         let User::Other(uid) = user else {
             return Vec::new();
         };
-        let new = || CountLimit::new(self.one.most, self.one.what);
         let mut users = self.users.lock();
-        let one = users.entry(uid).or_insert_with(new).clone();
-        vec![one, self.all.clone()]
+        let one = users
+            .entry(uid)
+            .or_insert_with(|| CountLimit::new(self.one.most, self.one.what));
+        vec![one.clone(), self.all.clone()]
     }
 }
 
@@ -177,8 +180,7 @@ impl AdminLimits {
     /// # Errors
     /// If a limit has no free permit: that limit.
     pub(crate) fn place(&self, user: User) -> Result<Places, CountLimit> {
-        let others = self.others.of(user);
-        take(others.iter().chain([&self.all])).map_err(CountLimit::clone)
+        take(self.others.of(user).iter().chain([&self.all])).map_err(CountLimit::clone)
     }
 }
 

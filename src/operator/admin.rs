@@ -72,8 +72,10 @@ async fn make_states(switch: Arc<Switch>) -> Infallible {
         let state = made(&switch).await;
         let is_same = matches!((&last, &state), (Some(last), Ok(state)) if last == state);
         if !is_same || watchers.has_none() {
-            let frame = |state: &State| frames::frame(&state.encode_to_vec());
-            watchers.send(state.as_ref().map(frame).map_err(Status::clone));
+            watchers.send(match &state {
+                Ok(state) => Ok(frames::frame(&state.encode_to_vec())),
+                Err(status) => Err(status.clone()),
+            });
         }
         last = state.ok();
         // A client that begins to watch gets a state at once.
@@ -280,8 +282,9 @@ impl Admin for AdminService {
         &self,
         request: Request<ForgetRequest>,
     ) -> Result<Response<ForgetResponse>, Status> {
-        let forgotten = forget::forget(&self.0, &request.into_inner().backend).await;
-        forgotten.map_err(|cause| errors::not_forgotten(&cause))?;
+        forget::forget(&self.0, &request.into_inner().backend)
+            .await
+            .map_err(|cause| errors::not_forgotten(&cause))?;
         Ok(Response::new(ForgetResponse {}))
     }
 
@@ -290,8 +293,8 @@ impl Admin for AdminService {
         _request: Request<GetMetricsRequest>,
     ) -> Result<Response<MetricsPage>, Status> {
         let switch = Arc::clone(&self.0);
-        let page = self.0.watchers.in_turn(move || metrics::page(&switch));
-        let page = page.await.ok_or_else(errors::no_state)?;
+        let made = self.0.watchers.in_turn(move || metrics::page(&switch));
+        let page = made.await.ok_or_else(errors::no_state)?;
         let text = page.map_err(|error| errors::no_metrics(&error))?;
         Ok(Response::new(MetricsPage { text }))
     }

@@ -43,11 +43,13 @@ pub(super) fn delays_lists(backend: &Backend) -> bool {
 /// Looks at the node and at each backend. A degraded node serves: the pods of healthy backends are not affected.
 fn look(switch: &Switch) -> NodeHealth {
     let live = switch.live();
-    let fails_lists = |backend: &Backend| {
-        let problem = fallback::lists_problem(&live, &switch.owners(), &switch.question, backend);
-        delays_lists(backend) || problem.is_some()
-    };
-    let failing: Vec<bool> = live.backends.iter().map(|it| fails_lists(it)).collect();
+    let backends = live.backends.iter();
+    let failing: Vec<bool> = backends
+        .map(|it| {
+            delays_lists(it)
+                || fallback::lists_problem(&live, &switch.owners(), &switch.question, it).is_some()
+        })
+        .collect();
     let level = level(switch, &live, failing.contains(&true));
     let faulty = status::faulty(&live);
     NodeHealth {

@@ -135,13 +135,14 @@ fn at_place(passed: PassedSocket, place: Option<&MetricsListen>) -> Option<Passe
 }
 
 fn or_log(socket: Result<PassedSocket, PassedError>) -> Option<PassedSocket> {
-    let log = |error: &PassedError| {
-        tracing::error!(
-            cause = error_chain(error),
-            "metrics are not served: the socket that was passed for metrics is unusable"
-        );
-    };
-    socket.inspect_err(log).ok()
+    socket
+        .inspect_err(|error| {
+            tracing::error!(
+                cause = error_chain(error),
+                "metrics are not served: the socket that was passed for metrics is unusable"
+            );
+        })
+        .ok()
 }
 
 async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
@@ -189,8 +190,8 @@ impl MetricsSocket {
             }
             MetricsListen::Tcp(address) => {
                 let address = *address;
-                let opened = TcpListener::bind(address).await;
-                opened
+                TcpListener::bind(address)
+                    .await
                     .map(MetricsSocket::Tcp)
                     .map_err(|source| OpenError::Tcp { address, source })
             }
@@ -295,26 +296,25 @@ fn reply(request: &http::Request<Incoming>, switch: &Switch) -> http::Response<F
 /// A page in Prometheus' text format as OpenMetrics, which names the family of a counter without `_total` and ends with
 /// a line of its own (OpenMetrics 1.0).
 fn open_metrics(page: &str) -> String {
-    let line = |line: &str| {
-        let mut words = line.splitn(4, ' ');
-        let (Some("#"), Some(what), Some(name), Some(rest)) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return format!("{line}\n");
-        };
-        let family = FAMILIES.iter().find(|family| family.name == name);
-        match family.map(|family| family.kind) {
-            Some(MetricKind::Counter) => {
-                let name = name.trim_end_matches("_total");
-                format!("# {what} {name} {rest}\n")
-            }
-            _ => format!("{line}\n"),
-        }
+    let lines = page.lines().map(open_metrics_line);
+    lines.chain(["# EOF\n".to_owned()]).collect()
+}
+
+fn open_metrics_line(line: &str) -> String {
+    let mut words = line.splitn(4, ' ');
+    let (Some("#"), Some(what), Some(name), Some(rest)) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return format!("{line}\n");
     };
-    page.lines()
-        .map(line)
-        .chain(["# EOF\n".to_owned()])
-        .collect()
+    let family = FAMILIES.iter().find(|family| family.name == name);
+    match family.map(|family| family.kind) {
+        Some(MetricKind::Counter) => {
+            let name = name.trim_end_matches("_total");
+            format!("# {what} {name} {rest}\n")
+        }
+        _ => format!("{line}\n"),
+    }
 }
 
 /// All metrics of `switch`, in Prometheus' text format.

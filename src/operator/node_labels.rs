@@ -139,10 +139,10 @@ impl Offer<'_> {
 
 /// The version up to the first character that a label value cannot have: `2.4.2` for `2.4.2+unknown`.
 fn release(version: &str) -> &str {
-    let is_valid = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let end = version.find(|c| !is_valid(c)).unwrap_or(version.len());
-    let valid = version.get(..end).unwrap_or_default();
-    valid.trim_end_matches(|c: char| !c.is_ascii_alphanumeric())
+    let end = version.find(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c));
+    end.and_then(|end| version.get(..end))
+        .unwrap_or(version)
+        .trim_end_matches(|c: char| !c.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]

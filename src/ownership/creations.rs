@@ -52,6 +52,10 @@ impl PossiblePod {
     fn is_unknown(&self) -> bool {
         matches!(self.stage, CreationStage::Unknown(_))
     }
+
+    fn is_same(&self, ended: &PossiblePod) -> bool {
+        self.is_unknown() && self.backend == ended.backend && self.uid == ended.uid
+    }
 }
 
 impl Creations {
@@ -95,8 +99,8 @@ impl Creations {
         }
     }
 
-    /// Records that the call of `creation` has ended. If the result of the call is unknown, `open` is the time of
-    /// its end.
+    /// Records that the call of `creation` has ended. If the result of the call is unknown, `open` is the time of its
+    /// end.
     pub fn end(&mut self, creation: Creation, open: Option<Instant>) {
         let mut unknown = self.unknown.iter();
         let Some(place) = unknown.position(|it| it.creation == creation) else {
@@ -110,42 +114,39 @@ impl Creations {
 
     fn end_unknown(&mut self, mut ended: PossiblePod, at: Instant) {
         ended.stage = CreationStage::Unknown(at);
-        let is_same = |it: &PossiblePod, ended: &PossiblePod| {
-            it.backend == ended.backend && it.uid == ended.uid && it.is_unknown()
-        };
         let open = self.unknown.iter().filter(|it| it.is_unknown()).count();
-        if open >= MOST_UNKNOWN && !self.unknown.iter().any(|it| is_same(it, &ended)) {
+        if open >= MOST_UNKNOWN && !self.unknown.iter().any(|it| it.is_same(&ended)) {
             ended.uid.clear();
         }
-        self.unknown.retain(|it| !is_same(it, &ended));
+        self.unknown.retain(|it| !it.is_same(&ended));
         self.unknown.push(ended);
     }
 
     /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned. The list shows the
     /// results of calls that ended long enough before `asked`.
     pub fn listed(&mut self, backend: BackendId, asked: Instant) {
-        let is_settled = |stage: CreationStage| match stage {
+        self.unknown.retain(|it| match it.stage {
             CreationStage::Unknown(ended) | CreationStage::OfLastRun(ended) => {
-                asked >= ended + SETTLED
+                it.backend != backend || asked < ended + SETTLED
             }
-            CreationStage::Unsent | CreationStage::Sent => false,
-        };
-        self.unknown
-            .retain(|it| it.backend != backend || !is_settled(it.stage));
+            CreationStage::Unsent | CreationStage::Sent => true,
+        });
     }
 
     /// The backends that may have an unknown pod of `uid`.
     pub(super) fn with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
-        let may_be = move |it: &&PossiblePod| {
+        let possible = self.unknown.iter().filter(move |it| {
             it.stage != CreationStage::Unsent && (it.uid == uid || it.uid.is_empty())
-        };
-        self.unknown.iter().filter(may_be).map(|it| it.backend)
+        });
+        possible.map(|it| it.backend)
     }
 
     /// The backends with a call under way that creates a pod of exactly this uid.
     pub(super) fn sent_with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
-        let is_it = move |it: &&PossiblePod| it.stage == CreationStage::Sent && it.uid == uid;
-        self.unknown.iter().filter(is_it).map(|it| it.backend)
+        self.unknown
+            .iter()
+            .filter(move |it| it.stage == CreationStage::Sent && it.uid == uid)
+            .map(|it| it.backend)
     }
 
     /// Whether a call that creates a pod of exactly this uid was sent to `backend`, and its result is unknown.
@@ -155,18 +156,16 @@ impl Creations {
 
     /// The uids of the pods that `backend` may have without criswitch knowing their ids.
     pub(super) fn uids(&self, backend: BackendId) -> impl Iterator<Item = &str> {
-        let its = self
-            .unknown
+        self.unknown
             .iter()
-            .filter(move |it| it.backend == backend && it.stage != CreationStage::Unsent);
-        its.map(|it| it.uid.as_str())
+            .filter(move |it| it.backend == backend && it.stage != CreationStage::Unsent)
+            .map(|it| it.uid.as_str())
     }
 
     /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent to `backend`.
     pub(crate) fn is_at(&self, backend: BackendId) -> bool {
-        let is_of_this_run = |it: &PossiblePod| !matches!(it.stage, CreationStage::OfLastRun(_));
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);
-        its.any(is_of_this_run)
+        its.any(|it| !matches!(it.stage, CreationStage::OfLastRun(_)))
     }
 }
 

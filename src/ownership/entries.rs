@@ -107,8 +107,7 @@ pub(super) fn claim<T>(
     whole: impl Fn(BackendId) -> Option<WholeLists>,
 ) -> Option<Claim> {
     let entry = entries.get(id)?;
-    let was_there = entry.was_there(asked, whole(entry.backend));
-    (entry.backend != backend && was_there).then(|| Claim {
+    (entry.backend != backend && entry.was_there(asked, whole(entry.backend))).then(|| Claim {
         id: id.to_owned(),
         owner: entry.backend,
     })
@@ -268,10 +267,9 @@ pub(super) fn settle<T>(
         }
         *changes += 1;
     }
-    let lacking = |_: &String, entry: &mut Entry<T>| {
-        entry.backend == backend && entry.at <= asked && shows(&entry.more)
-    };
-    let gone: Vec<_> = entries.extract_if(lacking).collect();
+    let gone: Vec<_> = entries
+        .extract_if(|_, entry| entry.backend == backend && entry.at <= asked && shows(&entry.more))
+        .collect();
     if !gone.is_empty() {
         changed.insert(backend);
     }
@@ -295,10 +293,9 @@ pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> Ids<'_> {
 
 /// The ids that other backends than `backend` own because they listed them after `since`.
 pub(super) fn new_elsewhere<T>(entries: &Entries<T>, backend: BackendId, since: u64) -> Ids<'_> {
-    let is_new = |entry: &Entry<T>| entry.source == Evidence::Listed && entry.first > since;
-    let new = entries.iter().filter(|(_, entry)| is_new(entry));
-    let its = new.filter(|(_, entry)| entry.backend != backend);
-    its.map(|(id, _)| id.as_str()).collect()
+    let others = entries.iter().filter(|(_, it)| it.backend != backend);
+    let new = others.filter(|(_, it)| it.source == Evidence::Listed && it.first > since);
+    new.map(|(id, _)| id.as_str()).collect()
 }
 
 pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
@@ -320,8 +317,9 @@ pub(super) fn mislabelled<T>(list: &[u8], shape: &impl Shape<T>) -> usize {
 
 /// The owner and the next owner of each id that several backends list.
 pub(super) fn shared<T>(entries: &Entries<T>) -> impl Iterator<Item = (BackendId, BackendId)> + '_ {
-    let all = entries.values();
-    all.filter_map(|entry| Some((entry.backend, entry.next?.backend)))
+    entries
+        .values()
+        .filter_map(|entry| Some((entry.backend, entry.next?.backend)))
 }
 
 pub(super) fn count<T>(entries: &Entries<T>, backend: BackendId) -> usize {

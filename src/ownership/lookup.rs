@@ -52,8 +52,7 @@ impl Question {
         &self,
         query: impl Future<Output = Result<(), Status>> + Send + 'static,
     ) -> Result<(), Status> {
-        let asking = self.join(query);
-        asking.await
+        self.join(query).await
     }
 
     fn join(

@@ -70,11 +70,9 @@ impl Pods {
     /// the backends that have any ready pod. Without `annotations` the first list is empty.
     pub fn ready(&self, annotations: Option<u64>) -> (Vec<BackendId>, Vec<BackendId>) {
         let ready = self.by_id.iter().filter(|(_, pod)| pod.more.ready);
-        let is_same = |(_, pod): &PodEntry<'_>| pod.more.annotations == annotations;
         let same = ready
             .clone()
-            .filter(is_same)
-            .filter(|_| annotations.is_some());
+            .filter(|(_, pod)| annotations.is_some() && pod.more.annotations == annotations);
         (
             owners(&same.collect::<Vec<_>>()),
             owners(&ready.collect::<Vec<_>>()),

@@ -46,8 +46,9 @@ impl Containers {
         let mut pods = HashMap::<_, Vec<_>>::new();
         let its = self.by_id.iter().filter(|(_, it)| is_of(it, backend));
         for (id, container) in its {
-            let its = pods.entry(container.more.pod.clone()).or_default();
-            its.push(id.clone());
+            pods.entry(container.more.pod.clone())
+                .or_default()
+                .push(id.clone());
         }
         pods
     }

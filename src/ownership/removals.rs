@@ -54,8 +54,8 @@ impl Removals {
 
     /// The items that clients removed through criswitch after `asked`, and their owners.
     pub(super) fn since(&self, asked: Mark) -> HashMap<&str, Option<BackendId>> {
-        let by_us = self.after(asked).filter(|removed| removed.by_us);
-        by_us
+        self.after(asked)
+            .filter(|removed| removed.by_us)
             .map(|removed| (removed.id.as_str(), removed.backend))
             .collect()
     }
@@ -63,11 +63,10 @@ impl Removals {
     /// The ids and uids of the pods of `backend` that were removed after `since`, or that a complete list after `since`
     /// lacked.
     pub fn pods_of(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
-        let its = self
-            .after(since)
+        self.after(since)
             .filter(|removed| removed.backend == Some(backend))
-            .filter_map(|removed| Some((removed.id.clone(), removed.uid.clone()?)));
-        its.collect()
+            .filter_map(|removed| Some((removed.id.clone(), removed.uid.clone()?)))
+            .collect()
     }
 
     fn after(&self, mark: Mark) -> impl Iterator<Item = &Removed> {

@@ -66,6 +66,11 @@ impl<'a> ContainerShape<'a> {
             ranks: OnceCell::new(),
         }
     }
+
+    fn ranks(&self) -> &UidRanks<'a> {
+        self.ranks
+            .get_or_init(|| UidRanks::of(self.pods, self.creations, self.backend))
+    }
 }
 
 impl Shape<InPod> for ContainerShape<'_> {
@@ -93,22 +98,19 @@ impl Shape<InPod> for ContainerShape<'_> {
         if label.is_empty() {
             return false;
         }
-        let ranks = || {
-            self.ranks
-                .get_or_init(|| UidRanks::of(self.pods, self.creations, self.backend))
-        };
         match self.pods.get(pod_of(container)) {
             Some(pod) if pod.backend != self.backend || pod.more.uid == label => false,
-            Some(_) => ranks().is_of_another(label),
-            None => ranks().is_only_created_elsewhere(label),
+            Some(_) => self.ranks().is_of_another(label),
+            None => self.ranks().is_only_created_elsewhere(label),
         }
     }
 }
 
 /// The pod uid in the label of a listed `Container`.
 fn label_of(container: &[u8]) -> Option<&str> {
-    let label = protobuf::entry(container, &[container::LABELS], UID_LABEL);
-    label.ok().flatten()
+    protobuf::entry(container, &[container::LABELS], UID_LABEL)
+        .ok()
+        .flatten()
 }
 
 /// The id of a listed `Container`'s pod.

@@ -57,14 +57,13 @@ impl Pods {
             .clone()
             .filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::Handler(_)))
             .count();
-        let unasked = its.filter_map(|(id, pod)| {
+        its.filter_map(|(id, pod)| {
             let failures = pod.more.failures_until(now)?;
             let id = id.clone();
             Some(Unasked { id, failures })
-        });
-        unasked
-            .take(most.min(MOST_REPORTED.saturating_sub(reported)))
-            .collect()
+        })
+        .take(most.min(MOST_REPORTED.saturating_sub(reported)))
+        .collect()
     }
 
     /// Learns the handler of this pod from `backend`'s answer. The answer does not replace a known row.
@@ -91,17 +90,18 @@ impl Pods {
     /// The row that each pod of `backend` was created with, if known, by the pod's id.
     pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
         let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
-        let row = |pod: &PodNames| pod.started_with.row().map(str::to_owned);
-        its.filter_map(|(id, pod)| Some((id.clone(), row(&pod.more)?)))
+        its.filter_map(|(id, pod)| Some((id, pod.more.started_with.row()?)))
+            .map(|(id, row)| (id.clone(), row.to_owned()))
             .collect()
     }
 
     /// The ids of the pods of `backend` that were created with [`StartedWith::DefaultRow`], sorted.
     pub fn with_default_row(&self, backend: BackendId) -> Vec<String> {
         let its = self.by_id.iter().filter(|(_, pod)| pod.backend == backend);
-        let its =
-            its.filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::DefaultRow(_)));
-        let mut ids: Vec<_> = its.map(|(id, _)| id.clone()).collect();
+        let mut ids: Vec<_> = its
+            .filter(|(_, pod)| matches!(pod.more.started_with, StartedWith::DefaultRow(_)))
+            .map(|(id, _)| id.clone())
+            .collect();
         ids.sort_unstable();
         ids
     }
@@ -171,8 +171,9 @@ impl StartedWith {
 
     /// The handler that a backend reported. A longer name than a RuntimeClass may have counts as unreported.
     pub fn reported(handler: Option<String>) -> StartedWith {
-        let handler = handler.filter(|handler| handler.len() <= LONGEST_HANDLER);
-        handler.map_or(StartedWith::Unreported, StartedWith::Handler)
+        handler
+            .filter(|handler| handler.len() <= LONGEST_HANDLER)
+            .map_or(StartedWith::Unreported, StartedWith::Handler)
     }
 }
 

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use foldhash::quality::RandomState;
 
 use super::entries::{Entries, is_of};
-use super::{BackendId, Creations, Entry, Evidence, Owners, PodNames, Pods};
+use super::{BackendId, Creations, Evidence, Owners, PodNames, Pods};
 
 /// The pods of all backends by uid. Made again only if facts have changed, so that a flood of events is cheap.
 #[derive(Debug, Default)]
@@ -35,9 +35,10 @@ impl<'a> UidRanks<'a> {
         creations: &'a Creations,
         backend: BackendId,
     ) -> UidRanks<'a> {
-        let creating = creations.uids(backend);
-        let creating = creating.map(|uid| (uid, [None, Some(false)]));
-        let mut ranks: HashMap<&str, [Option<bool>; 2]> = creating.collect();
+        let mut ranks: HashMap<&str, [Option<bool>; 2]> = creations
+            .uids(backend)
+            .map(|uid| (uid, [None, Some(false)]))
+            .collect();
         for pod in pods.values() {
             let [others, own] = ranks.entry(&pod.more.uid).or_default();
             let rank = if is_of(pod, backend) { own } else { others };
@@ -48,8 +49,7 @@ impl<'a> UidRanks<'a> {
 
     /// Whether another backend has a pod of `uid` with a higher rank than the pods of the backend.
     pub(super) fn is_of_another(&self, uid: &str) -> bool {
-        let ranks = self.0.get(uid);
-        ranks.is_some_and(|[others, own]| others > own)
+        self.0.get(uid).is_some_and(|[others, own]| others > own)
     }
 
     /// Whether another backend created a pod of `uid`, and the backend has none.
@@ -84,11 +84,15 @@ impl Owners {
         let hash = seed.hash_one(uid);
         let first = pods.partition_point(|pod| pod.0 < hash);
         let pods = pods.iter().skip(first).take_while(|pod| pod.0 == hash);
-        let rank = |is_own: bool| {
-            let pods = pods.clone().filter(|pod| (pod.1 == backend) == is_own);
-            pods.map(|pod| pod.2).max()
-        };
-        rank(false) > rank(true)
+        let (mut others, mut own) = (None, None);
+        for (_, owner, created) in pods {
+            if *owner == backend {
+                own = own.max(Some(*created));
+            } else {
+                others = others.max(Some(*created));
+            }
+        }
+        others > own
     }
 }
 
@@ -100,13 +104,14 @@ impl Pods {
             self.by_id.values().partition(|pod| is_of(pod, backend));
         let created = others.iter().filter(|pod| pod.source == Evidence::Created);
         let uids: HashSet<_> = created.map(|pod| pod.more.uid.as_str()).collect();
-        let is_double = |pod: &&Entry<PodNames>| {
-            let PodNames { ready, uid, .. } = &pod.more;
-            *ready
-                && pod.source != Evidence::Created
-                && !uid.is_empty()
-                && uids.contains(uid.as_str())
-        };
-        its.into_iter().filter(is_double).count()
+        its.into_iter()
+            .filter(|pod| {
+                let PodNames { ready, uid, .. } = &pod.more;
+                *ready
+                    && pod.source != Evidence::Created
+                    && !uid.is_empty()
+                    && uids.contains(uid.as_str())
+            })
+            .count()
     }
 }

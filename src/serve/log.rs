@@ -64,9 +64,8 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 
 /// Logs only criswitch's lines. Calls carry secrets, and h2 and hyper log frames and headers at TRACE.
 fn targets(levels: &LogLevels) -> Targets {
-    let modules = levels.modules.iter();
     // A module is one of the library, one of the program, or a crate.
-    let modules = modules.flat_map(|(module, level)| {
+    let modules = levels.modules.iter().flat_map(|(module, level)| {
         ["criswitch::", "criswitchd::", "criswitch_"]
             .map(|place| (format!("{place}{module}"), *level))
     });

@@ -41,11 +41,12 @@ impl Notify {
         let messages = if service::is_managed() {
             let (messages, unread) = sync_channel(UNREAD);
             // A separate thread sends, because sending blocks while the service manager does not read.
-            let thread = thread::Builder::new().name("notify".to_owned());
-            thread.spawn(move || {
-                deliver(&unread);
-                drop(sending);
-            })?;
+            thread::Builder::new()
+                .name("notify".to_owned())
+                .spawn(move || {
+                    deliver(&unread);
+                    drop(sending);
+                })?;
             Some(messages)
         } else {
             None

@@ -47,11 +47,13 @@ pub(crate) struct ConnectionPlace {
 impl Admission {
     /// Admits root, the user that criswitch runs as, and the users in `allowed`.
     pub(crate) fn new(allowed: &[u32]) -> Admission {
-        let of_user = |uid: &u32| (*uid, CountLimit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
             all: CountLimit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
             others: CountLimit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
-            users: allowed.iter().map(of_user).collect(),
+            users: allowed
+                .iter()
+                .map(|uid| (*uid, CountLimit::new(USER_CONNECTIONS, USER_HAS_ENOUGH)))
+                .collect(),
             silent: Mutex::default(),
             turned_away: LogLimit::default(),
             closed: LogLimit::default(),
@@ -95,8 +97,7 @@ impl Admission {
     /// takes the place of root or of criswitch's own user. Returns whether there was such a connection.
     fn free_silent(&self, limit: &CountLimit, user: User) -> bool {
         let silent = self.silent.lock();
-        let mut silent = silent.iter().filter_map(Weak::upgrade);
-        let freed = silent.find_map(|it| {
+        let freed = silent.iter().filter_map(Weak::upgrade).find_map(|it| {
             let may_take = !user.is_other() || it.user.is_other();
             let places = it.places.lock().take_if(|its| may_take && its.has(limit))?;
             it.taken.notify_one();

@@ -80,8 +80,9 @@ async fn send(
     reply: impl Future<Output = Reply>,
     mut respond: SendResponse<Bytes>,
 ) -> Result<(), h2::Error> {
-    let reply = unless_reset(reply, |cx| respond.poll_reset(cx)).await?;
-    let (head, body) = reply.into_parts();
+    let (head, body) = unless_reset(reply, |cx| respond.poll_reset(cx))
+        .await?
+        .into_parts();
     let is_end = body.is_end_stream();
     let stream = respond.send_response(http::Response::from_parts(head, ()), is_end)?;
     if is_end {

@@ -199,11 +199,13 @@ async fn send_events(own: OwnCalls<'_>, asked: &Inquiry) -> Result<(), Failed> {
             backend.record.drops_event();
             continue;
         }
-        let of = |path| protobuf::string(&message, path).unwrap_or_default();
-        short::drop_statuses(switch, backend, Kind::Container, of(EVENT_ID));
-        short::drop_statuses(switch, backend, Kind::Pod, of(EVENT_POD));
-        let renamed = View::of(switch).renamed(backend, &event, &EVENT_HANDLERS)?;
-        let event = renamed.unwrap_or(event);
+        for (kind, path) in [(Kind::Container, EVENT_ID), (Kind::Pod, EVENT_POD)] {
+            let id = protobuf::string(&message, path).unwrap_or_default();
+            short::drop_statuses(switch, backend, kind, id);
+        }
+        let event = View::of(switch)
+            .renamed(backend, &event, &EVENT_HANDLERS)?
+            .unwrap_or(event);
         asked.note_event(&event);
         // The name of the row may be longer than the backend's name of the handler.
         if event.len() > backend.max_message {
@@ -382,8 +384,9 @@ async fn state_of(own: OwnCalls<'_>, id: &str, known: &KnownContainers) -> Resul
     }
     let kind = if state == NOT_READY { STOPPED } else { STARTED };
     let event = event(id, kind, status, &containers);
-    let renamed = View::of(switch).renamed(backend, &event, &EVENT_HANDLERS)?;
-    Ok(renamed.unwrap_or(event))
+    Ok(View::of(switch)
+        .renamed(backend, &event, &EVENT_HANDLERS)?
+        .unwrap_or(event))
 }
 
 async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {

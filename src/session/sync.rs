@@ -50,9 +50,10 @@ pub(crate) async fn make_ready(own: OwnCalls<'_>) -> Result<(), Status> {
     let forgets = backend.forgets();
     version(backend, wire).await?;
     let listed = list(own).await;
-    let is_there = || switch.live().backend(backend.id).is_ok();
     match &listed {
-        Ok(None) if backend.teaches(forgets) && is_there() => switch.question.listed(backend.id),
+        Ok(None) if backend.teaches(forgets) && switch.live().backend(backend.id).is_ok() => {
+            switch.question.listed(backend.id);
+        }
         Ok(_) => {}
         // One bad container may fail or delay a list for good. The cached lists have the pods, and the backend may
         // still answer calls for them.
@@ -114,13 +115,15 @@ async fn list(own: OwnCalls<'_>) -> Result<Option<FirstLists>, Status> {
     }
     let end = Instant::now() + LISTS_MAY_FAIL;
     loop {
-        let listed = own.list();
         if !has_cached_lists(backend) {
-            return listed.await.map(|()| None);
+            return own.list().await.map(|()| None);
         }
-        let listed = tokio::time::timeout_at(end, listed).await;
-        let cause = || format!("it did not answer its lists within {LISTS_MAY_FAIL:?}");
-        let listed = listed.unwrap_or_else(|_| Err(backend.unavailable(&cause())));
+        let listed = tokio::time::timeout_at(end, own.list())
+            .await
+            .unwrap_or_else(|_| {
+                let cause = format!("it did not answer its lists within {LISTS_MAY_FAIL:?}");
+                Err(backend.unavailable(&cause))
+            });
         if listed.is_ok() || Instant::now() >= end {
             return listed.map(|()| None);
         }
@@ -131,8 +134,7 @@ async fn list(own: OwnCalls<'_>) -> Result<Option<FirstLists>, Status> {
 /// Whether merged calls can have the cached pods and containers of the backend.
 fn has_cached_lists(backend: &Backend) -> bool {
     let lists = backend.record.known().lists;
-    let is_cached = |list| lists.get(list).is_some();
-    backend.has_joined() && is_cached(List::Pods) && is_cached(List::Containers)
+    backend.has_joined() && lists.get(List::Pods).is_some() && lists.get(List::Containers).is_some()
 }
 
 /// Requests a backend's version and saves it. A backend that works answers this call at once.

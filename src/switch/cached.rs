@@ -45,11 +45,11 @@ pub(crate) fn own_items(
 /// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.
 /// The cached list of containers then lacks the pod's containers.
 fn has_later_pod(backend: &Backend, owners: &Owners) -> bool {
-    let containers = backend
+    backend
         .record
         .known()
         .lists
         .get(List::Containers)
-        .map(|list| list.mark);
-    containers.is_some_and(|listed| owners.pods.has_pod_since(backend.id, listed))
+        .map(|list| list.mark)
+        .is_some_and(|listed| owners.pods.has_pod_since(backend.id, listed))
 }

@@ -35,12 +35,12 @@ impl ReloadPlan {
 pub(crate) async fn plan(switch: &Switch) -> Option<ReloadPlan> {
     let path = switch.live().config.path.clone();
     let known = reload::known_sockets(&switch.live());
-    let read = move || {
+    let read = switch.dry_runs.run(move || {
         let loaded = Config::load(&path);
         let identities = Identities::of(reload::sockets(known, &loaded));
         (loaded, identities)
-    };
-    let (loaded, identities) = switch.dry_runs.run(read).await?;
+    });
+    let (loaded, identities) = read.await?;
     Some(match loaded {
         Ok(config) => of_config(switch, config, &identities),
         Err(problems) => ReloadPlan {

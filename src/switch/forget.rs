@@ -36,9 +36,7 @@ pub async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let mut changed = switch.owners().forget_backend(backend.id);
     changed.insert(backend.id);
     let changed = live.among(&changed);
-    changed
-        .iter()
-        .for_each(|backend| backend.saving.note_change());
+    changed.iter().for_each(|it| it.saving.note_change());
     switch.question.forget(backend.id);
     let saved = Unsaved::from_iter(changed).saved().await;
     tracing::warn!(

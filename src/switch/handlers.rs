@@ -121,8 +121,11 @@ pub(crate) fn of_item(table: &Table, owners: &Owners, kind: Kind, id: &str) -> O
     };
     let backend = owners.find(Kind::Pod, pod)?;
     let names = owners.pods.names(pod, backend)?;
-    let table_name = |it| table.name_for(backend, it);
-    let name = name(table_name, &names.started_with, &names.handler);
+    let name = name(
+        |it| table.name_for(backend, it),
+        &names.started_with,
+        &names.handler,
+    );
     (!name.is_empty()).then(|| name.to_owned())
 }
 

@@ -64,8 +64,7 @@ impl<'r> ImageReference<'r> {
     /// # Errors
     /// If the `Image` is not valid protobuf.
     pub(crate) fn is_of(&self, image: &[u8]) -> Result<bool, Malformed> {
-        let is_id = bare_id(protobuf::string(image, LISTED_ID)?) == self.id;
-        Ok(is_id || self.is_name_of(image)?)
+        Ok(bare_id(protobuf::string(image, LISTED_ID)?) == self.id || self.is_name_of(image)?)
     }
 
     /// Whether an `Image` has this tag or digest.

@@ -125,8 +125,8 @@ impl KnownFits {
         } else {
             backend.max_message
         };
-        let fitted = fitted(metrics, &fits, limit);
-        let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
+        let Fitted { metrics, omitted } =
+            fitted(metrics, &fits, limit).map_err(|fault| backend.malformed(&fault))?;
         for (metric, misfit) in omitted {
             log_omitted(backend, &metric, &misfit);
         }
@@ -136,12 +136,12 @@ impl KnownFits {
 
 /// Whether the descriptors are in the same memory.
 fn is_same(one: &[Vec<Bytes>; 3], other: &[Vec<Bytes>; 3]) -> bool {
-    let place = |it: &Bytes| (it.as_ptr(), it.len());
-    let places = |all: &[Vec<Bytes>; 3]| {
-        all.each_ref()
-            .map(|all| all.iter().map(place).collect::<Vec<_>>())
-    };
     places(one) == places(other)
+}
+
+fn places(all: &[Vec<Bytes>; 3]) -> [Vec<(*const u8, usize)>; 3] {
+    all.each_ref()
+        .map(|all| all.iter().map(|it| (it.as_ptr(), it.len())).collect())
 }
 
 /// Whether a reply with metric descriptors is small enough to be remembered.

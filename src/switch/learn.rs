@@ -1,5 +1,5 @@
 //! Learns owners, images and cached lists from replies. Changes only the owners and the facts of the backend, and
-//! returns what else has to happen.
+//! returns the further steps, which `act` takes.
 
 use std::slice;
 
@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::backend::known::Known;
 use crate::backend::lists::Snapshot;
 use crate::call::route::Target;
 use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
@@ -170,12 +169,12 @@ impl<'a> Learner<'a> {
     /// Learns from the successful reply to `call`. The reply cannot be used if it does not follow the CRI. The client
     /// gets a list without the items of other backends, and with the routing table's names for handlers.
     pub(crate) fn learn(mut self, call: &Call, reply: &Bytes) -> Learned {
-        let message = self.reply(call, reply);
-        let message = message.and_then(|message| match call.listing() {
+        let learned = self.reply(call, reply);
+        let shown = learned.and_then(|message| match call.listing() {
             Some(listing) => self.shown(listing.list, reply),
             None => Ok(message),
         });
-        self.end(message)
+        self.end(shown)
     }
 
     /// Learns from the successful reply to `call`, a part of a merged reply. The client gets a list only after all
@@ -237,8 +236,7 @@ impl<'a> Learner<'a> {
                 self.learned.save.insert(backend.id);
             }
             Lesson::Gone(kind, id) => {
-                let changed = self.view.owners.forget(*kind, id);
-                self.learned.save.extend(changed);
+                self.learned.save.extend(self.view.owners.forget(*kind, id));
                 self.learned.save.insert(backend.id);
                 self.learned.retire = true;
             }
@@ -302,10 +300,10 @@ impl<'a> Learner<'a> {
             .count();
         // If the backend owns an item that the list lacks, the item may be newer than the list. The same list,
         // requested later, would remove the item, so the later list must be decoded.
-        let is_all = |kind| owners.count_of(kind, backend.id) == items;
-        if owners.changes() == changes
+        if let Some(kind) = list.kind()
+            && owners.changes() == changes
             && owners.claims(backend.id) == 0
-            && list.kind().is_some_and(is_all)
+            && owners.count_of(kind, backend.id) == items
         {
             backend
                 .record
@@ -324,8 +322,9 @@ impl<'a> Learner<'a> {
     /// Learns a list that is or may be incomplete. Rejects the list if the backend is at the entry limit, because only
     /// a complete list shows which entries can be forgotten.
     fn part(&mut self, list: List, message: &Bytes) -> Result<(), Status> {
-        let is_full = |kind| self.view.owners.is_full(kind, self.backend.id);
-        if list.kind().is_some_and(is_full) {
+        if let Some(kind) = list.kind()
+            && self.view.owners.is_full(kind, self.backend.id)
+        {
             return Err(self.backend.bad_reply(&Unlearned::TooMany.to_string()));
         }
         self.list(list, message)
@@ -407,16 +406,15 @@ impl<'a> Learner<'a> {
         self.warn_of(slice::from_ref(&claim));
         let id = errors::shown(&claim.id);
         let owner = self.view.live.name_of(claim.owner);
-        let cause = format!(
+        Err(self.backend.bad_reply(&format!(
             "it returned the id {id:?} for a new pod or container, but backend {owner:?} owns that id"
-        );
-        Err(self.backend.bad_reply(&cause))
+        )))
     }
 
     fn warn_of(&mut self, claims: &[Claim]) {
-        let first = claims.first().cloned();
-        let warning = first.map(|first| Warning::Claims(first, claims.len()));
-        self.learned.warn.extend(warning);
+        if let Some(first) = claims.first().cloned() {
+            self.learned.warn.push(Warning::Claims(first, claims.len()));
+        }
     }
 
     fn forget_missing(&mut self, list: List) {
@@ -474,9 +472,10 @@ impl<'a> Learner<'a> {
         }
         if let Ok(item) = listed::created(list, id, &call.message()) {
             let mut held = backend.memory.all().held();
-            let item = Readable::item(list, &item).ok();
-            let item = item.filter(|item| held.grow(item.len()).is_ok());
-            let item = item.map(|item| item.holding(held));
+            let item = Readable::item(list, &item)
+                .ok()
+                .filter(|item| held.grow(item.len()).is_ok())
+                .map(|item| item.holding(held));
             backend
                 .record
                 .learn(|known| known.lists.add(list, item, backend.max_message));
@@ -486,9 +485,9 @@ impl<'a> Learner<'a> {
 
     /// Updates the cached lists after a call that changed the state of the pod or container `id`.
     fn change_states(&mut self, changes: &[StateChange], id: &str) {
+        let record = &self.backend.record;
         for change in changes {
-            let is_new = |known: &mut Known| known.lists.change_state(change, id);
-            if self.backend.record.learn(is_new) {
+            if record.learn(|known| known.lists.change_state(change, id)) {
                 self.learned.save.insert(self.backend.id);
             }
         }
@@ -503,8 +502,8 @@ pub(crate) fn keep_stats(list: List, backend: &Backend, stats: Readable, asked: 
     let snapshot = asked.snapshot(stats);
     // Metric descriptors are saved on disk, other stats are not.
     backend.learn_saved(|known| {
-        let is_new = known.lists.keep_stats(list, snapshot, backend.max_message);
-        is_new && list == List::MetricDescriptors
+        known.lists.keep_stats(list, snapshot, backend.max_message)
+            && list == List::MetricDescriptors
     });
 }
 
@@ -522,12 +521,9 @@ const MOST_CREATED: usize = 4096;
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match protobuf::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it returned no id for a new pod or container")),
-        Ok(id) if id.len() > LONGEST_ID => {
-            let cause = format!(
-                "it returned an id of more than {LONGEST_ID} bytes for a new pod or container"
-            );
-            Err(backend.bad_reply(&cause))
-        }
+        Ok(id) if id.len() > LONGEST_ID => Err(backend.bad_reply(&format!(
+            "it returned an id of more than {LONGEST_ID} bytes for a new pod or container"
+        ))),
         Ok(id) => Ok(id),
         Err(fault) => Err(backend.malformed(&fault)),
     }

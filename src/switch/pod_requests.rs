@@ -81,8 +81,9 @@ impl Asking {
     }
 
     fn is_remembered(&self) -> bool {
-        let names = [&self.seen, &self.reference, &self.id];
-        names.iter().all(|name| name.len() <= LONGEST_NAME)
+        [&self.seen, &self.reference, &self.id]
+            .iter()
+            .all(|name| name.len() <= LONGEST_NAME)
     }
 }
 
@@ -95,10 +96,9 @@ struct AskedImage<'a> {
 
 impl AskedImage<'_> {
     fn of(image: &str) -> AskedImage<'_> {
-        let reference = with_tag(image);
         AskedImage {
             id: image,
-            reference,
+            reference: with_tag(image),
         }
     }
 }
@@ -217,8 +217,7 @@ pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
     if call.user.is_other() {
         return None;
     }
-    let annotations = call.row.pod_annotations()?;
-    let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION);
+    let seen = protobuf::entry(message, call.row.pod_annotations()?, SEEN_ANNOTATION);
     seen.ok().flatten().filter(|seen| !seen.is_empty())
 }
 

@@ -3,7 +3,6 @@
 //! Reads no configuration file: the caller passes a checked configuration, or the problems that prevent its use.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use criswitch_config::address::{Address, Identities};
@@ -61,6 +60,13 @@ pub struct Outcome {
     pub at: SystemTime,
     /// The changes, or the problems for which nothing changed.
     pub result: Result<Changes, Vec<admin::Problem>>,
+}
+
+impl Outcome {
+    /// Whether the reload changed something. `None` if the reload was rejected.
+    fn has_changes(&self) -> Option<bool> {
+        Some(!diff::is_empty(self.result.as_ref().ok()?))
+    }
 }
 
 impl ReloadQueue {
@@ -124,19 +130,15 @@ impl Reloads {
 
     /// Records the content of the files, which criswitch has just read.
     fn note_files(&mut self, loaded: &Result<Config, Problems>) {
-        let loaded = loaded.as_ref();
-        self.files = Some(
-            loaded
-                .map(|config| config.hash.clone())
-                .map_err(Problems::messages),
-        );
+        self.files = Some(match loaded {
+            Ok(config) => Ok(config.hash.clone()),
+            Err(problems) => Err(problems.messages()),
+        });
     }
 
     fn remember(&mut self, outcome: &Outcome) {
-        let changes =
-            |outcome: &Outcome| outcome.result.as_ref().ok().map(|it| !diff::is_empty(it));
-        let has_changed = self.last.as_ref().and_then(changes) == Some(true);
-        if !(has_changed && changes(outcome) == Some(false)) {
+        let has_changed = self.last.as_ref().and_then(Outcome::has_changes) == Some(true);
+        if !has_changed || outcome.has_changes() != Some(false) {
             self.last = Some(outcome.clone());
         }
         if self.recent.len() == RECENT {
@@ -179,8 +181,9 @@ fn reload_with(
     identities: &Identities,
 ) -> Outcome {
     switch.reloads().note_files(&loaded);
-    let loaded = loaded.map_err(|problems| problems.messages());
-    let result = loaded.and_then(|config| replace(switch, config, identities));
+    let result = loaded
+        .map_err(|problems| problems.messages())
+        .and_then(|config| replace(switch, config, identities));
     let mut reloads = switch.reloads();
     reloads.count += 1;
     match &result {
@@ -237,10 +240,14 @@ pub(super) fn next(
     identities: &Identities,
     ids: &mut BackendIds,
 ) -> Next {
-    let connect = |row: &_| Backend::new(row, switch.max_message, switch.dialer.clone());
-    let keep = |backend: &Backend| is_needed(&switch.question, &switch.owners(), backend);
-    let runs_pods = |id| switch.owners().count(id).0 > 0;
-    before.next(config, identities, ids, connect, keep, runs_pods)
+    before.next(
+        config,
+        identities,
+        ids,
+        |row| Backend::new(row, switch.max_message, switch.dialer.clone()),
+        |backend| is_needed(&switch.question, &switch.owners(), backend),
+        |id| switch.owners().count(id).0 > 0,
+    )
 }
 
 /// The changes from `before` to `next`.
@@ -256,10 +263,12 @@ pub(super) fn changes(question: &Question, owners: &Owners, before: &Live, next:
 fn apply(switch: &Switch, before: &Live, after: Live) {
     warn_of_disputes(before, &after);
     keep_rows(&mut switch.owners(), &before.table, &after.table);
-    let is_new = |backend: &&Arc<Backend>| before.backend(backend.id).is_err();
     if switch.store.is_some() {
-        let new = after.backends.iter().filter(is_new);
-        new.for_each(|backend| backend.saving.begin());
+        for backend in &after.backends {
+            if before.backend(backend.id).is_err() {
+                backend.saving.begin();
+            }
+        }
     }
     for gone in before
         .backends
@@ -269,10 +278,7 @@ fn apply(switch: &Switch, before: &Live, after: Live) {
         forget_backend(switch, gone);
     }
     // Save the state of all backends, because it has the handlers that pods were created with.
-    after
-        .backends
-        .iter()
-        .for_each(|backend| backend.saving.note_change());
+    after.backends.iter().for_each(|it| it.saving.note_change());
     switch.set_live(after);
 }
 
@@ -324,8 +330,8 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
 /// Removes each backend that the configuration does not name and that no pod or container needs.
 pub(crate) fn remove_unneeded(switch: &Switch) {
     let live = switch.live();
-    let unnamed = live.unnamed();
-    let gone: Vec<_> = unnamed
+    let gone: Vec<_> = live
+        .unnamed()
         .filter(|it| !is_needed(&switch.question, &switch.owners(), it))
         .collect();
     if gone.is_empty() {
@@ -338,12 +344,10 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
         .filter(|id| gone.iter().all(|gone| gone.id != *id))
         .collect();
     for backend in gone {
-        let name = backend.name();
-        tracing::info!(backend = %name, socket = %backend.socket, "backend is removed: it has no pods and containers any more");
+        tracing::info!(backend = %backend.name(), socket = %backend.socket, "backend is removed: it has no pods and containers any more");
         forget_backend(switch, backend);
     }
-    let left = live.with_only(&left, |id| switch.owners().count(id).0 > 0);
-    switch.set_live(left);
+    switch.set_live(live.with_only(&left, |id| switch.owners().count(id).0 > 0));
 }
 
 /// Whether `backend` owns a pod or container, or may own one. Other backends that list the same items do not count:
@@ -351,8 +355,7 @@ pub(crate) fn remove_unneeded(switch: &Switch) {
 /// joined does not, because no client knows its pods.
 fn is_needed(question: &Question, owners: &Owners, backend: &Backend) -> bool {
     let is_unlisted = backend.has_joined() && !question.has_listed(backend.id);
-    let may_create = owners.creations.is_at(backend.id);
-    is_unlisted || owners.count(backend.id) != (0, 0) || may_create
+    is_unlisted || owners.count(backend.id) != (0, 0) || owners.creations.is_at(backend.id)
 }
 
 /// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.
@@ -406,10 +409,10 @@ fn warn_of_disputes(before: &Live, after: &Live) {
 
 /// Returns the changed keys that need a restart, as one problem for each key.
 pub(super) fn fixed_keys(before: &Config, after: &Config) -> Vec<admin::Problem> {
-    let keys = KEYS.iter().filter(|key| key.applies == Applies::Restart);
-    let values = keys.filter_map(|key| Some((key, key.value(before)?, key.value(after)?)));
-    let changed = values.filter(|(_, from, to)| from != to);
-    changed
+    KEYS.iter()
+        .filter(|key| key.applies == Applies::Restart)
+        .filter_map(|key| Some((key, key.value(before)?, key.value(after)?)))
+        .filter(|(_, from, to)| from != to)
         .map(|(key, from, to)| {
             let [from, to] = [from, to].map(|value| key.quoted(&value.to_string()));
             let place = after.places.get(key.name);

@@ -104,8 +104,7 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
                 if !is_on_disk {
                     // A new change ends the wait: the call that made the change gets its reply only after the next
                     // attempt to save.
-                    let next = backend.saving.changed_after(change);
-                    tokio::time::timeout(RETRY, next).await.ok();
+                    tokio::time::timeout(RETRY, backend.saving.changed_after(change)).await.ok();
                 }
             }
             () = tokio::time::sleep(TOUCH_EVERY) => touch(backend, store).await,
@@ -127,9 +126,8 @@ async fn touch(backend: &Backend, store: &Arc<Store>) {
 /// Makes a `Switch` that continues with the state of the last run, `found`, and saves its state in `store`. A backend
 /// that the configuration no longer names is kept for its pods.
 pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
-    let whole = |fact: &Option<Bytes>| fact.as_deref().map(Bytes::copy_from_slice);
-    let runtime_config = found.of_node(|saved| whole(&saved.runtime_config));
-    let given = found.of_node(|saved| whole(&saved.given_descriptors));
+    let runtime_config = found.of_node(|saved| copied(&saved.runtime_config));
+    let given = found.of_node(|saved| copied(&saved.given_descriptors));
     let (kept, known) = known_and_kept(&config, &mut found);
     let mut switch = Switch::not_started(config, kept, dialer);
     *switch.runtime_config.lock() = runtime_config;
@@ -137,10 +135,15 @@ pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -
     restore_all(&switch, known);
     let live = switch.live();
     live.backends.iter().for_each(|it| it.saving.begin());
-    let state = |backend: &Arc<Backend>| (saved(&switch, backend), backend.record.answered_at());
-    store.begin(live.backends.iter().map(state));
+    let backends = live.backends.iter();
+    store.begin(backends.map(|it| (saved(&switch, it), it.record.answered_at())));
     switch.store = Some(Arc::new(store));
     switch
+}
+
+/// A copy of `fact`, because a part of a state file would keep the whole file in memory.
+fn copied(fact: &Option<Bytes>) -> Option<Bytes> {
+    fact.as_deref().map(Bytes::copy_from_slice)
 }
 
 /// Makes `switch` assume that each of its backends may have pods that clients know.
@@ -157,9 +160,10 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     // A kill between two saves may leave an id in two files. The file that says that criswitch created the pod counts,
     // whatever the order of the files. The pods of all files are restored before any container, because a container
     // belongs to the owner of its pod.
-    let both = || live.backends.iter().zip(&known);
-    both().for_each(|(backend, known)| restore_created(&mut switch.owners(), backend, known));
-    both().for_each(|(backend, known)| Restored { switch, backend }.restore_pods(known));
+    let both = live.backends.iter().zip(&known);
+    both.clone()
+        .for_each(|(backend, known)| restore_created(&mut switch.owners(), backend, known));
+    both.for_each(|(backend, known)| Restored { switch, backend }.restore_pods(known));
     for (backend, known) in live.backends.iter().zip(known) {
         let handlers = known.auto_registered();
         Restored { switch, backend }.restore(known);
@@ -186,32 +190,12 @@ pub(crate) fn complete(switch: &Switch, backend: &Backend) {
 
 /// Returns the state that criswitch would serve if `backend` were away now.
 pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
-    let list = |list| {
-        let message = backend.record.known().lists.message(list)?;
-        let own = cached::own_items(&switch.owners(), list, backend, &message, &[])?;
-        Some(own.into())
-    };
     let handlers = switch.owners().pods.rows(backend.id);
     let with_default_row = switch.owners().pods.with_default_row(backend.id);
     let created = switch.owners().pods.created_at(backend.id);
     let known = backend.record.known();
     let live = switch.live();
     let runtime_config = switch.runtime_config.lock().clone();
-    let statuses = |kind| {
-        if backend.connection.is_ready() {
-            return Vec::new();
-        }
-        let kept = backend.statuses.lock();
-        let saved = kept.all(kind).map(|(id, status)| SavedStatus {
-            id: id.to_owned(),
-            message: status.message.clone(),
-        });
-        saved.collect()
-    };
-    let auto_registered = live
-        .auto_registered_by(backend.id)
-        .map(str::to_owned)
-        .collect();
     Saved {
         // The store sets `boot` and `run`.
         boot: String::new(),
@@ -219,21 +203,43 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         socket: backend.socket.to_string(),
         name: backend.name().to_string(),
         joined: backend.has_joined(),
-        pods: list(List::Pods),
-        containers: list(List::Containers),
-        images: list(List::Images),
+        pods: saved_list(switch, backend, List::Pods),
+        containers: saved_list(switch, backend, List::Containers),
+        images: saved_list(switch, backend, List::Images),
         handlers,
         with_default_row,
         descriptors: labels::descriptors(backend).filter(labels::is_kept),
         version: known.version.into(),
         status: known.status.into(),
-        auto_registered,
+        auto_registered: live
+            .auto_registered_by(backend.id)
+            .map(str::to_owned)
+            .collect(),
         runtime_config: runtime_config.filter(|it| it.len() <= LONGEST_RUNTIME_CONFIG),
         created,
         given_descriptors: switch.given.lock().clone(),
-        pod_statuses: statuses(Kind::Pod),
-        container_statuses: statuses(Kind::Container),
+        pod_statuses: saved_statuses(backend, Kind::Pod),
+        container_statuses: saved_statuses(backend, Kind::Container),
     }
+}
+
+fn saved_list(switch: &Switch, backend: &Backend, list: List) -> Option<Bytes> {
+    let message = backend.record.known().lists.message(list)?;
+    let own = cached::own_items(&switch.owners(), list, backend, &message, &[])?;
+    Some(own.into())
+}
+
+fn saved_statuses(backend: &Backend, kind: Kind) -> Vec<SavedStatus> {
+    if backend.connection.is_ready() {
+        return Vec::new();
+    }
+    let kept = backend.statuses.lock();
+    kept.all(kind)
+        .map(|(id, status)| SavedStatus {
+            id: id.to_owned(),
+            message: status.message.clone(),
+        })
+        .collect()
 }
 
 /// Returns why lists would fail after a restart while `backend` is away, as a sentence. Returns `None` if they would
@@ -246,10 +252,12 @@ pub(crate) fn restart_problem(
     if !backend.has_joined() || backend.connection.is_ready() {
         return None;
     }
-    let why = match has_store {
-        _ if !question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
-        true => backend.saving.unsaved()?,
-        false => "its state is not saved".to_owned(),
+    let why = if !question.has_listed(backend.id) {
+        "it has not been listed yet".to_owned()
+    } else if has_store {
+        backend.saving.unsaved()?
+    } else {
+        "its state is not saved".to_owned()
     };
     let (name, socket) = (backend.name(), &backend.socket);
     Some(format!(
@@ -273,12 +281,11 @@ impl Restored<'_> {
         match known {
             LastKnown::Saved(saved, answered) => self.restore_saved(*saved, answered),
             LastKnown::Empty => {
-                let nothing = || Some(Bytes::new());
                 let saved = Saved {
                     joined: true,
-                    pods: nothing(),
-                    containers: nothing(),
-                    images: nothing(),
+                    pods: Some(Bytes::new()),
+                    containers: Some(Bytes::new()),
+                    images: Some(Bytes::new()),
                     ..Saved::default()
                 };
                 self.restore_saved(saved, SystemTime::now());
@@ -320,12 +327,11 @@ impl Restored<'_> {
         backend.join();
         let at = instant_of(answered);
         let is_known = saved.pods.is_some() && saved.containers.is_some();
-        let lists = [
+        for (list, message) in [
             (List::Containers, saved.containers),
             (List::Images, saved.images),
             (List::MetricDescriptors, saved.descriptors),
-        ];
-        for (list, message) in lists {
+        ] {
             if let Some(message) = message {
                 self.restore_list(list, message, at);
             }
@@ -391,12 +397,13 @@ fn restore_created(owners: &mut Owners, backend: &Backend, known: &LastKnown) {
         return;
     };
     let created: HashSet<_> = saved.created.iter().map(String::as_str).collect();
-    let is_created = |pod: &[u8]| Ok(created.contains(protobuf::string(pod, LISTED_ID)?));
     let Some(pods) = saved.pods.as_ref().filter(|_| saved.joined) else {
         return;
     };
     // A list that cannot be decoded is reported by `restore_pods`.
-    let Ok(items) = protobuf::retain(pods, ITEMS, is_created) else {
+    let Ok(items) = protobuf::retain(pods, ITEMS, |pod| {
+        Ok(created.contains(protobuf::string(pod, LISTED_ID)?))
+    }) else {
         return;
     };
     let asked = owners.mark();
@@ -435,11 +442,11 @@ fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Ve
 fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     let socket = &row.socket;
     let identity = socket.identity();
-    let is_it = |other: &Address| other != socket && other.identity().is(&identity);
-    let saved = found.sockets().into_iter();
-    let alias = saved
+    let alias = found
+        .sockets()
+        .into_iter()
         .filter_map(|other| Address::parse(&other).ok())
-        .find(is_it);
+        .find(|other| other != socket && other.identity().is(&identity));
     match found.take(&alias.unwrap_or_else(|| socket.clone()).to_string()) {
         LastKnown::First if !row.required => LastKnown::New,
         known => known,
@@ -469,10 +476,10 @@ fn kept(config: &Config, found: &mut Found) -> Vec<(BackendConfig, LastKnown)> {
 
 /// Returns the name of a backend that is kept for its items, or `None` if it has no items that clients may know.
 fn kept_name(known: &LastKnown) -> Option<&str> {
-    let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
     match known {
         LastKnown::Saved(saved, _) => {
-            let may_have = has_items(&saved.pods) || has_items(&saved.containers);
+            let mut lists = [&saved.pods, &saved.containers].into_iter();
+            let may_have = lists.any(|list| list.as_ref().is_none_or(|list| !list.is_empty()));
             (saved.joined && may_have).then_some(saved.name.as_str())
         }
         LastKnown::Unknown => Some(UNNAMED),

@@ -183,8 +183,9 @@ impl Subscribers {
     /// Ends the streams of all subscribers, after their unread events.
     fn end(&self, trailers: &HeaderMap) {
         self.change_all(|unread| {
-            let end = || End::Trailers(trailers.clone());
-            unread.end.get_or_insert_with(end);
+            unread
+                .end
+                .get_or_insert_with(|| End::Trailers(trailers.clone()));
         });
     }
 

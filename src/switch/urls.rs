@@ -38,7 +38,8 @@ pub(crate) fn completed(
 /// Whether the text before the first `:` is a scheme (RFC 3986, section 3.1).
 fn has_scheme(url: &str) -> bool {
     url.split_once(':').is_some_and(|(scheme, _)| {
-        let is_in_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-        scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(is_in_scheme)
+        let mut chars = scheme.chars();
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && chars.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
     })
 }

@@ -1,14 +1,11 @@
 //! Which replies may be cached and merged with the replies of other backends.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use criswitch_cri::codec::protobuf;
 use criswitch_cri::rpc::List;
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::backend::known::Known;
 use crate::gate::Readable;
 use crate::ownership::{self, MOST, Unlearned};
 use crate::topology::Live;
@@ -57,15 +54,17 @@ pub(super) fn usable(
 /// room together: up to `max_message` counts as fitting.
 pub(crate) fn has_room(live: &Live, list: List, backend: &Backend, size: usize) -> bool {
     let joined = live.joined();
-    let cached = |other: &Arc<Backend>| {
-        let last = |known: &mut Known| known.lists.get(list).map(|it| it.message.len());
-        other.record.learn(last).unwrap_or(0)
-    };
     let others = joined.iter().filter(|other| other.id != backend.id);
     let limit = backend.max_message;
     list.kind().is_none() && size <= limit
         || size <= limit / joined.len().max(1)
-        || size + others.map(cached).sum::<usize>() <= limit
+        || size + others.map(|it| cached_size(it, list)).sum::<usize>() <= limit
+}
+
+fn cached_size(backend: &Backend, list: List) -> usize {
+    backend
+        .record
+        .learn(|known| known.lists.get(list).map_or(0, |it| it.message.len()))
 }
 
 /// Checks that a list of a backend that has not joined can be learned, cached and merged.

@@ -54,8 +54,9 @@ impl View<'_> {
             .owners
             .own(kind, backend.id, message, asked)
             .map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
-        let shown = self.shown(list, backend, own.as_ref().unwrap_or(message))?;
-        Ok(shown.or(own))
+        Ok(self
+            .shown(list, backend, own.as_ref().unwrap_or(message))?
+            .or(own))
     }
 
     /// Returns a backend's list as the client gets it, if it differs from `message`. Only stats may have items of other
@@ -118,21 +119,20 @@ impl View<'_> {
             is_own
         };
         let inside = Cell::new(0);
-        let is_own_inside = |id: &str| {
-            inside.set(inside.get() + 1);
-            inside.get() > MOST || is_own(Kind::Container, id)
-        };
         // An item whose id cannot be read counts as the backend's own.
-        let own = protobuf::retain(reply, fields::ITEMS, |item| {
+        let retained = protobuf::retain(reply, fields::ITEMS, |item| {
             Ok(is_own(
                 kind,
                 protobuf::string(item, path).unwrap_or_default(),
             ))
         });
-        let own = own.and_then(|own| {
-            let items = own.as_ref().unwrap_or(reply);
-            let inside = without_inside(list, items, is_own_inside)?;
-            let own = inside.or(own);
+        let own = retained.and_then(|retained| {
+            let items = retained.as_ref().unwrap_or(reply);
+            let changed = without_inside(list, items, |id| {
+                inside.set(inside.get() + 1);
+                inside.get() > MOST || is_own(Kind::Container, id)
+            })?;
+            let own = changed.or(retained);
             let items = own.as_ref().unwrap_or(reply);
             Ok(first_of_each(list, items, &mut HashSet::new(), MOST)?.or(own))
         });

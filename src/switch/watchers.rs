@@ -61,12 +61,13 @@ impl Watchers {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
-        let worked = tokio::task::spawn_blocking(move || {
+        tokio::task::spawn_blocking(move || {
             let worked = work();
             drop(turn);
             worked
-        });
-        worked.await.ok()
+        })
+        .await
+        .ok()
     }
 
     /// The health of the node. Clients share a look that is younger than `age`. Returns `None` if the look panics.

@@ -88,8 +88,10 @@ impl RepeatedFailures {
         let mut failures = self.0.lock();
         failures.since.get_or_insert_with(Instant::now);
         failures.failed += 1;
-        let is_due = |last: Instant| last.elapsed() >= FAILING_PAUSE;
-        if !failures.last.is_none_or(is_due) {
+        if failures
+            .last
+            .is_some_and(|last| last.elapsed() < FAILING_PAUSE)
+        {
             return None;
         }
         failures.last = Some(Instant::now());

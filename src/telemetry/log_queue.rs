@@ -116,8 +116,8 @@ impl LogQueue {
     /// was dropped and no lines wait.
     fn next(&self) -> Option<(Vec<u8>, u64)> {
         let mut waiting = self.0.waiting.lock();
-        let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
-        self.0.changed.wait_while(&mut waiting, nothing);
+        let changed = &self.0.changed;
+        changed.wait_while(&mut waiting, |it| it.lines.is_empty() && !it.ended);
         let lines = std::mem::take(&mut waiting.lines);
         (!lines.is_empty()).then_some((lines, waiting.dropped))
     }
@@ -157,15 +157,14 @@ fn on_one_line(line: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| LINE_BREAKS.contains(byte)) {
         return line.into();
     }
-    let escaped = |byte: &u8| {
+    let escaped = text.iter().flat_map(|byte| {
         if LINE_BREAKS.contains(byte) {
             byte.escape_ascii().collect::<Vec<u8>>()
         } else {
             vec![*byte]
         }
-    };
-    let text = text.iter().flat_map(escaped);
-    text.chain(*b"\n").collect()
+    });
+    escaped.chain(*b"\n").collect()
 }
 
 #[cfg(test)]

@@ -45,13 +45,8 @@ impl Rejections {
     /// Remembers a failure. Earlier failures of the same pod become one entry with this one.
     pub(crate) fn note(&self, mut rejection: Rejection) {
         let mut all = self.0.lock();
-        let same =
-            |other: &Rejection| other.is(&rejection.namespace, &rejection.name, &rejection.uid);
-        if let Some(before) = all
-            .iter()
-            .position(same)
-            .and_then(|place| all.remove(place))
-        {
+        let place = all.iter().position(|it| it.pod() == rejection.pod());
+        if let Some(before) = place.and_then(|place| all.remove(place)) {
             rejection.first = before.first;
             rejection.times = before.times.saturating_add(1);
         }
@@ -63,9 +58,8 @@ impl Rejections {
 
     /// Forgets a pod that was created after all.
     pub(crate) fn created(&self, namespace: &str, name: &str, uid: &str) {
-        self.0
-            .lock()
-            .retain(|other| !other.is(namespace, name, uid));
+        let pod = (namespace, name, uid);
+        self.0.lock().retain(|other| other.pod() != pod);
     }
 
     /// The remembered pods, the newest failure at the end.
@@ -75,12 +69,8 @@ impl Rejections {
 }
 
 impl Rejection {
-    fn is(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        (
-            self.namespace.as_str(),
-            self.name.as_str(),
-            self.uid.as_str(),
-        ) == (namespace, name, uid)
+    fn pod(&self) -> (&str, &str, &str) {
+        (&self.namespace, &self.name, &self.uid)
     }
 }
 

@@ -21,16 +21,16 @@ impl Trace {
     }
 
     fn read(traceparent: &[u8]) -> Option<Trace> {
-        let text = std::str::from_utf8(traceparent).ok()?;
-        let mut parts = text.split('-');
+        let mut parts = std::str::from_utf8(traceparent).ok()?.split('-');
         let (version, trace_id, span_id, flags) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let whole =
             is_hex(version, 2) && is_hex(trace_id, 32) && is_hex(span_id, 16) && is_hex(flags, 2);
         // Later versions of the header may have more parts.
         let known = version != "ff" && (version != "00" || parts.next().is_none());
-        let set = |id: &str| id.bytes().any(|byte| byte != b'0');
-        (whole && known && set(trace_id) && set(span_id)).then(|| Trace {
+        let mut ids = [trace_id, span_id].into_iter();
+        let are_set = ids.all(|id| id.bytes().any(|byte| byte != b'0'));
+        (whole && known && are_set).then(|| Trace {
             trace_id: trace_id.to_owned(),
             span_id: span_id.to_owned(),
         })
@@ -38,8 +38,8 @@ impl Trace {
 }
 
 fn is_hex(part: &str, length: usize) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    part.len() == length && part.bytes().all(is_digit)
+    let mut bytes = part.bytes();
+    part.len() == length && bytes.all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

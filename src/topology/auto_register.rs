@@ -79,10 +79,11 @@ fn offers(
     for (backend, report) in reports {
         let names = match report {
             Report::Status(status) => advertised(status),
-            Report::Awaited | Report::Absent => {
-                let held = held.iter().filter(|it| it.backend == *backend);
-                held.map(|it| it.name.as_str()).collect()
-            }
+            Report::Awaited | Report::Absent => held
+                .iter()
+                .filter(|it| it.backend == *backend)
+                .map(|it| it.name.as_str())
+                .collect(),
         };
         for name in names {
             if table.handler(name).is_some() {
@@ -99,9 +100,8 @@ fn offers(
 
 /// The handlers in `status` that a RuntimeClass can name, at most [`MOST`]; none if `status` cannot be decoded.
 fn advertised(status: &[u8]) -> Vec<&str> {
-    let handlers =
-        protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS]).unwrap_or_default();
-    let names = handlers
+    let names = protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS])
+        .unwrap_or_default()
         .into_iter()
         .filter_map(|handler| protobuf::string(handler, &[runtime_handler::NAME]).ok());
     names.filter(|name| is_label(name)).take(MOST).collect()

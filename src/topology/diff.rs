@@ -1,7 +1,7 @@
 //! The changes of a reload: handlers and backends that are added, removed and moved. Does no I/O.
 
 use criswitch_config::wording::{self, counted};
-use criswitch_config::{Applies, BackendId, Config, Handler, KEYS, Key};
+use criswitch_config::{Applies, BackendId, Config, Handler, KEYS};
 use criswitch_cri::codec::admin::{Changes, Moved, Retiring};
 
 use crate::backend::Backend;
@@ -71,11 +71,12 @@ pub(crate) fn between(
             Ok(_) => {}
         }
     }
-    let gone = before
+    changes.backends_removed = before
         .backends
         .iter()
-        .filter(|backend| after.backend(backend.id).is_err());
-    changes.backends_removed = gone.map(|backend| name_of(backend)).collect();
+        .filter(|backend| after.backend(backend.id).is_err())
+        .map(|backend| name_of(backend))
+        .collect();
     changes.settings = other_settings(&before.config, &after.config);
     let notes = after.config.notes.iter();
     let new_notes = notes.filter(|note| !before.config.notes.contains(note));
@@ -109,13 +110,14 @@ fn of_handlers(before: &Live, after: &Live, name_of: &impl Fn(&Backend) -> Strin
             Some(_) => {}
         }
     }
-    let removed = before
+    changes.handlers_removed = before
         .table
         .handlers
         .iter()
         .map(|row| &row.name)
-        .filter(|name| after.table.handler(name).is_none());
-    changes.handlers_removed = removed.cloned().collect();
+        .filter(|name| after.table.handler(name).is_none())
+        .cloned()
+        .collect();
     let (old, new) = (&before.table.default, &after.table.default);
     changes.default_handler = (old.name != new.name).then(|| Moved {
         name: "default_handler".to_owned(),
@@ -128,11 +130,8 @@ fn of_handlers(before: &Live, after: &Live, name_of: &impl Fn(&Backend) -> Strin
 /// A line for each change.
 fn in_words(changes: &Changes) -> Vec<String> {
     let mut lines = Vec::new();
-    let all = |what: &str, names: &[String]| -> Vec<String> {
-        names.iter().map(|name| format!("{what} {name}")).collect()
-    };
-    lines.extend(all("handler added:", &changes.handlers_added));
-    lines.extend(all("handler removed:", &changes.handlers_removed));
+    lines.extend(each("handler added:", &changes.handlers_added));
+    lines.extend(each("handler removed:", &changes.handlers_removed));
     for Moved { from, to, .. } in &changes.backends_renamed {
         lines.push(format!(
             "backend renamed: {from} is now {to}, because the name {from} has another socket"
@@ -144,9 +143,9 @@ fn in_words(changes: &Changes) -> Vec<String> {
     if let Some(Moved { from, to, .. }) = &changes.default_handler {
         lines.push(format!("default_handler changed: from {from} to {to}"));
     }
-    lines.extend(all("backend added:", &changes.backends_added));
+    lines.extend(each("backend added:", &changes.backends_added));
     lines.extend(changes.backends_retiring.iter().flat_map(retiring_lines));
-    lines.extend(all("backend removed:", &changes.backends_removed));
+    lines.extend(each("backend removed:", &changes.backends_removed));
     if !changes.settings.is_empty() {
         lines.push(format!("settings changed: {}", changes.settings.join(", ")));
     }
@@ -157,6 +156,10 @@ fn in_words(changes: &Changes) -> Vec<String> {
     lines
 }
 
+fn each(what: &str, names: &[String]) -> impl Iterator<Item = String> {
+    names.iter().map(move |name| format!("{what} {name}"))
+}
+
 /// Returns a warning if the backend that now answers for the node has a different cgroup driver from the backend that
 /// answered before.
 fn other_cgroup_driver(
@@ -164,13 +167,13 @@ fn other_cgroup_driver(
     after: &Live,
     name_of: impl Fn(&Backend) -> String,
 ) -> Option<String> {
-    let default_backend = |live: &Live| live.backend(live.default_backend()).cloned().ok();
-    let (old, new) = (default_backend(before)?, default_backend(after)?);
+    let old = before.backend(before.default_backend()).ok()?;
+    let new = after.backend(after.default_backend()).ok()?;
     let differs = new
         .record
         .known()
         .has_other_cgroup_driver(&old.record.known());
-    let (old, new) = (name_of(&old), name_of(&new));
+    let (old, new) = (name_of(old), name_of(new));
     differs.then(|| {
         format!("wrong cgroup driver: {new} uses a different driver than {old}, and the kubelet still uses the driver of {old}; set the same driver for both")
     })
@@ -202,14 +205,17 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
 
 /// The changed keys that apply at this time. A key of a backend is followed by the backend's name.
 fn changed_keys(applies: Applies, before: &Config, after: &Config) -> Vec<String> {
-    let keys = || KEYS.iter().filter(|key| key.applies == applies);
-    let changed = keys().filter(|key| key.value(before) != key.value(after));
-    let mut all: Vec<_> = changed.map(|key| key.name.to_owned()).collect();
+    let keys = KEYS.iter().filter(|key| key.applies == applies);
+    let mut all: Vec<_> = keys
+        .clone()
+        .filter(|key| key.value(before) != key.value(after))
+        .map(|key| key.name.to_owned())
+        .collect();
     for row in &after.table.backends {
         let Some(old) = before.table.backend(row.id) else {
             continue;
         };
-        let is_changed = |key: &&Key| {
+        let fields = keys.clone().filter(|key| {
             let values = (key.value_of(old), key.value_of(row));
             // A backend without its own timeout inherits the global timeout. A change of the global key is already in
             // `all`.
@@ -218,17 +224,17 @@ fn changed_keys(applies: Applies, before: &Config, after: &Config) -> Vec<String
                 .find(|all| all.table.is_empty() && all.name == key.name)
                 .map(|all| (all.value(before), all.value(after)));
             key.name != "socket" && values.0 != values.1 && of_all != Some(values)
-        };
-        let fields = keys().filter(is_changed).map(|key| key.name);
+        });
         let is_renamed = applies == Applies::Reload && old.name != row.name;
-        let fields = is_renamed.then_some("name").into_iter().chain(fields);
-        all.extend(fields.map(|field| format!("{field} of backend {}", row.name)));
+        let name = is_renamed.then_some("name").into_iter();
+        let names = name.chain(fields.map(|key| key.name));
+        all.extend(names.map(|field| format!("{field} of backend {}", row.name)));
     }
     all
 }
 
 fn place(live: &Live, row: &Handler, name_of: impl Fn(&Backend) -> String) -> String {
     let backend = live.backend(row.backend);
-    let backend = backend.map_or_else(|_| "?".into(), |backend| name_of(backend));
-    wording::place(&backend, &row.name, &row.backend_handler)
+    let name = backend.map_or_else(|_| "?".into(), |backend| name_of(backend));
+    wording::place(&name, &row.name, &row.backend_handler)
 }

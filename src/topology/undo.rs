@@ -21,8 +21,8 @@ pub(crate) fn undo(changes: &Changes, before: &Live, after: &Live) -> Vec<Undo> 
             complete: true,
             effect: "the handler takes new pods again".to_owned(),
         });
-    let moved = changes.handlers_moved.iter();
-    let moved = moved.filter(|moved| !lost.contains(&&moved.name));
+    let all_moved = changes.handlers_moved.iter();
+    let moved = all_moved.filter(|moved| !lost.contains(&&moved.name));
     let settings = (!changes.settings.is_empty()).then(|| Undo {
         what: "settings".to_owned(),
         complete: true,
@@ -44,11 +44,12 @@ pub(crate) fn undo(changes: &Changes, before: &Live, after: &Live) -> Vec<Undo> 
 /// only until a row or the reload takes the handler away.
 fn lost_auto_registered<'l>(before: &'l Live, after: &Live) -> Vec<&'l String> {
     let kept = before.disputed.iter().filter(|it| it.kept_by.is_some());
-    let lost = kept.filter(|was| {
+    kept.filter(|was| {
         let mut disputed = after.disputed.iter();
         !disputed.any(|is| is.handler == was.handler && is.kept_by == was.kept_by)
-    });
-    lost.map(|dispute| &dispute.handler).collect()
+    })
+    .map(|dispute| &dispute.handler)
+    .collect()
 }
 
 fn of_lost(name: &str) -> Undo {

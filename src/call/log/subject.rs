@@ -25,12 +25,9 @@ impl PodName {
     pub(super) fn requested(row: &Row, request: &[u8]) -> Option<PodName> {
         let metadata = [row.pod_config()?, &[pod_sandbox_config::METADATA]].concat();
         let pod = PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)?;
-        let handler = if row.name == rpc::RUN_POD_SANDBOX.name {
-            protobuf::string(request, RUN_HANDLER).ok()
-        } else {
-            None
-        };
-        let handler = handler.filter(|handler| !handler.is_empty());
+        let handler = protobuf::string(request, RUN_HANDLER)
+            .ok()
+            .filter(|it| row.name == rpc::RUN_POD_SANDBOX.name && !it.is_empty());
         Some(PodName {
             handler: handler.map(|handler| errors::shown(handler).to_owned()),
             ..pod
@@ -57,14 +54,12 @@ impl PodName {
     /// The names in the metadata of a pod. `None` if the metadata has no name: crictl may omit the configuration of the
     /// pod.
     fn of_metadata(metadata: &[u8]) -> Option<PodName> {
-        let text =
-            |path| protobuf::string(metadata, path).map(|text| errors::shown(text).to_owned());
         let [name, uid, namespace] = [
             &[pod_sandbox_metadata::NAME],
             &[pod_sandbox_metadata::UID],
             &[pod_sandbox_metadata::NAMESPACE],
         ]
-        .map(|path| text(path).unwrap_or_default());
+        .map(|path| errors::shown(protobuf::string(metadata, path).unwrap_or_default()).to_owned());
         let pod = PodName {
             namespace,
             name,

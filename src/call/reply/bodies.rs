@@ -101,8 +101,7 @@ impl http_body::Body for WholeBody {
 }
 
 fn size(frame: &Frame<Bytes>) -> usize {
-    let data = frame.data_ref().map_or(0, Bytes::len);
-    data + frame.trailers_ref().map_or(0, budget::size)
+    frame.data_ref().map_or(0, Bytes::len) + frame.trailers_ref().map_or(0, budget::size)
 }
 
 /// Keeps `held` until `end` is sent: the headers or trailers that end a reply. `end` may wait in a queue of h2 after
@@ -136,8 +135,7 @@ pub(super) struct CountedBody {
 impl CountedBody {
     /// Takes `bytes` from `held`, after adding the bytes that `held` lacks.
     fn hold(&mut self, bytes: usize) -> Result<Reservation, Unread> {
-        let missing = bytes.saturating_sub(self.held.bytes());
-        self.held.grow(missing)?;
+        self.held.grow(bytes.saturating_sub(self.held.bytes()))?;
         Ok(self.held.split(bytes))
     }
 

@@ -72,22 +72,20 @@ impl Part<'_> {
     /// Records whether the backend's answer can be used, if the call asks for all items.
     fn noted(self, share: Result<Share, Failed>) -> Result<Share, Failed> {
         let Part { call, backend, .. } = self;
-        let note = |failed: Option<&Failed>| {
-            let failed = failed.map(Failed::code_and_text);
-            backend.record.note_answer(call.row, failed.as_deref());
-        };
-        match &share {
-            _ if !call.asks_for_all() => {}
+        let failed = match &share {
+            _ if !call.asks_for_all() => return share,
             // Whether a large part can be used is known only when all backends have answered.
-            Ok(Share::Large(..) | Share::Lacking(_)) => {}
-            Ok(Share::Own(_)) => note(None),
-            Ok(Share::Replaced(_, why)) if why.is_silence() => {}
-            Err(why) if self.is_acted_on(why) => {}
+            Ok(Share::Large(..) | Share::Lacking(_)) => return share,
+            Ok(Share::Own(_)) => None,
+            Ok(Share::Replaced(_, why)) if why.is_silence() => return share,
+            Err(why) if self.is_acted_on(why) => return share,
             Ok(Share::Replaced(_, why)) | Err(why) if why.is_of_clients() => {
-                backend.record.doubt(call.row)
+                backend.record.doubt(call.row);
+                return share;
             }
-            Ok(Share::Replaced(_, why)) | Err(why) => note(Some(why)),
-        }
+            Ok(Share::Replaced(_, why)) | Err(why) => Some(why.code_and_text()),
+        };
+        backend.record.note_answer(call.row, failed.as_deref());
         share
     }
 
@@ -99,7 +97,6 @@ impl Part<'_> {
         let is_list = call
             .listing()
             .is_some_and(|listing| !listing.list.is_stats());
-        let replaced = |why: Failed| self.replacement(why);
         // A default backend that has not reported its file systems yet may still start.
         let is_short = call.row.patience == Patience::Short
             && backend.record.learn(|known| known.disks.has_reported());
@@ -108,7 +105,7 @@ impl Part<'_> {
             // late with the call, the session asks it.
             let is_late = backend.record.known().is_late_with(call.row);
             let is_asked = is_short || is_late || backend.connection.is_ready();
-            match replaced(status.into()) {
+            match self.replacement(status.into()) {
                 Ok(share) => return Ok(share),
                 Err(why) if is_asked => return Err(why),
                 Err(_) => {}
@@ -119,7 +116,7 @@ impl Part<'_> {
             Ok(answered) => answered,
             Err(late) => {
                 let why = backend.timed_out(call.row);
-                let share = replaced(if late.is_fault_of_backend {
+                let share = self.replacement(if late.is_fault_of_backend {
                     why.into()
                 } else {
                     errors::of_deadline(why).into()
@@ -171,47 +168,39 @@ impl Part<'_> {
             // Only the next good answer to a call for all items shows that the answers can be used again.
             contribution.is_of_all = call.asks_for_all() && !why.is_of_clients();
         }
-        let note = |by, why: &Failed| backend.record.note_replaced(contribution, by, why);
-        let omitted = |why: Failed| {
-            note(Replaced::Nothing, &why);
-            Ok(Share::Replaced(None, why))
-        };
         let is_default = backend.id == call.live.default_backend();
-        match (self.how.silent, call.listing()) {
-            (Silent::LastKnown, Some(listing)) => {
-                let Some(message) = self.renamed_list(listing) else {
-                    return Err(why);
-                };
-                let message = self.counted(listing.list, message)?;
-                note(Replaced::CachedList, &why);
-                Ok(Share::Replaced(Some(message), why))
-            }
-            (Silent::LastKnownOrOmitted, Some(listing)) => {
-                if let Some(message) = self.last_stats(listing) {
+        let (by, message) = match (self.how.silent, call.listing()) {
+            (Silent::LastKnown, Some(listing)) => match self.renamed_list(listing) {
+                Some(message) => {
                     let message = self.counted(listing.list, message)?;
-                    note(Replaced::CachedStats, &why);
-                    return Ok(Share::Replaced(Some(message), why));
+                    (Replaced::CachedList, Some(message))
+                }
+                None => return Err(why),
+            },
+            (Silent::LastKnownOrOmitted, Some(listing)) => match self.last_stats(listing) {
+                Some(message) => {
+                    let message = self.counted(listing.list, message)?;
+                    (Replaced::CachedStats, Some(message))
                 }
                 // An empty reply to a call that names one pod or container would be wrong, because the backend may have
                 // the stats.
-                if listing.names_one {
-                    Err(why)
-                } else {
-                    omitted(why)
+                None if listing.names_one => return Err(why),
+                None => (Replaced::Nothing, None),
+            },
+            (Silent::OmittedUnlessDefault, _) if !is_default => (Replaced::Nothing, None),
+            (Silent::OmittedUnlessDefault, _) => {
+                match backend.record.learn(|known| known.disks.last_reply()) {
+                    // The backend's own error passes.
+                    reply @ Some(_) if matches!(why, Failed::Status(_)) => {
+                        (Replaced::CachedStats, reply)
+                    }
+                    _ => return Err(why),
                 }
             }
-            (Silent::OmittedUnlessDefault, _) if !is_default => omitted(why),
-            (Silent::OmittedUnlessDefault, _) => {
-                let reply = backend.record.learn(|known| known.disks.last_reply());
-                // The backend's own error passes.
-                let Some(message) = reply.filter(|_| matches!(why, Failed::Status(_))) else {
-                    return Err(why);
-                };
-                note(Replaced::CachedStats, &why);
-                Ok(Share::Replaced(Some(message), why))
-            }
-            _ => Err(why),
-        }
+            _ => return Err(why),
+        };
+        backend.record.note_replaced(contribution, by, &why);
+        Ok(Share::Replaced(message, why))
     }
 
     /// `message`, which replaces the backend's answer. If it is a copy of the cached list, its memory is counted,
@@ -226,8 +215,8 @@ impl Part<'_> {
             return Ok(message);
         }
         let mut held = backend.memory.of(call.user, call.row).held();
-        let grown = held.grow(message.len());
-        grown.map_err(|unread| backend.unread(&unread))?;
+        held.grow(message.len())
+            .map_err(|unread| backend.unread(&unread))?;
         Ok(message.holding(held))
     }
 
@@ -259,8 +248,8 @@ impl Part<'_> {
         let Part {
             switch, backend, ..
         } = self;
-        let unserved = || backend.unavailable(&unserved(&switch.question, listing.list, backend));
-        self.renamed_list(listing).ok_or_else(unserved)
+        self.renamed_list(listing)
+            .ok_or_else(|| backend.unavailable(&unserved(&switch.question, listing.list, backend)))
     }
 
     /// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too
@@ -333,8 +322,7 @@ fn failed(failure: &Failure, more: &str) -> String {
 /// Whether the last answer of `backend` to a call for this list can be used.
 fn is_usable(backend: &Backend, list: List) -> bool {
     let known = backend.record.known();
-    let is_ready = backend.connection.is_ready();
-    is_ready && !known.misses(list) && known.failure_of(list).is_none()
+    backend.connection.is_ready() && !known.misses(list) && known.failure_of(list).is_none()
 }
 
 /// Why a merged list of pods, containers or images fails now because of `backend`; `None` if `backend` makes none of
@@ -351,11 +339,13 @@ pub(crate) fn lists_problem(
 
 /// Whether merged lists of all pods and of all containers would succeed now. Cached lists count for backends that do
 /// not answer.
-pub(crate) fn lists_are_whole(live: &Live, owners: &Owners, question: &Question) -> bool {
-    let lists = [List::Pods, List::Containers];
+pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
+    let (live, owners, question) = (switch.live(), switch.owners(), &switch.question);
     live.joined().iter().all(|backend| {
-        let is_whole = |list| list_problem(live, owners, question, list, backend).is_none();
-        question.has_listed(backend.id) && lists.into_iter().all(is_whole)
+        question.has_listed(backend.id)
+            && [List::Pods, List::Containers]
+                .into_iter()
+                .all(|list| list_problem(&live, &owners, question, list, backend).is_none())
     })
 }
 
@@ -386,10 +376,10 @@ pub(crate) fn lacks(owners: &Owners, backend: &Backend, row: &Row) -> bool {
     if known.is_late_with(row) {
         return false;
     }
-    let lacks =
-        |message: Readable| cached::own_items(owners, list, backend, &message, &[]).is_none();
     match list.kind() {
-        Some(_) => known.lists.message(list).is_some_and(lacks),
+        Some(_) => known.lists.message(list).is_some_and(|message| {
+            cached::own_items(owners, list, backend, &message, &[]).is_none()
+        }),
         None => known.lists.is_outdated(list),
     }
 }
@@ -405,20 +395,20 @@ fn still_owned(
     let Some((kind, _)) = list.about() else {
         return Some(message.clone());
     };
-    let (items, containers) = (
-        owners.of(kind, backend),
-        owners.of(Kind::Container, backend),
-    );
-    let is_in_pod = |id: &str| {
-        owners
-            .containers
-            .pod_of(id)
-            .is_some_and(|of| of.starts_with(pod.as_str()))
-    };
-    let wanted = |id: &str| items.contains(id) && (pod.is_empty() || is_in_pod(id));
-    let left = filter(*list, message, &call.message(), wanted).ok()?;
+    let items = owners.of(kind, backend);
+    let containers = owners.of(Kind::Container, backend);
+    let left = filter(*list, message, &call.message(), |id| {
+        items.contains(id) && (pod.is_empty() || is_in_pod(owners, id, pod))
+    })
+    .ok()?;
     let inside = without_inside(*list, &left, |id| containers.contains(id)).ok()?;
     Some(inside.unwrap_or(left))
+}
+
+/// Whether the id of the container's pod begins with `pod`.
+fn is_in_pod(owners: &Owners, container: &str, pod: &str) -> bool {
+    let of = owners.containers.pod_of(container);
+    of.is_some_and(|of| of.starts_with(pod))
 }
 
 fn cached(list: List, backend: &Backend, most: Duration) -> Option<Readable> {

@@ -36,18 +36,17 @@ pub(crate) async fn pull_everywhere(
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Unsent, Failed> {
-    let parts = change(call, backends).await;
-    let reply = all_well(parts, &[])?;
+    let reply = all_well(change(call, backends).await, &[])?;
     Ok(Unsent::of(reply, backends))
 }
 
 /// Sends `call`, which changes image stores, to all `backends` at once.
 async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
-    let sent = backends.iter().cloned().map(|backend| async move {
+    join_all(backends.iter().cloned().map(|backend| async move {
         let result = fanout::ask(call, &backend).await;
         BackendResult { backend, result }
-    });
-    join_all(sent).await
+    }))
+    .await
 }
 
 /// Returns the first successful reply, else the first reply with a code in `fine`. `NotFound` becomes an empty
@@ -81,10 +80,7 @@ pub(crate) async fn create_container(
 ) -> Result<Unsent, Failed> {
     let requests = &switch.pod_requests;
     let sent = match own_image(requests, call, owner).await {
-        Ok(Some(id)) => {
-            let call = call.with_string(CONTAINER_IMAGE, &id);
-            forward::send(switch, &call, owner).await
-        }
+        Ok(Some(id)) => forward::send(switch, &call.with_string(CONTAINER_IMAGE, &id), owner).await,
         // The owner then rejects the call with a better error.
         Ok(None) | Err(_) => forward::send(switch, call, owner).await,
     };

@@ -54,8 +54,7 @@ pub(super) fn settle(answered: &mut [Answered<'_>]) -> Result<(), Failed> {
     }
     for it in answered {
         if let Share::Large(message, asked) = &it.share {
-            let learned = learned_share(it.part, message, *asked);
-            it.share = fallback::or_replacement(it.part, learned)?;
+            it.share = fallback::or_replacement(it.part, learned_share(it.part, message, *asked))?;
         }
     }
     Ok(())

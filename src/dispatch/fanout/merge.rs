@@ -24,27 +24,26 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
     let mut seen = HashSet::with_hasher(RandomState::default());
     let mut out = BytesMut::new();
     let mut of_first = Vec::new();
-    let messages = messages.iter().enumerate();
-    for (place, field) in messages
-        .flat_map(|(place, message)| protobuf::fields(message).map(move |field| (place, field)))
-    {
-        let field = field?;
-        let key = keys.iter().find_map(|key| match key.split_first() {
-            Some((number, rest)) if *number == field.number => Some(rest),
-            _ => None,
-        });
-        if place == 0 && key.is_some() && !of_first.contains(&field.number) {
-            of_first.push(field.number);
-        }
-        let first = match key {
-            Some(path) => {
-                let key = (field.number, protobuf::string(field.bytes()?, path)?);
-                of_first.contains(&field.number) && seen.insert(key)
+    for (place, message) in messages.iter().enumerate() {
+        for field in protobuf::fields(message) {
+            let field = field?;
+            let key = keys.iter().find_map(|key| match key.split_first() {
+                Some((number, rest)) if *number == field.number => Some(rest),
+                _ => None,
+            });
+            if place == 0 && key.is_some() && !of_first.contains(&field.number) {
+                of_first.push(field.number);
             }
-            None => true,
-        };
-        if first {
-            out.put_slice(field.raw);
+            let is_first = match key {
+                Some(path) => {
+                    let key = (field.number, protobuf::string(field.bytes()?, path)?);
+                    of_first.contains(&field.number) && seen.insert(key)
+                }
+                None => true,
+            };
+            if is_first {
+                out.put_slice(field.raw);
+            }
         }
     }
     Ok(out.freeze())
@@ -116,9 +115,7 @@ impl Copies {
         }
         let mut out = BytesMut::new();
         for (first, others) in items {
-            let is_as_listed =
-                others.is_empty() && protobuf::varint(first, &[self.size])? <= LARGEST_IMAGE;
-            if is_as_listed {
+            if others.is_empty() && protobuf::varint(first, &[self.size])? <= LARGEST_IMAGE {
                 protobuf::put_bytes(&mut out, ITEMS, first);
             } else {
                 protobuf::put_bytes(&mut out, ITEMS, &self.one(first, &others)?);
@@ -127,8 +124,8 @@ impl Copies {
         Ok(out.freeze())
     }
 
-    /// Merges the copies of one item: the first copy's bytes, then the names that only other copies have, then
-    /// the merged size and `pinned`. The merged values come last, because in protobuf a later value of a singular field
+    /// Merges the copies of one item: the first copy's bytes, then the names that only other copies have, then the
+    /// merged size and `pinned`. The merged values come last, because in protobuf a later value of a singular field
     /// replaces an earlier one.
     fn one(&self, first: &[u8], others: &[&[u8]]) -> Result<Bytes, Malformed> {
         let mut out = BytesMut::from(first);
@@ -192,8 +189,12 @@ pub fn common_features(all: &[Bytes]) -> Result<Bytes, Malformed> {
     let mut numbers: Vec<u32> = protobuf::fields(first)
         .map(|field| Ok(field?.number))
         .collect::<Result<_, Malformed>>()?;
-    let known = |number| features::OF_RUNTIME.iter().find(|it| it.number == number);
-    numbers.retain(|number| known(*number).is_none_or(Feature::is_served));
+    numbers.retain(|number| {
+        let mut known = features::OF_RUNTIME.iter();
+        known
+            .find(|it| it.number == *number)
+            .is_none_or(Feature::is_served)
+    });
     numbers.sort_unstable();
     numbers.dedup();
     for number in numbers {

@@ -32,9 +32,11 @@ pub(crate) async fn update_runtime_config(
     *last.lock() = Some(call.body.clone());
     // A backend that a reload has just added is not in `backends`, and may have the previous configuration. The session
     // of such a backend sends the new configuration.
-    let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
-    let new = live.backends.iter().filter(|backend| !asked(backend));
-    new.for_each(|backend| backend.nudges.owed.notify_one());
+    for new in &live.backends {
+        if backends.iter().all(|asked| asked.id != new.id) {
+            new.nudges.owed.notify_one();
+        }
+    }
     live.backends.iter().for_each(|it| it.saving.note_change());
     let mut unanswered = Unanswered(backends);
     let parts = gather(call, backends).await;
@@ -51,9 +53,8 @@ pub(crate) async fn update_runtime_config(
 
 /// A `RuntimeConfigResponse` with this cgroup driver.
 fn runtime_config_of(driver: u64) -> Bytes {
-    let driver = i32::try_from(driver).unwrap_or_default();
     let linux = cri::LinuxRuntimeConfiguration {
-        cgroup_driver: driver,
+        cgroup_driver: i32::try_from(driver).unwrap_or_default(),
     };
     cri::RuntimeConfigResponse { linux: Some(linux) }
         .encode_to_vec()
@@ -69,10 +70,9 @@ pub(crate) async fn runtime_config(
 ) -> Result<Reply, Failed> {
     // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
     let default_backend = call.live.default_backend();
-    let is_default = |backend: &&Arc<Backend>| backend.id == default_backend;
     let mut own = None;
     // After a reload, `backends` may lack the default backend.
-    if let Some(default) = backends.iter().find(is_default) {
+    if let Some(default) = backends.iter().find(|it| it.id == default_backend) {
         let answer = short::in_time(call, default, pin!(ask(call, default))).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
@@ -82,7 +82,7 @@ pub(crate) async fn runtime_config(
         }
         own = Some(answer);
     }
-    let others = backends.iter().filter(|backend| !is_default(backend));
+    let others = backends.iter().filter(|it| it.id != default_backend);
     let asked = others.map(|backend| async move {
         let answer = short::in_time(call, backend, pin!(ask(call, backend))).await?;
         if answer.code() != Code::Ok {
@@ -106,11 +106,11 @@ pub(crate) async fn runtime_config(
 /// Sends `call` to all `backends` at once and reads their replies. Waits for each at most `list_timeout`, and not for
 /// one that has not answered an earlier configuration: the session sends it the new one.
 async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
-    let asked = backends.iter().cloned().map(|backend| async move {
+    join_all(backends.iter().cloned().map(|backend| async move {
         let result = in_time(call, &backend).await;
         BackendResult { backend, result }
-    });
-    join_all(asked).await
+    }))
+    .await
 }
 
 async fn in_time(call: &Call, backend: &Backend) -> Result<Answer, Status> {
@@ -120,13 +120,14 @@ async fn in_time(call: &Call, backend: &Backend) -> Result<Answer, Status> {
         Some(late) => return Err(late),
         None => backend.list_timeout(),
     };
-    let asked = call.within(limit, pin!(ask(call, backend))).await;
-    asked.unwrap_or_else(|late| {
-        if late.is_fault_of_backend {
-            backend.record.note_late_config();
-        }
-        Err(backend.timed_out(call.row))
-    })
+    call.within(limit, pin!(ask(call, backend)))
+        .await
+        .unwrap_or_else(|late| {
+            if late.is_fault_of_backend {
+                backend.record.note_late_config();
+            }
+            Err(backend.timed_out(call.row))
+        })
 }
 
 /// Backends that get the runtime configuration again if the client cancels the call before all of them have answered.

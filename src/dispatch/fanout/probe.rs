@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use tonic::Code;
 
 use crate::backend::Backend;
-use crate::backend::known::Known;
 use crate::call::{Call, Failed, named};
 use crate::errors;
 
@@ -36,13 +35,14 @@ async fn lack(call: &Call, backend: &Backend) -> Option<Failed> {
         Ok(Ok(answer)) if answer.code() == Code::Unimplemented => Some(named(backend, answer)),
         Ok(Ok(_)) => None,
         silent => {
-            let has = |known: &mut Known| known.offered.contains(row.name);
             let why = match silent {
                 Ok(Err(status)) => status.message().to_owned(),
                 _ => backend.timed_out(row).message().to_owned(),
             };
-            let lacks = || errors::may_lack(row.name, &why).into();
-            (!backend.record.learn(has)).then(lacks)
+            let has_rpc = backend
+                .record
+                .learn(|known| known.offered.contains(row.name));
+            (!has_rpc).then(|| errors::may_lack(row.name, &why).into())
         }
     }
 }

@@ -80,12 +80,12 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     .await;
     act(switch, default, Learned::of_status())?;
     let said: Vec<_> = std::iter::once(said).chain(others).collect();
-    let verbose = protobuf::varint(&call.message(), &[status_request::VERBOSE])
-        .is_ok_and(|verbose| verbose != 0);
-    let summary = verbose.then(|| summary(live));
-    let message = merged(&live.table, &said, summary.as_ref());
+    let summary = protobuf::varint(&call.message(), &[status_request::VERBOSE])
+        .is_ok_and(|verbose| verbose != 0)
+        .then(|| summary(live));
     // Each status was already parsed when criswitch received it.
-    let message = message.map_err(|fault| default.malformed(&fault))?;
+    let message =
+        merged(&live.table, &said, summary.as_ref()).map_err(|fault| default.malformed(&fault))?;
     Ok(match answer {
         Some(answer) => reply::of_changed(answer, &message),
         None => reply::of_message(vec![message]),
@@ -107,19 +107,15 @@ pub(crate) fn silent_default(live: &Live, created: Instant) -> Option<(Arc<Backe
 /// The backends with a fault, by what they last answered: those that make `BackendsReady` false. A backend whose last
 /// `Status` cannot be decoded has a fault.
 pub(crate) fn faulty(live: &Live) -> Vec<BackendId> {
-    let last = |backend: &Arc<Backend>| StatusAnswer {
-        backend: Arc::clone(backend),
-        status: backend.record.known().status,
-        silent: (!backend.connection.is_ready()).then(|| late(backend)),
-    };
-    let Ok(default) = live.backend(live.default_backend()).map(last) else {
+    let Ok(default) = live.backend(live.default_backend()).map(last_answer) else {
         return live.backends.iter().map(|backend| backend.id).collect();
     };
-    let has_fault = |said: &StatusAnswer| {
-        merged::faults(said, &default).map_or(true, |faults| !faults.is_empty())
-    };
-    let said = live.backends.iter().map(last).filter(has_fault);
-    said.map(|said| said.backend.id).collect()
+    live.backends
+        .iter()
+        .map(last_answer)
+        .filter(|said| merged::faults(said, &default).map_or(true, |faults| !faults.is_empty()))
+        .map(|said| said.backend.id)
+        .collect()
 }
 
 /// Logs when the silence of the default backend makes the node not ready, again every [`REMIND_EVERY`], and when the
@@ -160,21 +156,17 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     if known.is_empty() {
         return Ok(reply::of_answer(answer.await?));
     }
-    let last = || Ok(reply::of_answer(Answer::of_message(&known)));
-    if backend.record.late_read(call.row, &call.body).is_some() {
-        return last();
-    }
-    match call.within(STATUS_WAIT, answer).await {
-        Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
-        Ok(Err(status)) if !errors::is_silence(&status) => Err(status.into()),
-        Ok(Err(_)) => last(),
-        Err(late) => {
-            if late.is_fault_of_backend {
+    if backend.record.late_read(call.row, &call.body).is_none() {
+        match call.within(STATUS_WAIT, answer).await {
+            Ok(Ok(answer)) => return Ok(reply::of_answer(answer)),
+            Ok(Err(status)) if !errors::is_silence(&status) => return Err(status.into()),
+            Err(late) if late.is_fault_of_backend => {
                 backend.record.note_late_read(call.row, &call.body);
             }
-            last()
+            Ok(Err(_)) | Err(_) => {}
         }
     }
+    Ok(reply::of_answer(Answer::of_message(&known)))
 }
 
 /// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
@@ -184,7 +176,7 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
         Ok((said, answer)) => return (said, Some(answer)),
         Err(silent) => silent,
     };
-    let mut said = last_known(backend, silent);
+    let mut said = last_known(backend, Some(silent));
     if let Some(silent) = &said.silent
         && !backend.record.known().said_status_within(STATUS_TRUST)
     {
@@ -200,10 +192,9 @@ async fn default_status(call: &Call, backend: &Arc<Backend>) -> (StatusAnswer, O
 async fn ask_status(backend: &Arc<Backend>, user: User) -> StatusAnswer {
     let headers = own_headers();
     let asked = backend.ask(user, &rpc::STATUS, &headers, frames::frame(&[]));
-    let asked = pin!(fanout::timed(backend, &rpc::STATUS, asked));
-    match request_status(backend, asked).await {
+    match request_status(backend, pin!(fanout::timed(backend, &rpc::STATUS, asked))).await {
         Ok((said, _)) => said,
-        Err(silent) => last_known(backend, silent),
+        Err(silent) => last_known(backend, Some(silent)),
     }
 }
 
@@ -219,16 +210,16 @@ async fn request_status(
         return Err(late(backend));
     }
     let forgets = backend.forgets();
-    let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
-    let answer = asked.unwrap_or_else(|_| {
-        // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
-        backend.record.miss(&rpc::STATUS);
-        Err(late(backend))
-    })?;
-    let status = keep_status(backend, forgets, &backend.message(&answer)?)?;
+    let answer = tokio::time::timeout(STATUS_WAIT, asked)
+        .await
+        .unwrap_or_else(|_| {
+            // If a backend always takes longer than `STATUS_WAIT`, only a call in the background gets its status.
+            backend.record.miss(&rpc::STATUS);
+            Err(late(backend))
+        })?;
     let said = StatusAnswer {
         backend: Arc::clone(backend),
-        status,
+        status: keep_status(backend, forgets, &backend.message(&answer)?)?,
         silent: None,
     };
     Ok((said, answer))
@@ -261,9 +252,9 @@ pub(crate) fn keep_status(
 
 /// criswitch's own entry in the output of `crictl info`.
 fn summary(live: &Live) -> Json {
-    let handlers = live.table.handlers.iter();
+    let rows = live.table.handlers.iter();
     let handlers =
-        handlers.map(|row| json!({ "name": row.name, "backend": live.name_of(row.backend) }));
+        rows.map(|row| json!({ "name": row.name, "backend": live.name_of(row.backend) }));
     let backends = live.backends.iter().map(|backend| {
         let [runtime, version, _] = identity(&backend.record.known());
         json!({
@@ -284,12 +275,18 @@ fn summary(live: &Live) -> Json {
 }
 
 /// A backend's last known status, and why the backend does not answer now.
-fn last_known(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
+fn last_known(backend: &Arc<Backend>, silent: Option<Status>) -> StatusAnswer {
     StatusAnswer {
         backend: Arc::clone(backend),
         status: backend.record.known().status,
-        silent: Some(silent),
+        silent,
     }
+}
+
+/// The last known status, and why a backend that is not ready does not answer.
+fn last_answer(backend: &Arc<Backend>) -> StatusAnswer {
+    let silent = (!backend.connection.is_ready()).then(|| late(backend));
+    last_known(backend, silent)
 }
 
 fn late(backend: &Backend) -> Status {
@@ -302,23 +299,23 @@ fn late(backend: &Backend) -> Status {
 
 /// The runtime's name, version and cgroup driver, as last reported; empty if unknown.
 pub(crate) fn identity(known: &Known) -> [String; 3] {
-    let said = |field| text(&known.version, field).unwrap_or_default().into_owned();
+    let [name, version] =
+        [2, 3].map(|field| text(&known.version, field).unwrap_or_default().into_owned());
     let driver = known.cgroup_driver.map(cgroup_driver_name);
-    [said(2), said(3), driver.unwrap_or_default().to_owned()]
+    [name, version, driver.unwrap_or_default().to_owned()]
 }
 
 /// Whether a `StatusResponse` lists handlers, but not this one. The empty name is the backend's own default, which
 /// every backend has.
 pub(crate) fn lacks(status: &[u8], handler: &str) -> bool {
     let lists_any = protobuf::has(status, status_response::RUNTIME_HANDLERS);
-    let found = merged::advertised(status, handler);
-    !handler.is_empty() && lists_any == Ok(true) && found == Ok(None)
+    !handler.is_empty() && lists_any == Ok(true) && merged::advertised(status, handler) == Ok(None)
 }
 
 /// The features of this handler in a `StatusResponse`, by the CRI's names. None if the status cannot be decoded.
 pub(crate) fn features_of(status: &[u8], handler: &str) -> Vec<&'static str> {
     let found = merged::advertised(status, handler).ok().flatten();
-    let found =
+    let features =
         found.and_then(|found| protobuf::submessage(found, &[runtime_handler::FEATURES]).ok());
-    features::names(features::OF_HANDLER, &found.unwrap_or_default())
+    features::names(features::OF_HANDLER, &features.unwrap_or_default())
 }

@@ -19,7 +19,6 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::known::Known;
 use crate::call::reply::{self, Unsent};
 use crate::call::{Call, Failed};
 use crate::ownership::Owners;
@@ -73,8 +72,7 @@ pub(crate) async fn in_time<T, E: From<Status>>(
 fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
     let message = call.message();
     let (kind, id) = item(call.row, &message)?;
-    let owner = switch.owners().find(kind, id);
-    if owner != Some(backend.id) {
+    if switch.owners().find(kind, id) != Some(backend.id) {
         return None;
     }
     let status = backend.statuses.lock().get(kind, id)?;
@@ -86,8 +84,7 @@ fn kept(switch: &Switch, call: &Call, backend: &Backend) -> Option<Unsent> {
         Kind::Container => &CONTAINER_STATUS_HANDLERS,
     };
     let renamed = View::of(switch).renamed(backend, &status.message, handlers);
-    let shown = renamed.ok()?.unwrap_or(status.message);
-    Some(reply::of_message(vec![shown]).into())
+    Some(reply::of_message(vec![renamed.ok()?.unwrap_or(status.message)]).into())
 }
 
 /// The state of a pod or container in the cached list of `backend`. `None` if the list lacks it or is too old.
@@ -96,17 +93,15 @@ fn listed_state(backend: &Backend, kind: Kind, id: &str) -> Option<u64> {
         Kind::Pod => (List::Pods, pod_sandbox::STATE),
         Kind::Container => (List::Containers, container::STATE),
     };
-    let cached = |known: &mut Known| {
+    let (age, message) = backend.record.learn(|known| {
         let age = known.lists.get(list)?.age();
         Some((age, known.lists.message(list)?))
-    };
-    let (age, message) = backend.record.learn(cached)?;
+    })?;
     if age >= backend.stale_lists() {
         return None;
     }
-    let items = protobuf::all_bytes(&message, &[ITEMS]).ok()?;
-    let is_it = |item: &&[u8]| protobuf::string(item, LISTED_ID) == Ok(id);
-    let item = items.into_iter().find(is_it)?;
+    let mut items = protobuf::all_bytes(&message, &[ITEMS]).ok()?.into_iter();
+    let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
     protobuf::varint(item, &[state]).ok()
 }
 
@@ -114,8 +109,7 @@ fn listed_state(backend: &Backend, kind: Kind, id: &str) -> Option<u64> {
 fn item<'r>(row: &Row, request: &'r [u8]) -> Option<(Kind, &'r str)> {
     let (kind, _) = row.status()?;
     let is_verbose = protobuf::varint(request, VERBOSE_STATUS).ok()? != 0;
-    let id = protobuf::string(request, REQUESTED_ID).ok()?;
-    (!is_verbose).then_some((kind, id))
+    (!is_verbose).then_some((kind, protobuf::string(request, REQUESTED_ID).ok()?))
 }
 
 /// Keeps the status in `answer`, the answer to the framed `request`. `changes` is the backend's
@@ -193,8 +187,9 @@ fn named(owners: &Owners, kind: Kind, id: &str, backend: BackendId) -> Vec<Strin
     if owners.find(kind, id).is_some() {
         return vec![id.to_owned()];
     }
-    let begun = owners.with_prefix(kind, id).into_iter();
-    begun
+    owners
+        .with_prefix(kind, id)
+        .into_iter()
         .filter(|(_, owner)| *owner == backend)
         .map(|(whole, _)| whole.to_owned())
         .collect()

@@ -49,8 +49,10 @@ impl Requests {
             User::Own => self.all.clone(),
             User::Other(uid) => {
                 let mut users = self.users.lock();
-                let share = || self.others.share_of(&self.all, USER);
-                users.entry(uid).or_insert_with(share).clone()
+                users
+                    .entry(uid)
+                    .or_insert_with(|| self.others.share_of(&self.all, USER))
+                    .clone()
             }
         };
         whole.share_of(&self.all, CONNECTION)

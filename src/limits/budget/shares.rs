@@ -94,17 +94,16 @@ impl Shares {
                 Some((one, user, used))
             })
             .collect();
-        let of_user = |user: User| {
-            let its = held.iter().filter(|(_, of, _)| *of == user);
-            its.map(|(_, _, used)| used).sum::<usize>()
+        let order = |(_, user, used): &(Budget, User, usize)| {
+            let its = held.iter().filter(|(_, of, _)| of == user);
+            let of_user: usize = its.map(|(_, _, used)| used).sum();
+            (user.is_other(), of_user, *used)
         };
-        let order =
-            |(_, user, used): &(Budget, User, usize)| (user.is_other(), of_user(*user), *used);
         let own = held.iter().find(|(one, ..)| is_mine(one)).map(order);
-        let others = held
+        let later = held
             .iter()
-            .filter(|(one, _, used)| !is_mine(one) && *used > 0);
-        let later = others.filter(|other| Some(order(other)) > own);
+            .filter(|(one, _, used)| !is_mine(one) && *used > 0)
+            .filter(|other| Some(order(other)) > own);
         let Some((last, _, used)) = later.max_by_key(|other| order(other)) else {
             return false;
         };

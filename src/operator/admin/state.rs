@@ -78,8 +78,7 @@ fn node_labels(live: &Live, file_problem: Option<String>) -> admin::NodeLabels {
 }
 
 fn handlers(live: &Live) -> Vec<admin::Handler> {
-    let rows = live.table.handlers.iter();
-    let handlers = rows.map(|row| admin::Handler {
+    let handlers = live.table.handlers.iter().map(|row| admin::Handler {
         name: row.name.clone(),
         backend: live.name_of(row.backend),
         backend_handler: row.backend_handler.clone(),
@@ -173,12 +172,11 @@ fn failing_rpc(failure: Failure) -> admin::FailingRpc {
 /// serve the socket of the other backend. criswitch does not pass the items automatically, because a hostile backend
 /// may list copies.
 fn moved(owners: &Owners, live: &Live, backend: &Backend) -> Option<String> {
-    let is_ready = |backend: &Backend| backend.connection.is_ready();
-    if live.names(backend.id) || is_ready(backend) {
+    if live.names(backend.id) || backend.connection.is_ready() {
         return None;
     }
     let (pods, containers) = owners.count(backend.id);
-    let mut listers = live.backends.iter().filter(|it| is_ready(it));
+    let mut listers = live.backends.iter().filter(|it| it.connection.is_ready());
     let (lister, count) = listers.find_map(|it| {
         let count = owners.shared().filter(|ids| *ids == (backend.id, it.id));
         Some((it.name(), count.count())).filter(|(_, count)| *count > 0)
@@ -199,8 +197,7 @@ fn condition(condition: Condition<'_>) -> admin::Condition {
 /// The problems that a restart would cause now: one text for each affected backend.
 pub(super) fn restart_problems(switch: &Switch) -> Vec<String> {
     let live = switch.live();
-    let backends = live.backends.iter();
-    let problems = backends.filter_map(|backend| {
+    let problems = live.backends.iter().filter_map(|backend| {
         saved::restart_problem(switch.store.is_some(), &switch.question, backend)
     });
     problems.collect()

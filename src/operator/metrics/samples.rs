@@ -33,11 +33,10 @@ pub(super) struct Samples {
 
 impl Samples {
     pub(super) fn new(kind: MetricKind, labels: LabelNames) -> Samples {
-        let metrics = Vec::new();
         Samples {
             kind,
             labels,
-            metrics,
+            metrics: Vec::new(),
         }
     }
 

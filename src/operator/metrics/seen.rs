@@ -101,8 +101,7 @@ impl Seen<'_> {
                 .any(|(_, fails)| fails);
         let mut runs = sorted(switch.counts.pods.all());
         let rows = &live.table.handlers;
-        let is_row = |handler: &str| rows.iter().any(|row| row.name == handler);
-        runs.retain(|(handler, _)| handler.is_empty() || is_row(handler));
+        runs.retain(|(name, _)| name.is_empty() || rows.iter().any(|row| row.name == **name));
         Seen {
             switch,
             backends,
@@ -129,8 +128,7 @@ impl Seen<'_> {
 
     /// The handlers of the table, with the names of their backends.
     pub(super) fn handlers(&self) -> impl Iterator<Item = (&str, &str)> {
-        let handlers = self.live.table.handlers.iter();
-        handlers.filter_map(|row| {
+        self.live.table.handlers.iter().filter_map(|row| {
             let backend = self.backends.iter().find(|known| known.id == row.backend)?;
             Some((row.name.as_str(), &*backend.name))
         })

@@ -93,23 +93,20 @@ impl Writer {
         if wanted == self.written {
             return Ok(());
         }
-        let old = self.written.as_ref().map(|(path, _)| path.clone());
-        let old = old.filter(|old| Some(old.as_path()) != path);
+        let last = self.written.as_ref().map(|(path, _)| path.clone());
+        let old = last.filter(|last| Some(last.as_path()) != path);
         let new = wanted.clone();
-        let work = move || {
+        let work = self.files.run(move || {
             if let Some(old) = old {
                 remove(&old)?;
             }
             new.map_or(Ok(()), |(path, content)| {
                 labels_file::replace(&path, &content)
             })
-        };
-        let done = self
-            .files
-            .run(work)
-            .await
-            .ok_or_else(|| NO_ANSWER.to_owned())?;
-        done.map_err(|error| error.to_string())?;
+        });
+        work.await
+            .ok_or_else(|| NO_ANSWER.to_owned())?
+            .map_err(|error| error.to_string())?;
         self.written = wanted;
         Ok(())
     }

@@ -57,13 +57,14 @@ impl Baseline {
         backend: BackendId,
         now: &BTreeSet<String>,
     ) -> Vec<(String, Bytes)> {
-        let removed = owners
+        // An entry from a list replaces the entry from a removal, because the entry from the list has more fields.
+        let all: BTreeMap<_, _> = owners
             .removals
             .pods_of(backend, self.at)
             .into_iter()
-            .map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
-        // An entry from a list replaces the entry from a removal, because the entry from the list has more fields.
-        let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
+            .map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)))
+            .chain(self.pods.clone())
+            .collect();
         all.into_iter()
             .filter(|(id, _)| !now.contains(id) && !owners.is_of_another(Kind::Pod, id, backend))
             .collect()
@@ -82,8 +83,7 @@ pub(super) fn known_pods(view: &View<'_>, backend: &Backend) -> HashMap<String, 
         .filter_map(|field| field.ok()?.bytes().ok())
         .filter_map(|pod| Some((protobuf::string(pod, LISTED_ID).ok()?, pod)))
         .collect();
-    let owned = view.owners.of(Kind::Pod, backend.id).into_iter();
-    let gone = owned.map(|id| {
+    let gone = view.owners.of(Kind::Pod, backend.id).into_iter().map(|id| {
         let names = view.owners.pods.names(id, backend.id);
         let gone = match listed.remove(id) {
             Some(pod) => gone_pod(id, pod),

@@ -62,14 +62,11 @@ impl Ends {
             // The backend is away. It may send events when it is back.
             Err(failed) if failed.is_unavailable() => return None,
             _ if self.count < IN_A_ROW => return None,
-            ended => {
-                let end = ended.err().map(|failed| failed.code_and_text());
-                Failed::Status(errors::no_events(
-                    &backend.name(),
-                    &backend.socket,
-                    end.as_deref(),
-                ))
-            }
+            ended => Failed::Status(errors::no_events(
+                &backend.name(),
+                &backend.socket,
+                ended.err().map(|failed| failed.code_and_text()).as_deref(),
+            )),
         };
         *self = Ends::default();
         Some(lacks.into_trailers())

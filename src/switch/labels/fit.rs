@@ -184,9 +184,12 @@ impl Fit {
         if values.len() != keys {
             return Ok(Err(Misfit::Values(values.len(), keys)));
         }
-        let value = |place: &Option<usize>| place.and_then(|place| values.get(place).copied());
-        let values = places.iter().map(|place| value(place).unwrap_or_default());
-        Ok(Ok(values.collect()))
+        let ordered = places.iter().map(|place| {
+            place
+                .and_then(|place| values.get(place).copied())
+                .unwrap_or_default()
+        });
+        Ok(Ok(ordered.collect()))
     }
 }
 
@@ -206,8 +209,7 @@ impl Fitting<'_> {
     /// Rewrites the samples of one pod or container.
     fn item(&mut self, item: &[u8]) -> Result<Edit, Malformed> {
         let same = self.same(item)?;
-        let metrics = &[pod_sandbox_metrics::METRICS];
-        let edited = protobuf::edit_within(item, metrics, &mut |metric| {
+        let edited = protobuf::edit_within(item, &[pod_sandbox_metrics::METRICS], &mut |metric| {
             let name = protobuf::string(metric, &[metric::NAME])?;
             let Some(fit) = self.fits.get(name) else {
                 return Ok(Edit::Same);
@@ -228,8 +230,7 @@ impl Fitting<'_> {
                 self.omitted.entry(name.to_owned()).or_insert(misfit);
             }
             values.map_or(Ok(Edit::Dropped), |values| {
-                let edited = Edited::with_strings(metric, metric::LABEL_VALUES, &values);
-                edited.map(Edit::Other)
+                Edited::with_strings(metric, metric::LABEL_VALUES, &values).map(Edit::Other)
             })
         })?;
         Ok(edited.map_or(Edit::Same, Edit::Other))
@@ -237,8 +238,8 @@ impl Fitting<'_> {
 
     /// Whether the sample with these label values has room. Takes the room before the sample is made.
     fn takes(&mut self, metric: &[u8], values: &[&str]) -> bool {
-        let values: usize = values.iter().map(|value| value.len() + LARGEST_KEY).sum();
-        let left = self.left.checked_sub(metric.len() + values);
+        let size: usize = values.iter().map(|value| value.len() + LARGEST_KEY).sum();
+        let left = self.left.checked_sub(metric.len() + size);
         self.left = left.unwrap_or(self.left);
         left.is_some()
     }

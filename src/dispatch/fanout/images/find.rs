@@ -99,8 +99,9 @@ pub(crate) async fn find_for_some_pod(
     // The stores that the pod likely uses come first.
     let is_likely = |said: &StoreAnswer| stores.likely.contains(&said.backend.id);
     said.sort_by_key(|said| !is_likely(said));
-    let is_known = |said: &&StoreAnswer| !matches!(said.image, Stored::Unknown);
-    let mut likely = said.iter().filter(|said| is_likely(said)).filter(is_known);
+    let mut likely = said
+        .iter()
+        .filter(|said| is_likely(said) && !matches!(said.image, Stored::Unknown));
     if likely.clone().next().is_none() {
         // If no likely store answers or has a usable cached list, the call fails. The pod loses nothing by that: its
         // backend could not start the container either.
@@ -143,13 +144,12 @@ pub(super) async fn ask_in_any_form(
         return said;
     };
     let is_found = has_any(&said);
-    let is_enough = |said: &StoreAnswer| said.is_late || is_found && !said.has_rejected();
-    let (mut said, first): (Vec<_>, Vec<_>) = said.into_iter().partition(is_enough);
+    let (mut said, first): (Vec<_>, Vec<_>) = said
+        .into_iter()
+        .partition(|said| said.is_late || is_found && !said.has_rejected());
     let again: Vec<_> = first.iter().map(|said| Arc::clone(&said.backend)).collect();
-    let call = call.with_string(IMAGE_REFERENCE, &other);
-    let second = stores::ask_stores(&call, &again, wait).await;
-    let both = first.into_iter().zip(second);
-    said.extend(both.map(|(first, second)| {
+    let second = stores::ask_stores(&call.with_string(IMAGE_REFERENCE, &other), &again, wait).await;
+    said.extend(first.into_iter().zip(second).map(|(first, second)| {
         if second.has_rejected() && first.has_answered() {
             first
         } else {

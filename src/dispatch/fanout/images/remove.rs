@@ -28,7 +28,7 @@ use crate::dispatch::fanout::{self, BackendResult};
 use crate::dispatch::own::OwnCalls;
 use crate::errors;
 use crate::switch::Switch;
-use crate::switch::image_references::{self, ImageNames, ImageReference};
+use crate::switch::image_references::{ImageNames, ImageReference, bare_id};
 
 /// Why an image is not removed from a store whose containers are unknown.
 const NO_CONTAINERS: &str = "the image is not removed: criswitch has no list of its containers, so one may use the image; \
@@ -75,13 +75,12 @@ pub(crate) async fn remove_image(
     let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(StoreAnswer::has_answered);
     let meant = meant(&said, reference)?;
     let by = meant.first().map(|image| image.by);
-    let is_open = |said: &StoreAnswer| match by {
+    let silent = silent.into_iter().filter(|said| match by {
         // A store that does not answer may list exactly this id. Until it answers, no image with another form of the id
         // is removed.
         None | Some(By::Form) => true,
         Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
-    };
-    let silent = silent.into_iter().filter(is_open);
+    });
     let failed: Vec<_> = silent.filter_map(StoreAnswer::into_failed).collect();
     if by == Some(By::Form) && !failed.is_empty() {
         return Ok(removed(failed, Vec::new())?.into());
@@ -89,8 +88,7 @@ pub(crate) async fn remove_image(
     let sent = meant
         .iter()
         .map(|image| remove_at(switch, call, reference, image));
-    let reply = removed(failed, join_all(sent).await)?;
-    Ok(Unsent::of(reply, backends))
+    Ok(Unsent::of(removed(failed, join_all(sent).await)?, backends))
 }
 
 /// Removes an image from its store, unless a container there uses it or a pod is about to use it. An error counts only
@@ -108,14 +106,15 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
     }
     let mut result = match container_of(call, OwnCalls::new(switch, backend, None), image).await {
         Ok(Some(container)) => {
-            let name = backend.name();
-            return Err(errors::image_in_use(reference, &name, &container));
+            return Err(errors::image_in_use(reference, &backend.name(), &container));
         }
         Ok(None) => fanout::ask(call, backend).await,
         Err(status) => Err(status),
     };
-    let is_fine = |answer: &Answer| answer.code() == Code::Ok || FINE.contains(&answer.code());
-    if !result.as_ref().is_ok_and(is_fine) && is_absent(call, backend).await {
+    let code = result.as_ref().ok().map(Answer::code);
+    if !code.is_some_and(|it| it == Code::Ok || FINE.contains(&it))
+        && is_absent(call, backend).await
+    {
         result = Ok(Answer::of_message(&[]));
     }
     let backend = Arc::clone(backend);
@@ -147,14 +146,15 @@ async fn container_of(
         return Err(silent);
     }
     let listed = pin!(own.list_kind(List::Containers, row));
-    let listed = call.within(backend.list_timeout(), listed).await;
-    listed.unwrap_or_else(|late| {
-        if !late.is_fault_of_backend {
-            return Err(backend.unavailable(errors::BEFORE_DEADLINE));
-        }
-        backend.record.note_late(contribution);
-        Err(backend.timed_out(row))
-    })?;
+    call.within(backend.list_timeout(), listed)
+        .await
+        .unwrap_or_else(|late| {
+            if !late.is_fault_of_backend {
+                return Err(backend.unavailable(errors::BEFORE_DEADLINE));
+            }
+            backend.record.note_late(contribution);
+            Err(backend.timed_out(row))
+        })?;
     let known = backend.record.known();
     let list = known
         .lists
@@ -221,11 +221,9 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
     }
     let by = all.iter().map(|image| image.by).min();
     all.retain(|image| Some(image.by) == by);
-    let first = all
-        .first()
-        .map(|image| image_references::bare_id(&image.id).to_owned());
-    let is_other = |image: &Meant| Some(image_references::bare_id(&image.id)) != first.as_deref();
-    if by == Some(By::Form) && all.iter().any(is_other) {
+    let mut ids = all.iter().map(|image| bare_id(&image.id));
+    let first = ids.next();
+    if by == Some(By::Form) && ids.any(|id| Some(id) != first) {
         return Err(errors::ambiguous(reference).into());
     }
     if !all.iter().all(|image| image.is_pinned) {
@@ -235,13 +233,12 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
 }
 
 fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
-    let is_form =
-        || image_references::bare_id(id).starts_with(image_references::bare_id(reference));
-    Ok(match id == reference {
-        true => By::Id,
-        false if !ImageReference::of(reference).is_name_of(image)? && is_form() => By::Form,
-        false => By::Name,
-    })
+    if id == reference {
+        return Ok(By::Id);
+    }
+    let is_form = !ImageReference::of(reference).is_name_of(image)?
+        && bare_id(id).starts_with(bare_id(reference));
+    Ok(if is_form { By::Form } else { By::Name })
 }
 
 /// Whether a listed container uses this image. A container without an image id is compared by the name of its image.
@@ -256,6 +253,5 @@ fn uses(container: &[u8], image: &ImageNames<'_>) -> Result<bool, Malformed> {
     )?];
     let has_id = ids.iter().any(|id| !id.is_empty());
     let its = if has_id { &ids[..] } else { &name[..] };
-    let mut its = its.iter().filter(|name| !name.is_empty());
-    Ok(its.any(|name| image.have(name)))
+    Ok(its.iter().any(|it| !it.is_empty() && image.have(it)))
 }

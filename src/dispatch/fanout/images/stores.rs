@@ -102,8 +102,9 @@ impl StoreAnswer {
     pub(super) fn into_reply(self) -> Reply {
         let renamed = |message: &Bytes| {
             let names = self.live.table.names_of(self.backend.id);
-            let name = |handler: &str| names.image_name_for(handler);
-            rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, name)
+            rpc::specs_renamed(message, IMAGE_STATUS_HANDLERS.images, |handler| {
+                names.image_name_for(handler)
+            })
         };
         match self.answer {
             Ok(answer) => {
@@ -179,25 +180,24 @@ pub(super) async fn ask_stores(
 }
 
 async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
-    let cached = || cached_image(call, backend);
     let limit = match wait {
         Wait::Answer => NEEDED_LIMIT,
-        Wait::ListTimeout | Wait::OnlyListTimeout if cached().is_none() => NEEDED_LIMIT,
+        _ if cached_image(call, backend).is_none() => NEEDED_LIMIT,
         Wait::ListTimeout | Wait::OnlyListTimeout => backend.list_timeout(),
     };
     let is_last = limit == NEEDED_LIMIT || wait == Wait::OnlyListTimeout;
     let answer = match backend.record.late_read(call.row, &call.body) {
         Some(late) => Err(late),
-        None => {
-            let asked = call.within(limit, pin!(fanout::ask(call, backend))).await;
-            asked.unwrap_or_else(|late| {
+        None => call
+            .within(limit, pin!(fanout::ask(call, backend)))
+            .await
+            .unwrap_or_else(|late| {
                 backend.nudges.suspected.notify_one();
                 if is_last && late.is_fault_of_backend {
                     backend.record.note_late_read(call.row, &call.body);
                 }
                 Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
-            })
-        }
+            }),
     };
     let is_late = answer.as_ref().is_err_and(errors::is_silence) && wait == Wait::ListTimeout;
     let read = answer.map_err(Failed::from).and_then(|answer| {
@@ -209,7 +209,10 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     });
     let (answer, image) = match read {
         Ok((answer, image)) => (Ok(answer), image),
-        Err(failed) => (Err(failed), cached().unwrap_or(Stored::Unknown)),
+        Err(failed) => {
+            let cached = cached_image(call, backend);
+            (Err(failed), cached.unwrap_or(Stored::Unknown))
+        }
     };
     StoreAnswer {
         backend: Arc::clone(backend),

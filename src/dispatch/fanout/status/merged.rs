@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use criswitch_config::Table;
 use criswitch_cri::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
-use criswitch_cri::facts::{BACKENDS_READY, Condition, NEEDED, conditions};
+use criswitch_cri::facts::{BACKENDS_READY, NEEDED, conditions};
 use criswitch_cri::rpc::fields::{
     runtime_condition, runtime_handler, runtime_status, status_response,
 };
@@ -97,8 +97,8 @@ pub(super) fn faults(
     } else {
         let conditions = conditions(&said.status)?;
         for needed in NEEDED {
-            let unmet = |found: &&Condition<'_>| found.kind == needed && !found.status;
-            if let Some(unmet) = conditions.iter().find(unmet) {
+            let unmet = conditions.iter().find(|it| it.kind == needed && !it.status);
+            if let Some(unmet) = unmet {
                 faults.push(format!("{place}: {needed} is false: {}", unmet.message));
             }
         }
@@ -150,8 +150,8 @@ fn late_stats(known: &Known, late: Duration) -> String {
         "its stats have been missing or old for {} s",
         late.as_secs()
     );
-    let cached = known.stale_stats_age();
-    let cached = cached.map(|age| format!("; its cached stats are {} s old", age.as_secs()));
+    let age = known.stale_stats_age();
+    let cached = age.map(|age| format!("; its cached stats are {} s old", age.as_secs()));
     let omitted = if known.is_without_stats() {
         "; it is omitted from stats"
     } else {
@@ -181,8 +181,7 @@ fn joined(faults: &[String]) -> String {
         if index > 0 && text.len() + fault.len() > LONGEST_FAULTS {
             return format!("{text}; {} more", faults.len() - index);
         }
-        let separator = if index > 0 { "; " } else { "" };
-        text += separator;
+        text += if index > 0 { "; " } else { "" };
         text += fault;
     }
     text
@@ -212,11 +211,10 @@ pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
     let mut out = without(status, &[status_response::STATUS]).unwrap_or_default();
     let mut conditions = BytesMut::new();
     for kind in NEEDED {
-        let unmet = Some(("BackendUnavailable", message));
         protobuf::put_bytes(
             &mut conditions,
             runtime_status::CONDITIONS,
-            &condition(kind, unmet),
+            &condition(kind, Some(("BackendUnavailable", message))),
         );
     }
     protobuf::put_bytes(&mut out, status_response::STATUS, &conditions);
@@ -235,24 +233,18 @@ pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
 /// `status` must be without info. The caller rejects such a status, because criswitch copies these parts into every
 /// `Status` of the node, and copies a handler once for each row that routes to it.
 pub(super) fn oversized(status: &[u8]) -> Option<String> {
-    let sizes = |number| {
-        let fields = protobuf::fields(status)
-            .flatten()
-            .filter(move |field| field.number == number);
-        fields.map(|field| field.raw.len())
-    };
     let sizes = [
         ("its Status without info", status.len(), LONGEST_STATUS),
         (
             "a handler in its Status",
-            sizes(status_response::RUNTIME_HANDLERS)
+            sizes_of(status, status_response::RUNTIME_HANDLERS)
                 .max()
                 .unwrap_or_default(),
             LONGEST_PART,
         ),
         (
             "the features in its Status",
-            sizes(status_response::FEATURES).sum(),
+            sizes_of(status, status_response::FEATURES).sum(),
             LONGEST_PART,
         ),
     ];
@@ -261,11 +253,16 @@ pub(super) fn oversized(status: &[u8]) -> Option<String> {
     Some(format!("{what} has {size} bytes, more than {limit}"))
 }
 
+fn sizes_of(message: &[u8], number: u32) -> impl Iterator<Item = usize> {
+    protobuf::fields(message)
+        .flatten()
+        .filter_map(move |field| (field.number == number).then_some(field.raw.len()))
+}
+
 /// The `RuntimeHandler`s of the node: one without a name for the default handler, then one for each row of the routing
 /// table.
 fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malformed> {
-    let default = [("", &table.default)];
-    let rows = default
+    let rows = [("", &table.default)]
         .into_iter()
         .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));
     // Each status is read once: a node may have thousands of rows, and a backend hundreds of handlers.
@@ -276,14 +273,15 @@ fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malforme
             advertised.entry((said.backend.id, name)).or_insert(handler);
         }
     }
-    let entries = rows.map(|(name, row)| {
-        let theirs = advertised
-            .get(&(row.backend, row.backend_handler.as_bytes()))
-            .copied()
-            .unwrap_or_default();
-        protobuf::with_string(theirs, &[runtime_handler::NAME], name)
-    });
-    Ok(entries.collect())
+    Ok(rows
+        .map(|(name, row)| {
+            let theirs = advertised
+                .get(&(row.backend, row.backend_handler.as_bytes()))
+                .copied()
+                .unwrap_or_default();
+            protobuf::with_string(theirs, &[runtime_handler::NAME], name)
+        })
+        .collect())
 }
 
 /// Returns the `RuntimeHandler` with this name in a `StatusResponse`.
