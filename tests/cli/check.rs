@@ -149,6 +149,19 @@ fn check_warns_of_valid_settings_that_are_probably_mistakes() {
 }
 
 #[test]
+fn check_warns_of_the_socket_of_a_program_without_the_cri() {
+    let warnings = warnings(
+        "default_handler = 'runc'\n[handlers]\nrunc = '/var/run/docker.sock'\ncri = '/run/cri-dockerd.sock'",
+    );
+    expect![[r#"
+        criswitch.toml:3: backend "runc" is the socket of Docker, which has no CRI; try the socket of containerd or of cri-dockerd
+
+        configuration is valid, with 1 warning
+    "#]]
+    .assert_eq(&warnings);
+}
+
+#[test]
 fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
     let warnings = warnings(
         "default_handler = 'runc'

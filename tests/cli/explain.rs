@@ -151,14 +151,14 @@ spec:
   template:
     spec:
       initContainers:
-      - { name: setup, securityContext: { privileged: true } }
+      - { name: setup, image: example.com/setup, securityContext: { privileged: true } }
       containers:
       - { name: web, image: example.com/web }
 ---
 apiVersion: batch/v1
 kind: CronJob
 metadata: { name: nightly, namespace: jobs }
-spec: { jobTemplate: { spec: { template: { spec: { hostUsers: false, runtimeClassName: boxed, containers: [{ name: job }] } } } } }
+spec: { jobTemplate: { spec: { template: { spec: { hostUsers: false, runtimeClassName: boxed, containers: [{ name: job, image: job }] } } } } }
 ";
 
 #[tokio::test]

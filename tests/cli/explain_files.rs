@@ -390,6 +390,9 @@ async fn a_template_is_not_read_as_a_pod() {
     for rest in [
         "  {{- if .Values.hostNetwork }}\n  hostNetwork: true\n  {{- end }}\n  containers: [{ name: web }]\n",
         "  containers: [{ name: web, image: \"{{ .Values.image }}\" }]\n",
+        "  hostNetwork: #@ data.values.host_network\n  containers: [{ name: web }]\n",
+        "  #@ if data.values.host_network:\n  hostNetwork: true\n  #@ end\n  containers: [{ name: web }]\n",
+        "  runtimeClassName: #{Class}#\n  containers: [{ name: web }]\n",
     ] {
         let file = node.file("template.yaml", &format!("{pod}{rest}"));
         let outcome = node.explain(&[&file], &[]).await;
@@ -503,7 +506,7 @@ async fn files_that_a_virtual_machine_only_copies_are_no_place_for_data() {
     }
     let set = "{ apiVersion: apps/v1, kind: StatefulSet, metadata: { name: s }, spec: {
         volumeClaimTemplates: [{ metadata: { name: v } }], template: { spec: { volumes: [{ name: w, emptyDir: {} }],
-        containers: [{ name: c, volumeMounts: [{ name: v, mountPath: /v }] }] } } } }";
+        containers: [{ name: c, image: c, volumeMounts: [{ name: v, mountPath: /v }] }] } } } }";
     configured(kata_sim, "kata-qemu", options("/opt/a.toml"));
     let pod = node.only_pod(set).await;
     assert_eq!(of(&pod, "kata")["fits"], false);
@@ -547,6 +550,11 @@ async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
             vec![],
         ),
         (
+            "image: c }], resources: { requests: { memory: 8Gi, cpu: 2 } }, initContainers: [{ name: i",
+            vec!["kata-memory", "kata-processors"],
+            vec![],
+        ),
+        (
             "volumeMounts: [{ name: v, mountPath: /a }, { name: v, mountPath: /b, subPath: b }]",
             vec!["kata-volume-parts"],
             vec![],
@@ -561,5 +569,86 @@ async fn the_size_of_a_virtual_machine_and_two_mounts_of_a_volume_are_judged() {
         assert_eq!(ids(&pod, "kata", "reasons"), kata, "{spec}");
         assert_eq!(ids(&pod, "gvisor", "reasons"), gvisor, "{spec}");
         assert_eq!(of(&pod, "runc")["why"], "no known limit applies", "{spec}");
+    }
+}
+
+#[tokio::test]
+async fn a_protocol_or_a_value_that_the_kernel_has_once_is_no_yes() {
+    let node = Three::start();
+    let pod = node
+        .pod("containers: [{ name: c, ports: [{ containerPort: 38412, protocol: SCTP }] }]")
+        .await;
+    assert_eq!(ids(&pod, "gvisor", "reasons")[0], "gvisor-sctp");
+    assert_eq!(of(&pod, "kata")["fits"], Value::Null);
+    assert_eq!(of(&pod, "runc")["fits"], true);
+    let kubelet = "allowedUnsafeSysctls: ['net.core.*']\n";
+    node.file("root/var/lib/kubelet/config.yaml", kubelet);
+    let unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n";
+    node.file("root/etc/systemd/system/kubelet.service", unit);
+    for (sysctl, runc) in [
+        ("net.core.somaxconn", vec![]),
+        ("net.core.rmem_max", vec!["node-network-sysctls"]),
+        ("net/core/wmem_default", vec!["node-network-sysctls"]),
+    ] {
+        let spec = format!(
+            "securityContext: {{ sysctls: [{{ name: {sysctl}, value: '1' }}] }}, containers: [{{ name: c }}]"
+        );
+        let pod = node.pod(&spec).await;
+        assert_eq!(ids(&pod, "runc", "reasons"), runc, "{sysctl}");
+        assert_eq!(of(&pod, "kata")["fits"], true, "{sysctl}");
+    }
+}
+
+#[tokio::test]
+async fn containers_that_a_webhook_adds_are_not_judged() {
+    let node = Three::start();
+    for (marks, gvisor) in [
+        ("annotations: { linkerd.io/inject: enabled }", Value::Null),
+        ("annotations: { linkerd.io/inject: disabled }", json!(true)),
+        ("annotations: { gke-gcsfuse/volumes: 'true' }", Value::Null),
+        ("labels: { sidecar.istio.io/inject: 'true' }", Value::Null),
+        ("labels: { sidecar.istio.io/inject: 'false' }", json!(true)),
+        ("labels: { istio.io/rev: canary }", Value::Null),
+    ] {
+        let pod = format!(
+            "{{ apiVersion: v1, kind: Pod, metadata: {{ name: p, {marks} }}, spec: {{ containers: [{{ name: c }}] }} }}"
+        );
+        let pod = node.only_pod(&pod).await;
+        assert_eq!(of(&pod, "gvisor")["fits"], gvisor, "{marks}");
+        assert_eq!(of(&pod, "runc")["fits"], true, "{marks}");
+    }
+}
+
+#[tokio::test]
+async fn a_field_for_another_runtime_or_system_has_less_effect() {
+    let node = Three::start();
+    let variable = |value: &str| {
+        format!(
+            "containers: [{{ name: c, env: [{{ name: NVIDIA_VISIBLE_DEVICES, value: '{value}' }}] }}]"
+        )
+    };
+    let pod = node.pod(&variable("all")).await;
+    assert_eq!(ids(&pod, "runc", "reasons"), ["nvidia-variable"]);
+    let pod = node.pod(&variable("void")).await;
+    assert!(ids(&pod, "runc", "reasons").is_empty());
+    let options = json!({ "BinaryName": "/usr/bin/nvidia-container-runtime.cdi" });
+    let nvidia = json!({ "runtimeType": "io.containerd.runc.v2", "options": options });
+    configured(&node.sims[0], "runc", nvidia);
+    let pod = node.pod(&variable("all")).await;
+    assert!(ids(&pod, "runc", "reasons").is_empty());
+    assert_eq!(of(&pod, "runc")["fits"], true);
+    let windows = "securityContext: { windowsOptions: { gmsaCredentialSpecName: a } }";
+    let pod = node.pod(&format!("{windows}, {}", variable("void"))).await;
+    for handler in ["runc", "gvisor", "kata"] {
+        let found = ids(&pod, handler, "reasons");
+        assert_eq!(found, ["linux-windows-options"], "{handler}");
+    }
+    let process =
+        "securityContext: { windowsOptions: { hostProcess: true } }, containers: [{ name: c }]";
+    for (network, count) in [("", 1), ("hostNetwork: true, ", 0)] {
+        let pod = node.pod(&format!("{network}{process}")).await;
+        let found = ids(&pod, "runc", "reasons");
+        let found = found.iter().filter(|it| *it == "host-process-network");
+        assert_eq!(found.count(), count, "{network}");
     }
 }

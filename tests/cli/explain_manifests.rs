@@ -13,12 +13,12 @@ spec: { containers: [{ name: c }] }
 apiVersion: apps.openshift.io/v1
 kind: DeploymentConfig
 metadata: { name: dc }
-spec: { template: { spec: { hostNetwork: true, runtimeClassName: gvisor, containers: [{ name: web }] } } }
+spec: { template: { spec: { hostNetwork: true, runtimeClassName: gvisor, containers: [{ name: web, image: web }] } } }
 ---
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata: { name: set }
-spec: { replicatedJobs: [{ name: a, template: { spec: { template: { spec: { containers: [{ name: a }] } } } } }] }
+spec: { replicatedJobs: [{ name: a, template: { spec: { template: { spec: { containers: [{ name: a, image: a }] } } } } }] }
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -169,11 +169,13 @@ async fn objects_of_groups_without_pods_do_not_fail_a_chart() {
 { apiVersion: monitoring.coreos.com/v1, kind: ServiceMonitor, metadata: { name: m }, spec: {} }
 ---
 { apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: { name: r }, spec: {} }
+---
+{ apiVersion: security.openshift.io/v1, kind: SecurityContextConstraints, metadata: { name: s } }
 ";
     let file = node.file("chart.yaml", objects);
     let outcome = node.explain(&[&file], &[]).await;
     assert_eq!(outcome.code, 0, "{}", outcome.stdout);
-    let line = "without pods: ServiceMonitor m, HTTPRoute r\n";
+    let line = "without pods: ServiceMonitor m, HTTPRoute r, SecurityContextConstraints s\n";
     assert!(outcome.stdout.contains(line), "{}", outcome.stdout);
     let prometheus = "{ apiVersion: monitoring.coreos.com/v1, kind: Prometheus, metadata: { name: m }, spec: {} }";
     let more = node.file("more.yaml", prometheus);

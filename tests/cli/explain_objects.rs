@@ -58,7 +58,7 @@ async fn a_value_of_a_wrong_type_on_the_way_to_a_field_is_an_error() {
 #[tokio::test]
 async fn a_field_at_a_wrong_place_is_a_warning_with_the_right_place_and_no_yes() {
     let node = Three::start();
-    let workload = "{ apiVersion: apps/v1, kind: Deployment, spec: { runtimeClassName: gvisor, template: { hostPID: true, spec: { containers: [{ name: c }] } } } }";
+    let workload = "{ apiVersion: apps/v1, kind: Deployment, spec: { runtimeClassName: gvisor, template: { hostPID: true, spec: { containers: [{ name: c, image: c }] } } } }";
     for (object, warnings) in [
         (
             POD.replace("spec:", "hostNetwork: true, spec:"),
@@ -86,7 +86,7 @@ async fn a_field_at_a_wrong_place_is_a_warning_with_the_right_place_and_no_yes()
         assert_eq!(pod["warnings"], expected.collect::<Value>());
         assert_eq!(pod["fits"], Value::Null);
     }
-    let job = "{ apiVersion: batch/v1, kind: Job, spec: { activeDeadlineSeconds: 5, template: { spec: { containers: [{ name: c }] } } } }";
+    let job = "{ apiVersion: batch/v1, kind: Job, spec: { activeDeadlineSeconds: 5, template: { spec: { containers: [{ name: c, image: c }] } } } }";
     assert_eq!(node.only_pod(job).await["fits"], true);
     let pod = node.pod("containers: [{ name: c, resources: { limits: { memmory: 1Gi, hugepages-2Mi: 2Mi, a.example/b: 1 } } }]").await;
     let warning = "limits.memmory, and kubectl rejects it; did you mean memory?";
@@ -100,7 +100,7 @@ async fn a_field_at_a_wrong_place_is_a_warning_with_the_right_place_and_no_yes()
 #[tokio::test]
 async fn an_object_that_may_have_other_pods_is_listed_as_skipped() {
     let node = Three::start();
-    let template = "template: { spec: { hostNetwork: true, containers: [{ name: c }] } }";
+    let template = "template: { spec: { hostNetwork: true, containers: [{ name: c, image: c }] } }";
     for (object, line) in [
         (
             format!(
@@ -162,6 +162,8 @@ async fn a_placeholder_in_a_judged_field_is_a_template() {
     }
     let rendered = "containers: [{ name: c, image: '${REGISTRY}/c', args: ['--format={{ .Name }}'], env: [{ name: A, value: '${B}' }] }]";
     assert_eq!(node.pod(rendered).await["fits"], true);
+    let text = "apiVersion: v1\nkind: ConfigMap\ndata:\n  a: |\n    #@ a\n    b: #{c}\n---\n";
+    assert_eq!(node.only_pod(&format!("{text}{POD}")).await["fits"], true);
 }
 
 #[tokio::test]
@@ -309,7 +311,15 @@ async fn a_runtime_class_or_a_workload_that_kubectl_rejects_is_a_problem() {
             "RuntimeClass \"gvisor\": Kubernetes has no field nodeSeletor; did you mean nodeSelector?",
         ),
         (
-            "{ apiVersion: extensions/v1beta1, kind: Deployment, metadata: { name: d }, spec: { template: { spec: { containers: [{ name: c }] } } } }",
+            "{ apiVersion: node.k8s.io/v1beta1, kind: RuntimeClass, metadata: { name: gvisor }, handler: gvisor }",
+            "the API has no RuntimeClass in node.k8s.io/v1beta1; try apiVersion: node.k8s.io/v1",
+        ),
+        (
+            "{ apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: { name: gvisor }, handler: gvisor, overhead: { memory: 160Mi } }",
+            "RuntimeClass \"gvisor\": Kubernetes has no field memory",
+        ),
+        (
+            "{ apiVersion: extensions/v1beta1, kind: Deployment, metadata: { name: d }, spec: { template: { spec: { containers: [{ name: c, image: c }] } } } }",
             "the API has no Deployment in extensions/v1beta1; try apiVersion: apps/v1",
         ),
     ] {
@@ -319,5 +329,33 @@ async fn a_runtime_class_or_a_workload_that_kubectl_rejects_is_a_problem() {
         let problems = json["problems"].as_array().unwrap();
         assert_eq!(problems.len(), 1, "{json}");
         assert!(problems[0].as_str().unwrap().ends_with(problem), "{json}");
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_a_pod_is_not_judged() {
+    let node = Three::start();
+    for (version, kind, list) in [
+        ("apps/v1", "Deployment", "containers"),
+        ("apps/v1", "StatefulSet", "initContainers"),
+        ("k8s.elastic.co/v1", "Beat", "containers"),
+    ] {
+        let own = "containers: [{ name: c, image: c }, { name: p }]";
+        let spec = match list {
+            "containers" => own.to_owned(),
+            list => format!(
+                "{}, {list}: [{{ name: i, image: i }}, {{ name: p }}]",
+                own.replace(", { name: p }", "")
+            ),
+        };
+        let error = error(
+            &node,
+            format!("{{ apiVersion: {version}, kind: {kind}, metadata: {{ name: w }}, spec: {{ template: {{ spec: {{ {spec} }} }} }} }}"),
+        )
+        .await;
+        let problem = format!(
+            "spec.template.spec.{list}[1] has no image, so the file has only a part of the pod, as a patch has; try kubectl kustomize"
+        );
+        assert!(error.contains(&problem), "{error}");
     }
 }

@@ -69,7 +69,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             recursive-read-only      fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
             host-users-host-network  fails    spec.hostUsers spec.hostNetwork
 
-            20 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
+            23 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
         "#]],
     )
     .await;
@@ -89,7 +89,7 @@ async fn a_handler_is_shown_with_its_row_its_backend_its_limits_and_its_pods() {
             recursive-read-only        fails    spec.containers[*].volumeMounts[*].recursiveReadOnly
             host-users-host-network    fails    spec.hostUsers spec.hostNetwork
 
-            44 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
+            45 known limits; for the reasons: criswitch explain -f POD.yaml, or docs/compatibility.md; for the limits that cannot apply here too: --all
         "#]],
     )
     .await;

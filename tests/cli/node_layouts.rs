@@ -277,6 +277,7 @@ fn the_snap_of_microk8s_has_the_flags_in_a_file() {
 --root-dir=${SNAP_COMMON}/var/lib/kubelet
 --container-runtime-endpoint=${SNAP_COMMON}/run/containerd.sock
 --node-labels=\"microk8s.io/cluster=true\"
+# --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
 ";
     shows(
         &format!("{running}{flags}"),

@@ -293,6 +293,7 @@ fn systems_that_make_their_files_again_are_rejected_with_the_way_that_exists_the
             "settings.kubernetes.container-runtime-endpoint",
         ),
         ("cos", "a node pool with Ubuntu"),
+        ("nixos", "services.kubernetes.kubelet"),
     ] {
         let release = format!(">>> /etc/os-release\nNAME=x\nID={id}\n");
         let machine = machine(&format!("{KUBEADM}{release}")).with("/usr/lib/systemd/systemd", "");

@@ -83,6 +83,23 @@ fn a_unit_that_systemd_does_not_start_is_unknown() {
 }
 
 #[test]
+fn a_second_command_without_an_empty_one_before_it_is_a_problem() {
+    let drop_in = |text: &str| {
+        machine(&format!(
+            "{KUBELET}>>> /etc/systemd/system/kubelet.service.d/a.conf\n[Service]\n{text}ExecStart=/usr/bin/kubelet \
+             --config=/var/lib/kubelet/config.yaml\n"
+        ))
+    };
+    says(
+        &drop_in(""),
+        "/etc/systemd/system/kubelet.service.d/a.conf: kubelet.service has more than one ExecStart=, so systemd does not \
+         start it; try an empty ExecStart= before this one",
+    );
+    says(&drop_in("ExecStart=\n"), "");
+    says(&drop_in("Type=oneshot\n"), "");
+}
+
+#[test]
 fn a_line_outside_the_section_of_its_unit_does_not_count_and_is_reported() {
     let line =
         "Environment=KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/crio.sock\n";
@@ -185,12 +202,16 @@ fn an_empty_configuration_of_crictl_is_a_problem() {
 fn a_script_of_another_service_manager_is_unknown() {
     let config = ">>> /var/lib/kubelet/config.yaml\ncontainerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
     says(&machine(config), "none says how the kubelet starts");
-    let script = "/etc/init.d/kubelet";
-    let machine = machine(config).with(script, "#!/sbin/openrc-run\n");
-    says(
-        &machine,
-        "/etc/init.d/kubelet: unknown: looked at this script, which starts the kubelet",
-    );
+    let k3s = ">>> /etc/rancher/k3s/config.yaml\ncontainer-runtime-endpoint: unix:///run/criswitch/criswitch.sock\n";
+    says(&machine(k3s), "");
+    for (files, script) in [
+        (config, "/etc/init.d/kubelet"),
+        (k3s, "/etc/init.d/k3s-agent"),
+    ] {
+        let machine = machine(files).with(script, "#!/sbin/openrc-run\n");
+        let problem = format!("{script}: unknown: looked at this script, which starts the kubelet");
+        says(&machine, &problem);
+    }
 }
 
 #[test]

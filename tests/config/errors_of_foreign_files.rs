@@ -18,7 +18,9 @@ fn the_hint_for_a_key_of_another_program_names_the_key_of_criswitch() {
         runc = { endpoint = '/run/x.sock' }
         [metrics]
         port = '127.0.0.1:1'
-        colour = 'red'",
+        colour = 'red'
+        [node]
+        accept = ['eviction']",
         expect![[r#"
             criswitch.toml:1:1: unknown key "runtime_endpoint"; try a row under [handlers] with the runtime's socket
             criswitch.toml:2:9: unknown key "image-endpoint"; try removing it: criswitch sends image calls to the backends
@@ -28,7 +30,8 @@ fn the_hint_for_a_key_of_another_program_names_the_key_of_criswitch() {
             criswitch.toml:6:9: unknown key "default_runtime"; try "default_handler"
             criswitch.toml:9:18: unknown key "endpoint"; try "socket"
             criswitch.toml:11:9: unknown key "port"; try "listen"
-            criswitch.toml:12:9: unknown key "colour"; try "listen", the only key of [metrics]"#]],
+            criswitch.toml:12:9: unknown key "colour"; try "listen", the only key of [metrics]
+            criswitch.toml:13:10: unknown key "node"; try criswitch node plan --spec FILE: the table is for a specification, not for the daemon"#]],
     );
 }
 

@@ -5,15 +5,15 @@ use serde_json::Value;
 
 use super::RuntimeKind;
 use super::fields::{
-    ADDED, ANNOTATIONS, BLOCK, CSI, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MOUNT_PATH, PRIVILEGED,
-    PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
+    ADDED, ANNOTATIONS, BLOCK, CSI, ENV, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MARKS, MOUNT_PATH,
+    PRIVILEGED, PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX, SYSCTLS,
 };
 use super::paths::{
     CONTAINER_DEVICES, EVERYTHING, PLAIN_DIRECTORIES, PLAIN_FILES, PRIVILEGED_TUN, SHARED,
 };
 use super::table::{
     ANY, ARCHITECTURE, ARCHITECTURE_LABELS, FOR_LINUX, FOR_WINDOWS, HUGE_PAGES, KATA, LINUX,
-    LOCAL_APPARMOR, OS_LABELS, PLAIN, SANDBOXES, SECCOMP_ANNOTATIONS, WINDOWS,
+    LOCAL_APPARMOR, OS_LABELS, PLAIN, SANDBOXES, SCTP, SECCOMP_ANNOTATIONS, WINDOWS,
 };
 use super::test::{About, Is, Test, on};
 use super::values::{BEYOND_GVISOR, FILE_DRIVERS, NAMESPACED, OWN_TO_GVISOR, PROC_FILES};
@@ -100,6 +100,41 @@ const RUNTIME_ANNOTATIONS: &[&str] = &[
     "org.systemd.property.**",
     "run.oci.**",
     "security.alpha.kubernetes.io/**sysctls",
+];
+
+/// Labels and annotations for which an admission webhook adds containers. Some of these change the network of the pod,
+/// or mount file systems.
+const WEBHOOK_MARKS: &[Test] = &[
+    on(
+        MARKS,
+        Is::Entry(
+            &[
+                "admission.datadoghq.com/enabled",
+                "azure.workload.identity/inject-proxy-sidecar",
+                "consul.hashicorp.com/connect-inject",
+                "dapr.io/enabled",
+                "gke-gcsfuse/volumes",
+                "kuma.io/sidecar-injection",
+                "linkerd.io/inject",
+                "openservicemesh.io/sidecar-injection",
+                "sidecar.istio.io/inject",
+                "sidecar.jaegertracing.io/inject",
+                "vault.hashicorp.com/agent-inject",
+            ],
+            &["enabled", "ingress", "true", "yes"],
+        ),
+    ),
+    on(
+        MARKS,
+        Is::Entry(
+            &[
+                "instrumentation.opentelemetry.io/inject-**",
+                "istio.io/rev",
+                "sidecar.opentelemetry.io/inject",
+            ],
+            &[],
+        ),
+    ),
 ];
 
 /// Annotations by which a pod gets more network interfaces, which may be devices of the node.
@@ -194,7 +229,7 @@ pub const FAMILIES: &[Family] = &[
         .and(&[(KATA, rule(&[on(PROPAGATION, Is::OneOf(&["HostToContainer"]))]))]),
     family("devices and extended resources", &[
         on(RESOURCES, Is::Entry(&["**/**"], &[])),
-        on(&["spec.containers[*].env[*]"], Is::All(&[("name", Is::OneOf(&["NVIDIA_VISIBLE_DEVICES"]))])),
+        on(ENV, Is::All(&[("name", Is::OneOf(&["NVIDIA_VISIBLE_DEVICES"]))])),
     ], PLAIN),
     family("resource claims", &[
         on(&["spec.resourceClaims[*].name"], Is::Present),
@@ -238,6 +273,8 @@ pub const FAMILIES: &[Family] = &[
     family("further networks", &[on(ANNOTATIONS, Is::Entry(NETWORK_ANNOTATIONS, &[]))], PLAIN),
     // After the hostPath volumes, whose sub-paths are judged by what is there.
     family("sub-paths of volumes", &[on(&["spec.containers[*].volumeMounts[*].subPath", "spec.containers[*].volumeMounts[*].subPathExpr"], Is::Present)], LINUX),
+    family("SCTP ports", SCTP, PLAIN),
+    family("containers that an admission webhook adds", WEBHOOK_MARKS, PLAIN),
     family("unmasked /proc", &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))], PLAIN),
     family("annotations of runtimes", &[on(ANNOTATIONS, Is::Entry(RUNTIME_ANNOTATIONS, &[]))], &[]),
 ];
@@ -280,7 +317,7 @@ mod tests {
             ("privileged", context(json!({ "privileged": true }))),
             (
                 "hostProcess",
-                context(json!({ "windowsOptions": { "hostProcess": true } })),
+                json!({ "spec": { "hostNetwork": true, "securityContext": { "windowsOptions": { "hostProcess": true } } } }),
             ),
             ("add NET_RAW", added("NET_RAW")),
             ("add SYS_TIME", added("SYS_TIME")),
@@ -392,6 +429,14 @@ mod tests {
                 container(json!({ "volumeMounts": [{ "name": "v", "subPath": "x" }] })),
             ),
             (
+                "SCTP port",
+                container(json!({ "ports": [{ "containerPort": 1, "protocol": "SCTP" }] })),
+            ),
+            (
+                "added by webhook",
+                annotated("linkerd.io/inject", "enabled"),
+            ),
+            (
                 "runtime annotation",
                 annotated("io.katacontainers.config.runtime.x", "y"),
             ),
@@ -481,6 +526,8 @@ mod tests {
             stop signal          unknown  unknown  unknown  unknown  unknown  unknown  unknown
             further network      works    works    unknown  unknown  unknown  unknown  unknown
             sub-path             works    works    works    works    unknown  unknown  unknown
+            SCTP port            works    works    no       unknown  no       unknown  unknown
+            added by webhook     works    works    unknown  unknown  unknown  unknown  unknown
             runtime annotation   less     less     less     unknown  less     unknown  unknown
         "#]]
         .assert_eq(&shown);

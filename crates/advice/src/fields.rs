@@ -12,6 +12,7 @@ pub(super) const ADDED: &[&str] = &["spec.containers[*].securityContext.capabili
 pub(super) const ANNOTATIONS: &[&str] = &["metadata.annotations"];
 pub(super) const BLOCK: &[&str] = &["spec.containers[*].volumeDevices[*].devicePath"];
 pub(super) const CSI: &[&str] = &["spec.volumes[*].csi.driver"];
+pub(super) const ENV: &[&str] = &["spec.containers[*].env[*]"];
 pub(super) const ESCALATION: &[&str] =
     &["spec.containers[*].securityContext.allowPrivilegeEscalation"];
 pub(super) const EXPRESSIONS: &[&str] = &[
@@ -22,6 +23,8 @@ pub(super) const HOST_PROCESS: &[&str] = &[
     "spec.securityContext.windowsOptions.hostProcess",
     "spec.containers[*].securityContext.windowsOptions.hostProcess",
 ];
+/// Labels and annotations, which are both read by admission webhooks.
+pub(super) const MARKS: &[&str] = &["metadata.labels", "metadata.annotations"];
 pub(super) const MOUNT_PATH: &[&str] = &["spec.containers[*].volumeMounts[*].mountPath"];
 /// Volumes whose files are on no disk of the node, except NFS.
 pub(super) const NETWORK_VOLUMES: &[&str] = &[
@@ -35,6 +38,7 @@ pub(super) const NETWORK_VOLUMES: &[&str] = &[
 pub(super) const NFS: &[&str] = &["spec.volumes[*].nfs"];
 pub(super) const PORTS: &[&str] = &["spec.containers[*].ports[*].containerPort"];
 pub(super) const PRIVILEGED: &[&str] = &["spec.containers[*].securityContext.privileged"];
+pub(super) const PROTOCOLS: &[&str] = &["spec.containers[*].ports[*].protocol"];
 pub(super) const PROPAGATION: &[&str] = &["spec.containers[*].volumeMounts[*].mountPropagation"];
 pub(super) const RESOURCES: &[&str] = &[
     "spec.containers[*].resources.limits",

@@ -62,6 +62,8 @@ pub enum Fact {
     HypervisorIsolation,
     /// The file systems of the pod's volumes have mounts with mapped ids.
     MappedIds,
+    /// The handler starts NVIDIA's runtime, which starts runc or crun.
+    NvidiaRuntime,
     /// The kubelet allows the pod's unsafe sysctls.
     UnsafeSysctls,
     /// The kubelet is older than Kubernetes 1.37.
@@ -142,6 +144,7 @@ impl Fact {
                 | Fact::SharedFileSystem
                 | Fact::HypervisorIsolation
                 | Fact::MappedIds
+                | Fact::NvidiaRuntime
         )
     }
 
@@ -177,6 +180,8 @@ impl Fact {
                 "the volume's file system has mounts with mapped ids".to_owned()
             }
             Fact::MappedIds => "the volume's file system has no mounts with mapped ids".to_owned(),
+            Fact::NvidiaRuntime => format!("the handler does {not}start NVIDIA's runtime")
+                .replace("does start", "starts"),
             Fact::UnsafeSysctls => {
                 format!("the sysctl is {not}in allowedUnsafeSysctls of the kubelet")
             }

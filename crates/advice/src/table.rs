@@ -5,9 +5,9 @@ use strum::VariantArray;
 use super::Effect::{self, Fails, Note, Weakens};
 use super::RuntimeKind::{self, Crun, Gvisor, Kata, Runc, Runhcs};
 use super::fields::{
-    ADDED, ANNOTATIONS, BLOCK, CSI, ESCALATION, EXPRESSIONS, HOST_PATH, HOST_PROCESS, MOUNT_PATH,
-    NETWORK_VOLUMES, NFS, PORTS, PRIVILEGED, PROPAGATION, RESOURCES, SECCOMP, SELECTOR, SELINUX,
-    SYSCTLS,
+    ADDED, ANNOTATIONS, BLOCK, CSI, ENV, ESCALATION, EXPRESSIONS, HOST_PATH, HOST_PROCESS,
+    MOUNT_PATH, NETWORK_VOLUMES, NFS, PORTS, PRIVILEGED, PROPAGATION, PROTOCOLS, RESOURCES,
+    SECCOMP, SELECTOR, SELINUX, SYSCTLS,
 };
 use super::paths::{
     BPF, DEV, DIRECTORIES, GUEST_DEVICES, HARDWARE, KERNEL_DIRECTORIES, KUBELET_SOCKETS,
@@ -22,7 +22,7 @@ use super::sources::{
 use super::test::{About, Is, Test, on};
 use super::values::{
     BEYOND_GUEST, BEYOND_GVISOR, FILE_DRIVERS, KATA_PROC_FILES, NAMESPACED, NEW_PROC_FILES,
-    OWN_TO_GVISOR, PROC_FILES, SAFE, SAFE_SINCE_1_37,
+    NODE_NETWORK, OWN_TO_GVISOR, PROC_FILES, SAFE, SAFE_SINCE_1_37,
 };
 use super::{DEVICE_POLICY, Fact, Limit, Source};
 
@@ -126,6 +126,7 @@ pub(super) const FOR_WINDOWS: Test = on(
         ("values", Is::Includes("windows")),
     ]),
 );
+pub(super) const SCTP: &[Test] = &[on(PROTOCOLS, Is::OneOf(&["SCTP"]))];
 const HOST_PATH_SOCKETS: &[Test] = &[on(HOST_PATH, Is::HostPath(&SOCKETS))];
 
 const OTHER_CLASS: &str = "Remove the field, or use a RuntimeClass of runc or crun.";
@@ -265,6 +266,10 @@ pub const LIMITS: &[Limit] = &[
         "The sysctl would apply to the IPC namespace of the node, so the API server or the kubelet rejects the pod.",
         "Remove the sysctl or `hostIPC: true`, or set the sysctl on the node.",
         POD_VALIDATION).and(&[on(&["spec.hostIPC"], Is::True)]).by_api_server(),
+    limit(Fails, "node-network-sysctls", PLAIN, &[on(SYSCTLS, Is::Sysctl(NODE_NETWORK, &[]))],
+        "The kernel has only one value for all network namespaces. The runtime cannot set it for the pod, so the pod does not start.",
+        "Set the sysctl on the node.",
+        source("podman-container-tools/podman#11987: podman run --sysctl net.core.rmem_max: No such file or directory", "https://github.com/podman-container-tools/podman/issues/11987")),
     limit(Fails, "unmasked-proc", ANY, &[on(&["spec.containers[*].securityContext.procMount"], Is::OneOf(&["Unmasked"]))],
         "The API server rejects `Unmasked` without `hostUsers: false`.", "Add `hostUsers: false`, or remove the field.",
         POD_VALIDATION).unless(&[on(&["spec.hostUsers"], Is::False)]).by_api_server(),
@@ -281,6 +286,9 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "privileged-escalation", ANY, &[on(&["spec.containers[*].securityContext"], Is::All(&[("privileged", Is::True), ("allowPrivilegeEscalation", Is::False)]))],
         "The API server rejects `privileged: true` with `allowPrivilegeEscalation: false`.", "Remove one of the fields.",
         POD_VALIDATION).by_api_server(),
+    limit(Fails, "host-process-network", ANY, &[on(HOST_PROCESS, Is::True)],
+        "The API server rejects a HostProcess container without `hostNetwork: true`.", "Add `hostNetwork: true`.",
+        POD_VALIDATION).unless(&[on(&["spec.hostNetwork"], Is::True)]).by_api_server(),
     limit(Fails, "windows-pods", LINUX, &[on(&["spec.os.name"], Is::OneOf(&["windows"])), on(SELECTOR, Is::Entry(OS_LABELS, &["windows"])), FOR_WINDOWS],
         "The pod is for Windows, so the kubelet of a Linux node rejects it.",
         "Run the pod on a Windows node.", POD_OS).unless(&[FOR_LINUX]),
@@ -298,6 +306,10 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "linux-host-process", LINUX, &[on(HOST_PROCESS, Is::True)],
         "Linux has no HostProcess containers.", "Run the pod on a Windows node.",
         source("Kubernetes: Create a Windows HostProcess Pod", "https://kubernetes.io/docs/tasks/configure-pod-container/create-hostprocess-pod/")),
+    limit(Weakens, "linux-windows-options", LINUX, &[on(&["spec.securityContext.windowsOptions", "spec.containers[*].securityContext.windowsOptions"], Is::Present)],
+        "The field is for Windows and has no effect on Linux, and the API server rejects it in a pod with `os.name: linux`.", "Remove the field, or run the pod on a Windows node.",
+        source("Kubernetes: Pod, PodSpec, os", "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec"))
+        .unless(&[on(&["spec.os.name"], Is::OneOf(&["windows"]))]).in_no_policy(),
     limit(Weakens, "kata-annotations", &[Runc, Crun, Gvisor, Runhcs], &[on(ANNOTATIONS, Is::Entry(&["io.katacontainers.**"], &[]))],
         "Only Kata Containers reads the annotation.", "Remove the annotation, or use a RuntimeClass of Kata Containers.",
         source("Kata Containers: Pod Annotations", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-set-sandbox-config-kata.md")),
@@ -310,6 +322,11 @@ pub const LIMITS: &[Limit] = &[
     limit(Weakens, "host-dev-directory", PLAIN, &[on(HOST_PATH, Is::HostPath(&UNPRIVILEGED_DEV))],
         "The cgroup of a container that is not privileged denies the devices of the node: the container sees them, but cannot open them.",
         "Use a device plug-in, or make the container privileged.", DEVICE_CGROUP),
+    limit(Weakens, "nvidia-variable", PLAIN, &[on(ENV, Is::All(&[("name", Is::OneOf(&["NVIDIA_VISIBLE_DEVICES"])), ("value", Is::NoneOf(&["", "none", "void"]))]))],
+        "The variable is for NVIDIA's runtime. runc and crun do not read it, so they give the container no graphics card, unless a hook of the backend does.",
+        "Request the card as a resource, such as `nvidia.com/gpu`, or use a RuntimeClass of NVIDIA's runtime.",
+        source("NVIDIA Container Toolkit: Specialized Configurations with Docker, GPU Enumeration", "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html"))
+        .only_if(Fact::NvidiaRuntime, false),
     limit(Fails, "gvisor-host-network", GVISOR, &[on(&["spec.hostNetwork"], Is::True)],
         "gVisor starts the pod in a new network namespace, without a network interface of the node, unless runsc has the flag --network=host.", OTHER_CLASS,
         source("google/gvisor: runsc/sandbox/sandbox.go, createSandboxProcess", "https://github.com/google/gvisor/blob/master/runsc/sandbox/sandbox.go"))
@@ -325,6 +342,9 @@ pub const LIMITS: &[Limit] = &[
         "gVisor drops the capability NET_RAW, also from privileged containers, unless runsc has the flag --net-raw: raw sockets do not work, and neither do tcpdump and iptables, which NET_ADMIN is for.",
         "Set net-raw = \"true\" in the configuration of runsc, remove the field, or use a RuntimeClass of runc or crun.", RUNSC_FLAGS)
         .only_if(Fact::RunscFlag("net-raw"), false),
+    limit(Fails, "gvisor-sctp", GVISOR, SCTP,
+        "gVisor has no SCTP: the program cannot open the socket.", "Use a RuntimeClass of runc or crun.",
+        source("google/gvisor#5000: Create SCTP socket fail. Error: invalid argument", "https://github.com/google/gvisor/issues/5000")),
     limit(Fails, "gvisor-kernel-capabilities", GVISOR, &[on(ADDED, Is::OneOf(BEYOND_GVISOR))],
         "gVisor has no kernel modules, no eBPF and no access to the hardware and the clock of the node, so the capability is of no use.", OTHER_CLASS, SEEN_IN_GVISOR),
     limit(Weakens, "gvisor-capabilities", GVISOR, &[on(ADDED, Is::OneOf(OWN_TO_GVISOR))],
@@ -443,12 +463,12 @@ pub const LIMITS: &[Limit] = &[
         "Programs read changes that other programs of the node make in the directory, but get no inotify events for them.",
         "Let the program poll the files, or use a RuntimeClass of runc or crun.",
         source("Kata Containers: support for inotify", "https://github.com/kata-containers/kata-containers/blob/main/docs/design/inotify.md")).in_no_policy(),
-    limit(Weakens, "kata-memory", KATA, &[on(&["spec.containers[*].resources.requests.memory"], Is::Present)],
+    limit(Weakens, "kata-memory", KATA, &[on(&["spec.containers[*].resources.requests.memory", "spec.resources.requests.memory"], Is::Present)],
         "The virtual machine grows only with limits. Without any limit it has the memory of default_memory in the configuration of Kata Containers, and with only a limit of processors that of overhead_memory (runtime-rs), whatever the container requests.",
         "Set a memory limit.",
         source("Kata Containers: How to size overhead_* for runtime-rs sandbox sizing", "https://github.com/kata-containers/kata-containers/blob/main/docs/how-to/how-to-size-sandbox-overhead-runtime-rs.md"))
         .unless(&[on(&["spec.containers[*].resources.limits.memory", "spec.resources.limits.memory"], Is::Present)]).in_one_container(),
-    limit(Weakens, "kata-processors", KATA, &[on(&["spec.containers[*].resources.requests.cpu"], Is::MoreThanOne)],
+    limit(Weakens, "kata-processors", KATA, &[on(&["spec.containers[*].resources.requests.cpu", "spec.resources.requests.cpu"], Is::MoreThanOne)],
         "The virtual machine grows only with limits. Without a limit it has as many processors as default_vcpus in the configuration of Kata Containers, usually one, whatever the container requests.",
         "Set a limit of processors.",
         source("Kata Containers: Virtual machine vCPU sizing", "https://github.com/kata-containers/kata-containers/blob/main/docs/design/vcpu-handling-runtime-go.md"))
@@ -487,6 +507,8 @@ pub const LIMITS: &[Limit] = &[
         "Use the volume in file system mode (`volumeMounts`), or run the pod on a Linux node.", WINDOWS_API),
     limit(Fails, "windows-nfs", WINDOWS, &[on(NFS, Is::Present)], "Windows has no NFS volumes.", "Use a CSI driver for SMB, or run the pod on a Linux node.",
         source("Kubernetes: Windows Storage", "https://kubernetes.io/docs/concepts/storage/windows-storage/")),
+    limit(Fails, "windows-sctp", WINDOWS, SCTP, "Windows nodes have no SCTP.", "Run the pod on a Linux node.",
+        source("Kubernetes: Protocols for Services, SCTP", "https://kubernetes.io/docs/reference/networking/service-protocols/#protocol-sctp")),
     limit(Fails, "windows-mount-propagation", WINDOWS, &[on(PROPAGATION, Is::OneOf(&["Bidirectional", "HostToContainer"]))],
         "Windows has no mount propagation.", LINUX_NODE, WINDOWS_API),
     limit(Fails, "windows-read-only-root", WINDOWS, &[on(&["spec.containers[*].securityContext.readOnlyRootFilesystem"], Is::True)],
@@ -494,7 +516,7 @@ pub const LIMITS: &[Limit] = &[
     limit(Fails, "windows-memory-volumes", WINDOWS, &[on(&["spec.volumes[*].emptyDir.medium"], Is::OneOf(&["Memory"]))],
         "Windows has no emptyDir volumes in memory.", "Remove `medium: Memory`, or run the pod on a Linux node.", WINDOWS_API),
     limit(Fails, "windows-huge-pages", WINDOWS, HUGE_PAGES, "Windows containers have no huge pages.", LINUX_NODE, WINDOWS_API),
-    limit(Fails, "windows-users", WINDOWS, &[on(&["spec.securityContext.runAsUser", "spec.securityContext.runAsGroup", "spec.securityContext.fsGroup",
+    limit(Fails, "windows-users", WINDOWS, &[on(&["spec.securityContext.runAsUser", "spec.securityContext.runAsGroup", "spec.securityContext.fsGroup", "spec.securityContext.supplementalGroups",
             "spec.containers[*].securityContext.runAsUser", "spec.containers[*].securityContext.runAsGroup"], Is::Present)],
         "Windows has no numeric users and groups.", "Use `windowsOptions.runAsUserName`, or run the pod on a Linux node.", WINDOWS_API),
     limit(Weakens, "windows-security", WINDOWS, &[on(&["spec.securityContext.appArmorProfile.type", "spec.securityContext.seLinuxOptions",

@@ -8,6 +8,8 @@ pub(super) const NAMESPACED: &[&str] = &[
     "fs.mqueue.",
     "net.",
 ];
+/// Sysctls below `net.` of which the kernel has only one value, for all network namespaces.
+pub(super) const NODE_NETWORK: &[&str] = &["net.core.rmem_", "net.core.wmem_"];
 /// The sysctls that each kubelet allows.
 pub(super) const SAFE: &[&str] = &[
     "kernel.shm_rmid_forced",

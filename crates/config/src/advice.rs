@@ -9,6 +9,26 @@ use super::{BackendConfig, Config, Origin, disk, keys, value};
 /// The largest message that the kubelet accepts, in bytes.
 const KUBELET_MESSAGE: usize = 16 << 20;
 
+/// The names of sockets of other programs, each with the program and a socket that has the CRI.
+const WITHOUT_CRI: [(&str, &str, &str); 4] = [
+    (
+        "buildkitd.sock",
+        "BuildKit",
+        "the socket of a container runtime",
+    ),
+    (
+        "containerd.sock.ttrpc",
+        "containerd for its shims",
+        "containerd.sock beside it",
+    ),
+    (
+        "docker.sock",
+        "Docker",
+        "the socket of containerd or of cri-dockerd",
+    ),
+    ("podman.sock", "Podman", "the socket of CRI-O"),
+];
+
 impl Config {
     /// One sentence, with file and line, for each valid setting that is probably a mistake.
     pub fn advice(&self) -> Vec<String> {
@@ -16,6 +36,7 @@ impl Config {
         advice.extend(self.no_stale_lists());
         advice.extend(self.named_like_keys());
         advice.extend(self.without_handlers());
+        advice.extend(self.without_cri());
         advice.extend(self.unmapped_user());
         advice.extend(self.labels_nowhere());
         advice.extend(self.unread_files());
@@ -91,6 +112,20 @@ impl Config {
                 at(backend.origin.as_ref(), &what)
             })
             .collect()
+    }
+
+    fn without_cri(&self) -> Vec<String> {
+        let backends = self.table.backends.iter();
+        let found = backends.filter_map(|backend| {
+            let name = backend.socket.path().file_name()?.to_str()?;
+            let (_, program, instead) = WITHOUT_CRI.iter().find(|(its, ..)| *its == name)?;
+            let what = format!(
+                "backend {:?} is the socket of {program}, which has no CRI; try {instead}",
+                backend.name
+            );
+            Some(at(backend.origin.as_ref(), &what))
+        });
+        found.collect()
     }
 
     fn unmapped_user(&self) -> Option<String> {

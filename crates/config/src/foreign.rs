@@ -2,7 +2,7 @@
 
 /// The names of keys of other programs in lower case without `-` and `_`, and the key of criswitch for the same
 /// purpose. The first field is the table in which the row applies.
-const KEYS: [(&str, &[&str], &str); 9] = [
+const KEYS: [(&str, &[&str], &str); 10] = [
     (
         "",
         &["import", "imports", "include", "includes"],
@@ -29,6 +29,11 @@ const KEYS: [(&str, &[&str], &str); 9] = [
         "level under [log]",
     ),
     ("", &["logformat", "format"], "format under [log]"),
+    (
+        "",
+        &["node"],
+        "criswitch node plan --spec FILE: the table is for a specification, not for the daemon",
+    ),
     (
         "",
         &[

@@ -19,7 +19,11 @@ const KUBEADM_UNIT: &str = "[Service]
 /// Programs that start the command after them unchanged.
 const WRAPPERS: [&str; 1] = ["kubenswrapper"];
 /// The scripts of the kubelet for service managers other than systemd.
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 7] = [
+    "/etc/init.d/k0scontroller",
+    "/etc/init.d/k0sworker",
+    "/etc/init.d/k3s",
+    "/etc/init.d/k3s-agent",
     "/etc/init.d/kubelet",
     "/etc/service/kubelet/run",
     "/etc/sv/kubelet/run",
@@ -292,6 +296,10 @@ impl Start {
                     unknown(findings, file, what);
                     return given;
                 };
+                let lines = text
+                    .lines()
+                    .filter(|line| !line.trim_start().starts_with('#'));
+                let text = lines.collect::<Vec<_>>().join("\n");
                 given = flags(&words(&in_snap(&text, file), file), kind);
             }
         }

@@ -184,9 +184,23 @@ impl Unit {
                 format_args!("moving it below [{section}]"),
             );
         }
-        let Some(&line) = self.values("ExecStart").last() else {
+        let commands = self.values("ExecStart");
+        let Some(&line) = commands.last() else {
             return Vec::new();
         };
+        let kind = self.values("Type").last().map(|kind| kind.text.as_str());
+        if commands.len() > 1 && kind != Some("oneshot") {
+            let what = format!(
+                "{} has more than one ExecStart=, so systemd does not start it",
+                self.name
+            );
+            report(
+                findings,
+                &line.from,
+                what,
+                "an empty ExecStart= before this one",
+            );
+        }
         for path in &self.unreadable {
             self.report_unreadable(findings, path.display());
         }

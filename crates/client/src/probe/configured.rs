@@ -35,6 +35,8 @@ pub struct Runtime {
     pub config_path: Option<String>,
     /// The type of the shim, such as `io.containerd.kata.v2`; empty if it is unknown.
     pub shim: String,
+    /// Whether the program is NVIDIA's, which starts runc or crun.
+    pub is_nvidia: bool,
     /// Whether the shim of Windows starts virtual machines; `None` if the configuration does not show it.
     pub hypervisor: Option<bool>,
 }
@@ -82,6 +84,7 @@ fn runtime(handler: &Value) -> Runtime {
             .get("privileged_without_host_devices")
             .and_then(Value::as_bool),
         config_path: text("/options/ConfigPath").map(str::to_owned),
+        is_nvidia: binary.is_some_and(|binary| binary.contains("nvidia-container-runtime")),
         shim: text("/runtimeType").unwrap_or_default().to_owned(),
         hypervisor: handler
             .pointer("/options/SandboxIsolation")

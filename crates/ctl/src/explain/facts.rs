@@ -66,6 +66,7 @@ impl NodeFacts {
         if let Some(runtime) = runtime {
             let without = runtime.privileged_without_host_devices;
             facts.push((Fact::PrivilegedWithoutHostDevices, without));
+            facts.push((Fact::NvidiaRuntime, Some(runtime.is_nvidia)));
             for (fact, flag, values) in RUNSC_FLAGS {
                 let value = self.runsc_flag(runtime, flag, values);
                 facts.push((Fact::RunscFlag(fact), value));

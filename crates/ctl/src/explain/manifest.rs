@@ -31,10 +31,12 @@ const STRINGS: &[&str] = &[
     "spec.containers[*].volumeMounts[*].subPathExpr",
     "spec.containers[*].image",
 ];
-/// The version of the API in which a RuntimeClass has all its fields in `spec`.
+/// The version of the API that has RuntimeClass.
+const CLASS: &str = "node.k8s.io/v1";
+/// The former version in which a RuntimeClass has all its fields in `spec`.
 const OLD_CLASS: &str = "node.k8s.io/v1alpha1";
-/// The fields of a RuntimeClass at two places.
-const CLASS_FIELDS: [(&str, &[&str]); 2] = [
+/// The fields of a RuntimeClass at each place.
+const CLASS_FIELDS: [(&str, &[&str]); 3] = [
     (
         "",
         &[
@@ -46,6 +48,7 @@ const CLASS_FIELDS: [(&str, &[&str]); 2] = [
             "scheduling",
         ],
     ),
+    ("/overhead", &["podFixed"]),
     ("/scheduling", &["nodeSelector", "tolerations"]),
 ];
 /// The files that are read in a directory, as kubectl reads them.
@@ -198,12 +201,12 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
         max_depth: 128, max_documents: 1 << 20, max_events: 1 << 24, max_nodes: 1 << 24,
     };
     let options = serde_saphyr::options! { budget: budget };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+    let documents = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let (line, column) = error
             .location()
             .map_or((1, 1), |at| (at.line(), at.column()));
         let what = match error.without_snippet() {
-            _ if text.contains("{{") || text.contains("{%") => format!("this looks like a template; {RENDER}"),
+            _ if text.contains("{{") || text.contains("{%") || text.lines().any(is_of_template) => format!("this looks like a template; {RENDER}"),
             serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
                 format!("the key {key:?} occurs twice in one map")
             }
@@ -212,7 +215,34 @@ fn documents(name: &str, text: &str) -> anyhow::Result<Vec<Value>> {
             _ => "not valid YAML; look here and before for a bracket or quote without its end, or for wrong indentation".to_owned(),
         };
         anyhow!("{name}:{line}:{column}: {what}")
-    })
+    })?;
+    let mut lines = (1..).zip(text.lines());
+    let is_comment = |line: &str| !documents.iter().any(|it| has_text(it, line.trim()));
+    if let Some((line, _)) = lines.find(|(_, line)| is_of_template(line) && is_comment(line)) {
+        bail!("{name}:{line}:1: this looks like a template; {RENDER}");
+    }
+    Ok(documents)
+}
+
+/// Whether a comment of the line is an instruction or a placeholder of a template, as in ytt (`#@`) and in pipelines
+/// (`#{NAME}#`). Without it the field has no value.
+fn is_of_template(line: &str) -> bool {
+    let text = line.trim_start_matches([' ', '-']);
+    let value = text
+        .split_once(':')
+        .filter(|(key, _)| !key.contains([' ', '"', '\'', '#']));
+    let value = value.map_or("", |(_, value)| value.trim_start());
+    text.starts_with("#@") || value.starts_with("#@") || value.starts_with("#{")
+}
+
+/// Whether a text of the value contains this one.
+fn has_text(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(string) => string.contains(text),
+        Value::Array(items) => items.iter().any(|it| has_text(it, text)),
+        Value::Object(map) => map.values().any(|it| has_text(it, text)),
+        _ => false,
+    }
 }
 
 impl Manifests {
@@ -284,6 +314,12 @@ impl Manifests {
     fn add_class(&mut self, object: &Object<'_>) -> anyhow::Result<()> {
         let name = object.name();
         let class = Class::of(object)?;
+        if ![CLASS, ""].contains(&object.api_version) {
+            let (version, file) = (object.api_version, object.file);
+            self.problems.push(format!(
+                "RuntimeClass {name:?} in {file}: the API has no RuntimeClass in {version}; try apiVersion: {CLASS}"
+            ));
+        }
         self.problems.extend(unknown_class_fields(object));
         if let Some(before) = self.classes.get(&name).filter(|it| !it.is_same(&class)) {
             let files = format!("{} and {}", before.file, object.file);
@@ -310,7 +346,7 @@ impl Class {
         );
         ensure!(
             version.is_empty() || version.starts_with("node.k8s.io/"),
-            "the API has no RuntimeClass in {version}; try apiVersion: node.k8s.io/v1"
+            "the API has no RuntimeClass in {version}; try apiVersion: {CLASS}"
         );
         let (fields, handler) = if version == OLD_CLASS {
             (&object.value["spec"], "runtimeHandler")
@@ -371,6 +407,14 @@ impl Manifest {
             containers.is_some_and(|all| !all.is_empty()),
             "{kind} {name:?} has no containers in {prefix}spec.containers"
         );
+        if kind != "Pod"
+            && let Some(part) = without_image(pod)
+        {
+            bail!(
+                "{kind} {name:?}: {prefix}{part} has no image, so the file has only a part of the pod, as a patch has; try \
+                 kubectl kustomize DIR | criswitch explain -f -"
+            );
+        }
         let mut unknown_fields = criswitch_advice::unknown_fields(pod, near);
         // A pod template of a custom resource may have more fields than a pod.
         unknown_fields.retain(|field| object.is_built_in() || field.near.is_some());
@@ -404,6 +448,15 @@ impl Manifest {
             None => format!("{}{name}", self.prefix),
         }
     }
+}
+
+/// The first container of the pod that has no image.
+fn without_image(pod: &Value) -> Option<String> {
+    ["initContainers", "containers"].iter().find_map(|list| {
+        let containers = pod["spec"].get(list)?.as_array()?;
+        let without = containers.iter().position(|it| it["image"].is_null());
+        without.map(|index| format!("spec.{list}[{index}]"))
+    })
 }
 
 /// Adds volumes for these claims to the pod. Returns the number of volumes before.

@@ -44,7 +44,8 @@ const GROUPS: [&str; 21] = [
 
 /// Kinds of other groups whose controllers make no pods; `*` stands for all kinds of a group.
 #[rustfmt::skip] // A group is a line.
-const WITHOUT_PODS: [(&str, &[&str]); 28] = [
+const WITHOUT_PODS: [(&str, &[&str]); 35] = [
+    ("argoproj.io", &["AppProject"]),
     ("autoscaling.k8s.io", &["*"]),
     ("bitnami.com", &["SealedSecret"]),
     ("cert-manager.io", &["Certificate", "CertificateRequest"]),
@@ -63,19 +64,27 @@ const WITHOUT_PODS: [(&str, &[&str]); 28] = [
     ("karpenter.k8s.aws", &["*"]),
     ("karpenter.sh", &["*"]),
     ("keda.sh", &["ClusterTriggerAuthentication", "ScaledObject", "TriggerAuthentication"]),
+    ("kueue.x-k8s.io", &["*"]),
+    ("linkerd.io", &["ServiceProfile"]),
     ("metallb.io", &[
         "BFDProfile", "BGPAdvertisement", "BGPPeer", "Community", "IPAddressPool", "L2Advertisement",
     ]),
     ("monitoring.coreos.com", &[
         "AlertmanagerConfig", "PodMonitor", "Probe", "PrometheusRule", "ScrapeConfig", "ServiceMonitor",
     ]),
+    ("monitoring.googleapis.com", &[
+        "ClusterNodeMonitoring", "ClusterPodMonitoring", "ClusterRules", "GlobalRules", "PodMonitoring", "Rules",
+    ]),
+    ("networking.gke.io", &["FrontendConfig", "ManagedCertificate"]),
     ("networking.istio.io", &["*"]),
     ("nfd.k8s-sigs.io", &["*"]),
+    ("policy.linkerd.io", &["*"]),
     ("policy.networking.k8s.io", &["*"]),
     ("projectcalico.org", &["*"]),
     ("route.openshift.io", &["*"]),
     ("secrets-store.csi.x-k8s.io", &["*"]),
     ("security.istio.io", &["*"]),
+    ("security.openshift.io", &["*"]),
     ("snapshot.storage.k8s.io", &["*"]),
     ("telemetry.istio.io", &["*"]),
     ("traefik.io", &["*"]),

@@ -25,7 +25,7 @@ const INSTALLED: [&str; 4] = [
 
 /// Operating systems whose files criswitch cannot change for good, by `ID` in os-release, each with the way that exists
 /// there.
-const IMMUTABLE: [(&str, &str, &str); 2] = [
+const IMMUTABLE: [(&str, &str, &str); 3] = [
     (
         "bottlerocket",
         "Bottlerocket makes /etc again at each boot, and its root is read-only",
@@ -35,6 +35,11 @@ const IMMUTABLE: [(&str, &str, &str); 2] = [
         "cos",
         "Container-Optimized OS makes /etc again at each boot, and /var runs no programs",
         "a node pool with Ubuntu",
+    ),
+    (
+        "nixos",
+        "NixOS makes the units and files in /etc from its configuration",
+        "services.kubernetes.kubelet and units of criswitch in the configuration of NixOS",
     ),
 ];
 const OS_RELEASE: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
