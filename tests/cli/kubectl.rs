@@ -123,7 +123,7 @@ fn explain_reads_the_runtime_classes_of_the_cluster_before_the_file() {
     fs::write(&file, "kind: Pod\n").unwrap();
     let arguments = ["explain", "--node=a", "-f", text(&file)];
     let outcome = plugin(folder.path(), &arguments);
-    let input = "kind: List\n---\nkind: Pod\n";
+    let input = "kind: List\n---\nkind: Pod\n\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, input));
     let command = "exec -i -n system pod-a -- /usr/bin/criswitch node run --stdin -- explain -f -";
     assert_eq!(ran(folder.path()), ["get runtimeclasses -o yaml", command]);
@@ -140,7 +140,7 @@ fn explain_reads_the_runtime_classes_of_the_cluster_before_the_file() {
         );
         assert_eq!(
             outcome.stdout,
-            "kind: List\n---\nkind: Pod\n---\nkind: Job\n"
+            "kind: List\n---\nkind: Pod\n\n---\nkind: Job\n\n"
         );
     }
     let missing = plugin(folder.path(), &["explain", "-f", "nosuch"]);

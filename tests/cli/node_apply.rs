@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
+use criswitch_config::labels_file;
 use expect_test::expect;
 use rustix::fs::XattrFlags;
 use serde_json::Value;
@@ -274,7 +275,7 @@ fn an_apply_or_undo_that_ends_at_any_moment_leaves_a_machine_as_before_or_as_aft
 
 #[test]
 fn an_undo_on_a_mounted_disk_removes_the_labels_of_the_node() {
-    let machine = image().with(LABELS, "criswitch.io/handler.runc=true\n");
+    let machine = image().with(LABELS, labels_file::HEAD);
     let key = format!("labels_file = '{LABELS}'\n{SPEC}");
     let files = main_file(&key);
     let (root, program) = (text(machine.root()), machine.at("/programs"));

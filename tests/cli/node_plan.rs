@@ -244,12 +244,14 @@ async fn a_node_that_is_as_specified_is_ready() {
     finds(&machine, "", expect![[r#"
         refused existing-file: /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
+        refused kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
     "#]]).await;
     let mode = fs::Permissions::from_mode(0o666);
     fs::set_permissions(machine.at(&format!("{folder}/criswitch.socket")), mode).unwrap();
     finds(&machine, "", expect![[r#"
         refused existing-file: /etc/systemd/system/criswitch.socket, /etc/systemd/system/criswitch.service: the file exists, differs, and would be replaced; try moving it
         unknown kubelet-version: kubelet: criswitch needs the kubelet 1.31 or newer, and its version is not known; try kubelet --version
+        refused kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
     "#]]).await;
 }
 
@@ -317,7 +319,9 @@ async fn a_kubelet_that_uses_criswitch_already_is_named() {
         .await
         .with("/var/lib/kubelet/config.yaml", KUBELET);
     let node = UNKNOWN.replace("['d", "['current-runtime', 'kubelet-files', 'd");
-    finds(&machine, &node, expect![[r#""#]]).await;
+    finds(&machine, &node, expect![[r#"
+        refused kubelet-endpoint: kubelet: the kubelet uses criswitch already, so an undo would leave it without a runtime; try setting the endpoint of its own runtime and restarting it, then again
+    "#]]).await;
 }
 
 #[tokio::test]
@@ -352,7 +356,6 @@ async fn a_drop_in_of_somebody_else_is_not_replaced() {
 async fn the_labels_of_somebody_else_are_not_replaced() {
     let file = "/etc/features.d/node";
     let files = main_file(&format!("labels_file = '{file}'\n{TABLE}"));
-    let containerd = containerd();
     for (labels, is_refused) in [
         ("mine=1\n", true),
         (
@@ -360,7 +363,7 @@ async fn the_labels_of_somebody_else_are_not_replaced() {
             false,
         ),
     ] {
-        let machine = running(&containerd).await.with(file, labels);
+        let machine = running(&containerd()).await.with(file, labels);
         let outcome = run_beside(&line(&machine, &files.main(), &[])).await;
         let refused = format!("refused existing-file: {file}: ");
         assert_eq!(
@@ -501,7 +504,7 @@ try = 'on'
         spec.toml:9:1: unknown key "machine-id"; try "machine_id"
         spec.toml:10:14: "x" is not the id of a machine; try the 32 hex digits of /etc/machine-id
         spec.toml:11:11: "admision" is not an acceptable finding; try "admission"
-        spec.toml:11:23: "layout" is not an acceptable finding; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "shared", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-stopped", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
+        spec.toml:11:23: "layout" is not an acceptable finding; try one of "existing-file", "backend", "current-runtime", "cgroup-driver", "handler-without-row", "shared", "unknown-pod", "image-endpoint", "kubelet-version", "kubelet-endpoint", "kubelet-stopped", "kubelet-program", "kubelet-files", "kubelet-flags", "daemon-reload", "young-pod", "admission", "eviction", "readiness"
         spec.toml:12:19: "20" is not a duration: time unit needed, for example 20sec or 20ms; try "20s"
         spec.toml:13:15: "0s" is not longer than zero; try "2s"
         spec.toml:14:7: "on" is not a kind of try; try "pod-network", "host-network" or "off"
