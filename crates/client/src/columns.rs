@@ -146,19 +146,18 @@ impl ColumnRoom {
     /// Measures the columns before the last one; `None` if standard output is not a terminal.
     fn of(header: &[&str], rows: &[Vec<String>]) -> Option<ColumnRoom> {
         let width = terminal::width()?;
-        let mut last = width;
-        for (column, title) in header
+        let (_, before) = header.split_last()?;
+        let last = before
             .iter()
             .enumerate()
-            .take(header.len().saturating_sub(1))
-        {
-            let widest = rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| display_width(cell))
-                .fold(display_width(title), usize::max);
-            last = last.saturating_sub(widest + GAP);
-        }
+            .fold(width, |room, (column, title)| {
+                let widest = rows
+                    .iter()
+                    .filter_map(|row| row.get(column))
+                    .map(|cell| display_width(cell))
+                    .fold(display_width(title), usize::max);
+                room.saturating_sub(widest + GAP)
+            });
         Some(ColumnRoom { width, last })
     }
 

@@ -18,7 +18,8 @@ use criswitch_config::exit::ExitCodes;
 use criswitch_config::keys::{TABLES, of_table};
 use criswitch_config::options::DAEMON_CODES;
 
-use criswitch_client::exit::USAGE;
+use criswitch_client::exit::{USAGE, Verdict};
+use criswitch_client::terminal::print;
 
 use super::{daemon, exit_codes};
 
@@ -55,14 +56,13 @@ struct ManPage {
     text: String,
 }
 
-/// The manual page criswitch(8).
-pub(super) fn page(command: Command) -> anyhow::Result<String> {
-    Ok(command_page(&complete(command))?.text)
-}
-
-/// Writes the pages of criswitch, its commands and its configuration. Creates `folder` if it is missing.
-pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
+/// Prints the manual page criswitch(8), or writes the pages of criswitch, its commands and its configuration. Creates
+/// `folder` if it is missing.
+pub(super) fn run(command: Command, folder: Option<&Path>) -> anyhow::Result<Verdict> {
     let command = complete(command);
+    let Some(folder) = folder else {
+        return print(command_page(&command)?.text);
+    };
     let mut written = command
         .get_subcommands()
         .filter(|its| !its.is_hide_set())
@@ -73,7 +73,8 @@ pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
         .map(|page| page.and_then(|page| fs::write(folder.join(page.file), page.text)));
     fs::create_dir_all(folder)
         .and_then(|()| written.try_for_each(|written| written))
-        .with_context(|| format!("cannot write to {}", folder.display()))
+        .with_context(|| format!("cannot write to {}", folder.display()))?;
+    Ok(Verdict::Fine)
 }
 
 /// The command with the parts that clap generates, except for the subcommand `help`.
@@ -132,12 +133,11 @@ fn without_links(mut markdown: &str) -> String {
 fn description(command: &Command, own: &str, help: &str) -> String {
     let about = command.get_about().map(ToString::to_string);
     let first = format!("{}. {own}", about.unwrap_or_default());
-    let rest = help
-        .split_terminator("\n\n")
-        .filter(|block| !block.starts_with(EXAMPLES));
-    rest.fold(first.trim_end().to_owned(), |text, block| {
-        text + "\n\n" + block
-    })
+    help.split_terminator("\n\n")
+        .filter(|block| !block.starts_with(EXAMPLES))
+        .fold(first.trim_end().to_owned(), |text, block| {
+            text + "\n\n" + block
+        })
 }
 
 /// The command without the parts that clap_mangen would show in the sections EXTRA and VERSION.
@@ -156,12 +156,16 @@ fn plain(mut command: Command) -> Command {
 
 /// The page criswitchd(8).
 fn daemon_page() -> io::Result<ManPage> {
-    let mut command = daemon::command();
+    let command = daemon::command();
     let description = description(&command, DAEMON, "");
-    command = command.long_about(description);
     let mut sections = Roff::new();
     exit_status(&mut sections, &DAEMON_CODES);
-    page_of(command, COMMANDS, DAEMON_SECTIONS, sections)
+    page_of(
+        command.long_about(description),
+        COMMANDS,
+        DAEMON_SECTIONS,
+        sections,
+    )
 }
 
 fn configuration_page() -> io::Result<ManPage> {
@@ -239,9 +243,8 @@ fn page_of(
         .flat_map(|(other, section)| [roman(", "), bold(*other), roman(*section)]);
     sections.control("SH", ["SEE ALSO"]);
     sections.text(others.skip(1).collect::<Vec<_>>());
-    let title = name.to_uppercase();
-    let man = Man::new(command)
-        .title(title)
+    let man = Man::new(command.clone())
+        .title(name.to_uppercase())
         .section(section)
         .date(DATE)
         .source(SOURCE)

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::faults::moment;
 use super::root::Root;
+use super::steps::Content;
 
 pub(super) const PRIVATE: u32 = 0o600;
 /// The room on the disk that a write needs beside its content: names, and a rest of a block.
@@ -51,13 +52,6 @@ pub(super) enum WayBack {
     Nothing,
 }
 
-/// New content of a path.
-pub(super) enum New<'a> {
-    Link(&'a Path),
-    /// The bytes, and the mode of a file that does not exist yet.
-    File(&'a [u8], u32),
-}
-
 /// The files of a machine, and the directory with their saved contents.
 pub(super) struct Files<'a> {
     pub(super) root: &'a Root<'a>,
@@ -72,13 +66,13 @@ impl Files<'_> {
         &self,
         step: &str,
         path: &Path,
-        new: &New<'_>,
+        new: &Content,
         name: &str,
     ) -> io::Result<FileChange> {
         let before = self.save_before(path, name)?;
         let after = match new {
-            New::Link(target) => PathState::Link((*target).to_owned()),
-            New::File(bytes, mode) => PathState::File {
+            Content::Link(target) => PathState::Link(target.clone()),
+            Content::File { bytes, mode } => PathState::File {
                 content: self.save(bytes, &format!("{name}.after"))?,
                 attributes: match &before {
                     PathState::File { attributes, .. } => attributes.now(),
@@ -160,11 +154,8 @@ impl Files<'_> {
 
     /// Makes a change.
     pub(super) fn make(&self, change: &FileChange) -> io::Result<()> {
-        let new: Vec<_> = change
-            .new_directories
-            .iter()
-            .map(|path| self.root.place(path))
-            .collect();
+        let directories = change.new_directories.iter();
+        let new: Vec<_> = directories.map(|path| self.root.place(path)).collect();
         self.in_room(0, || make_directories(&new))?;
         self.set(&self.root.place(&change.path), &change.after)
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use criswitch_client::columns::columns;
+use criswitch_client::output::names;
 use criswitch_client::probe::{Probe, answered, driver_of};
 use criswitch_client::terminal;
 use criswitch_config::Config;
@@ -89,20 +90,13 @@ fn crictl(
         let what = "crictl has no runtime-endpoint";
         report(findings, path.display(), what, &hint);
     }
-    judge(
-        runtime.as_ref(),
-        "crictl's runtime-endpoint",
-        switch,
-        hint,
-        findings,
-    );
-    judge(
-        images.as_ref(),
-        "crictl's image-endpoint",
-        switch,
-        "removing image-endpoint",
-        findings,
-    );
+    let remove = "removing image-endpoint".to_owned();
+    for (setting, name, hint) in [
+        (&runtime, "crictl's runtime-endpoint", hint),
+        (&images, "crictl's image-endpoint", remove),
+    ] {
+        judge(setting.as_ref(), name, switch, hint, findings);
+    }
     runtime
 }
 
@@ -131,16 +125,12 @@ impl Node {
             let [value, from] = text.unwrap_or_default();
             [name.to_owned(), value, from]
         });
-        let mut text = columns(&["NODE", "VALUE", "FROM"], rows)?;
-        if !self.findings.is_empty() {
-            text.push('\n');
+        let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;
+        if self.findings.is_empty() {
+            return Ok(settings);
         }
-        let findings: String = self
-            .findings
-            .iter()
-            .map(|finding| format!("{finding}\n"))
-            .collect();
-        Ok(text + &terminal::wrapped(&findings))
+        let findings = names(self.findings.iter().map(ToString::to_string));
+        Ok(format!("{settings}\n{}", terminal::wrapped(&findings)))
     }
 
     /// The findings as problems of the JSON output.

@@ -19,11 +19,8 @@ const KUBEADM_UNIT: &str = "[Service]
 /// Programs that start the command after them unchanged.
 const WRAPPERS: [&str; 1] = ["kubenswrapper"];
 /// The scripts of the kubelet for service managers other than systemd.
-const SCRIPTS: [&str; 3] = [
-    "/etc/init.d/kubelet",
-    "/etc/service/kubelet/run",
-    "/etc/sv/kubelet/run",
-];
+#[rustfmt::skip]
+const SCRIPTS: [&str; 3] = ["/etc/init.d/kubelet", "/etc/service/kubelet/run", "/etc/sv/kubelet/run"];
 
 /// A program that is, contains or starts the kubelet.
 pub(super) struct KubeletProgram {
