@@ -24,17 +24,9 @@ use super::watch::watch;
 
 /// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;
-const HEADER: [&str; 9] = [
-    "HANDLER",
-    "BACKEND",
-    "STATE",
-    "AGE",
-    "ID",
-    "NAMESPACE/NAME",
-    "UID",
-    "ATTEMPT",
-    "CREATED",
-];
+#[rustfmt::skip]
+const HEADER: [&str; 9] =
+    ["HANDLER", "BACKEND", "STATE", "AGE", "ID", "NAMESPACE/NAME", "UID", "ATTEMPT", "CREATED"];
 /// The number of columns in a table without `-o wide`.
 const NARROW: usize = 6;
 
@@ -205,18 +197,13 @@ fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Re
 
 impl OwnedPod {
     fn namespace(&self) -> &str {
-        self.pod
-            .metadata
-            .as_ref()
-            .map_or("", |metadata| metadata.namespace.as_str())
+        let metadata = self.pod.metadata.as_ref();
+        metadata.map_or("", |metadata| &metadata.namespace)
     }
 
     fn name(&self) -> String {
-        let name = self
-            .pod
-            .metadata
-            .as_ref()
-            .map_or("", |metadata| metadata.name.as_str());
+        let metadata = self.pod.metadata.as_ref();
+        let name = metadata.map_or("", |metadata| &metadata.name);
         format!("{}/{name}", self.namespace())
     }
 
@@ -245,12 +232,12 @@ impl OwnedPod {
             .created()
             .map(|created| span(created.elapsed().unwrap_or_default()));
         let id_length = if is_wide { usize::MAX } else { ID_LENGTH };
+        let handler = match self.handler.as_str() {
+            own if self.pod.runtime_handler.is_empty() && !own.is_empty() => DEFAULT,
+            handler => handler,
+        };
         [
-            if self.pod.runtime_handler.is_empty() && !self.handler.is_empty() {
-                DEFAULT.to_owned()
-            } else {
-                self.handler.clone()
-            },
+            handler.to_owned(),
             self.backend.clone(),
             format!("{}{cached}", self.state()),
             age.unwrap_or_default(),

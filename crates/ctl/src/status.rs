@@ -29,20 +29,10 @@ use super::health::Health;
 use super::watch::watch;
 
 /// The columns of the table of backends.
+#[rustfmt::skip]
 const HEADER: [&str; 13] = [
-    "BACKEND",
-    "STATE",
-    "FOR",
-    "PODS",
-    "CONTAINERS",
-    "LIST AGE",
-    "STATS LATE",
-    "IMAGE LIST AGE",
-    "CGROUPS",
-    "TRANSITIONS",
-    "LISTS FROM CACHE",
-    "REPLIES OMITTED",
-    "ITEMS DROPPED",
+    "BACKEND", "STATE", "FOR", "PODS", "CONTAINERS", "LIST AGE", "STATS LATE", "IMAGE LIST AGE", "CGROUPS",
+    "TRANSITIONS", "LISTS FROM CACHE", "REPLIES OMITTED", "ITEMS DROPPED",
 ];
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
@@ -146,13 +136,10 @@ fn verdict(served: &Served) -> Verdict {
 fn health(daemon: &DaemonStatus) -> Health {
     let unmet = unmet(&daemon.status)
         .filter(|(kind, _)| is_problem(kind))
-        .map(|(kind, message)| format!("{kind} is false: {message}"));
+        .map(|(kind, message)| format!("{kind} is false: {message}"))
+        .collect();
     let unlisted = daemon.pods.as_ref().err();
-    Health::of(
-        &daemon.state,
-        unmet.collect(),
-        unlisted.map(|error| format!("{error:#}")),
-    )
+    Health::of(&daemon.state, unmet, unlisted.map(|it| format!("{it:#}")))
 }
 
 /// Whether a false condition is a problem rather than a note, such as containerd's note of deprecations.
@@ -229,12 +216,14 @@ fn last_reload(last: &Reload, is_wide: bool) -> String {
         None => vec!["no outcome".to_owned()],
     };
     let most = if is_wide { lines.len() } else { RELOAD_LINES };
-    let mut text = String::new();
-    for line in lines.iter().take(most) {
-        let line = line.replace('\n', "\n  ");
-        text += &terminal::wrapped_first(&format!("{before}{line}"));
-        before = "  ".to_owned();
-    }
+    let text: String = lines
+        .iter()
+        .take(most)
+        .map(|line| {
+            let before = std::mem::replace(&mut before, "  ".to_owned());
+            terminal::wrapped_first(&format!("{before}{}", line.replace('\n', "\n  ")))
+        })
+        .collect();
     match lines.len().saturating_sub(most) {
         0 => text,
         more => format!("{text}  ... {} (-o wide)\n", counted(more, "more line")),
@@ -275,8 +264,9 @@ fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
 
 /// The number of seconds as text; empty if the number is unknown.
 fn seconds(seconds: Option<u64>) -> String {
-    let time = seconds.map(Duration::from_secs);
-    time.map(span).unwrap_or_default()
+    seconds
+        .map(|it| span(Duration::from_secs(it)))
+        .unwrap_or_default()
 }
 
 /// The number as text; empty if the number is unknown.
@@ -285,26 +275,16 @@ fn number(number: Option<u64>) -> String {
 }
 
 fn state_of(backend: &Backend) -> String {
-    let mut state = backend.state.clone();
-    if backend.retiring {
-        state += ", retiring";
-    }
-    if !backend.joined {
-        state += ", new";
-    }
-    state
+    let retiring = if backend.retiring { ", retiring" } else { "" };
+    let new = if backend.joined { "" } else { ", new" };
+    format!("{}{retiring}{new}", backend.state)
 }
 
 /// The runtime and the socket of each backend.
 fn places(state: &State) -> anyhow::Result<String> {
     let rows = state.backends.iter().map(|backend| {
-        [
-            backend.name.clone(),
-            format!("{} {}", backend.runtime, backend.version)
-                .trim()
-                .to_owned(),
-            backend.socket.clone(),
-        ]
+        let runtime = format!("{} {}", backend.runtime, backend.version);
+        [&*backend.name, runtime.trim(), &backend.socket].map(str::to_owned)
     });
     columns(&["BACKEND", "RUNTIME", "SOCKET"], rows)
 }
@@ -313,12 +293,9 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
     let state = &daemon.state;
     let owners = owners(state);
     let rows = state.handlers.iter().map(|row| {
+        let is_default = row.name == state.default_handler;
         [
-            if row.name == state.default_handler {
-                format!("{} (default)", row.name)
-            } else {
-                row.name.clone()
-            },
+            row.name.clone() + if is_default { " (default)" } else { "" },
             place(&row.backend, &row.name, &row.backend_handler),
             number(pods_of(row, &owners, daemon)),
             features(&daemon.status, &row.name, is_wide),
@@ -352,16 +329,16 @@ fn short_origin(origin: &str) -> String {
 }
 
 fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
-    let mut features = features_of(&status.runtime_handlers, handler);
-    for feature in &mut features {
-        *feature = match *feature {
+    features_of(&status.runtime_handlers, handler)
+        .into_iter()
+        .map(|feature| match feature {
             "recursive_read_only_mounts" if !is_wide => "rro",
             "user_namespaces" if !is_wide => "userns",
             "cgroup_namespaces" if !is_wide => "cgroupns",
-            other => other,
-        };
-    }
-    features.join(" ")
+            feature => feature,
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A table of pods that were not created, the newest failure first; empty if there are none.
@@ -402,50 +379,43 @@ pub(super) fn asked(pod: &Rejection) -> Option<&str> {
 
 /// Lines for the conditions that are false, and for the reason why pods cannot be listed.
 fn faults(daemon: &DaemonStatus) -> String {
-    let mut text = String::new();
-    for (kind, message) in unmet(&daemon.status) {
+    let conditions = unmet(&daemon.status).map(|(kind, message)| {
         let note = if is_problem(kind) { "" } else { "note: " };
-        text += &(plain(&format!("{note}{kind} is false: {message}")) + "\n");
-    }
+        format!("{note}{kind} is false: {message}")
+    });
     // The first line of the output already shows problems of lists.
-    if let Err(error) = &daemon.pods
-        && list_problems(&daemon.state).is_empty()
-    {
-        text += &(plain(&format!("pods cannot be listed: {error:#}")) + "\n");
-    }
-    terminal::wrapped(&text)
+    let unlisted = daemon.pods.as_ref().err();
+    let lists = unlisted
+        .filter(|_| list_problems(&daemon.state).is_empty())
+        .map(|error| format!("pods cannot be listed: {error:#}"));
+    terminal::wrapped(&terminal::text_of(conditions.chain(lists)))
 }
 
 /// Lines about the removal of backends that no file names, about lists that would fail after a restart, and about
 /// labels that cannot be written.
 fn outlook(state: &State) -> String {
     let backends = state.backends.iter();
-    let mut lines = Vec::new();
-    for backend in backends.clone().filter(|backend| backend.unnamed) {
-        lines.push(if is_ready(backend) {
-            removal(&backend.name)
-        } else {
-            format!(
-                "{}; if its runtime is gone for good or now serves another socket: criswitch forget {}",
-                removal(&backend.name),
-                backend.name
-            )
-        });
-    }
-    lines.extend(backends.clone().filter_map(|it| it.restart_problem.clone()));
-    if let Some(labels) = &state.node_labels
-        && let Some(cause) = &labels.file_problem
-    {
-        lines.push(format!(
-            "the labels of the node cannot be written to {}: {cause}",
-            labels.file.as_deref().unwrap_or_default()
-        ));
-    }
-    lines.extend(backends.clone().filter_map(orphans));
-    lines.extend(backends.filter_map(lacking));
-    lines
-        .iter()
-        .map(|line| terminal::wrapped_first(line))
+    let unnamed = backends.clone().filter(|backend| backend.unnamed);
+    let removals = unnamed.map(|backend| {
+        let (name, removal) = (&backend.name, removal(&backend.name));
+        if is_ready(backend) {
+            return removal;
+        }
+        format!("{removal}; if its runtime is gone for good or now serves another socket: criswitch forget {name}")
+    });
+    let labels = state.node_labels.iter().filter_map(|labels| {
+        let (file, cause) = (labels.file.as_deref(), labels.file_problem.as_ref()?);
+        let file = file.unwrap_or_default();
+        Some(format!(
+            "the labels of the node cannot be written to {file}: {cause}"
+        ))
+    });
+    removals
+        .chain(backends.clone().filter_map(|it| it.restart_problem.clone()))
+        .chain(labels)
+        .chain(backends.clone().filter_map(orphans))
+        .chain(backends.filter_map(lacking))
+        .map(|line| terminal::wrapped_first(&line))
         .collect()
 }
 
@@ -465,17 +435,15 @@ fn lacking(backend: &Backend) -> Option<String> {
 }
 
 fn foreign(other: &Foreign) -> anyhow::Result<String> {
-    let rows = conditions(&other.status).map(|condition| {
-        [
-            condition.r#type.clone(),
-            condition.status.to_string(),
-            condition.message.clone(),
-        ]
+    let rows = conditions(&other.status).map(|it| {
+        let (kind, message) = (it.r#type.clone(), it.message.clone());
+        [kind, it.status.to_string(), message]
     });
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
+    let version = &other.version;
     let name = plain(&format!(
         "{} {}",
-        other.version.runtime_name, other.version.runtime_version
+        version.runtime_name, version.runtime_version
     ));
     let who = match name.trim() {
         "" => "another runtime",
@@ -487,13 +455,8 @@ fn foreign(other: &Foreign) -> anyhow::Result<String> {
 
 fn foreign_json(other: &Foreign) -> Json {
     let version = &other.version;
-    let conditions = conditions(&other.status).map(|condition| {
-        json!({
-            "type": condition.r#type,
-            "status": condition.status,
-            "message": condition.message,
-        })
-    });
+    let conditions = conditions(&other.status)
+        .map(|it| json!({ "type": it.r#type, "status": it.status, "message": it.message }));
     json!({
         "criswitch": false,
         "runtime": version.runtime_name,

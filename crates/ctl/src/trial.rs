@@ -51,14 +51,8 @@ const REPEATS_LIMIT: Duration = Duration::from_secs(20);
 const LEAST_IDLE: Duration = Duration::from_millis(1);
 /// The limit on `--idle`. The container of a pod sleeps for an hour.
 const MOST_IDLE: Duration = Duration::from_secs(600);
-const HEADER: [&str; 6] = [
-    "HANDLER",
-    "BACKEND",
-    "RUNTIME",
-    "RESULT",
-    "ISOLATION",
-    "TIME",
-];
+#[rustfmt::skip]
+const HEADER: [&str; 6] = ["HANDLER", "BACKEND", "RUNTIME", "RESULT", "ISOLATION", "TIME"];
 
 /// The use of a written overhead.
 const NEXT: &str = "\
@@ -67,47 +61,7 @@ it, because routing does not use it. `criswitch manifests` prints the RuntimeCla
 with it.
 ";
 
-pub(super) const HELP: &str = "\
-criswitch try creates a pod and a container of the handler through the
-running daemon, executes a command, reads the log of the container and
-stops and removes both. It removes them after a failure and after
-Ctrl-C, too. It does not use the kubelet or the API server.
-
-Rules:
-  The container uses an image that the handler's backend has. The image
-  must have a shell. --image pulls the image if the backend lacks it.
-
-  The pod uses the pod network, like most pods. A network plugin that asks
-  the API server for the pod rejects it: then try --host-network.
-
-  A kubelet stops each pod that it does not know, within seconds. If it
-  stops the pod before the end of a try, criswitch tries again, 3 to 10
-  times.
-
-  criswitch warns if the isolation differs from what the handler's kind
-  or name promises: gvisor, runsc, kata, runc, crun and runhcs-*.
-
-  --measure also makes an empty pod and a pod with a container that
-  sleeps, each 5 times (--runs). It leaves each alone for windows of 1
-  second (--idle), until two windows in a row have the same processor
-  time, at most a minute. It adds the memory and the processor time of
-  the pod's cgroups to those of the processes outside of them that run
-  for the pod, such as a shim. It needs root, and Linux.
-
-  The overhead is for the row of the handler. Its memory is the largest
-  value of the pods with a container, rounded up to 1 MiB; for a virtual
-  machine with the memory that the guest does not use yet. Its cpu is
-  their mean processor time while idle, rounded to 1 m and omitted if
-  that is 0. --write puts it into the row.
-
-Examples:
-  criswitch try gvisor      try one handler
-  criswitch try --all       try each handler in turn
-  criswitch try kata --image docker.io/library/busybox:1.36
-  criswitch try --all --measure
-                            compare what pods of the handlers cost
-  criswitch try kata --measure --write
-                            write the overhead into the configuration";
+const HELP: &str = include_str!("help/try.txt").trim_ascii_end();
 
 /// The arguments of `criswitch try`.
 #[derive(Args)]
@@ -233,14 +187,12 @@ impl TryArguments {
         let Some(wanted) = &self.handler else {
             return Ok(state.handlers.iter().collect());
         };
-        if let Some(row) = state.handlers.iter().find(|row| row.name == *wanted) {
-            return Ok(vec![row]);
-        }
-        let names: Vec<_> = state.handlers.iter().map(|it| it.name.as_str()).collect();
-        Err(format!(
-            "no handler is named {wanted:?}; the handlers are: {}",
-            names.join(", ")
-        ))
+        let named = state.handlers.iter().find(|row| row.name == *wanted);
+        named.map(|row| vec![row]).ok_or_else(|| {
+            let names: Vec<_> = state.handlers.iter().map(|it| &*it.name).collect();
+            let names = names.join(", ");
+            format!("no handler is named {wanted:?}; the handlers are: {names}")
+        })
     }
 
     fn reject(&self, problem: &str) -> anyhow::Result<Verdict> {
@@ -326,11 +278,11 @@ impl TryArguments {
         } else {
             self.print_tables(tried)?;
         }
-        if tried.iter().all(Tried::is_fine) {
-            Ok(Verdict::Fine)
+        Ok(if tried.iter().all(Tried::is_fine) {
+            Verdict::Fine
         } else {
-            Ok(Verdict::NotFine)
-        }
+            Verdict::NotFine
+        })
     }
 
     fn print_tables(&self, tried: &[Tried<'_>]) -> anyhow::Result<()> {
@@ -344,13 +296,9 @@ impl TryArguments {
             .flatten()
             .collect();
         if !costs.is_empty() {
-            let table = columns(&cost::HEADER, costs)?;
-            print(format!("\n{table}"))?;
+            print(format!("\n{}", columns(&cost::HEADER, costs)?))?;
         }
-        if tried
-            .iter()
-            .any(|tried| matches!(tried.written, Some(Ok(_))))
-        {
+        if tried.iter().any(|it| matches!(it.written, Some(Ok(_)))) {
             print(NEXT)?;
         }
         Ok(())
@@ -414,14 +362,10 @@ async fn cgroup_driver(backend: &Backend) -> Option<String> {
 }
 
 fn idle(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < LEAST_IDLE {
-        return Err(format!("less than {}", duration_text(LEAST_IDLE)));
-    }
-    if time <= MOST_IDLE {
-        Ok(time)
-    } else {
-        Err(format!("more than {}", duration_text(MOST_IDLE)))
+    match humantime::parse_duration(text).map_err(|error| error.to_string())? {
+        time if time < LEAST_IDLE => Err(format!("less than {}", duration_text(LEAST_IDLE))),
+        time if time > MOST_IDLE => Err(format!("more than {}", duration_text(MOST_IDLE))),
+        time => Ok(time),
     }
 }
 

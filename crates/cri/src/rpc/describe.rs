@@ -1,10 +1,14 @@
 //! Describes rows of the RPC table in words, for `criswitch routes` and docs/rpcs.md.
 
+use serde::{Serialize, Serializer};
+
 use super::{
     Filter, Goes, ImageRule, Join, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
 };
+
 /// A row of the RPC table in words. Any text may be empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Words {
     /// The service and name, such as `RuntimeService/Version`.
     pub rpc: String,
@@ -17,7 +21,12 @@ pub struct Words {
     /// The reply for an id that no backend knows.
     pub unknown_id: &'static str,
     /// `yes` if a runtime may lack the RPC.
+    #[serde(serialize_with = "is_yes")]
     pub optional: &'static str,
+}
+
+fn is_yes<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(!text.is_empty())
 }
 
 impl Row {

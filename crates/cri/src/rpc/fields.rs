@@ -260,14 +260,8 @@ pub mod maps {
     /// The maps in a `ContainerStats`.
     pub const CONTAINER_STATS: &[Path] = &[&[1, 3], &[1, 4]];
     /// The maps in a `PodSandboxStats`.
-    pub const POD_STATS: &[Path] = &[
-        &[1, 3],
-        &[1, 4],
-        &[2, 5, 1, 3],
-        &[2, 5, 1, 4],
-        &[3, 5, 1, 3],
-        &[3, 5, 1, 4],
-    ];
+    #[rustfmt::skip]
+    pub const POD_STATS: &[Path] = &[&[1, 3], &[1, 4], &[2, 5, 1, 3], &[2, 5, 1, 4], &[3, 5, 1, 3], &[3, 5, 1, 4]];
     /// The maps in an `Image`.
     pub const IMAGE: &[Path] = &[&[7, 2]];
     /// The maps in an `ImageStatusResponse`.
@@ -275,15 +269,8 @@ pub mod maps {
     /// The maps in a `StatusResponse`.
     pub const STATUS: &[Path] = &[&[2]];
     /// The maps in a `ContainerEventResponse`.
-    pub const EVENT: &[Path] = &[
-        &[4, 7],
-        &[4, 8],
-        &[5, 8, 2],
-        &[5, 12],
-        &[5, 13],
-        &[5, 14, 9, 2],
-        &[5, 16, 1, 9],
-    ];
+    #[rustfmt::skip]
+    pub const EVENT: &[Path] = &[&[4, 7], &[4, 8], &[5, 8, 2], &[5, 12], &[5, 13], &[5, 14, 9, 2], &[5, 16, 1, 9]];
 
     /// The maps of each message that goes to every client.
     pub const ALL: &[(&str, &[Path])] = &[
@@ -325,17 +312,10 @@ pub mod lists {
     /// The lists in a `StatusResponse`.
     pub const STATUS: &[Path] = &[&[1, 1], &[3]];
     /// The lists in a `ContainerEventResponse`.
+    #[rustfmt::skip]
     pub const EVENT: &[Path] = &[
-        &[4, 5, 2],
-        &[4, 6, 1, 2, 5, 2],
-        &[4, 6, 1, 2, 5, 3],
-        &[5],
-        &[5, 14],
-        &[5, 14, 6],
-        &[5, 14, 7],
-        &[5, 14, 11],
-        &[5, 16, 1, 8],
-        &[5, 16, 2, 6],
+        &[4, 5, 2], &[4, 6, 1, 2, 5, 2], &[4, 6, 1, 2, 5, 3], &[5], &[5, 14], &[5, 14, 6], &[5, 14, 7], &[5, 14, 11],
+        &[5, 16, 1, 8], &[5, 16, 2, 6],
     ];
 
     /// The lists of each message that goes to every client.

@@ -37,14 +37,10 @@ struct ListedPod {
 
 pub(super) fn explain(daemon: &Answers, subject: &str) -> anyhow::Result<ExplainedPod> {
     let state = &daemon.state;
-    let pods = match &daemon.pods {
-        Ok(pods) => Ok(pods
-            .iter()
-            .filter(|pod| is_meant(pod, subject))
-            .map(|pod| found(state, pod))
-            .collect()),
-        Err(cause) => Err(cause.clone()),
-    };
+    let pods = daemon.pods.as_ref().map_err(String::clone).map(|pods| {
+        let meant = pods.iter().filter(|pod| is_meant(pod, subject));
+        meant.map(|pod| found(state, pod)).collect::<Vec<_>>()
+    });
     let rejections: Vec<_> = rejections(state, subject).cloned().collect();
     let count = pods.as_ref().map_or(0, Vec::len);
     if !subject.contains('/') && count > 1 {
@@ -146,20 +142,16 @@ impl ExplainedPod {
 
 impl ListedPod {
     fn text(&self) -> String {
-        let PodSandboxMetadata {
-            namespace,
-            name,
-            uid,
-            ..
-        } = &self.metadata;
-        let (id, backend) = (&self.id, &self.backend);
-        let backend = if backend.is_empty() {
-            "unknown"
-        } else {
-            backend
+        let (id, its) = (&self.id, &self.metadata);
+        let backend = match self.backend.as_str() {
+            "" => "unknown",
+            backend => backend,
         };
         terminal::text_of([
-            format!("pod {namespace}/{name} (id {id}, uid {uid})"),
+            format!(
+                "pod {}/{} (id {id}, uid {})",
+                its.namespace, its.name, its.uid
+            ),
             format!("  backend: {backend}"),
             format!("  created by {}", self.then()),
             format!("  {}", self.now()),
@@ -181,22 +173,16 @@ impl ListedPod {
     /// The place of a new pod of the same row, by the current table.
     fn now(&self) -> String {
         match &self.now {
-            None if self.handler.is_empty() => {
-                format!(
-                    "a new pod without a RuntimeClass would go to: the default handler {}",
-                    self.default
-                )
-            }
+            None if self.handler.is_empty() => format!(
+                "a new pod without a RuntimeClass would go to: the default handler {}",
+                self.default
+            ),
             None => format!(
                 "a new pod of this class would be rejected: the table has no row {} any more; this pod stays where it is",
                 self.handler
             ),
-            Some(Row {
-                name,
-                origin,
-                backend,
-                ..
-            }) => {
+            Some(now) => {
+                let (name, origin, backend) = (&now.name, &now.origin, &now.backend);
                 let (row, pod) = if self.by_default {
                     ("default handler", "pod without a RuntimeClass")
                 } else {
@@ -242,26 +228,21 @@ fn rejected(pod: &Rejection) -> String {
             format!("backend {backend} did not create it; row {handler}")
         }
     };
-    let Rejection {
-        namespace,
-        name,
-        uid,
-        code,
-        error,
-        first,
-        last,
-        times,
-        ..
-    } = pod;
-    let times = match times {
-        1 => format!("once, at {last}"),
-        times => format!("{times} times, first at {first}, last at {last}"),
+    let times = match pod.times {
+        1 => format!("once, at {}", pod.last),
+        times => format!(
+            "{times} times, first at {}, last at {}",
+            pod.first, pod.last
+        ),
     };
     terminal::text_of([
-        format!("pod {namespace}/{name} (uid {uid}) was not created"),
+        format!(
+            "pod {}/{} (uid {}) was not created",
+            pod.namespace, pod.name, pod.uid
+        ),
         format!("  asked for: {asked}"),
         format!("  {place}"),
-        format!("  {code}: {error}"),
+        format!("  {}: {}", pod.code, pod.error),
         format!("  {times}"),
     ])
 }

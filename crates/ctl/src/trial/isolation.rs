@@ -76,24 +76,21 @@ fn conclude(report: &KernelReport, host: &Kernel) -> (Isolation, Vec<String>) {
     {
         return (Isolation::UserspaceKernel, vec![named]);
     }
-    match (&seen.boot_id, &host.boot_id) {
-        (Some(its), Some(own)) if its == own => (
-            Isolation::HostKernel,
-            vec!["its boot id is that of this machine".to_owned()],
-        ),
-        (Some(_), Some(_)) => (Isolation::VirtualMachine, of_machine(report)),
+    let (isolation, evidence) = match (&seen.boot_id, &host.boot_id) {
+        (Some(its), Some(own)) if its == own => {
+            (Isolation::HostKernel, "its boot id is that of this machine")
+        }
+        (Some(_), Some(_)) => return (Isolation::VirtualMachine, of_machine(report)),
         _ if seen.version.is_some() && seen.version == host.version => (
             Isolation::HostKernel,
-            vec!["its kernel's version is that of this machine".to_owned()],
+            "its kernel's version is that of this machine",
         ),
         _ if seen.release.is_some() && report.has_hypervisor => {
-            (Isolation::VirtualMachine, of_machine(report))
+            return (Isolation::VirtualMachine, of_machine(report));
         }
-        _ => (
-            Isolation::Unknown,
-            vec!["the container's boot id cannot be read".to_owned()],
-        ),
-    }
+        _ => (Isolation::Unknown, "the container's boot id cannot be read"),
+    };
+    (isolation, vec![evidence.to_owned()])
 }
 
 fn of_machine(report: &KernelReport) -> Vec<String> {
@@ -112,14 +109,15 @@ fn names_userspace(report: &KernelReport) -> Option<String> {
     let Kernel {
         release, version, ..
     } = &report.kernel;
-    let texts = [
-        ("its kernel's release", release),
-        ("its kernel's version", version),
-        ("its kernel's log", &report.log),
-    ];
-    texts.into_iter().find_map(|(what, text)| {
-        let text = text.as_ref()?;
-        names(text).then(|| format!("{what} is {text:?}"))
+    [
+        ("release", release),
+        ("version", version),
+        ("log", &report.log),
+    ]
+    .into_iter()
+    .find_map(|(what, text)| {
+        let text = text.as_ref().filter(|text| names(text))?;
+        Some(format!("its kernel's {what} is {text:?}"))
     })
 }
 
