@@ -48,6 +48,18 @@ pub fn columns<R: Into<Vec<String>>>(
     aligned(header, rows, |_, _| None)
 }
 
+/// Like [`columns`], but empty without rows.
+pub fn columns_if_any<R: Into<Vec<String>>>(
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
+) -> anyhow::Result<String> {
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        return Ok(String::new());
+    }
+    columns(header, rows)
+}
+
 /// Like [`columns`], with colours on a terminal. `paint` gets the index of a column and the text of a cell, and returns
 /// the colour of the cell.
 pub fn painted<R: Into<Vec<String>>>(

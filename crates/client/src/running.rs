@@ -267,12 +267,15 @@ impl Running {
 pub fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
     let mut backends = state.backends.iter();
     backends.find(|it| it.name == name).with_context(|| {
-        let names: Vec<_> = state.backends.iter().map(|it| it.name.as_str()).collect();
-        format!(
-            "no backend is named {name:?}; the backends are: {}",
-            names.join(", ")
-        )
+        let names = state.backends.iter().map(|it| it.name.as_str());
+        unknown_name("backend", name, names)
     })
+}
+
+/// The error about a name that is none of these.
+pub fn unknown_name<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known = known.collect::<Vec<_>>().join(", ");
+    format!("no {kind} is named {name:?}; the {kind}s are: {known}")
 }
 
 /// Whether a signal ended the process with this exit code.

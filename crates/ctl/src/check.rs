@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use criswitch_client::arguments::{File, directory};
-use criswitch_client::columns::columns;
+use criswitch_client::columns::{columns, columns_if_any};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, ListOutput};
 use criswitch_client::probe::{
@@ -20,7 +20,6 @@ use criswitch_config::{
     Config, Handler, KEYS, Key, Problem, Problems, RuntimeKind, Table, UNIT_DIRECTORIES,
     duration_text,
 };
-use criswitch_cri::codec::cri::RuntimeCondition;
 use criswitch_node::collisions;
 use criswitch_node::machine::{self, Node};
 use serde_json::{Value, json};
@@ -92,10 +91,7 @@ impl CheckArguments {
             }
             None => text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
         })?;
-        match faults(&config, probes, node.as_ref()) {
-            0 => Ok(Verdict::Fine),
-            _ => Ok(Verdict::NotFine),
-        }
+        Ok(Verdict::of(faults(&config, probes, node.as_ref()) == 0))
     }
 }
 
@@ -131,21 +127,21 @@ pub(super) fn text(
     }
     parts.extend(node.map(Node::text).transpose()?);
     parts.push(verdict(notes.len(), faults(config, probes, node)));
-    parts.retain(|part| !part.is_empty());
-    Ok(parts.join("\n"))
+    Ok(terminal::paragraphs(parts))
 }
 
 /// The faults that the probes found.
 fn probe_faults(table: &Table, probes: &[Probe]) -> Vec<String> {
-    let kinds = [
+    [
         backend_faults,
         missing_handlers,
         other_kinds,
         other_drivers,
         common_pods,
         shared,
-    ];
-    kinds.map(|faults| faults(table, probes)).concat()
+    ]
+    .map(|faults| faults(table, probes))
+    .concat()
 }
 
 /// The problems that the probes found: the faults and the warnings.
@@ -372,29 +368,14 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
 }
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
-    let rows: Vec<_> = answered(table, probes)
+    let rows = answered(table, probes)
         .into_iter()
         .flat_map(|(backend, found)| found.conditions.iter().map(move |it| (backend, it)))
-        .map(
-            |(
-                backend,
-                RuntimeCondition {
-                    r#type,
-                    status,
-                    reason,
-                    message,
-                    ..
-                },
-            )| {
-                let why = format!("{reason} {message}").trim().to_owned();
-                [backend.to_owned(), r#type.clone(), status.to_string(), why]
-            },
-        )
-        .collect();
-    if rows.is_empty() {
-        return Ok(String::new());
-    }
-    columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
+        .map(|(backend, it)| {
+            let why = format!("{} {}", it.reason, it.message);
+            [backend, &it.r#type, &it.status.to_string(), why.trim()].map(str::to_owned)
+        });
+    columns_if_any(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
 }
 
 /// Why backends can start no pods.

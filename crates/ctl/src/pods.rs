@@ -11,9 +11,8 @@ use criswitch_client::columns::columns;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::program::block_on;
-use criswitch_client::running::{Running, handler_of, owners};
-use criswitch_client::terminal::Shown;
-use criswitch_client::terminal::print;
+use criswitch_client::running::{Running, handler_of, owners, unknown_name};
+use criswitch_client::terminal::{Shown, print};
 use criswitch_config::wording::span;
 use criswitch_cri::codec::admin::State;
 use criswitch_cri::codec::cri::{PodSandbox, PodSandboxState};
@@ -185,11 +184,8 @@ fn found(
 fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Result<()> {
     match wanted {
         Some(wanted) if !known.contains(wanted) => {
-            let known: Vec<&str> = known.into_iter().filter(|name| !name.is_empty()).collect();
-            bail!(
-                "no {kind} is named {wanted:?}; the {kind}s are: {}",
-                known.join(", ")
-            )
+            let known = known.into_iter().filter(|name| !name.is_empty());
+            bail!(unknown_name(kind, wanted, known))
         }
         _ => Ok(()),
     }

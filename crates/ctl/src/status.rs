@@ -7,19 +7,16 @@ use std::time::Duration;
 use clap::Args;
 use criswitch_advice::verdict::{is_ready, list_problems};
 use criswitch_client::arguments::Daemon;
-use criswitch_client::columns::{Paint, columns, painted};
+use criswitch_client::columns::{Paint, columns, columns_if_any, painted};
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Encoding, ListOutput};
 use criswitch_client::probe::features_of;
 use criswitch_client::program::block_on;
 use criswitch_client::running::{self, handler_of, owners};
-use criswitch_client::terminal::print;
-use criswitch_client::terminal::{self, Shown, plain};
+use criswitch_client::terminal::{self, Shown, plain, print};
 use criswitch_config::address::Address;
 use criswitch_config::wording::{ago, counted, place, removal, span};
-use criswitch_cri::codec::admin::{
-    Backend, Configuration, Handler, Rejection, Reload, State, reload,
-};
+use criswitch_cri::codec::admin::{Backend, Handler, Rejection, Reload, State, reload};
 use criswitch_cri::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch_cri::facts::{BACKENDS_READY, NEEDED};
 use criswitch_node::collisions;
@@ -34,6 +31,8 @@ const HEADER: [&str; 13] = [
     "BACKEND", "STATE", "FOR", "PODS", "CONTAINERS", "LIST AGE", "STATS LATE", "IMAGE LIST AGE", "CGROUPS",
     "TRANSITIONS", "LISTS FROM CACHE", "REPLIES OMITTED", "ITEMS DROPPED",
 ];
+#[rustfmt::skip]
+const FAILURES: [&str; 6] = ["RECENT FAILURES", "HANDLER", "BACKEND", "TIMES", "LAST", "ERROR"];
 /// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
 /// The most lines of the last reload without `-o wide`.
@@ -182,18 +181,11 @@ fn text(daemon: &DaemonStatus, is_wide: bool, is_watched: bool) -> anyhow::Resul
 
 /// The lines about the configuration files and the last reload.
 fn configuration(state: &State, is_wide: bool) -> String {
-    let Configuration {
-        hash,
-        files,
-        changed,
-        problems,
-        ..
-    } = state.configuration.clone().unwrap_or_default();
-    let mut text = format!("configuration {hash}, {}\n", counted(files.len(), "file"));
-    for file in &files {
-        text += &format!("  {file}\n");
-    }
-    if changed && problems.is_empty() {
+    let its = state.configuration.clone().unwrap_or_default();
+    let count = counted(its.files.len(), "file");
+    let mut text = format!("configuration {}, {count}\n", its.hash);
+    text.extend(its.files.iter().map(|file| format!("  {file}\n")));
+    if its.changed && its.problems.is_empty() {
         text += "the files have changed since criswitch loaded them; to apply the changes: criswitch reload\n";
     }
     let last = match state.reloads.as_ref().and_then(|it| it.last.as_ref()) {
@@ -299,11 +291,7 @@ fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
             place(&row.backend, &row.name, &row.backend_handler),
             number(pods_of(row, &owners, daemon)),
             features(&daemon.status, &row.name, is_wide),
-            if is_wide {
-                row.origin.clone()
-            } else {
-                short_origin(&row.origin)
-            },
+            origin(&row.origin, is_wide),
         ]
     });
     columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
@@ -318,13 +306,13 @@ fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -
     Some(own.count() as u64)
 }
 
-/// The file name and line of a row's origin, after `conf.d/` if the file is in that directory.
-fn short_origin(origin: &str) -> String {
+/// The origin of a row. Without `is_wide`, the file name and line, after `conf.d/` if the file is in that directory.
+fn origin(origin: &str, is_wide: bool) -> String {
     let mut names = origin.rsplit(std::path::is_separator);
-    let file = names.next().unwrap_or(origin);
-    match names.next() {
-        Some("conf.d") => format!("conf.d/{file}"),
-        _ => file.to_owned(),
+    match (names.next(), names.next()) {
+        (Some(file), Some("conf.d")) if !is_wide => format!("conf.d/{file}"),
+        (Some(file), _) if !is_wide => file.to_owned(),
+        _ => origin.to_owned(),
     }
 }
 
@@ -345,31 +333,17 @@ fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
 pub(super) fn failures<'a>(
     rejections: impl DoubleEndedIterator<Item = &'a Rejection>,
 ) -> anyhow::Result<String> {
-    let rows: Vec<_> = rejections
-        .rev()
-        .map(|pod| {
-            [
-                format!("{}/{}", pod.namespace, pod.name),
-                asked(pod).unwrap_or_default().to_owned(),
-                pod.backend.clone().unwrap_or_default(),
-                pod.times.to_string(),
-                ago(&pod.last),
-                format!("{}: {}", pod.code, pod.error),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
-        return Ok(String::new());
-    }
-    let header = [
-        "RECENT FAILURES",
-        "HANDLER",
-        "BACKEND",
-        "TIMES",
-        "LAST",
-        "ERROR",
-    ];
-    columns(&header, rows)
+    let rows = rejections.rev().map(|pod| {
+        [
+            format!("{}/{}", pod.namespace, pod.name),
+            asked(pod).unwrap_or_default().to_owned(),
+            pod.backend.clone().unwrap_or_default(),
+            pod.times.to_string(),
+            ago(&pod.last),
+            format!("{}: {}", pod.code, pod.error),
+        ]
+    });
+    columns_if_any(&FAILURES, rows)
 }
 
 /// The handler that a pod asked for, else the row that the pod got.
@@ -404,8 +378,8 @@ fn outlook(state: &State) -> String {
         format!("{removal}; if its runtime is gone for good or now serves another socket: criswitch forget {name}")
     });
     let labels = state.node_labels.iter().filter_map(|labels| {
-        let (file, cause) = (labels.file.as_deref(), labels.file_problem.as_ref()?);
-        let file = file.unwrap_or_default();
+        let cause = labels.file_problem.as_ref()?;
+        let file = labels.file.as_deref().unwrap_or_default();
         Some(format!(
             "the labels of the node cannot be written to {file}: {cause}"
         ))
@@ -440,11 +414,8 @@ fn foreign(other: &Foreign) -> anyhow::Result<String> {
         [kind, it.status.to_string(), message]
     });
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
-    let version = &other.version;
-    let name = plain(&format!(
-        "{} {}",
-        version.runtime_name, version.runtime_version
-    ));
+    let (name, version) = (&other.version.runtime_name, &other.version.runtime_version);
+    let name = plain(&format!("{name} {version}"));
     let who = match name.trim() {
         "" => "another runtime",
         name => name,

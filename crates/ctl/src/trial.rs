@@ -24,7 +24,7 @@ use criswitch_client::exit::Verdict;
 use criswitch_client::output::{self, Output};
 use criswitch_client::probe;
 use criswitch_client::program::block_on;
-use criswitch_client::running::Running;
+use criswitch_client::running::{self, Running, unknown_name};
 use criswitch_client::terminal::{self, print};
 use criswitch_config::address::Address;
 use criswitch_config::{Config, RuntimeKind, duration_text};
@@ -38,7 +38,7 @@ use super::{complete, reload};
 use call::TryFailure;
 use cost::Cost;
 use images::Candidate;
-use isolation::Observed;
+use isolation::{Isolation, Observed};
 use measure::Measurement;
 use pod::{PodSettings, Started, TrialPod};
 use pods::{Interrupt, Stopped, TryPods};
@@ -189,9 +189,8 @@ impl TryArguments {
         };
         let named = state.handlers.iter().find(|row| row.name == *wanted);
         named.map(|row| vec![row]).ok_or_else(|| {
-            let names: Vec<_> = state.handlers.iter().map(|it| &*it.name).collect();
-            let names = names.join(", ");
-            format!("no handler is named {wanted:?}; the handlers are: {names}")
+            let names = state.handlers.iter().map(|it| &*it.name);
+            unknown_name("handler", wanted, names)
         })
     }
 
@@ -251,7 +250,9 @@ impl TryArguments {
         let (image, report) = pods
             .with_pod(&mut tried.steps, (&mut tried.attempts, REPEATS_LIMIT), run)
             .await?;
-        tried.observed = Some(isolation::observe(report, &Kernel::own()));
+        let observed = isolation::observe(report, &Kernel::own());
+        let is_virtual_machine = observed.isolation == Isolation::VirtualMachine;
+        tried.observed = Some(observed);
         tried.image = Some(image.name);
         if let Some(machine) = &session.machine {
             let measurement = Measurement {
@@ -259,10 +260,7 @@ impl TryArguments {
                 image: image.spec,
                 runs: self.runs.into(),
                 window: self.idle,
-                is_virtual_machine: tried
-                    .observed
-                    .as_ref()
-                    .is_some_and(Observed::is_virtual_machine),
+                is_virtual_machine,
             };
             tried.cost = Some(measurement.run(&mut pods, &tried.steps).await?);
         }
@@ -278,11 +276,7 @@ impl TryArguments {
         } else {
             self.print_tables(tried)?;
         }
-        Ok(if tried.iter().all(Tried::is_fine) {
-            Verdict::Fine
-        } else {
-            Verdict::NotFine
-        })
+        Ok(Verdict::of(tried.iter().all(Tried::is_fine)))
     }
 
     fn print_tables(&self, tried: &[Tried<'_>]) -> anyhow::Result<()> {
@@ -401,12 +395,12 @@ impl<'a> Tried<'a> {
         kind: Option<RuntimeKind>,
         prints: bool,
     ) -> Tried<'a> {
-        let mut backends = state.backends.iter();
-        let backend = backends.find(|backend| backend.name == handler.backend);
         Tried {
             handler,
             kind,
-            backend: backend.cloned().unwrap_or_default(),
+            backend: running::backend(state, &handler.backend)
+                .cloned()
+                .unwrap_or_default(),
             image: None,
             steps: Steps::new(prints),
             attempts: 0,
@@ -443,10 +437,8 @@ impl<'a> Tried<'a> {
         if let Some(observed) = &self.observed {
             let names = [&*self.handler.name, &*self.handler.backend_handler];
             self.warning = isolation::broken_promise(self.kind, names, observed);
-            let evidence = observed.evidence.join(", ");
-            let isolation = observed.isolation.words();
-            self.steps
-                .say("isolation", &format!("{isolation}: {evidence}"));
+            let (seen, evidence) = (observed.isolation.words(), observed.evidence.join(", "));
+            self.steps.say("isolation", &format!("{seen}: {evidence}"));
         }
         let result = match &self.failure {
             None => "ok: this handler starts pods".to_owned(),
@@ -455,9 +447,8 @@ impl<'a> Tried<'a> {
         self.steps.say("result", &result);
         if let Some(cost) = &self.cost {
             self.steps.say("row", &row::line(&cost.overhead()));
-            cost.notes()
-                .iter()
-                .for_each(|note| self.steps.say("note", note));
+            let notes = cost.notes();
+            notes.iter().for_each(|note| self.steps.say("note", note));
         }
         if let Some(Ok(written)) = &self.written {
             self.steps.say("written", &written.text());

@@ -345,26 +345,17 @@ impl NodeStatusArguments {
             None => {
                 let words = [version, at].into_iter().flatten().map(String::as_str);
                 let first = iter::once(state).chain(words).collect::<Vec<_>>().join(" ");
-                let failure = journal
-                    .failure
-                    .as_ref()
-                    .map(|ApplyFailure { at, step, why }| {
-                        format!("step {step} has failed at {at}: {why}")
-                    });
-                output::names(
-                    iter::once(first)
-                        .chain(failure)
-                        .chain(drifted.iter().map(|what| format!("differs: {what}")))
-                        .chain(problems.iter().map(|what| format!("not undone: {what}"))),
-                )
-                .into()
+                let failure = journal.failure.as_ref();
+                let failed = failure.map(|ApplyFailure { at, step, why }| {
+                    format!("step {step} has failed at {at}: {why}")
+                });
+                let lines = [first].into_iter().chain(failed);
+                let lines = lines.chain(drifted.iter().map(|what| format!("differs: {what}")));
+                let undone = problems.iter().map(|what| format!("not undone: {what}"));
+                output::names(lines.chain(undone)).into()
             }
         })?;
-        Ok(if self.ready && state != "installed" {
-            Verdict::NotFine
-        } else {
-            Verdict::Fine
-        })
+        Ok(Verdict::of(!self.ready || state == "installed"))
     }
 }
 

@@ -105,11 +105,7 @@ impl FollowArguments {
         };
         print(shown + "\n")?;
         let state = message.split_whitespace().next().unwrap_or_default();
-        Ok(if READY.contains(&state) {
-            Verdict::Fine
-        } else {
-            Verdict::NotFine
-        })
+        Ok(Verdict::of(READY.contains(&state)))
     }
 }
 

@@ -18,12 +18,9 @@ use super::{collisions, sockets};
 
 const CRICTL: &str = "/etc/crictl.yaml";
 /// The paths where crictl may be installed.
-const CRICTL_PROGRAMS: [&str; 4] = [
-    "/usr/local/bin/crictl",
-    "/usr/bin/crictl",
-    "/opt/bin/crictl",
-    "/opt/cni/bin/crictl",
-];
+#[rustfmt::skip]
+const CRICTL_PROGRAMS: [&str; 4] =
+    ["/usr/local/bin/crictl", "/usr/bin/crictl", "/opt/bin/crictl", "/opt/cni/bin/crictl"];
 
 /// The settings and the problems that were found on a machine.
 pub struct Node {
@@ -126,11 +123,11 @@ impl Node {
             [name.to_owned(), value, from]
         });
         let settings = columns(&["NODE", "VALUE", "FROM"], rows)?;
-        if self.findings.is_empty() {
-            return Ok(settings);
-        }
         let findings = names(self.findings.iter().map(ToString::to_string));
-        Ok(format!("{settings}\n{}", terminal::wrapped(&findings)))
+        Ok(terminal::paragraphs([
+            settings,
+            terminal::wrapped(&findings),
+        ]))
     }
 
     /// The findings as problems of the JSON output.

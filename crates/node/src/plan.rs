@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use criswitch_client::arguments::directory;
-use criswitch_client::columns::columns;
+use criswitch_client::columns::columns_if_any;
 use criswitch_client::exit::Verdict;
 use criswitch_client::output::Output;
 use criswitch_client::program::daemon_beside;
@@ -163,10 +163,7 @@ impl<'f> NodePlan<'f> {
                 .iter()
                 .map(move |change| [step, &*change.place, &change.what].map(str::to_owned))
         });
-        if self.steps.is_empty() {
-            return Ok(String::new());
-        }
-        columns(&["STEP", "PLACE", "CHANGE"], rows)
+        columns_if_any(&["STEP", "PLACE", "CHANGE"], rows)
     }
 
     pub(super) fn text(&self) -> anyhow::Result<String> {
@@ -187,14 +184,13 @@ impl<'f> NodePlan<'f> {
             (0, steps) => format!("would change: {}\n", counted(steps, "step")),
             (open, _) => format!("refused: {}\n", counted(open, "finding")),
         };
-        let mut parts = vec![
+        let findings = terminal::wrapped(&findings);
+        Ok(terminal::paragraphs([
             kubelet,
             self.steps_text()?,
-            terminal::wrapped(&findings),
+            findings,
             end,
-        ];
-        parts.retain(|part| !part.is_empty());
-        Ok(parts.join("\n"))
+        ]))
     }
 
     /// The JSON output; `is_changed` is whether an apply has changed the machine.

@@ -287,13 +287,12 @@ impl PodFits {
             [&*fit.handler, &fit.backend, kind, fits, &fit.why()].map(str::to_owned)
         });
         let title = std::iter::once(self.title()).chain(self.warnings());
-        let mut parts = vec![
+        let parts = [
             terminal::wrapped(&terminal::text_of(title)),
             columns(&["HANDLER", "BACKEND", "KIND", "FITS", "WHY"], rows)?,
         ];
-        parts.extend(self.fits.iter().map(|fit| self.reasons(fit)));
-        parts.retain(|part| !part.is_empty());
-        Ok(parts.join("\n"))
+        let reasons = self.fits.iter().map(|fit| self.reasons(fit));
+        Ok(terminal::paragraphs(parts.into_iter().chain(reasons)))
     }
 
     /// The line about the pod and its class.
@@ -352,11 +351,11 @@ impl PodFits {
             let fact = fact.unwrap_or_default();
             format!("unknown, applies if {fact}: {}", self.reason(found))
         });
-        let not_judged = fit.judgement.not_judged.iter();
+        let not_judged = self.not_judged(fit);
         let lines = missing
             .chain(findings)
             .chain(undecided)
-            .chain(not_judged.map(|field| format!("not judged: {}", self.pod.field(field))))
+            .chain(not_judged.map(|field| format!("not judged: {field}")))
             .chain(fit.unknown.iter().map(|it| format!("unknown: {it}")))
             .map(|line| format!("{}: {line}", fit.handler));
         terminal::wrapped(&terminal::text_of(lines))
@@ -375,6 +374,12 @@ impl PodFits {
         found.fields.iter().map(|field| self.pod.field(field))
     }
 
+    /// The fields that were not judged, as they are named in the file.
+    fn not_judged<'f>(&'f self, fit: &'f HandlerFit) -> impl Iterator<Item = String> + 'f {
+        let fields = fit.judgement.not_judged.iter();
+        fields.map(|field| self.pod.field(field))
+    }
+
     fn reasons_json(&self, findings: &[LimitFinding]) -> Value {
         findings
             .iter()
@@ -384,11 +389,6 @@ impl PodFits {
 
     fn json(&self) -> Value {
         let handlers = self.fits.iter().map(|fit| {
-            let not_judged = fit
-                .judgement
-                .not_judged
-                .iter()
-                .map(|field| self.pod.field(field));
             json!({
                 "handler": fit.handler,
                 "backend": fit.backend,
@@ -400,7 +400,7 @@ impl PodFits {
                 "unknown": fit.unknown,
                 "reasons": self.reasons_json(&fit.judgement.findings),
                 "undecided": self.reasons_json(&fit.judgement.undecided),
-                "notJudged": not_judged.collect::<Vec<_>>(),
+                "notJudged": self.not_judged(fit).collect::<Vec<_>>(),
             })
         });
         json!({

@@ -155,14 +155,17 @@ fn changed(state: &State, row: &Row, change: Option<&RowChange>) -> String {
         _ if row.origin == AUTO_REGISTERED => {
             "registered automatically, when the backend reported it".to_owned()
         }
-        (Some(it), _) => match (&it.from, &it.to) {
-            (Some(from), to) => {
-                format!(
-                    "moved from {from} to {to} by reload {} at {}",
-                    it.reload, it.at
-                )
-            }
-            (None, _) => format!("added by reload {} at {}", it.reload, it.at),
+        (
+            Some(RowChange {
+                reload,
+                at,
+                from,
+                to,
+            }),
+            _,
+        ) => match from {
+            Some(from) => format!("moved from {from} to {to} by reload {reload} at {at}"),
+            None => format!("added by reload {reload} at {at}"),
         },
         (None, Some(oldest)) if oldest.number > 1 => {
             format!("unchanged since before reload {}", oldest.number)
@@ -173,11 +176,7 @@ fn changed(state: &State, row: &Row, change: Option<&RowChange>) -> String {
 
 impl ExplainedHandler {
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        let default = if self.is_default {
-            ", the default handler"
-        } else {
-            ""
-        };
+        let default = self.is_default.then_some(", the default handler");
         let row = match self.row.origin.as_str() {
             AUTO_REGISTERED => self.changed.clone(),
             origin => format!("{origin}, {}", self.changed),
@@ -188,7 +187,7 @@ impl ExplainedHandler {
         };
         let consequences = self.consequences.iter().flatten();
         let lines = [
-            format!("handler {}{default}", self.row.name),
+            format!("handler {}{}", self.row.name, default.unwrap_or_default()),
             format!("  row: {row}"),
             format!("  backend: {}", self.backend_text()),
             format!("  kind of runtime: {}", self.kind_text()),
@@ -197,13 +196,11 @@ impl ExplainedHandler {
         ]
         .into_iter()
         .chain(consequences.map(|what| format!("  backend {}: {what}", self.row.backend)));
-        let mut parts = vec![
+        Ok(terminal::paragraphs([
             terminal::wrapped(&terminal::text_of(lines)),
             failures(self.rejections.iter())?,
             self.limits_text()?,
-        ];
-        parts.retain(|part| !part.is_empty());
-        Ok(parts.join("\n"))
+        ]))
     }
 
     /// The known limits of the handler; empty if it has none.

@@ -39,10 +39,6 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    pub(super) fn is_virtual_machine(&self) -> bool {
-        self.isolation == Isolation::VirtualMachine
-    }
-
     pub(super) fn json(&self) -> Json {
         json!({
             "kind": self.isolation,
@@ -106,12 +102,9 @@ fn of_machine(report: &KernelReport) -> Vec<String> {
 
 /// The text with which a userspace kernel names itself.
 fn names_userspace(report: &KernelReport) -> Option<String> {
-    let Kernel {
-        release, version, ..
-    } = &report.kernel;
     [
-        ("release", release),
-        ("version", version),
+        ("release", &report.kernel.release),
+        ("version", &report.kernel.version),
         ("log", &report.log),
     ]
     .into_iter()
@@ -173,11 +166,11 @@ pub(super) fn broken_promise(
     if seen == promised || seen == Isolation::Unknown {
         return None;
     }
+    let (promised, seen) = (promised.words(), seen.words());
+    let evidence = observed.evidence.join(", ");
     Some(format!(
-        "{what} promises a {}, but the pod has a {} ({}); check which runtime the backend starts for this handler",
-        promised.words(),
-        seen.words(),
-        observed.evidence.join(", ")
+        "{what} promises a {promised}, but the pod has a {seen} ({evidence}); check which runtime the backend starts for \
+         this handler"
     ))
 }
 
