@@ -357,10 +357,8 @@ impl Checker<'_> {
         if missing && !self.written.partial && !handlers.is_empty() {
             let hint = nearest(&default.value, names)
                 .unwrap_or_else(|| "a row for it under [handlers]".to_owned());
-            let what = format!(
-                "\"default_handler\" is {:?}, which is not in [handlers]",
-                default.value
-            );
+            let name = &default.value;
+            let what = format!("\"default_handler\" is {name:?}, which is not in [handlers]");
             self.problems.report(&default.place, what, hint);
         }
         Some(default.value.clone())
@@ -391,10 +389,8 @@ impl Checker<'_> {
             "this socket has no name, and its handler's name {name:?} is already the name of a different backend at \
              {place}"
         );
-        let hint = format!(
-            "a name for the socket under [backends], such as {name}-2 = {:?}",
-            socket.value
-        );
+        let path = &socket.value;
+        let hint = format!("a name for the socket under [backends], such as {name}-2 = {path:?}");
         self.problems.report(&socket.place, what, hint);
     }
 

@@ -51,17 +51,15 @@ const DOCUMENTED: &str = include_str!("../../../docs/commands.md");
 /// A block of the help that begins with [`EXAMPLES`] becomes a section of the manual page.
 const EXAMPLES: &str = "Examples:\n";
 
-struct ManPage {
-    file: String,
-    text: String,
-}
+/// The name of the file of a page, and its text.
+type ManPage = (String, String);
 
 /// Prints the manual page criswitch(8), or writes the pages of criswitch, its commands and its configuration. Creates
 /// `folder` if it is missing.
 pub(super) fn run(command: Command, folder: Option<&Path>) -> anyhow::Result<Verdict> {
     let command = complete(command);
     let Some(folder) = folder else {
-        return print(command_page(&command)?.text);
+        return print(command_page(&command)?.1);
     };
     let mut written = command
         .get_subcommands()
@@ -70,7 +68,7 @@ pub(super) fn run(command: Command, folder: Option<&Path>) -> anyhow::Result<Ver
         .chain([&command])
         .map(command_page)
         .chain([daemon_page(), configuration_page()])
-        .map(|page| page.and_then(|page| fs::write(folder.join(page.file), page.text)));
+        .map(|page| page.and_then(|(file, text)| fs::write(folder.join(file), text)));
     fs::create_dir_all(folder)
         .and_then(|()| written.try_for_each(|written| written))
         .with_context(|| format!("cannot write to {}", folder.display()))?;
@@ -255,8 +253,5 @@ fn page_of(
     sections.to_writer(&mut text)?;
     // clap_mangen adds a line break before and after an empty line. mandoc warns about these line breaks.
     let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
-    Ok(ManPage {
-        file: man.get_filename(),
-        text,
-    })
+    Ok((man.get_filename(), text))
 }

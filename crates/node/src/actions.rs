@@ -10,8 +10,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use criswitch_client::program::block_on;
-use criswitch_client::program::within;
+use criswitch_client::program::{block_on, within};
 use criswitch_client::running::Running;
 use criswitch_client::terminal::progress;
 use criswitch_config::address::Address;
@@ -188,10 +187,8 @@ impl<'a> Runner<'a> {
     fn verify(&self, unit: &str, endpoint: &str) -> anyhow::Result<String> {
         let process = active(unit)?;
         uses(self.root, endpoint)?;
-        let before = self
-            .before
-            .as_ref()
-            .context("the pods before the restart are not known")?;
+        let before = self.before.as_ref();
+        let before = before.context("the pods before the restart are not known")?;
         workloads::kept(before, endpoint)?;
         Ok(process)
     }
@@ -349,10 +346,8 @@ fn healthy(address: &str, port: &str) -> anyhow::Result<()> {
 /// Removes the state of criswitch, except the journal.
 fn forget(root: &Root<'_>) -> std::io::Result<()> {
     for directory in STATE.map(Path::new) {
-        for name in root.names_in(directory)? {
-            if name == OWN {
-                continue;
-            }
+        let names = root.names_in(directory)?;
+        for name in names.iter().filter(|name| *name != OWN) {
             let path = root.place(&directory.join(name));
             if path.is_dir() {
                 fs::remove_dir_all(&path)?

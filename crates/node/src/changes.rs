@@ -114,12 +114,11 @@ impl Files<'_> {
     fn new_directories(&self, path: &Path) -> Vec<PathBuf> {
         let real = self.root.at(path);
         let below = real.ancestors().count() - path.ancestors().count();
-        let mut directories = real.parent().map(missing).unwrap_or_default();
-        for directory in &mut directories {
-            let parts = directory.components().skip(below + 1);
-            *directory = Path::new("/").join(parts.collect::<PathBuf>());
-        }
+        let directories = real.parent().map(missing).into_iter().flatten();
         directories
+            .map(|directory| directory.components().skip(below + 1).collect::<PathBuf>())
+            .map(|parts| Path::new("/").join(parts))
+            .collect()
     }
 
     fn save(&self, bytes: &[u8], name: &str) -> io::Result<String> {
@@ -134,20 +133,19 @@ impl Files<'_> {
 
     /// The bytes of the file in this state.
     pub(super) fn size(&self, state: &PathState) -> io::Result<u64> {
-        match state {
-            PathState::File { content, .. } => {
-                Ok(fs::metadata(self.directory.join(content))?.len())
-            }
-            PathState::Absent | PathState::Link(_) => Ok(0),
-        }
+        self.saved(state)
+            .map_or(Ok(0), |path| Ok(fs::metadata(path)?.len()))
     }
 
     /// The text of the file in this state; `None` if it is not a file or not text.
     pub(super) fn text(&self, state: &PathState) -> Option<String> {
+        fs::read_to_string(self.saved(state)?).ok()
+    }
+
+    /// The path of the saved content of a file in this state.
+    fn saved(&self, state: &PathState) -> Option<PathBuf> {
         match state {
-            PathState::File { content, .. } => {
-                fs::read_to_string(self.directory.join(content)).ok()
-            }
+            PathState::File { content, .. } => Some(self.directory.join(content)),
             PathState::Absent | PathState::Link(_) => None,
         }
     }

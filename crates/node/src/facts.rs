@@ -158,9 +158,11 @@ impl Wanted {
             .filter_map(|path| Some((root.text(&path).ok()??, path)))
             .collect();
         let mut texts = vec![(path, text.as_bytes())];
-        for (text, path) in &drop_ins {
-            texts.push((path, text.as_bytes()));
-        }
+        texts.extend(
+            drop_ins
+                .iter()
+                .map(|(text, path)| (path.as_path(), text.as_bytes())),
+        );
         Ok(Wanted {
             config: Config::of_texts(&texts).map_err(findings_of)?,
             text: Some(text),

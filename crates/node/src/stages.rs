@@ -16,7 +16,7 @@ pub(super) const RECOVER_PROGRAM: &str = "/opt/criswitch/recover";
 pub(super) fn of<'p>(
     facts: &'p MachineFacts<'_>,
     planned: &'p [PlannedStep],
-    recover: &'p Recover,
+    [unit, link]: &'p Recover,
 ) -> Vec<NewStage<'p>> {
     let (kubelet, criswitch): (Vec<_>, Vec<_>) = planned
         .iter()
@@ -25,8 +25,8 @@ pub(super) fn of<'p>(
     vec![
         // Removed last: systemd would forget the time limits of a unit that runs if it read it again without its file.
         // It drops a unit that has ended and that no link enables.
-        temporary_stage(&recover.unit, Vec::new()),
-        temporary_stage(&recover.link, vec![reload]),
+        temporary_stage(unit, Vec::new()),
+        temporary_stage(link, vec![reload]),
         NewStage {
             files: files(&criswitch),
             actions: start_actions(facts, &criswitch),
@@ -182,14 +182,9 @@ fn kubelet_actions(facts: &MachineFacts<'_>, planned: &[&PlannedStep]) -> Action
     }
 }
 
-/// The files that undo an interrupted apply at the next boot.
-#[derive(Default)]
-pub(super) struct Recover {
-    /// The unit and its program.
-    unit: Vec<(PathBuf, Content)>,
-    /// The link that enables the unit.
-    link: Vec<(PathBuf, Content)>,
-}
+/// The files that undo an interrupted apply at the next boot: the unit and its program, and the link that enables the
+/// unit.
+pub(super) type Recover = [Vec<(PathBuf, Content)>; 2];
 
 /// The files for this machine and kubelet. None on a machine that does not run.
 pub(super) fn recover(
@@ -222,14 +217,11 @@ pub(super) fn recover(
         bytes: program,
         mode: 0o755,
     };
-    Recover {
-        unit: vec![
-            (RECOVER_PROGRAM.into(), program),
-            (units.join(RECOVER), text(&unit)),
-        ],
-        link: vec![(
-            units.join("multi-user.target.wants").join(RECOVER),
-            Content::Link(Path::new("..").join(RECOVER)),
-        )],
-    }
+    let link = units.join("multi-user.target.wants").join(RECOVER);
+    let target = Content::Link(Path::new("..").join(RECOVER));
+    let program = (RECOVER_PROGRAM.into(), program);
+    [
+        vec![program, (units.join(RECOVER), text(&unit))],
+        vec![(link, target)],
+    ]
 }

@@ -155,15 +155,10 @@ impl Unit {
 
     /// The values of a key. In systemd, an empty value clears the values before it.
     pub(super) fn values(&self, key: &str) -> Vec<&Word> {
-        let mut values = Vec::new();
-        for (_, value) in self.lines.iter().filter(|(name, _)| name == key) {
-            if value.text.is_empty() {
-                values.clear();
-            } else {
-                values.push(value);
-            }
-        }
-        values
+        let lines = self.lines.iter().filter(|(name, _)| name == key);
+        let values: Vec<_> = lines.map(|(_, value)| value).collect();
+        let mut runs = values.rsplit(|value| value.text.is_empty());
+        runs.next().unwrap_or_default().to_vec()
     }
 
     /// The words of the last `ExecStart=`, with the values of the environment variables. Reports the environment files

@@ -397,10 +397,8 @@ impl Manifest {
 
 /// Adds volumes for these claims to the pod. Returns the number of volumes before.
 fn add_claims(pod: &mut Value, claims: &[Value]) -> usize {
-    let mut volumes = match pod.pointer("/spec/volumes") {
-        Some(Value::Array(volumes)) => volumes.clone(),
-        _ => Vec::new(),
-    };
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    let mut volumes = volumes.cloned().unwrap_or_default();
     let before = volumes.len();
     volumes.extend(claims.iter().map(|claim| {
         let name = claim.pointer("/metadata/name");

@@ -82,7 +82,7 @@ fn found(state: &State, pod: &PodSandbox) -> ListedPod {
     let backend = owners(state).get(pod.id.as_str()).copied();
     let mut backends = state.backends.iter();
     let by_default = backends.any(|backend| backend.default_pod_ids.contains(&pod.id));
-    let now = if by_default {
+    let own = if by_default {
         &state.default_handler
     } else {
         handler
@@ -93,7 +93,7 @@ fn found(state: &State, pod: &PodSandbox) -> ListedPod {
         handler: handler.clone(),
         backend: backend.unwrap_or_default().to_owned(),
         by_default,
-        now: state.handlers.iter().find(|row| row.name == *now).cloned(),
+        now: state.handlers.iter().find(|row| row.name == *own).cloned(),
         default: state.default_handler.clone(),
     }
 }
@@ -118,40 +118,34 @@ impl ExplainedPod {
     pub(super) fn text(&self) -> String {
         let mut parts: Vec<_> = self.pods.iter().flatten().map(ListedPod::text).collect();
         parts.extend(self.rejections.iter().map(rejected));
-        if let Err(cause) = &self.pods {
-            parts.push(terminal::text_of([format!("{NO_LIST}: {cause}")]));
-        }
+        parts.extend(self.problem().map(|problem| terminal::text_of([problem])));
         terminal::wrapped(&parts.join("\n"))
     }
 
+    /// The problem of the list of pods.
+    fn problem(&self) -> Option<String> {
+        let cause = self.pods.as_ref().err()?;
+        Some(format!("{NO_LIST}: {cause}"))
+    }
+
     pub(super) fn json(&self) -> Value {
-        let (pods, problems) = match &self.pods {
-            Ok(pods) => (pods.iter().map(ListedPod::json).collect(), json!([])),
-            Err(cause) => (
-                Value::Null,
-                json!([output::problem(&format!("{NO_LIST}: {cause}"))]),
-            ),
-        };
-        json!({
-            "pods": pods,
-            "rejections": self.rejections,
-            "problems": problems,
-        })
+        let pods = self.pods.as_ref().ok();
+        let pods = pods.map(|pods| pods.iter().map(ListedPod::json).collect::<Vec<_>>());
+        let problem = self.problem().map(|problem| output::problem(&problem));
+        json!({ "pods": pods, "rejections": self.rejections, "problems": Vec::from_iter(problem) })
     }
 }
 
 impl ListedPod {
     fn text(&self) -> String {
-        let (id, its) = (&self.id, &self.metadata);
+        let its = &self.metadata;
+        let (id, namespace, name, uid) = (&self.id, &its.namespace, &its.name, &its.uid);
         let backend = match self.backend.as_str() {
             "" => "unknown",
             backend => backend,
         };
         terminal::text_of([
-            format!(
-                "pod {}/{} (id {id}, uid {})",
-                its.namespace, its.name, its.uid
-            ),
+            format!("pod {namespace}/{name} (id {id}, uid {uid})"),
             format!("  backend: {backend}"),
             format!("  created by {}", self.then()),
             format!("  {}", self.now()),
@@ -228,18 +222,14 @@ fn rejected(pod: &Rejection) -> String {
             format!("backend {backend} did not create it; row {handler}")
         }
     };
+    let (namespace, name, uid) = (&pod.namespace, &pod.name, &pod.uid);
+    let (first, last) = (&pod.first, &pod.last);
     let times = match pod.times {
-        1 => format!("once, at {}", pod.last),
-        times => format!(
-            "{times} times, first at {}, last at {}",
-            pod.first, pod.last
-        ),
+        1 => format!("once, at {last}"),
+        times => format!("{times} times, first at {first}, last at {last}"),
     };
     terminal::text_of([
-        format!(
-            "pod {}/{} (uid {}) was not created",
-            pod.namespace, pod.name, pod.uid
-        ),
+        format!("pod {namespace}/{name} (uid {uid}) was not created"),
         format!("  asked for: {asked}"),
         format!("  {place}"),
         format!("  {}: {}", pod.code, pod.error),
